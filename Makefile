@@ -1,0 +1,67 @@
+# Everything happens in .venv, and in .venv-protoc for the generated code. A stamp file in each
+# says what is installed, so that a second run installs nothing.
+
+PYTHON ?= python3
+DEMO_FLAGS ?=
+PYTEST_FLAGS ?=
+
+BIN := .venv/bin
+CORE := .venv/.core-installed
+DEV := .venv/.dev-installed
+PROTOC_PYTHON := .venv-protoc/bin/python
+PROTOC := .venv-protoc/.installed
+
+# This protoc writes code that runs on protobuf 6 and 7; a newer one would demand 7.
+# Pinned to the patch, since its version stands in the generated code.
+GRPC_TOOLS := grpcio-tools==1.72.2
+
+PROTO_FILES := $(sort $(wildcard protos/monitor/v1/*.proto))
+SERVICE_FILES = $(shell grep -l '^service ' $(PROTO_FILES))
+
+MAKE_VENV = test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint types protos benchmark clean
+
+demo: $(CORE)
+	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
+
+# pytest comes last, so that its summary closes the output.
+test: lint types $(PROTOC)
+	$(BIN)/pytest $(PYTEST_FLAGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint
+
+types: $(DEV)
+	$(BIN)/mypy monitor tests $(wildcard benchmarks)
+
+protos: $(PROTOC)
+	rm -f monitor/v1/*_pb2.py monitor/v1/*_pb2.pyi monitor/v1/*_pb2_grpc.py
+	$(PROTOC_PYTHON) -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. $(PROTO_FILES)
+	$(PROTOC_PYTHON) -m grpc_tools.protoc -Iprotos --grpc_python_out=. $(SERVICE_FILES)
+
+benchmark: $(CORE)
+	$(BIN)/python benchmarks/loopback.py
+
+clean:
+	rm -rf .venv .venv-protoc build dist .coverage *.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CORE): pyproject.toml
+	$(MAKE_VENV)
+	$(INSTALL) --editable .
+	touch $@
+
+$(DEV): pyproject.toml
+	$(MAKE_VENV)
+	$(INSTALL) --editable '.[dev]'
+	touch $@ $(CORE)
+
+$(PROTOC): Makefile
+	$(MAKE_VENV)
+	$(INSTALL) '$(GRPC_TOOLS)'
+	touch $@

@@ -1,0 +1,288 @@
+"""A frame as it came, and what remains of it when everything unusable is set aside.
+
+Validation looks at the whole frame at once and marks rows; it never raises for
+what a detector sent, and never touches the neighbours of a bad row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.calibration.cholesky import SINGULAR, factorise
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space, triangle
+
+IdArray = npt.NDArray[np.uint64]
+
+
+class Reason(IntEnum):
+    """Why something was not recalibrated; the values are those of the wire."""
+
+    NONE = 1
+    MISSING_COVARIANCE = 2
+    OBSERVE_MODE = 3
+    RECALIBRATOR_MISMATCH = 4
+    RECALIBRATOR_FAILED = 5
+    INTERNAL = 6
+    UNKNOWN_CLASS = 7
+    MEAN_LENGTH = 8
+    MEAN_VALUE = 9
+    COVARIANCE_LENGTH = 10
+    COVARIANCE_NOT_FINITE = 11
+    COVARIANCE_ASYMMETRIC = 12
+    COVARIANCE_NOT_POSITIVE_DEFINITE = 13
+    COVARIANCE_SCALE = 14
+    MISSING_ID = 15
+    DUPLICATE_ID = 16
+    GROUND_TRUTH_INVALID = 17
+    MALFORMED = 18
+    TOO_LARGE = 19
+    TOO_MANY_DETECTIONS = 20
+    NO_HEADER = 21
+    INVALID_HEADER = 22
+    MISSING_FRAME_KEY = 23
+    DUPLICATE_FRAME = 24
+
+    @property
+    def label(self) -> str:
+        """As it appears in metrics and messages."""
+        return self.name.lower()
+
+
+# Attribute look-ups of an enum are slow on the frame path.
+_NONE = int(Reason.NONE)
+
+# Largest |Σij − Σji| that passes as rounding, against σi σj: single precision allows for it.
+ASYMMETRY = 1e-6
+
+# Valid estimates that go out as they came; every other reason but NONE refuses.
+PASSED_THROUGH = frozenset(
+    {
+        Reason.MISSING_COVARIANCE,
+        Reason.OBSERVE_MODE,
+        Reason.RECALIBRATOR_MISMATCH,
+        Reason.RECALIBRATOR_FAILED,
+        Reason.INTERNAL,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plausible estimate looks like, in the units of the stream."""
+
+    largest_mean: float = 1e8
+    smallest_deviation: float = 1e-6
+    largest_deviation: float = 1e5
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedDetections:
+    """The N detections of a frame as they came, in their order; nothing is checked yet.
+
+    Values beyond a row's own length are NaN; its length says how many were sent
+    (which may be more than the array is wide).
+
+    id, has_id        (N,)
+    class_index       (N,) −1 where absent
+    mean              (N, ≥K) and mean_length (N,)
+    covariance        (N, ≥0) and covariance_length (N,)
+    truth             (N, ≥0) and truth_length (N,); length 0 where absent
+    """
+
+    id: IdArray
+    has_id: BoolArray
+    class_index: IntArray
+    mean: FloatArray
+    mean_length: IntArray
+    covariance: FloatArray
+    covariance_length: IntArray
+    truth: FloatArray
+    truth_length: IntArray
+
+    @property
+    def n(self) -> int:
+        """Number of detections."""
+        return int(self.id.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """The usable detections of a frame: valid Gaussians of known classes, as arrays.
+
+    rows        (n,) their positions in the frame
+    mean        (n, K)
+    covariance  (n, K, K) symmetric positive definite
+    diagonal    (n,) whether the detector sent variances only
+    truth       (n, K), NaN where none came with the detection
+    """
+
+    space: Space
+    rows: IntArray
+    id: IdArray
+    class_index: IntArray
+    mean: FloatArray
+    covariance: FloatArray
+    diagonal: BoolArray
+    truth: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The outcome of validation.
+
+    reason         (N,) of Reason for every detection of the frame
+    truth_invalid  (N,) detections whose inline truth is unusable; they themselves may be fine
+    batch          the detections with reason NONE
+    """
+
+    reason: npt.NDArray[np.uint8]
+    truth_invalid: BoolArray
+    batch: FrameBatch
+
+
+def examine(received: ReceivedDetections, space: Space, classes: int, limits: Limits) -> Examined:
+    """Sort the detections of a frame into usable ones and ones with a reason.
+
+    Where several reasons apply, the first in the order of the checks is given.
+    """
+    n, k = received.n, space.k
+    reason = np.full(n, _NONE, np.uint8)
+
+    def mark(bad: BoolArray, why: Reason) -> None:
+        if bad.any():
+            reason[bad & (reason == _NONE)] = why
+
+    mark(~received.has_id, Reason.MISSING_ID)
+    mark(_repeated(received.id) & received.has_id, Reason.DUPLICATE_ID)
+    known = (received.class_index >= 0) & (received.class_index < classes)
+    mark(~known, Reason.UNKNOWN_CLASS)
+    mark(received.mean_length != k, Reason.MEAN_LENGTH)
+    mean = _columns(received.mean, k)
+    # NaN fails the comparison too.
+    mark(~(np.abs(mean) <= limits.largest_mean).all(axis=1), Reason.MEAN_VALUE)
+
+    forms = (k, k * (k + 1) // 2, k * k)
+    length = received.covariance_length
+    fits = (length == forms[0]) | (length == forms[1]) | (length == forms[2])
+    mark(~fits & (length > 0), Reason.COVARIANCE_LENGTH)
+    width = min(received.covariance.shape[1], k * k)
+    values = received.covariance[:, :width]
+    # NaN is not zero: a covariance of NaN is wrong, not missing.
+    sent = np.arange(width) < length[:, None]
+    absent = (length == 0) | (fits & ~((values != 0) & sent).any(axis=1))
+    mark(absent, Reason.MISSING_COVARIANCE)
+    covariance = _full_matrices(values, length, forms)
+    covariance, asymmetric = _symmetric(covariance, length == forms[2])
+    flat = covariance.reshape(n, k * k)
+    mark(~np.isfinite(flat).all(axis=1), Reason.COVARIANCE_NOT_FINITE)
+    mark(asymmetric, Reason.COVARIANCE_ASYMMETRIC)
+    diagonal = (length == forms[0]) & (k > 1)
+    mark(
+        ~_positive_definite(covariance, bool(diagonal.all())),
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
+    )
+    variance = covariance[:, np.arange(k), np.arange(k)]
+    plausible = (variance >= limits.smallest_deviation**2) & (
+        variance <= limits.largest_deviation**2
+    )
+    mark(~plausible.all(axis=1), Reason.COVARIANCE_SCALE)
+
+    has_truth = received.truth_length > 0
+    truth = _columns(received.truth, k)
+    good_truth = (received.truth_length == k) & (np.abs(truth) <= limits.largest_mean).all(axis=1)
+    good = reason == _NONE
+    rows = np.flatnonzero(good)
+    pick: IntArray | slice = slice(None) if rows.size == n else rows
+    batch = FrameBatch(
+        space=space,
+        rows=rows,
+        id=received.id[pick],
+        class_index=received.class_index[pick],
+        mean=mean[pick],
+        covariance=covariance[pick],
+        diagonal=diagonal[pick],
+        truth=np.where(good_truth[:, None], truth, np.nan)[pick],
+    )
+    return Examined(reason, has_truth & ~good_truth, batch)
+
+
+def _repeated(ids: IdArray) -> BoolArray:
+    """Every occurrence of an id but its first."""
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    repeated = np.zeros(ids.size, bool)
+    repeated[order[1:]] = ordered[1:] == ordered[:-1]
+    return repeated
+
+
+def _columns(values: FloatArray, k: int) -> FloatArray:
+    """The first k columns, NaN where there are fewer."""
+    if values.shape[1] >= k:
+        return values[:, :k]
+    padded = np.full((values.shape[0], k), np.nan)
+    padded[:, : values.shape[1]] = values
+    return padded
+
+
+def _full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, int]) -> FloatArray:
+    """(N, K, K) from the three forms on the wire; identity where there is none.
+
+    The full form is made symmetric by averaging; asymmetry is judged elsewhere.
+    """
+    n, k = values.shape[0], forms[0]
+    if values.shape[1] >= k * k and (length == k * k).all():
+        return values[:, : k * k].reshape(n, k, k)
+    matrices = np.zeros((n, k, k))
+    step = np.arange(k)
+    matrices[:, step, step] = 1.0
+    i, j = triangle(k)
+    for form in dict.fromkeys(forms):
+        here = np.flatnonzero(length == form)
+        if here.size == 0:
+            continue
+        pick: IntArray | slice = slice(None) if here.size == n else here
+        part = values[pick, :form]
+        if form == k:
+            matrices[pick, step, step] = part
+        elif form == k * k:
+            matrices[pick] = part.reshape(-1, k, k)
+        else:
+            matrices[pick, i, j] = part
+            matrices[pick, j, i] = part
+    return matrices
+
+
+def _symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, BoolArray]:
+    """The covariances without rounding between their triangles, and which differ by more."""
+    if not full.any():
+        return covariance, full
+    transposed = covariance.transpose(0, 2, 1)
+    if np.array_equal(covariance, transposed):
+        return covariance, np.zeros(full.shape, bool)
+    with np.errstate(invalid="ignore", over="ignore"):
+        deviation = np.sqrt(np.abs(np.diagonal(covariance, axis1=1, axis2=2)))
+        allowed = ASYMMETRY * deviation[:, :, None] * deviation[:, None, :]
+        asymmetric: BoolArray = (np.abs(covariance - transposed) > allowed).any(axis=(1, 2))
+        return 0.5 * (covariance + transposed), asymmetric
+
+
+def _positive_definite(covariance: FloatArray, all_diagonal: bool) -> BoolArray:
+    k = covariance.shape[1]
+    step = np.arange(k)
+    if all_diagonal:
+        positive: BoolArray = (covariance[:, step, step] > 0).all(axis=1)
+        return positive
+    try:
+        # LAPACK is the quickest while all are well; it raises for the whole frame if one is not.
+        pivot = np.linalg.cholesky(covariance)[:, step, step]
+    except np.linalg.LinAlgError:
+        factor = factorise(covariance)
+        with np.errstate(invalid="ignore"):
+            definite: BoolArray = (factor[step, step] > 0).all(axis=0)
+        return definite
+    regular: BoolArray = (pivot * pivot > SINGULAR * covariance[:, step, step]).all(axis=1)
+    return regular

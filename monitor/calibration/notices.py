@@ -1,0 +1,115 @@
+"""A finding in words: the field, the offending value, the remedy. One for each reason in a frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from monitor.calibration.detections import Examined, Limits, Reason, ReceivedDetections
+from monitor.calibration.space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """count and first_index speak of detections; count 0 is the frame itself."""
+
+    reason: Reason
+    field: str
+    message: str
+    count: int = 0
+    first_index: int = 0
+
+
+# Not worth words: the normal outcome, and the mode the operator chose.
+_SILENT = frozenset({Reason.NONE, Reason.OBSERVE_MODE})
+
+
+def describe(
+    examined: Examined,
+    received: ReceivedDetections,
+    space: Space,
+    classes: tuple[str, ...],
+    limits: Limits,
+) -> tuple[Notice, ...]:
+    """At most one notice for each reason; empty for a frame without findings."""
+    found: list[Notice] = []
+    if (examined.reason != Reason.NONE).any():
+        for value in np.unique(examined.reason).tolist():
+            reason = Reason(value)
+            if reason not in _SILENT:
+                rows = np.flatnonzero(examined.reason == value)
+                words = _words(reason, received, int(rows[0]), space, classes, limits)
+                found.append(Notice(reason, *words, int(rows.size), int(rows[0])))
+    if examined.truth_invalid.any():
+        rows = np.flatnonzero(examined.truth_invalid)
+        sent = int(received.truth_length[rows[0]])
+        found.append(
+            Notice(
+                Reason.GROUND_TRUTH_INVALID,
+                "ground_truth",
+                f"{sent} values, {_numbers(received.truth[rows[0]], sent)}: send "
+                f"{space.k} finite values ({', '.join(space.names)}) or none.",
+                int(rows.size),
+                int(rows[0]),
+            )
+        )
+    return tuple(found)
+
+
+def _words(
+    reason: Reason,
+    received: ReceivedDetections,
+    row: int,
+    space: Space,
+    classes: tuple[str, ...],
+    limits: Limits,
+) -> tuple[str, str]:
+    k = space.k
+    forms = f"{k} (variances), {k * (k + 1) // 2} (lower triangle) or {k * k} (full) values"
+    mean = _numbers(received.mean[row], int(received.mean_length[row]))
+    sent = int(received.covariance_length[row])
+    covariance = _numbers(received.covariance[row], sent)
+    match reason:
+        case Reason.MISSING_ID:
+            return "id", "absent: number the detections of a frame."
+        case Reason.DUPLICATE_ID:
+            return "id", f"{int(received.id[row])} occurs before in this frame: make ids unique."
+        case Reason.UNKNOWN_CLASS:
+            index = int(received.class_index[row])
+            value = "absent" if index < 0 else str(index)
+            return "class_index", f"{value}: the header names {len(classes)} classes, from 0."
+        case Reason.MEAN_LENGTH:
+            return (
+                "mean",
+                f"{int(received.mean_length[row])} values: the header has {k} dimensions.",
+            )
+        case Reason.MEAN_VALUE:
+            return "mean", (
+                f"{mean}: every value must be finite and within ±{limits.largest_mean:g} "
+                "([limits] largest_mean)."
+            )
+        case Reason.MISSING_COVARIANCE:
+            return "covariance", f"absent or all zero: send {forms} to have it recalibrated."
+        case Reason.COVARIANCE_LENGTH:
+            return "covariance", f"{sent} values: send {forms}."
+        case Reason.COVARIANCE_NOT_FINITE:
+            return "covariance", f"{covariance}: every value must be finite."
+        case Reason.COVARIANCE_ASYMMETRIC:
+            return "covariance", f"{covariance}: row-major and symmetric, or send the triangle."
+        case Reason.COVARIANCE_NOT_POSITIVE_DEFINITE:
+            return "covariance", f"{covariance}: not positive definite; check units and order."
+        case Reason.COVARIANCE_SCALE:
+            return "covariance", (
+                f"{covariance}: standard deviations must lie within "
+                f"[{limits.smallest_deviation:g}, {limits.largest_deviation:g}] "
+                "([limits] smallest_deviation, largest_deviation); check the unit."
+            )
+        case _:
+            return "detection", "passed through unmodified; see the log of the sidecar."
+
+
+def _numbers(values: np.ndarray, sent: int) -> str:
+    """The first few, so that a notice stays short."""
+    shown = [f"{value:.6g}" for value in values[: min(sent, 8)].tolist()]
+    return "[" + ", ".join(shown) + (", …]" if sent > 8 else "]")

@@ -1,0 +1,105 @@
+"""The dimensions a Gaussian is expressed in, and how two values differ in them.
+
+Two batches can share statistics only if their spaces are equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@cache
+def triangle(k: int) -> tuple[IntArray, IntArray]:
+    """Rows and columns of the lower triangle of a k × k matrix, row by row."""
+    rows, columns = np.tril_indices(k)
+    return rows, columns
+
+
+class DimensionKind(IntEnum):
+    """How the difference of two values is taken; the values are those of the wire."""
+
+    LENGTH = 1  # plain difference: metres, pixels, metres per second
+    ANGLE = 2  # radians, wrapped into [-π, π)
+    ANGLE_MODULO_PI = 3  # radians of a direction without a sign, wrapped into [-π/2, π/2)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One coordinate of mean, covariance and truth."""
+
+    name: str
+    unit: str = ""
+    kind: DimensionKind = DimensionKind.LENGTH
+
+
+@dataclass(frozen=True)
+class Space:
+    """The K dimensions of a stream, in the order of its arrays.
+
+    angles_in_joint  whether angles take part in joint measures. False by
+                     default: headings flip by π in a few per cent of real
+                     matches, and a single flip outweighs thousands of boxes.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    angles_in_joint: bool = False
+
+    @cached_property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.dimensions)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dimensions."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
+    @cached_property
+    def joint(self) -> tuple[int, ...]:
+        """Positions of the dimensions in the joint block; all of them if all are angles."""
+        plain = tuple(
+            i
+            for i, dimension in enumerate(self.dimensions)
+            if self.angles_in_joint or dimension.kind is DimensionKind.LENGTH
+        )
+        return plain or tuple(range(self.k))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """All positions, the joint block first: the order in which errors are whitened.
+
+        A Cholesky factor's leading block is the factor of the leading block, so
+        one factorisation in this order serves the joint measures and the rest.
+        """
+        return self.joint + tuple(i for i in range(self.k) if i not in self.joint)
+
+    @cached_property
+    def _periods(self) -> tuple[tuple[int, float], ...]:
+        period = {DimensionKind.ANGLE: 2 * np.pi, DimensionKind.ANGLE_MODULO_PI: np.pi}
+        return tuple(
+            (i, period[dimension.kind])
+            for i, dimension in enumerate(self.dimensions)
+            if dimension.kind in period
+        )
+
+    def error(self, truth: FloatArray, mean: FloatArray) -> FloatArray:
+        """truth − mean, angles wrapped; shapes (N, K) in, (N, K) out."""
+        difference: FloatArray = truth - mean
+        for i, period in self._periods:
+            half = period / 2
+            difference[:, i] = (difference[:, i] + half) % period - half
+        return difference
+
+
+def plain_space(names: tuple[str, ...], unit: str = "") -> Space:
+    """A space of lengths."""
+    return Space(tuple(Dimension(name, unit) for name in names))

@@ -1,0 +1,150 @@
+"""Frozen settings with their defaults. deploy/sidecar.toml lists every one of them."""
+
+from __future__ import annotations
+
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
+
+from monitor.calibration.slices import SliceBy
+
+Level = Annotated[float, Field(gt=0, lt=1)]
+
+
+class InvalidConfiguration(ValueError):
+    """A configuration file cannot be used; the message names key, value and remedy."""
+
+
+class Mode(StrEnum):
+    """What is forwarded."""
+
+    APPLY = "apply"  # what the promoted recalibrator makes of the estimate
+    OBSERVE = "observe"  # the raw estimate, with the recalibrated one beside it
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ServerConfig(_Section):
+    """Addresses and limits of the transport."""
+
+    grpc_address: str = "127.0.0.1:50051"  # host:port; port 0 takes a free one
+    http_address: str = "127.0.0.1:9464"  # host:port of /metrics, /healthz, /readyz, /
+    reflection: bool = False  # gRPC reflection, for grpcurl and the like
+    max_message_bytes: PositiveInt = (
+        4 * 2**20
+    )  # bytes; above it a message is refused, the stream lives
+    transport_message_bytes: PositiveInt = 16 * 2**20  # bytes; above it gRPC ends the stream
+    max_streams: PositiveInt = 64  # streams known at a time
+    write_timeout_seconds: PositiveFloat = (
+        10.0  # s; a client that reads nothing for so long is dropped
+    )
+    grace_seconds: NonNegativeFloat = 5.0  # s; how long SIGTERM waits for frames in work
+
+
+class RecalibrationConfig(_Section):
+    """What is done to the estimates."""
+
+    mode: Mode = Mode.APPLY
+    recalibrator: str = ""  # path of a fitted recalibrator to promote at start; empty: identity
+
+
+class StatisticsConfig(_Section):
+    """What is counted, and how finely. Replicas merge only if this section is equal."""
+
+    slice_by: tuple[SliceBy, ...] = (SliceBy.CLASS,)  # class, stream, or both
+    max_slices: PositiveInt = 24  # further ones share a counted overflow slice
+    tau: tuple[Level, ...] = (0.5, 0.68, 0.9, 0.95, 0.99)  # confidence levels, ascending
+    bins: Annotated[int, Field(ge=1, le=512)] = 20  # reliability bins cut at read time
+    lowest_deviation: PositiveFloat = (
+        2.0**-10
+    )  # unit of the stream; 16 octaves of micro-bins begin here
+    angles_in_joint: bool = False  # True: headings take part in joint measures
+    fold_rows: Annotated[int, Field(ge=1, le=65536)] = 1024  # matched detections folded in one go
+
+    @field_validator("tau")
+    @classmethod
+    def _ascending(cls, tau: tuple[float, ...]) -> tuple[float, ...]:
+        if not tau or list(tau) != sorted(set(tau)):
+            raise ValueError("must be ascending, without repeats, and not empty")
+        return tau
+
+    @field_validator("slice_by")
+    @classmethod
+    def _not_empty(cls, slice_by: tuple[SliceBy, ...]) -> tuple[SliceBy, ...]:
+        if not slice_by:
+            raise ValueError("must name at least one of class, stream")
+        return slice_by
+
+
+class LimitsConfig(_Section):
+    """What a plausible message looks like; in the units of the stream."""
+
+    max_dimensions: Annotated[int, Field(ge=1, le=32)] = 16
+    max_classes: PositiveInt = 256
+    max_detections: PositiveInt = 4096  # in one frame
+    largest_mean: PositiveFloat = 1e8
+    smallest_deviation: PositiveFloat = 1e-6
+    largest_deviation: PositiveFloat = 1e5
+
+
+class PendingConfig(_Section):
+    """How long detections wait for their truth."""
+
+    max_bytes: PositiveInt = 256 * 2**20  # bytes; the oldest frames are dropped first
+    max_disorder_seconds: NonNegativeFloat = 2.0  # s; how far the watermark stays behind
+
+
+class MetricsConfig(_Section):
+    """The HTTP endpoint."""
+
+    refresh_seconds: PositiveFloat = 2.0  # s; age of the prepared text
+
+
+class Config(_Section):
+    """All settings of the sidecar."""
+
+    server: ServerConfig = ServerConfig()
+    recalibration: RecalibrationConfig = RecalibrationConfig()
+    statistics: StatisticsConfig = StatisticsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    pending: PendingConfig = PendingConfig()
+    metrics: MetricsConfig = MetricsConfig()
+
+
+def load(path: str | Path) -> Config:
+    """The settings of a TOML file; what it leaves out keeps its default.
+
+    Raises InvalidConfiguration, which names every offending key.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"cannot read the configuration {path}: {error.strerror}. Check the path."
+        ) from None
+    try:
+        return Config.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidConfiguration(f"{path} is not TOML: {error}.") from None
+    except ValidationError as error:
+        findings = "; ".join(
+            f"[{'.'.join(str(part) for part in item['loc'])}] = {item['input']!r}: {item['msg']}"
+            for item in error.errors()
+        )
+        raise InvalidConfiguration(
+            f"{path}: {findings}. See deploy/sidecar.toml for every key and its unit."
+        ) from None

@@ -1,0 +1,108 @@
+"""What the service has counted since it started. Plain numbers; the pipeline adds, edges read."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.calibration.detections import PASSED_THROUGH, Reason
+from monitor.calibration.space import IntArray
+
+# Upper bounds of the histograms, seconds.
+FRAME_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+_REASONS = max(Reason) + 1
+_PASSED = [int(reason) for reason in PASSED_THROUGH]
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts by upper bound, with the sum."""
+
+    bounds: tuple[float, ...] = FRAME_SECONDS
+    counts: list[int] = field(init=False)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+@dataclass(slots=True)
+class TruthAccount:
+    """What became of labels; every label is in exactly one of the counts."""
+
+    matched: int = 0
+    unusable: int = 0
+    orphan: int = 0
+    duplicate: int = 0
+    too_late: int = 0
+    ignored: int = 0
+    refused: int = 0
+
+    def add(self, other: TruthAccount) -> None:
+        """Add the counts of another account."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since the start.
+
+    by_reason        detections by the Reason of their answer
+    frames_refused   whole messages refused, by Reason
+    truth            labels by outcome, inline ones included
+    unmatched        detections of completely labelled frames that no label claimed
+    dropped          detections that left the pending store without truth
+    """
+
+    frames: int = 0
+    by_reason: IntArray = field(default_factory=lambda: np.zeros(_REASONS, np.int64))
+    frames_refused: dict[Reason, int] = field(default_factory=dict)
+    notices: dict[Reason, int] = field(default_factory=dict)
+    truth: TruthAccount = field(default_factory=TruthAccount)
+    unmatched: int = 0
+    dropped: int = 0
+    fast_frames: int = 0
+    slow_frames: int = 0
+    internal_errors: int = 0
+    late_frames: int = 0
+    overflow_detections: int = 0
+    streams_dropped: int = 0
+    swaps: int = 0
+    frame_seconds: Histogram = field(default_factory=Histogram)
+    loop_lag_seconds: float = 0.0
+
+    @property
+    def detections(self) -> int:
+        """All detections that were answered."""
+        return int(self.by_reason.sum())
+
+    @property
+    def recalibrated(self) -> int:
+        """Detections that went out recalibrated."""
+        return int(self.by_reason[Reason.NONE])
+
+    @property
+    def passed_through(self) -> int:
+        """Valid detections that went out as they came."""
+        return int(self.by_reason[_PASSED].sum())
+
+    @property
+    def refused(self) -> int:
+        """Detections that were no usable estimates."""
+        return self.detections - self.recalibrated - self.passed_through
+
+    def refuse_frame(self, reason: Reason) -> None:
+        """Count a message that was refused whole."""
+        self.frames_refused[reason] = self.frames_refused.get(reason, 0) + 1
+
+    def note(self, reason: Reason, count: int) -> None:
+        """Count a finding that did not change the answer, such as unusable inline truth."""
+        self.notices[reason] = self.notices.get(reason, 0) + count

@@ -1,0 +1,217 @@
+"""Answers: arrays to protobuf bytes, byte for byte what protobuf itself would write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.calibration.detections import PASSED_THROUGH, Reason
+from monitor.calibration.notices import Notice
+from monitor.calibration.space import FloatArray, IntArray, triangle
+from monitor.edges.records import Kind, build, varint
+from monitor.frames import FrameAnswer, Refusal, TruthAnswer
+from monitor.recalibration.recalibrator import Estimates
+from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+
+_DETECTIONS = 15  # the field number of the detections in FrameResult
+
+_STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
+_STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
+_STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
+
+
+def encode_header_answer(stream: str, refusal: Refusal | None) -> bytes:
+    """ProcessResponse for a header."""
+    result = perception_monitor_pb2.HeaderResult(stream=stream, accepted=refusal is None)
+    if refusal is not None:
+        result.notice.CopyFrom(_notice(refusal.notice()))
+    return perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()
+
+
+def encode_process_response(answer: FrameAnswer | Refusal, message_index: int) -> bytes:
+    """ProcessResponse for a frame or for a message that could not be used."""
+    body = encode_frame_result(answer, message_index)
+    return b"\x12" + varint(len(body)) + body  # field 2, length-delimited
+
+
+def encode_process_frame_response(answer: FrameAnswer | Refusal) -> bytes:
+    """ProcessFrameResponse."""
+    body = encode_frame_result(answer, 0)
+    return b"\x0a" + varint(len(body)) + body  # field 1, length-delimited
+
+
+def encode_frame_result(answer: FrameAnswer | Refusal, message_index: int) -> bytes:
+    """FrameResult."""
+    result = frame_pb2.FrameResult(message_index=message_index)
+    if isinstance(answer, Refusal):
+        result.status = frame_pb2.STATUS_REFUSED
+        result.reason = int(answer.reason)  # type: ignore[assignment] -- the values are the wire's
+        result.notices.append(_notice(answer.notice()))
+        return result.SerializeToString()
+    received = answer.received
+    if received.frame_id is not None:
+        result.frame_id = received.frame_id
+    if received.stamp_ns is not None:
+        result.stamp_ns = received.stamp_ns
+    result.status = frame_pb2.STATUS_RECALIBRATED
+    result.reason = frame_pb2.REASON_NONE
+    result.recalibrator_versions.extend(answer.versions)
+    result.notices.extend(_notice(notice) for notice in answer.notices)
+    return result.SerializeToString() + _detection_results(answer)
+
+
+def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:
+    """ReportGroundTruthResponse."""
+    account = answer.account
+    response = perception_monitor_pb2.ReportGroundTruthResponse(
+        stream=stream,
+        account=truth_pb2.TruthAccount(
+            **{name: getattr(account, name) for name in account.__dataclass_fields__}
+        ),
+        notices=[_notice(notice) for notice in answer.notices],
+    )
+    if frame_id is not None:
+        response.frame_id = frame_id
+    return response.SerializeToString()
+
+
+def _notice(notice: Notice) -> frame_pb2.Notice:
+    return frame_pb2.Notice(
+        reason=int(notice.reason),  # type: ignore[arg-type] -- the values are the wire's
+        count=notice.count,
+        first_index=notice.first_index,
+        field=notice.field,
+        message=notice.message,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Mean and covariance of some rows as they go out: one form for all."""
+
+    rows: IntArray
+    mean: FloatArray
+    covariance: FloatArray
+
+
+def _detection_results(answer: FrameAnswer) -> bytes:
+    """All DetectionResult records, in the order the detections came."""
+    n = answer.received.detections.n
+    if n == 0:
+        return b""
+    pieces: list[tuple[IntArray, npt.NDArray[np.uint8]]] = []
+    if answer.forwarded is not None and answer.rows.size:
+        for values in _by_form(answer, answer.rows, answer.forwarded):
+            pieces.append((values.rows, _records(answer, values, None)))
+    returned = np.ones(n, bool)
+    returned[answer.rows] = False
+    if answer.shadow is not None and answer.shadow_rows.size:
+        for values in _by_form(answer, answer.shadow_rows, answer.shadow):
+            for raw in _as_sent(answer, values.rows):
+                where = np.searchsorted(values.rows, raw.rows)
+                shadow = _Values(raw.rows, values.mean[where], values.covariance[where])
+                pieces.append((raw.rows, _records(answer, raw, shadow)))
+        returned[answer.shadow_rows] = False
+    overlong = answer.received.overlong
+    returned[list(overlong)] = False
+    if returned.any():
+        for values in _as_sent(answer, np.flatnonzero(returned)):
+            pieces.append((values.rows, _records(answer, values, None)))
+    pieces.extend(
+        (np.array([row]), _overlong(answer, row, record)) for row, record in overlong.items()
+    )
+    if len(pieces) == 1:
+        return pieces[0][1].tobytes()
+    return _interleave(n, pieces)
+
+
+def _interleave(n: int, pieces: list[tuple[IntArray, npt.NDArray[np.uint8]]]) -> bytes:
+    length = np.zeros(n, np.int64)
+    for rows, records in pieces:
+        length[rows] = records.shape[1]
+    end = np.cumsum(length)
+    out = np.empty(int(end[-1]), np.uint8)
+    for rows, records in pieces:
+        width = records.shape[1]
+        out[(end[rows] - width)[:, None] + np.arange(width)] = records
+    return out.tobytes()
+
+
+def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Values]:
+    """Recalibrated rows by the form they go out in: the one that was sent, if it still fits."""
+    k = made.mean.shape[1]
+    lower = k * (k + 1) // 2
+    sent = answer.received.detections.covariance_length[rows]
+    form = np.where(made.diagonal, k, np.where(sent == k * k, k * k, lower))
+    found = []
+    for wanted in np.unique(form).tolist():
+        here = np.flatnonzero(form == wanted)
+        pick: IntArray | slice = slice(None) if here.size == rows.size else here
+        covariance = made.covariance[pick]
+        if wanted == k:
+            step = np.arange(k)
+            packed = covariance[:, step, step]
+        elif wanted == k * k:
+            packed = covariance.reshape(-1, k * k)
+        else:
+            i, j = triangle(k)
+            packed = covariance[:, i, j]
+        found.append(_Values(rows[pick], made.mean[pick], packed))
+    return found
+
+
+def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
+    """Rows as they came, by what they came with."""
+    detections = answer.received.detections
+    sent = np.stack(
+        [detections.mean_length[rows], detections.covariance_length[rows], detections.has_id[rows]]
+    )
+    found = []
+    kinds, kind_of = np.unique(sent, axis=1, return_inverse=True)
+    for kind, (mean_length, covariance_length, _) in enumerate(kinds.T.tolist()):
+        here = rows[kind_of.ravel() == kind]
+        found.append(
+            _Values(
+                here,
+                detections.mean[here, :mean_length],
+                detections.covariance[here, :covariance_length],
+            )
+        )
+    return found
+
+
+def _records(answer: FrameAnswer, values: _Values, shadow: _Values | None) -> npt.NDArray[np.uint8]:
+    """DetectionResult records of one form; either all rows have an id or none has."""
+    rows = values.rows
+    reason = answer.reason[rows]
+    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {}
+    if answer.received.detections.has_id[rows[0]]:
+        fields[1] = (Kind.FIXED64, answer.received.detections.id[rows])
+    fields[2] = (Kind.FLAG, _STATUS[reason])
+    fields[3] = (Kind.FLAG, reason)
+    fields[4] = (Kind.FIXED32, np.zeros(rows.size, np.uint32))
+    fields[5] = (Kind.DOUBLES, values.mean)
+    fields[6] = (Kind.DOUBLES, values.covariance)
+    if shadow is not None:
+        fields[7] = (Kind.DOUBLES, shadow.mean)
+        fields[8] = (Kind.DOUBLES, shadow.covariance)
+    return build(_DETECTIONS, fields, rows.size)
+
+
+def _overlong(answer: FrameAnswer, row: int, record: bytes) -> npt.NDArray[np.uint8]:
+    """The record of a detection that fits no array, field by field."""
+    sent = frame_pb2.Detection.FromString(record)
+    reason = int(answer.reason[row])
+    result = frame_pb2.DetectionResult(
+        id=sent.id if sent.HasField("id") else None,
+        status=int(_STATUS[reason]),  # type: ignore[arg-type] -- the values are the wire's
+        reason=reason,  # type: ignore[arg-type] -- the values are the wire's
+        recalibrator_index=0,
+        mean=sent.mean,
+        covariance=sent.covariance,
+    )
+    body = result.SerializeToString()
+    framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body
+    return np.frombuffer(framed, np.uint8).reshape(1, -1)

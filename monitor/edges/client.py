@@ -1,0 +1,130 @@
+"""A gRPC client of the sidecar, for replay, demo and benchmarks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import grpc
+
+from monitor.edges.requests import encode_header, refused
+from monitor.edges.server import ADMIN, MONITOR
+from monitor.frames import Header
+from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
+
+
+class SidecarUnavailable(ConnectionError):
+    """The sidecar cannot be reached, or ended the call."""
+
+
+class SidecarRefused(ValueError):
+    """The sidecar says no; the message is its own."""
+
+
+@dataclass(slots=True)
+class Client:
+    """A connection; use as an asynchronous context."""
+
+    address: str
+    _channel: grpc.aio.Channel = field(init=False)
+
+    async def __aenter__(self) -> Client:
+        self._channel = grpc.aio.insecure_channel(
+            self.address,
+            options=[
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_reconnect_backoff_ms", 200),
+            ],
+        )
+        try:
+            await asyncio.wait_for(self._channel.channel_ready(), 10)
+        except TimeoutError:
+            await self._channel.close()
+            raise SidecarUnavailable(
+                f"no sidecar answers at {self.address}: start one with "
+                "`calibration-monitor serve`, or check the address."
+            ) from None
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._channel.close()
+
+    async def open(self, header: Header) -> Conversation:
+        """A Process stream whose header was accepted. Raises SidecarRefused."""
+        call = self._channel.stream_stream(f"/{MONITOR}/Process")()
+        conversation = Conversation(call)
+        await conversation.send(encode_header(header))
+        complaint = refused(await conversation.receive())
+        if complaint is not None:
+            raise SidecarRefused(complaint)
+        return conversation
+
+    def truth(self) -> Conversation:
+        """A ReportGroundTruth stream."""
+        return Conversation(self._channel.stream_stream(f"/{MONITOR}/ReportGroundTruth")())
+
+    async def calibration(
+        self, *, include_bins: bool = False, bins: int = 0
+    ) -> perception_monitor_pb2.GetCalibrationResponse:
+        """GetCalibration, all slices."""
+        request = perception_monitor_pb2.GetCalibrationRequest(include_bins=include_bins, bins=bins)
+        data = await self._unary(MONITOR, "GetCalibration", request.SerializeToString())
+        return perception_monitor_pb2.GetCalibrationResponse.FromString(data)
+
+    async def promote(self, document: str, actor: str) -> tuple[str, str]:
+        """Promote a recalibrator given as its document; the versions before and after."""
+        request = recalibrator_admin_pb2.PromoteRequest(document=document, actor=actor)
+        data = await self._unary(ADMIN, "Promote", request.SerializeToString())
+        response = recalibrator_admin_pb2.PromoteResponse.FromString(data)
+        return response.before, response.after
+
+    async def _unary(self, service: str, method: str, request: bytes) -> bytes:
+        try:
+            reply: bytes = await self._channel.unary_unary(f"/{service}/{method}")(request)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
+            raise SidecarRefused(error.details()) from None
+        return reply
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A stream of requests, each answered."""
+
+    _call: grpc.aio.StreamStreamCall
+
+    async def send(self, data: bytes) -> None:
+        """Raises SidecarUnavailable when the stream is over."""
+        try:
+            await self._call.write(data)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise SidecarUnavailable(f"the stream ended: {error}") from None
+
+    async def receive(self) -> bytes:
+        """The next answer. Raises SidecarUnavailable when the stream is over."""
+        try:
+            reply = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise SidecarUnavailable(f"the stream ended: {error.details()}") from None
+        if reply is grpc.aio.EOF:
+            raise SidecarUnavailable("the sidecar ended the stream")
+        assert isinstance(reply, bytes)
+        return reply
+
+    async def close(self) -> None:
+        """Say that nothing more will come."""
+        await self._call.done_writing()
+
+    async def answers(self) -> AsyncIterator[bytes]:
+        """All further answers, to the end of the stream."""
+        while (reply := await self._call.read()) is not grpc.aio.EOF:
+            yield reply

@@ -1,0 +1,318 @@
+"""Recorded detections from `.csv`, `.csv.gz` and `.npz` files.
+
+A file is read whole; a recording holds only the rows that were asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from monitor.calibration.space import (
+    BoolArray,
+    Dimension,
+    DimensionKind,
+    FloatArray,
+    IntArray,
+    Space,
+)
+from monitor.edges.columns import AnyArray, Columns, RecordingError, TextColumns
+from monitor.edges.recorded_gaussians import (
+    ArrayGaussians,
+    GaussianSource,
+    TextGaussians,
+    array_gaussians,
+    text_gaussians,
+)
+
+__all__ = ["NO_TRACK", "OBJECT", "Recording", "RecordingError", "read_recording"]
+
+# The only class of a file without classes.
+OBJECT = "object"
+# Number of a track in a row that has none.
+NO_TRACK = -1
+# Rows of a CSV file that are turned into columns at a time.
+_PIECE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The selected rows of a file, in file order: N detections in K dimensions.
+
+    mean, truth     (N, K) in the units of the file; rows of truth are NaN where there is none
+    covariance      (N, K, K), symmetric; not checked to be positive definite
+    diagonal        whether the file gives variances only, so that covariances are diagonal
+    classes         names asked for, else all of the file, sorted; "object" if it has none
+    class_index     (N,) position in classes
+    sequences       names of the selected sequences, sorted; the file's name if it has none
+    sequence_index  (N,) position in sequences
+    frame           (N,) frame number
+    time_s          (N,) seconds: column t, or stamp_ns counted from the file's lowest
+    score           (N,) NaN where the cell is empty
+    track           (N,) id of the true object, from gt_id or track; NO_TRACK where unknown
+    ignore          (N,) whether the detection counts as neither true nor false
+    last_frame      highest frame number of each sequence in the whole file; empty without frames
+    """
+
+    space: Space
+    mean: FloatArray
+    covariance: FloatArray
+    diagonal: bool
+    truth: FloatArray
+    classes: tuple[str, ...]
+    class_index: IntArray
+    sequences: tuple[str, ...]
+    sequence_index: IntArray
+    frame: IntArray | None
+    time_s: FloatArray | None
+    score: FloatArray | None
+    track: IntArray | None
+    ignore: BoolArray | None
+    last_frame: dict[str, int]
+
+
+def read_recording(
+    path: str | Path,
+    *,
+    dimensions: tuple[str, ...] | None = None,
+    classes: tuple[str, ...] = (),
+    where: tuple[tuple[str, str], ...] = (),
+    rows: slice | None = None,
+    angles: tuple[str, ...] = ("yaw", "heading"),
+    variance_factor: float = 1.0,
+) -> Recording:
+    """Read detections that were recorded with their covariance, and the truth if it is there.
+
+    CSV columns are <dim>, var_<dim>, cov_<a>_<b> or cov_<a><b> in either order, gt_<dim>;
+    optional seq, frame, t, class, score, gt_id, ignore, and any others. A row has truth if
+    all gt_<dim> of the dimensions asked for are there, and gt_id where that column exists.
+    NPZ arrays are mean [N,K], cov [N,K,K] or var [N,K] (cov wins), gt [N,K] with NaN for no
+    truth; optional dimensions [K], and one value a row: class, stamp_ns, track and the
+    optional columns above.
+
+    dimensions       which, and in which order; None = all, in file order
+    classes          keep these only; () = all
+    where            (column, text) pairs that must all hold; an array's value is compared as text
+    rows             row numbers in the file as it stands, from 0, before classes and where
+    angles           names of dimensions in radians that wrap
+    variance_factor  multiplies every covariance: a fire drill
+    raises           RecordingError, naming file, field and value
+    """
+    path = Path(path)
+    if not 0 < variance_factor < np.inf:
+        raise RecordingError(
+            f"variance factor {variance_factor:g} must be positive and finite. Use 1 for none."
+        )
+    source = _open(path)
+    columns = source.columns
+    chosen, classes, class_index = _select(columns, classes, where, rows)
+    names = source.dimensions if dimensions is None else dimensions
+    _check_dimensions(path, names, source.dimensions)
+    found = source.read(names, chosen)
+    found.truth[~np.isfinite(found.truth).all(axis=1)] = np.nan
+    sequences, sequence_index, last_frame = _sequences(columns, chosen)
+    return Recording(
+        space=Space(
+            tuple(
+                Dimension(name, "rad", DimensionKind.ANGLE) if name in angles else Dimension(name)
+                for name in names
+            )
+        ),
+        mean=found.mean,
+        covariance=found.covariance * variance_factor,
+        diagonal=found.diagonal,
+        truth=found.truth,
+        classes=classes,
+        class_index=class_index[chosen],
+        sequences=sequences,
+        sequence_index=sequence_index,
+        frame=columns.integers("frame", chosen) if "frame" in columns.names else None,
+        time_s=_time(columns, chosen),
+        score=columns.floats("score", chosen, np.nan) if "score" in columns.names else None,
+        track=_track(columns, chosen),
+        ignore=columns.flags("ignore", chosen) if "ignore" in columns.names else None,
+        last_frame=last_frame,
+    )
+
+
+def _open(path: Path) -> GaussianSource:
+    try:
+        if path.name.endswith(".npz"):
+            return _open_npz(path)
+        if path.name.endswith((".csv", ".csv.gz")):
+            return _open_csv(path)
+    except RecordingError:
+        raise
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error, zipfile.BadZipFile) as error:
+        raise RecordingError(
+            f"{path}: cannot be read ({error}). Give a readable file of recorded detections."
+        ) from error
+    raise RecordingError(f"{path}: the name must end in .csv, .csv.gz or .npz.")
+
+
+def _open_csv(path: Path) -> TextGaussians:
+    packed = path.name.endswith(".gz")
+    lines: list[int] = []
+    with (
+        gzip.open(path, "rb") if packed else path.open("rb") as data,
+        io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text,
+    ):
+        rows = _rows(path, text, lines)
+        names = next(rows, [])
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise RecordingError(f"{path}: column {twice[0]!r} appears twice. Rename one of them.")
+        cells: list[list[str]] = [[] for _ in names]
+        # Turned from rows into columns a piece at a time, while the piece is in the cache.
+        while piece := list(islice(rows, _PIECE)):
+            for column, part in zip(cells, zip(*piece, strict=True), strict=True):
+                column.extend(part)
+    return text_gaussians(TextColumns(path, dict(zip(names, cells, strict=True)), lines))
+
+
+def _rows(path: Path, text: TextIO, lines: list[int]) -> Iterator[list[str]]:
+    """The header, then the rows; notes on which line each of the rows ends."""
+    reader = csv.reader(text)
+    names = next(reader, [])
+    yield names
+    for row in reader:
+        if not row:
+            continue
+        if len(row) != len(names):
+            raise RecordingError(
+                f"{path}, line {reader.line_num}: {len(row)} cells, but the header names "
+                f"{len(names)} columns. Complete the row or leave it out."
+            )
+        lines.append(reader.line_num)
+        yield row
+
+
+def _open_npz(path: Path) -> ArrayGaussians:
+    arrays: dict[str, AnyArray] = {}
+    with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
+        for name in archive.files:
+            try:
+                arrays[name] = archive[name]
+            except ValueError as error:
+                raise RecordingError(
+                    f"{path}: array {name!r} cannot be read ({error}). Save numbers or text."
+                ) from error
+    return array_gaussians(path, arrays)
+
+
+def _check_dimensions(path: Path, names: tuple[str, ...], there: tuple[str, ...]) -> None:
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        problem = f"there is no dimension {unknown[0]!r} with a variance"
+    elif not names:
+        problem = "no dimension is asked for"
+    elif len(set(names)) < len(names):
+        problem = f"a dimension is asked for twice in {', '.join(names)}"
+    else:
+        return
+    raise RecordingError(f"{path}: {problem}. Dimensions there are: {', '.join(there)}.")
+
+
+def _select(
+    columns: Columns,
+    classes: tuple[str, ...],
+    where: tuple[tuple[str, str], ...],
+    rows: slice | None,
+) -> tuple[IntArray, tuple[str, ...], IntArray]:
+    """Numbers of the rows asked for, the classes, and the class of every row of the file."""
+    kept = np.zeros(columns.count, bool)
+    kept[rows or slice(None)] = True
+    for name, text in where:
+        kept &= columns.values(name).astype(np.str_) == text
+    there, index = _coded(columns, "class", OBJECT)
+    unknown = [name for name in classes if name not in there]
+    if unknown:
+        raise RecordingError(
+            f"{columns.path}: there is no class {unknown[0]!r}. "
+            f"Classes there are: {', '.join(there)}."
+        )
+    classes = tuple(dict.fromkeys(classes))
+    if classes:
+        position = {name: i for i, name in enumerate(classes)}
+        index = np.array([position.get(name, -1) for name in there], np.int64)[index]
+        kept &= index >= 0
+    chosen = np.flatnonzero(kept)
+    if chosen.size == 0:
+        asked = [f"rows {rows.start or 0}:{'' if rows.stop is None else rows.stop}"] if rows else []
+        asked += [f"class {', '.join(classes)}"] if classes else []
+        asked += [f"{name}={text}" for name, text in where]
+        raise RecordingError(
+            f"{columns.path}: none of {columns.count} rows is left"
+            + (f" by {' and '.join(asked)}. Ask for less." if asked else ". Record some.")
+        )
+    return chosen, classes or there, index
+
+
+def _coded(columns: Columns, name: str, otherwise: str) -> tuple[tuple[str, ...], IntArray]:
+    """Different values of a column, sorted, as text; and which of them each row of the file has."""
+    if name not in columns.names:
+        return (otherwise,), np.zeros(columns.count, np.int64)
+    values, index = np.unique(columns.values(name), return_inverse=True)
+    return tuple(values.astype(np.str_).tolist()), index.astype(np.int64)
+
+
+def _sequences(
+    columns: Columns, chosen: IntArray
+) -> tuple[tuple[str, ...], IntArray, dict[str, int]]:
+    """Selected sequences, the one of each selected row, and the last frame of each in the file."""
+    names, index = _coded(columns, "seq", columns.path.name.split(".")[0])
+    used, selected = np.unique(index[chosen], return_inverse=True)
+    last_frame: dict[str, int] = {}
+    if "frame" in columns.names:
+        frame = columns.integers("frame", np.arange(columns.count))
+        last = np.full(len(names), np.iinfo(np.int64).min)
+        np.maximum.at(last, index, frame)
+        last_frame = dict(zip(names, last.tolist(), strict=True))
+    return tuple(names[i] for i in used), selected.astype(np.int64), last_frame
+
+
+def _time(columns: Columns, chosen: IntArray) -> FloatArray | None:
+    if "t" in columns.names:
+        return columns.floats("t", chosen)
+    if "stamp_ns" in columns.names:
+        # Counted from the start: a float64 holds no nanoseconds since 1970.
+        stamp = columns.integers("stamp_ns", np.arange(columns.count))
+        since_start: FloatArray = (stamp[chosen] - stamp.min()) * 1e-9
+        return since_start
+    return None
+
+
+def _track(columns: Columns, chosen: IntArray) -> IntArray | None:
+    for name in ("gt_id", "track"):
+        if name in columns.names:
+            return columns.integers(name, chosen, NO_TRACK)
+    return None
+
+
+def write_estimates(path: Path, recording: Recording) -> None:
+    """Write mean, var or cov, gt and dimensions of a recording as an .npz archive."""
+    step = np.arange(recording.space.k)
+    covariance = (
+        {"var": recording.covariance[:, step, step]}
+        if recording.diagonal
+        else {"cov": recording.covariance}
+    )
+    classes = np.array(recording.classes)[recording.class_index]
+    arrays: dict[str, AnyArray] = {
+        "mean": recording.mean,
+        **covariance,
+        "gt": recording.truth,
+        "class": classes,
+        "dimensions": np.array(recording.space.names),
+    }
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type] -- the stub has no **kwargs type

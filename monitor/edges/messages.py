@@ -1,0 +1,150 @@
+"""Readings, recalibrators and events as protobuf messages: the part of the service that is not hot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from monitor.calibration.evaluation import DimensionMeasures, Evaluation, JointMeasures
+from monitor.calibration.measures import ReliabilityBins
+from monitor.calibration.space import Dimension, Space
+from monitor.counters import Counters
+from monitor.events import Event, Health
+from monitor.pipeline import Known
+from monitor.readings import RAW, SliceReading
+from monitor.v1 import calibration_pb2, event_pb2, perception_monitor_pb2, recalibrator_admin_pb2
+
+
+def calibration(
+    readings: Iterable[SliceReading],
+    counters: Counters,
+    pending: int,
+    version: str,
+    tau: tuple[float, ...],
+    *,
+    include_bins: bool,
+) -> perception_monitor_pb2.GetCalibrationResponse:
+    """The answer of GetCalibration."""
+    return perception_monitor_pb2.GetCalibrationResponse(
+        tau=tau,
+        slices=[
+            calibration_pb2.SliceCalibration(
+                slice=reading.name,
+                stages=[
+                    _stage(name, stage, reading.space, include_bins)
+                    for name, stage in reading.stages
+                ],
+            )
+            for reading in readings
+        ],
+        counts=calibration_pb2.ServiceCounts(
+            frames=counters.frames,
+            detections=counters.detections,
+            recalibrated=counters.recalibrated,
+            passed_through=counters.passed_through,
+            refused=counters.refused,
+            matched=counters.truth.matched,
+            pending=pending,
+            dropped=counters.dropped,
+        ),
+        recalibrator_version=version,
+    )
+
+
+def _stage(
+    name: str, measures: Evaluation, space: Space, bins: bool
+) -> calibration_pb2.StageCalibration:
+    return calibration_pb2.StageCalibration(
+        stage=calibration_pb2.STAGE_RAW if name == RAW else calibration_pb2.STAGE_RECALIBRATED,
+        n=measures.rows,
+        dimensions=[
+            _dimension(dimension, measures.dimensions[dimension.name], bins)
+            for dimension in space.dimensions
+        ],
+        joint=_joint(measures.joint, bins),
+    )
+
+
+def _dimension(
+    dimension: Dimension, measures: DimensionMeasures, bins: bool
+) -> calibration_pb2.DimensionCalibration:
+    return calibration_pb2.DimensionCalibration(
+        name=dimension.name,
+        unit=dimension.unit,
+        ence=measures.ence,
+        ence_noise_floor=measures.ence_noise_floor,
+        uce=measures.uce,
+        qce=measures.qce,
+        qce_by_tau=measures.qce_by_tau.tolist(),
+        nees_mean=measures.nees_mean,
+        nll=measures.nll,
+        bias=measures.bias,
+        bins=_bins(measures.bins) if bins else [],
+    )
+
+
+def _joint(measures: JointMeasures, bins: bool) -> calibration_pb2.JointCalibration:
+    return calibration_pb2.JointCalibration(
+        k=measures.k,
+        nees_over_k=measures.nees_over_k,
+        nees_median_ratio=measures.nees_median_ratio,
+        qce=measures.qce,
+        qce_by_tau=measures.qce_by_tau.tolist(),
+        coverage_by_tau=measures.coverage_by_tau.tolist(),
+        nll=measures.nll,
+        bins=_bins(measures.bins) if bins else [],
+    )
+
+
+def _bins(bins: ReliabilityBins) -> list[calibration_pb2.Bin]:
+    columns = zip(
+        bins.lower.tolist(),
+        bins.upper.tolist(),
+        bins.n.tolist(),
+        bins.variance.tolist(),
+        bins.squared_error.tolist(),
+        bins.nees.tolist(),
+        bins.within.tolist(),
+        strict=True,
+    )
+    return [
+        calibration_pb2.Bin(
+            lower=lower,
+            upper=upper,
+            n=n,
+            variance=variance,
+            squared_error=squared_error,
+            nees=nees,
+            within=within,
+        )
+        for lower, upper, n, variance, squared_error, nees, within in columns
+    ]
+
+
+def summary(known: Known) -> recalibrator_admin_pb2.RecalibratorSummary:
+    """One line of RecalibratorAdmin.List."""
+    selection = known.selection
+    return recalibrator_admin_pb2.RecalibratorSummary(
+        version=selection.version,
+        method=selection.method,
+        dimensions=selection.dimensions,
+        slices=sorted(selection.by_slice),
+        promoted=known.promoted,
+    )
+
+
+def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
+    """One message of WatchEvents."""
+    time = Timestamp()
+    time.FromNanoseconds(event.time_ns)
+    message = event_pb2.Event(sequence=event.sequence, time=time)
+    what = event.what
+    if isinstance(what, Health):
+        message.health.serving = what.serving
+        message.health.message = what.message
+    else:
+        message.version.before = what.before
+        message.version.after = what.after
+        message.version.actor = what.actor
+    return perception_monitor_pb2.WatchEventsResponse(event=message)

@@ -1,0 +1,226 @@
+"""Views repeated protobuf messages as one strided array.
+
+Reading every field of every detection from Python costs 5 to 15 µs each. Messages
+with the same fields have the same length, so a frame's detections are an array of
+records: the first is walked once, the bytes that make up its structure (tags and
+lengths) are compared in all others at once, and the values are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+ByteArray = npt.NDArray[np.uint8]
+
+
+class Kind(Enum):
+    """How a field is laid out; the value is the wire type."""
+
+    FIXED64 = ("<u8", 1)
+    DOUBLE = ("<f8", 1)
+    FIXED32 = ("<u4", 5)
+    DOUBLES = ("<f8", 2)  # packed
+    FLAG = ("u1", 0)  # a varint below 128: bool or small enum
+
+
+# Field number → kind. Every field that a record may hold; others make it unreadable here.
+Schema = Mapping[int, Kind]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPlace:
+    """Where a field's values lie in a record."""
+
+    offset: int
+    count: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The structure of a record.
+
+    length     bytes
+    positions  of the bytes that are structure, and their values
+    fields     by number
+    """
+
+    length: int
+    positions: npt.NDArray[np.int64]
+    values: ByteArray
+    fields: Mapping[int, FieldPlace]
+
+
+def varint(value: int) -> bytes:
+    """Base-128, least significant group first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, at
+        shift += 7
+
+
+def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
+    """The layout of one record, or None if it holds a field that the schema does not.
+
+    record  a serialised message, after `prefix` bytes of tag and length
+    """
+    structure = list(range(prefix))
+    fields: dict[int, FieldPlace] = {}
+    at = prefix
+    while at < len(record):
+        begin = at
+        tag, at = _read_varint(record, at)
+        number, wire_type = tag >> 3, tag & 7
+        kind = schema.get(number)
+        if kind is None or kind.value[1] != wire_type or number in fields:
+            return None
+        dtype = kind.value[0]
+        size, count = np.dtype(dtype).itemsize, 1
+        if kind is Kind.DOUBLES:
+            length, at = _read_varint(record, at)
+            if length % size:
+                return None
+            count = length // size
+        elif kind is Kind.FLAG and record[at] > 0x7F:
+            return None
+        structure.extend(range(begin, at))
+        fields[number] = FieldPlace(at, count, dtype)
+        at += size * count
+    positions = np.array(structure, np.int64)
+    values = np.frombuffer(record, np.uint8)[positions]
+    return Layout(len(record), positions, values, fields)
+
+
+@lru_cache(maxsize=256)
+def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[bytes, Layout]:
+    body = bytearray()
+    for field_number, kind, count in parts:
+        dtype, wire_type = kind.value
+        body += varint(field_number << 3 | wire_type)
+        size = np.dtype(dtype).itemsize * count
+        if kind is Kind.DOUBLES:
+            body += varint(size)
+        body += bytes(size)
+    head = varint(number << 3 | 2) + varint(len(body))
+    record = head + bytes(body)
+    layout = walk(record, {n: kind for n, kind, _ in parts}, len(head))
+    assert layout is not None
+    return record, layout
+
+
+def build(
+    number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic]]], n: int
+) -> ByteArray:
+    """n records of field `number` of the enclosing message, (n, length) bytes.
+
+    fields  by number, ascending: values (n,), or (n, count) for DOUBLES with count ≥ 1
+    """
+    parts = tuple(
+        (field_number, kind, values.shape[1] if kind is Kind.DOUBLES else 1)
+        for field_number, (kind, values) in fields.items()
+        if kind is not Kind.DOUBLES or values.shape[1]
+    )
+    record, layout = _template(number, parts)
+    out = np.empty((n, layout.length), np.uint8)
+    out[:] = np.frombuffer(record, np.uint8)
+    for field_number, _, count in parts:
+        place = layout.fields[field_number]
+        values = fields[field_number][1]
+        view = np.ndarray(
+            (n, count), place.dtype, out, offset=place.offset, strides=(layout.length, _size(place))
+        )
+        view[:] = values.reshape(n, count)
+    return out
+
+
+def _size(place: FieldPlace) -> int:
+    return np.dtype(place.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """n records of one layout, in one buffer."""
+
+    data: ByteArray
+    layout: Layout
+
+    @property
+    def n(self) -> int:
+        """Number of records."""
+        return int(self.data.shape[0])
+
+    def column(self, number: int) -> npt.NDArray[np.generic] | None:
+        """Values of a field, (n, count), aligned and contiguous; None where absent."""
+        place = self.layout.fields.get(number)
+        if place is None:
+            return None
+        size = _size(place)
+        part = self.data[:, place.offset : place.offset + size * place.count]
+        return np.ascontiguousarray(part).view(place.dtype).reshape(self.n, place.count)
+
+
+def uniform_tail(data: bytes, first: bytes, number: int, n: int, schema: Schema) -> Records | None:
+    """The last n records of a message, if they all have the structure of the first.
+
+    data    a serialised message whose last field is `number`, n times
+    first   the first of these, serialised by itself
+    returns None if their layouts differ, or one is not in the schema
+    """
+    head = varint(number << 3 | 2) + varint(len(first))
+    record = head + first
+    start = len(data) - n * len(record)
+    if start < 0 or data[start : start + len(record)] != record:
+        return None
+    layout = walk(record, schema, len(head))
+    if layout is None:
+        return None
+    rows = np.frombuffer(data, np.uint8, offset=start).reshape(n, len(record))
+    if not (rows[:, layout.positions] == layout.values).all():
+        return None
+    return Records(rows, layout)
+
+
+def sorted_by_layout(
+    records: list[bytes], schema: Schema
+) -> list[tuple[npt.NDArray[np.int64], Records | None]]:
+    """Records of differing layouts in groups of one, each with its positions.
+
+    A group is None where the schema does not cover it.
+    """
+    by_length: dict[int, list[int]] = {}
+    for position, record in enumerate(records):
+        by_length.setdefault(len(record), []).append(position)
+    groups: list[tuple[npt.NDArray[np.int64], Records | None]] = []
+    for length, members in by_length.items():
+        positions = np.array(members, np.int64)
+        rows = np.frombuffer(b"".join(records[i] for i in members), np.uint8).reshape(-1, length)
+        while positions.size:
+            layout = walk(rows[0].tobytes(), schema, 0)
+            if layout is None:
+                groups.append((positions[:1], None))
+                alike = np.zeros(positions.size, bool)
+                alike[0] = True
+            else:
+                alike = (rows[:, layout.positions] == layout.values).all(axis=1)
+                groups.append((positions[alike], Records(rows[alike], layout)))
+            positions, rows = positions[~alike], rows[~alike]
+    return groups

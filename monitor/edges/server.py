@@ -1,0 +1,404 @@
+"""The gRPC service: one event loop, async handlers only, nothing on it that blocks.
+
+Generated servicers hard-wire a parser that ends the stream at the first malformed
+message; the handlers here take bytes, so that every message is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from monitor.calibration.detections import Reason
+from monitor.counters import TruthAccount
+from monitor.edges import messages
+from monitor.edges.answers import (
+    encode_header_answer,
+    encode_process_frame_response,
+    encode_process_response,
+    encode_truth_response,
+)
+from monitor.edges.wire import (
+    UnaryFrame,
+    WireLimits,
+    decode_process_frame_request,
+    decode_process_request,
+    decode_truth_request,
+)
+from monitor.events import Events, Health
+from monitor.frames import Header, Refusal, TruthAnswer
+from monitor.pipeline import Pipeline, Promotion, Stream, UnknownVersion
+from monitor.readings import ReadingCache
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
+
+log = logging.getLogger(__name__)
+
+MONITOR = "monitor.v1.PerceptionMonitor"
+ADMIN = "monitor.v1.RecalibratorAdmin"
+
+# What a refusal or an error of the core is called over gRPC, where there is no stream to keep alive.
+STATUS_OF_REASON = {
+    Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_HEADER: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.TOO_MANY_DETECTIONS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
+}
+STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
+    UnknownVersion: grpc.StatusCode.NOT_FOUND,
+    InvalidRecalibrator: grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+Context = grpc.aio.ServicerContext
+
+
+@dataclass(eq=False, slots=True)
+class _Session:
+    """One open stream: whether it waits for its client to send or to read."""
+
+    task: asyncio.Task[object]
+    reading: bool = False
+    writing_since: float | None = None
+    draining: bool = False
+
+
+@dataclass(slots=True)
+class Service:
+    """The handlers. Live state is the pipeline's; here are only the open streams."""
+
+    pipeline: Pipeline
+    events: Events
+    limits: WireLimits
+    _sessions: set[_Session] = field(default_factory=set)
+
+    # ---- the frame path
+
+    async def process(self, _: object, context: Context) -> None:
+        """PerceptionMonitor.Process."""
+        stream: Stream | None = None
+
+        def answer(data: bytes, index: int) -> bytes:
+            nonlocal stream
+            began = time.perf_counter()
+            message = decode_process_request(data, self.limits)
+            if isinstance(message, Header):
+                registered = self.pipeline.register(message)
+                if isinstance(registered, Refusal):
+                    self.pipeline.counters.refuse_frame(registered.reason)
+                    return encode_header_answer(message.stream, registered)
+                stream = registered
+                return encode_header_answer(message.stream, None)
+            if isinstance(message, Refusal):
+                return self._refuse(message, index)
+            if stream is None:
+                return self._refuse(_no_header("this stream"), index)
+            result = encode_process_response(self.pipeline.process(stream, message), index)
+            self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+            return result
+
+        await self._converse(context, answer)
+
+    def _refuse(self, refusal: Refusal, index: int) -> bytes:
+        self.pipeline.counters.refuse_frame(refusal.reason)
+        return encode_process_response(refusal, index)
+
+    async def process_frame(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.ProcessFrame."""
+        began = time.perf_counter()
+        message = decode_process_frame_request(data, self.limits)
+        if isinstance(message, Refusal):
+            return await self._abort(context, message)
+        stream = self._stream_of(message)
+        if isinstance(stream, Refusal):
+            return await self._abort(context, stream)
+        result = encode_process_frame_response(self.pipeline.process(stream, message.frame))
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        self._fold_if_due()
+        return result
+
+    def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
+        if message.header is not None:
+            return self.pipeline.register(message.header)
+        known = self.pipeline.streams.get(message.stream)
+        return known or _no_header(f"stream '{message.stream[:64]}'")
+
+    async def _abort(self, context: Context, refusal: Refusal) -> bytes:
+        self.pipeline.counters.refuse_frame(refusal.reason)
+        text = f"{refusal.field}: {refusal.message}"
+        await context.abort(STATUS_OF_REASON[refusal.reason], text)
+        raise AssertionError("abort raises")
+
+    async def report_ground_truth(self, _: object, context: Context) -> None:
+        """PerceptionMonitor.ReportGroundTruth."""
+
+        def answer(data: bytes, index: int) -> bytes:
+            labels = decode_truth_request(data, self.limits)
+            if isinstance(labels, Refusal):
+                self.pipeline.counters.refuse_frame(labels.reason)
+                return encode_truth_response(
+                    "", None, TruthAnswer(TruthAccount(), (labels.notice(),))
+                )
+            result = self.pipeline.report_truth(labels)
+            return encode_truth_response(labels.stream, labels.frame_id, result)
+
+        await self._converse(context, answer)
+
+    async def _converse(self, context: Context, answer: Callable[[bytes, int], bytes]) -> None:
+        """Read, answer, write, until the client or the server has enough."""
+        task = asyncio.current_task()
+        assert task is not None
+        session = _Session(task)
+        self._sessions.add(session)
+        try:
+            index = 0
+            while not session.draining:
+                session.reading = True
+                data = await context.read()
+                session.reading = False
+                if data is grpc.aio.EOF:
+                    return
+                reply = answer(data, index)
+                index += 1
+                session.writing_since = time.monotonic()
+                await context.write(reply)
+                session.writing_since = None
+                self._fold_if_due()
+        except asyncio.CancelledError:
+            if not session.draining:
+                raise
+            task.uncancel()
+        finally:
+            self._sessions.discard(session)
+
+    def _fold_if_due(self) -> None:
+        if self.pipeline.accumulator.due:
+            self.pipeline.accumulator.fold()
+
+    # ---- reading
+
+    async def get_calibration(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.GetCalibration."""
+        request = await _parsed(perception_monitor_pb2.GetCalibrationRequest(), data, context)
+        statistics = self.pipeline.statistics()
+        if request.slices:
+            wanted = set(request.slices)
+            known = {name for name, _ in statistics}
+            if missing := wanted - known:
+                await context.abort(
+                    grpc.StatusCode.NOT_FOUND,
+                    f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
+                    f"there are {', '.join(sorted(known))[:1000] or 'none yet'}.",
+                )
+            statistics = tuple(entry for entry in statistics if entry[0] in wanted)
+        bins = min(request.bins, 512) or self.pipeline.config.statistics.bins
+        readings = []
+        for reading in ReadingCache(bins).read(statistics):
+            readings.append(reading)
+            await asyncio.sleep(0)
+        response = messages.calibration(
+            readings,
+            self.pipeline.counters,
+            self.pipeline.pending.detections,
+            self.pipeline.selection.version,
+            self.pipeline.config.statistics.tau,
+            include_bins=request.include_bins,
+        )
+        return response.SerializeToString()
+
+    async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        """PerceptionMonitor.WatchEvents."""
+        await _parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
+        async for event in self.events.watch(time.time_ns()):
+            yield messages.event(event).SerializeToString()
+
+    # ---- administration
+
+    async def list_recalibrators(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.List."""
+        await _parsed(recalibrator_admin_pb2.ListRequest(), data, context)
+        known = self.pipeline.recalibrators()
+        return recalibrator_admin_pb2.ListResponse(
+            recalibrators=[messages.summary(entry) for entry in known]
+        ).SerializeToString()
+
+    async def get_recalibrator(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.Get."""
+        request = await _parsed(recalibrator_admin_pb2.GetRequest(), data, context)
+        for entry in self.pipeline.recalibrators():
+            if entry.selection.version == request.version:
+                return recalibrator_admin_pb2.GetResponse(
+                    summary=messages.summary(entry), document=entry.selection.to_json()
+                ).SerializeToString()
+        raise UnknownVersion(f"no recalibrator '{request.version[:80]}': List shows all.")
+
+    async def promote(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.Promote."""
+        request = await _parsed(recalibrator_admin_pb2.PromoteRequest(), data, context)
+        version = request.version
+        if request.WhichOneof("candidate") == "document":
+            version = self.pipeline.learn(request.document).version
+        promotion = self.pipeline.promote(version, request.actor[:200] or "unnamed")
+        self.announce(promotion)
+        return recalibrator_admin_pb2.PromoteResponse(
+            before=promotion.before, after=promotion.after
+        ).SerializeToString()
+
+    def announce(self, what: Promotion | Health) -> None:
+        """Tell those who watch, and the log."""
+        log.info("%s", what)
+        self.events.publish(what, time.time_ns())
+
+    # ---- the end of streams
+
+    def drain(self) -> None:
+        """End every stream after the frame it is at; idle ones at once."""
+        for session in self._sessions:
+            session.draining = True
+            if session.reading:
+                session.task.cancel()
+
+    def drop_stuck(self, timeout: float) -> None:
+        """End streams whose client has read nothing for so long."""
+        now = time.monotonic()
+        for session in list(self._sessions):
+            if session.writing_since is not None and now - session.writing_since > timeout:
+                self.pipeline.counters.streams_dropped += 1
+                session.task.cancel()
+
+    @property
+    def open_streams(self) -> int:
+        """Streams of frames or labels."""
+        return len(self._sessions)
+
+
+def _no_header(what: str) -> Refusal:
+    return Refusal(Reason.NO_HEADER, "header", f"{what} has none: send the header first.")
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+async def _parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
+    """The message, or the call ends with INVALID_ARGUMENT."""
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, ValueError):
+        name = message.DESCRIPTOR.full_name
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"message: {len(data)} bytes are not a {name}."
+        )
+    return message
+
+
+Unary = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+def _guarded(handler: Unary) -> Unary:
+    """The handler, with errors of the core as status codes and nothing else over the wire."""
+
+    async def guarded(data: bytes, context: Context) -> bytes:
+        try:
+            return await handler(data, context)
+        except tuple(STATUS_OF_ERROR) as error:
+            text = str(error.args[0]) if error.args else type(error).__name__
+            await context.abort(STATUS_OF_ERROR[type(error)], text)
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("%s failed", handler.__name__)
+            await context.abort(
+                grpc.StatusCode.INTERNAL, "internal error: see the log of the sidecar."
+            )
+        raise AssertionError("abort raises")
+
+    return guarded
+
+
+def _handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
+    def unary(handler: Unary) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(_guarded(handler))
+
+    monitor = {
+        "Process": grpc.stream_stream_rpc_method_handler(service.process),
+        "ProcessFrame": unary(service.process_frame),
+        "ReportGroundTruth": grpc.stream_stream_rpc_method_handler(service.report_ground_truth),
+        "GetCalibration": unary(service.get_calibration),
+        "WatchEvents": grpc.unary_stream_rpc_method_handler(service.watch_events),
+    }
+    admin = {
+        "List": unary(service.list_recalibrators),
+        "Get": unary(service.get_recalibrator),
+        "Promote": unary(service.promote),
+    }
+    return (
+        grpc.method_handlers_generic_handler(MONITOR, monitor),
+        grpc.method_handlers_generic_handler(ADMIN, admin),
+    )
+
+
+class CannotListen(OSError):
+    """An address is not to be had."""
+
+
+@dataclass(slots=True)
+class Server:
+    """The running gRPC server."""
+
+    service: Service
+    port: int = 0
+    _grpc: grpc.aio.Server | None = None
+    _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
+
+    async def start(self) -> None:
+        """Listen and serve. Raises CannotListen."""
+        settings = self.service.pipeline.config.server
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", settings.transport_message_bytes),
+                ("grpc.max_send_message_length", -1),
+                # A second sidecar on the same port would silently take half of the streams.
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        server.add_generic_rpc_handlers(_handlers(self.service))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (MONITOR, ADMIN, health.SERVICE_NAME)
+        if settings.reflection:
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        try:
+            self.port = server.add_insecure_port(settings.grpc_address)
+        except RuntimeError:
+            self.port = 0
+        if self.port == 0:
+            raise CannotListen(
+                f"[server] grpc_address = '{settings.grpc_address}': cannot listen there. "
+                "Is another sidecar running? Choose a free port, or 0 for any."
+            )
+        await server.start()
+        for name in ("", MONITOR, ADMIN):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._grpc = server
+        self.service.announce(Health(True, "serving"))
+        # What exists now stays; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+
+    async def stop(self) -> None:
+        """Say so, finish the frames in work, then close."""
+        assert self._grpc is not None
+        await self._health.enter_graceful_shutdown()
+        self.service.announce(Health(False, "shutting down"))
+        self.service.events.close()
+        self.service.drain()
+        await self._grpc.stop(self.service.pipeline.config.server.grace_seconds)

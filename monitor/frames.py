@@ -1,0 +1,104 @@
+"""What passes between the wire and the pipeline: headers, frames, truth, and their answers, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.calibration.detections import IdArray, Reason, ReceivedDetections
+from monitor.calibration.notices import Notice
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
+from monitor.counters import TruthAccount
+from monitor.recalibration.recalibrator import Estimates
+
+NO_ROWS = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What all frames of a stream have in common."""
+
+    stream: str
+    space: Space
+    classes: tuple[str, ...]
+    coordinate_frame: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedFrame:
+    """A frame as it came.
+
+    overlong  bytes of the detections too long to be held in arrays, by row:
+              they are refused and sent back as they came
+    """
+
+    frame_id: int | None
+    stamp_ns: int | None
+    detections: ReceivedDetections
+    fast: bool = True
+    overlong: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A whole message that cannot be used, in words."""
+
+    reason: Reason
+    field: str
+    message: str
+
+    def notice(self) -> Notice:
+        """As part of an answer."""
+        return Notice(self.reason, self.field, self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAnswer:
+    """What goes back for a frame.
+
+    reason     (N,) of Reason for every detection; NONE: recalibrated
+    rows       (m,) detections of `forwarded`; all others go back as they came
+    shadow     what the recalibrator would have made of shadow_rows (mode = observe)
+    """
+
+    received: ReceivedFrame
+    reason: npt.NDArray[np.uint8]
+    rows: IntArray = field(default_factory=lambda: NO_ROWS)
+    forwarded: Estimates | None = None
+    shadow_rows: IntArray = field(default_factory=lambda: NO_ROWS)
+    shadow: Estimates | None = None
+    versions: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedTruth:
+    """Labels of a frame as they came; n of them.
+
+    truth  (n, ≥0), NaN beyond truth_length (n,)
+    """
+
+    stream: str
+    frame_id: int | None
+    complete: bool
+    id: IdArray
+    has_id: BoolArray
+    truth: FloatArray
+    truth_length: IntArray
+    ignore: BoolArray
+
+    @property
+    def n(self) -> int:
+        """Number of labels."""
+        return int(self.id.size)
+
+
+@dataclass(frozen=True, slots=True)
+class TruthAnswer:
+    """What became of each label."""
+
+    account: TruthAccount
+    notices: tuple[Notice, ...] = ()

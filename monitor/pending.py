@@ -1,0 +1,159 @@
+"""Frames that wait for their truth: in memory, bounded by bytes, the oldest dropped first.
+
+What is kept is what the detector sent and which recalibrator acted on it; the
+recalibrated estimate is made again from the two when truth arrives.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.calibration.detections import FrameBatch, IdArray
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space, triangle
+from monitor.recalibration.recalibrator import Estimates
+from monitor.recalibration.selection import Selection
+
+# What Python itself takes for a stored frame, about; counted so that empty frames are bounded too.
+FRAME_OVERHEAD = 1200
+# Dropped frames remembered, to tell a late label from one of a frame that never was.
+REMEMBERED = 65536
+
+FrameKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class PendingFrame:
+    """One frame in waiting.
+
+    order, sorted_ids   the batch's ids ascending, and their positions
+    slices              (n,) slice index of each detection
+    packed              (n, K) variances, or (n, K(K+1)/2) lower triangles
+    selection           the recalibrator in force; None where it could not be applied
+    resolved            (n,) detections whose fate is known
+    unusable            ids that came with the frame but have nothing to compare
+    """
+
+    space: Space
+    sorted_ids: IdArray
+    order: IntArray
+    slices: IntArray
+    mean: FloatArray
+    packed: FloatArray
+    diagonal: BoolArray
+    selection: Selection | None
+    resolved: BoolArray
+    unusable: IdArray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it holds."""
+        arrays = (
+            self.sorted_ids,
+            self.order,
+            self.slices,
+            self.mean,
+            self.packed,
+            self.diagonal,
+            self.resolved,
+            self.unusable,
+        )
+        return FRAME_OVERHEAD + sum(array.nbytes for array in arrays)
+
+    @property
+    def unresolved(self) -> int:
+        """Detections that still wait."""
+        return int(self.resolved.size - np.count_nonzero(self.resolved))
+
+    def estimates(self, rows: IntArray) -> Estimates:
+        """What the detector sent for these rows of the batch."""
+        k = self.space.k
+        packed = self.packed[rows]
+        covariance = np.zeros((rows.size, k, k))
+        if packed.shape[1] == k:
+            step = np.arange(k)
+            covariance[:, step, step] = packed
+        else:
+            i, j = triangle(k)
+            covariance[:, i, j] = packed
+            covariance[:, j, i] = packed
+        return Estimates(self.mean[rows], covariance, self.diagonal[rows])
+
+
+def pending_frame(
+    batch: FrameBatch,
+    slices: IntArray,
+    selection: Selection | None,
+    resolved: BoolArray,
+    unusable: IdArray,
+) -> PendingFrame:
+    """A frame to wait, in as few bytes as hold it; nothing of the batch's buffers is kept alive."""
+    k = batch.space.k
+    if batch.diagonal.all():
+        step = np.arange(k)
+        packed = batch.covariance[:, step, step]
+    else:
+        i, j = triangle(k)
+        packed = batch.covariance[:, i, j]
+    order = np.argsort(batch.id, kind="stable")
+    return PendingFrame(
+        space=batch.space,
+        sorted_ids=batch.id[order],
+        order=order,
+        slices=slices.astype(np.int64),
+        mean=batch.mean.copy(),
+        packed=packed,
+        diagonal=batch.diagonal.copy(),
+        selection=selection,
+        resolved=resolved.copy(),
+        unusable=np.sort(unusable),
+    )
+
+
+@dataclass(slots=True)
+class PendingStore:
+    """Pending frames by (stream, frame_id), oldest first."""
+
+    max_bytes: int
+    bytes: int = 0
+    detections: int = 0
+    _frames: OrderedDict[FrameKey, PendingFrame] = field(default_factory=OrderedDict)
+    _dropped: OrderedDict[FrameKey, None] = field(default_factory=OrderedDict)
+
+    def __contains__(self, key: FrameKey) -> bool:
+        return key in self._frames
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def get(self, key: FrameKey) -> PendingFrame | None:
+        """The frame, if it is still there."""
+        return self._frames.get(key)
+
+    def was_dropped(self, key: FrameKey) -> bool:
+        """Whether the frame was there and had to go."""
+        return key in self._dropped
+
+    def add(self, key: FrameKey, frame: PendingFrame) -> int:
+        """Store a frame; returns how many unresolved detections were dropped to make room."""
+        self._frames[key] = frame
+        self._dropped.pop(key, None)
+        self.bytes += frame.nbytes
+        self.detections += frame.unresolved
+        lost = 0
+        while self.bytes > self.max_bytes and self._frames:
+            oldest, old = self._frames.popitem(last=False)
+            self.bytes -= old.nbytes
+            self.detections -= old.unresolved
+            lost += old.unresolved
+            self._dropped[oldest] = None
+            if len(self._dropped) > REMEMBERED:
+                self._dropped.popitem(last=False)
+        return lost
+
+    def resolve(self, frame: PendingFrame, rows: IntArray) -> None:
+        """Note that the fate of these rows is known."""
+        self.detections -= int(rows.size - np.count_nonzero(frame.resolved[rows]))
+        frame.resolved[rows] = True

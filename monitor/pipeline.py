@@ -1,0 +1,460 @@
+"""The stages in order, and the owner of all live state: streams, the promoted
+recalibrator, frames in waiting, statistics, counts.
+
+Runs on one event loop and nowhere else, so there is no lock. Nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.calibration.binning import Binning, LogBins
+from monitor.calibration.detections import Examined, Limits, Reason, examine
+from monitor.calibration.matched import MatchedRows, SliceAccumulator, SliceStatistics
+from monitor.calibration.notices import Notice, describe
+from monitor.calibration.slices import TOTAL, SliceTable, StreamSlices
+from monitor.calibration.space import FloatArray, IntArray, Space
+from monitor.config import Config, Mode
+from monitor.counters import Counters, TruthAccount
+from monitor.frames import (
+    FrameAnswer,
+    Header,
+    ReceivedFrame,
+    ReceivedTruth,
+    Refusal,
+    TruthAnswer,
+)
+from monitor.pending import PendingFrame, PendingStore, pending_frame
+from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
+from monitor.recalibration.selection import IDENTITY, Selection, from_json
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+
+
+@dataclass(slots=True)
+class Stream:
+    """One sensor's live state.
+
+    watermark_ns  event time that is over but for stragglers; never moves back
+    """
+
+    header: Header
+    slices: StreamSlices
+    watermark_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A recalibrator the sidecar knows, and whether it is in force."""
+
+    selection: Selection
+    promoted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A change of the recalibrator in force."""
+
+    before: str
+    after: str
+    actor: str
+
+
+class UnknownVersion(LookupError):
+    """No recalibrator of that version is known."""
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The sidecar without its edges."""
+
+    config: Config
+    counters: Counters = field(default_factory=Counters)
+    selection: Selection = IDENTITY
+    known: dict[str, Selection] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    limits: Limits = field(init=False)
+    slices: SliceTable = field(init=False)
+    pending: PendingStore = field(init=False)
+    accumulator: SliceAccumulator = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.config.statistics
+        limits = self.config.limits
+        self.limits = Limits(
+            limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
+        )
+        self.slices = SliceTable(frozenset(settings.slice_by), settings.max_slices)
+        self.pending = PendingStore(self.config.pending.max_bytes)
+        binning = Binning(deviation=LogBins(settings.lowest_deviation, 32, 16), tau=settings.tau)
+        self.accumulator = SliceAccumulator(binning, settings.fold_rows)
+        self.known[self.selection.version] = self.selection
+
+    # ---- streams
+
+    def register(self, header: Header) -> Stream | Refusal:
+        """A stream for this header; a known one if nothing changed but the connection."""
+        refusal = self._refuse_header(header)
+        if refusal is not None:
+            return refusal
+        space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
+        header = Header(header.stream, space, header.classes, header.coordinate_frame)
+        known = self.streams.get(header.stream)
+        if known is not None and known.header == header:
+            return known
+        stream = Stream(header, StreamSlices(self.slices, space, header.stream, header.classes))
+        self.streams[header.stream] = stream
+        return stream
+
+    def _refuse_header(self, header: Header) -> Refusal | None:
+        limits = self.config.limits
+        names = header.space.names
+
+        def refuse(field_name: str, message: str) -> Refusal:
+            return Refusal(Reason.INVALID_HEADER, field_name, message)
+
+        if not _NAME.fullmatch(header.stream):
+            return refuse(
+                "stream", f"'{header.stream[:80]}': 1 to 64 characters of A-Z a-z 0-9 _ . -"
+            )
+        if not 1 <= len(names) <= limits.max_dimensions:
+            return refuse(
+                "dimensions",
+                f"{len(names)} of them: 1 to {limits.max_dimensions} ([limits] max_dimensions).",
+            )
+        for name in names:
+            if not _NAME.fullmatch(name) or names.count(name) > 1:
+                return refuse(
+                    "dimensions.name",
+                    f"'{name[:80]}': unique, 1 to 64 characters of A-Z a-z 0-9 _ . -",
+                )
+        if not 1 <= len(header.classes) <= limits.max_classes:
+            return refuse(
+                "class_names",
+                f"{len(header.classes)} of them: 1 to {limits.max_classes} ([limits] max_classes).",
+            )
+        for name in header.classes:
+            if not _LABEL.fullmatch(name) or header.classes.count(name) > 1:
+                return refuse(
+                    "class_names", f"'{name[:80]}': unique, 1 to 64 printable characters."
+                )
+        if header.stream not in self.streams and len(self.streams) >= (
+            self.config.server.max_streams
+        ):
+            return refuse(
+                "stream",
+                f"'{header.stream}' would be stream {len(self.streams) + 1}: at most "
+                f"{self.config.server.max_streams} ([server] max_streams).",
+            )
+        return None
+
+    # ---- frames
+
+    def process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
+        """The answer to a frame. Whatever of ours fails, the raw estimates go out, marked."""
+        n = frame.detections.n
+        try:
+            answer = self._process(stream, frame)
+        except Exception:
+            log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
+            self.counters.internal_errors += 1
+            answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8))
+        self.counters.frames += 1
+        if frame.fast:
+            self.counters.fast_frames += 1
+        else:
+            self.counters.slow_frames += 1
+        self.counters.by_reason += np.bincount(
+            answer.reason, minlength=self.counters.by_reason.size
+        )
+        for notice in answer.notices:
+            if notice.reason in (Reason.GROUND_TRUTH_INVALID, Reason.DUPLICATE_FRAME) or (
+                notice.reason is Reason.MISSING_FRAME_KEY
+            ):
+                self.counters.note(notice.reason, max(1, notice.count))
+        return answer
+
+    def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
+        header = stream.header
+        examined = examine(frame.detections, header.space, len(header.classes), self.limits)
+        batch = examined.batch
+        slices = stream.slices.of(batch.class_index)
+        estimates = Estimates(batch.mean, batch.covariance, batch.diagonal)
+        selection, recalibrated, why = self._recalibrate(header.space, estimates, slices)
+        examined.reason[batch.rows] = why
+        notices = describe(examined, frame.detections, header.space, header.classes, self.limits)
+        notices += self._remember(stream, frame, examined, slices, selection, recalibrated)
+        observing = why == Reason.OBSERVE_MODE
+        forwarding = why == Reason.NONE
+        return FrameAnswer(
+            received=frame,
+            reason=examined.reason,
+            rows=batch.rows if forwarding else batch.rows[:0],
+            forwarded=recalibrated if forwarding else None,
+            shadow_rows=batch.rows if observing else batch.rows[:0],
+            shadow=recalibrated if observing else None,
+            versions=(self.selection.version,),
+            notices=notices,
+        )
+
+    def _recalibrate(
+        self, space: Space, estimates: Estimates, slices: IntArray
+    ) -> tuple[Selection | None, Estimates, Reason]:
+        """What acted, what came out, and the reason that goes with it."""
+        selection = self.selection
+        if not selection.fits(space):
+            return None, estimates, Reason.RECALIBRATOR_MISMATCH
+        try:
+            recalibrated = selection.apply(estimates, slices, self.slices.names)
+            sound = recalibrated is estimates or _sound(recalibrated)
+        except Exception:
+            log.exception("recalibrator %s failed", selection.version)
+            self.counters.internal_errors += 1
+            sound = False
+        if not sound:
+            return None, estimates, Reason.RECALIBRATOR_FAILED
+        observing = self.config.recalibration.mode is Mode.OBSERVE
+        return selection, recalibrated, Reason.OBSERVE_MODE if observing else Reason.NONE
+
+    def _remember(
+        self,
+        stream: Stream,
+        frame: ReceivedFrame,
+        examined: Examined,
+        slices: IntArray,
+        selection: Selection | None,
+        recalibrated: Estimates,
+    ) -> tuple[Notice, ...]:
+        """Count inline truth, and keep the frame for the truth that comes later."""
+        self._advance_watermark(stream, frame.stamp_ns)
+        batch = examined.batch
+        name = stream.header.stream
+        notices: tuple[Notice, ...] = ()
+        key = None if frame.frame_id is None else (name, frame.frame_id)
+        if key is None:
+            notices = (
+                Notice(
+                    Reason.MISSING_FRAME_KEY,
+                    "frame_id",
+                    "absent: number the frames, or later truth cannot refer to this one.",
+                ),
+            )
+        elif key in self.pending:
+            return (
+                Notice(
+                    Reason.DUPLICATE_FRAME,
+                    "frame_id",
+                    f"{frame.frame_id} is waiting for its truth: answered again, counted once. "
+                    "Number the frames of a stream uniquely.",
+                ),
+            )
+        labelled = ~np.isnan(batch.truth).any(axis=1)
+        rows = np.flatnonzero(labelled)
+        if rows.size:
+            sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
+            made = (
+                sent
+                if recalibrated.covariance is batch.covariance
+                else Estimates(
+                    recalibrated.mean[rows],
+                    recalibrated.covariance[rows],
+                    recalibrated.diagonal[rows],
+                )
+            )
+            self._count(batch.space, slices[rows], sent, made, batch.truth[rows])
+            self.counters.truth.matched += int(rows.size)
+        if key is not None:
+            unusable = (
+                frame.detections.id[np.isin(np.arange(frame.detections.n), batch.rows, invert=True)]
+                if batch.rows.size < frame.detections.n
+                else frame.detections.id[:0]
+            )
+            self.counters.dropped += self.pending.add(
+                key, pending_frame(batch, slices, selection, labelled, unusable)
+            )
+        else:
+            self.counters.dropped += int(batch.rows.size - rows.size)
+        return notices
+
+    def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
+        if stamp_ns is None:
+            return
+        if stream.watermark_ns is not None and stamp_ns < stream.watermark_ns:
+            self.counters.late_frames += 1
+        reached = stamp_ns - int(self.config.pending.max_disorder_seconds * 1e9)
+        if stream.watermark_ns is None or reached > stream.watermark_ns:
+            stream.watermark_ns = reached
+
+    def _count(
+        self,
+        space: Space,
+        slices: IntArray,
+        sent: Estimates,
+        made: Estimates,
+        truth: FloatArray,
+    ) -> None:
+        error = space.error(truth, sent.mean)
+        self.accumulator.add(
+            MatchedRows(
+                space=space,
+                slices=slices,
+                error=error,
+                covariance=sent.covariance,
+                recalibrated_error=(
+                    error if made.mean is sent.mean else space.error(truth, made.mean)
+                ),
+                recalibrated_covariance=made.covariance,
+            )
+        )
+
+    # ---- truth
+
+    def report_truth(self, labels: ReceivedTruth) -> TruthAnswer:
+        """Match labels to the detections of their frame by id, and count what matched."""
+        account = TruthAccount()
+        notices: tuple[Notice, ...] = ()
+        key = (labels.stream, -1 if labels.frame_id is None else labels.frame_id)
+        frame = self.pending.get(key)
+        if frame is None:
+            if self.pending.was_dropped(key):
+                account.too_late = labels.n
+            else:
+                account.orphan = labels.n
+                notices = (self._orphan(labels),)
+        else:
+            notices = self._match(frame, labels, account)
+            if labels.complete:
+                rest = np.flatnonzero(~frame.resolved)
+                self.counters.unmatched += int(rest.size)
+                self.pending.resolve(frame, rest)
+        self.counters.truth.add(account)
+        return TruthAnswer(account, notices)
+
+    def _orphan(self, labels: ReceivedTruth) -> Notice:
+        if labels.stream not in self.streams:
+            message = f"no stream '{labels.stream[:64]}': process its frames first."
+            return Notice(Reason.GROUND_TRUTH_INVALID, "stream", message, labels.n)
+        message = f"no frame {labels.frame_id} of stream '{labels.stream}' was processed."
+        return Notice(Reason.GROUND_TRUTH_INVALID, "frame_id", message, labels.n)
+
+    def _match(
+        self, frame: PendingFrame, labels: ReceivedTruth, account: TruthAccount
+    ) -> tuple[Notice, ...]:
+        k = frame.space.k
+        width = labels.truth.shape[1]
+        truth = np.full((labels.n, k), np.nan)
+        truth[:, : min(k, width)] = labels.truth[:, :k]
+        valid = (labels.truth_length == k) & (np.abs(truth) <= self.limits.largest_mean).all(axis=1)
+        usable = labels.has_id & (valid | labels.ignore)
+        account.refused = int(labels.n - np.count_nonzero(usable))
+        notices: tuple[Notice, ...] = ()
+        if account.refused:
+            first = int(np.flatnonzero(~usable)[0])
+            notices = (
+                Notice(
+                    Reason.GROUND_TRUTH_INVALID,
+                    "ground_truth" if labels.has_id[first] else "detection_id",
+                    f"label {first} has {int(labels.truth_length[first])} values: send a "
+                    f"detection_id and {k} finite values ({', '.join(frame.space.names)}).",
+                    account.refused,
+                    first,
+                ),
+            )
+        candidates = np.flatnonzero(usable)
+        ids = labels.id[candidates]
+        place = np.searchsorted(frame.sorted_ids, ids)
+        inside = np.minimum(place, max(frame.sorted_ids.size - 1, 0))
+        found = (
+            frame.sorted_ids[inside] == ids if frame.sorted_ids.size else np.zeros(ids.size, bool)
+        )
+        without = ids[~found]
+        account.unusable = int(np.isin(without, frame.unusable).sum())
+        account.orphan = int(without.size) - account.unusable
+        candidates, rows = candidates[found], frame.order[inside[found]]
+        # The first label of a detection stands, also within one message.
+        _, first_of = np.unique(rows, return_index=True)
+        fresh = np.zeros(rows.size, bool)
+        fresh[first_of] = True
+        fresh &= ~frame.resolved[rows]
+        account.duplicate = int(rows.size - np.count_nonzero(fresh))
+        candidates, rows = candidates[fresh], rows[fresh]
+        ignored = labels.ignore[candidates]
+        account.ignored = int(np.count_nonzero(ignored))
+        account.matched = int(rows.size) - account.ignored
+        self.pending.resolve(frame, rows)
+        matched = rows[~ignored]
+        if matched.size:
+            sent = frame.estimates(matched)
+            slices = frame.slices[matched]
+            made = (
+                sent
+                if frame.selection is None
+                else frame.selection.apply(sent, slices, self.slices.names)
+            )
+            self._count(frame.space, slices, sent, made, truth[candidates[~ignored]])
+        return notices
+
+    # ---- recalibrators
+
+    def promote(self, version: str, actor: str) -> Promotion:
+        """Put a known recalibrator in force, from the next frame on. Raises UnknownVersion."""
+        selection = self.known.get(version)
+        if selection is None:
+            raise UnknownVersion(
+                f"no recalibrator '{version[:80]}': known are {', '.join(self.known)}. "
+                "Promote one of them, or send its document."
+            )
+        before = self.selection.version
+        self.selection = selection
+        self.counters.swaps += 1
+        return Promotion(before, version, actor)
+
+    def learn(self, document: str) -> Selection:
+        """Get to know a recalibrator from its document. Raises InvalidRecalibrator."""
+        selection = from_json(document)
+        if len(self.known) >= 1000 and selection.version not in self.known:
+            raise InvalidRecalibrator("1000 recalibrators are known already: restart the sidecar.")
+        self.known.setdefault(selection.version, selection)
+        return self.known[selection.version]
+
+    def recalibrators(self) -> tuple[Known, ...]:
+        """All that are known, in the order they became known."""
+        promoted = self.selection.version
+        return tuple(Known(known, version == promoted) for version, known in self.known.items())
+
+    # ---- statistics
+
+    def statistics(self) -> tuple[tuple[str, SliceStatistics], ...]:
+        """Every slice with its statistics, then a total of each space; folded up to now."""
+        self.accumulator.fold()
+        found: list[tuple[str, SliceStatistics]] = []
+        totals: dict[Space, SliceStatistics] = {}
+        for i, entry in enumerate(self.slices.slices):
+            statistics = self.accumulator.statistics.get(i)
+            if statistics is None:
+                continue
+            found.append((entry.name, statistics))
+            known = totals.get(entry.space)
+            totals[entry.space] = statistics if known is None else known.merge(statistics)
+        for i, (space, statistics) in enumerate(totals.items()):
+            name = TOTAL if i == 0 else f"{TOTAL} ({','.join(space.names)})"
+            found.append((name, statistics))
+        return tuple(found)
+
+
+def _sound(estimates: Estimates) -> bool:
+    """Finite, with positive variances: what scaling a positive definite matrix must give."""
+    k = estimates.mean.shape[1]
+    step = np.arange(k)
+    return bool(
+        np.isfinite(estimates.covariance).all()
+        and np.isfinite(estimates.mean).all()
+        and (estimates.covariance[:, step, step] > 0).all()
+    )

@@ -1,0 +1,158 @@
+"""Covariance scaling: the size and the correlation of the errors, in closed form.
+
+Estimation, for a detector that sends variances, gives it the correlations of the
+normalised residuals. Recalibration, for one that sends covariances, corrects
+their size, and on request their shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+import numpy as np
+
+from monitor.calibration.space import FloatArray
+from monitor.calibration.statistics import StageStatistics
+from monitor.recalibration.document import (
+    Matrix,
+    as_array,
+    as_matrix,
+    positive_definite_matrix,
+    positive_numbers,
+)
+from monitor.recalibration.recalibrator import (
+    Document,
+    Estimates,
+    InvalidRecalibrator,
+    UnfitData,
+)
+from monitor.recalibration.scale import Objective, fit_scale
+
+
+class FullInput(StrEnum):
+    """What is done to a full covariance."""
+
+    SCALE = "scale"  # S Σ S: the detector's correlations stay as they are
+    WHITEN = "whiten"  # L A Lᵀ, Σ = L Lᵀ: errors that still correlate after whitening are corrected
+
+
+@dataclass(frozen=True, slots=True)
+class CovarianceScaling:
+    """Σ' = S D C D S for variances, S Σ S or L A Lᵀ for covariances.
+
+    scale        K factors on σ, S = diag(scale)
+    correlation  (K, K) C, about zero, of z = r/σ: of the residuals, not of the truth
+    whitened     (K, K) A = mean of (L⁻¹r)(L⁻¹r)ᵀ, in the order `order`
+    order        the dimensions in the order they are whitened in
+    """
+
+    scale: tuple[float, ...]
+    correlation: Matrix
+    whitened: Matrix
+    order: tuple[int, ...]
+    full_input: FullInput = FullInput.SCALE
+    objective: Objective = Objective.MEAN
+    method: ClassVar[str] = "covariance-scaling"
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.scale)
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Variances become full covariances; covariances stay so."""
+        diagonal = estimates.diagonal
+        if diagonal.all():
+            covariance = self._estimated(estimates.covariance)
+        elif not diagonal.any():
+            covariance = self._recalibrated(estimates.covariance)
+        else:
+            covariance = np.empty_like(estimates.covariance)
+            covariance[diagonal] = self._estimated(estimates.covariance[diagonal])
+            covariance[~diagonal] = self._recalibrated(estimates.covariance[~diagonal])
+        return Estimates(estimates.mean, covariance, np.zeros_like(diagonal))
+
+    def _estimated(self, covariance: FloatArray) -> FloatArray:
+        s = np.array(self.scale)
+        step = np.arange(self.k)
+        deviation = np.sqrt(covariance[:, step, step])
+        shape = as_array(self.correlation) * (s[:, None] * s)
+        result: FloatArray = deviation[:, :, None] * shape * deviation[:, None, :]
+        return result
+
+    def _recalibrated(self, covariance: FloatArray) -> FloatArray:
+        # S Σ S, not s²Σ: every dimension has its own scale, correlations stay.
+        if self.full_input is FullInput.SCALE:
+            s = np.array(self.scale)
+            return covariance * (s[:, None] * s)
+        order = np.array(self.order)
+        factor = np.linalg.cholesky(covariance[:, order[:, None], order])
+        whitened = factor @ as_array(self.whitened) @ factor.transpose(0, 2, 1)
+        result = np.empty_like(covariance)
+        result[:, order[:, None], order] = 0.5 * (whitened + whitened.transpose(0, 2, 1))
+        return result
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {
+            "scale": list(self.scale),
+            "correlation": [list(row) for row in self.correlation],
+            "whitened": [list(row) for row in self.whitened],
+            "order": list(self.order),
+            "full_input": str(self.full_input),
+            "objective": str(self.objective),
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> CovarianceScaling:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        scale = positive_numbers(parameters, "scale")
+        order = tuple(parameters.get("order", range(len(scale))))
+        if sorted(order) != list(range(len(scale))):
+            raise InvalidRecalibrator(
+                f"'order' is {list(order)}: it must hold 0 to {len(scale) - 1}, each once."
+            )
+        return cls(
+            scale,
+            positive_definite_matrix(parameters, "correlation", len(scale)),
+            positive_definite_matrix(parameters, "whitened", len(scale)),
+            order,
+            FullInput(parameters.get("full_input", FullInput.SCALE)),
+            Objective(parameters.get("objective", Objective.MEAN)),
+        )
+
+
+def fit(
+    statistics: StageStatistics,
+    objective: Objective = Objective.MEAN,
+    full_input: FullInput = FullInput.SCALE,
+) -> CovarianceScaling:
+    """Closed form from the sums.
+
+    Raises UnfitData where the rows do not span all dimensions, since a
+    correlation of 1 would make a covariance that no tracker can invert.
+    """
+    scale = fit_scale(statistics, objective)
+    moment = statistics.normalised / statistics.n
+    size = np.sqrt(np.diagonal(moment))
+    correlation = moment / (size[:, None] * size)
+    whitened = statistics.whitened / statistics.n
+    if objective is not Objective.MEAN:
+        whitened = whitened * (np.exp(2 * np.mean(np.log(scale / size))))
+    for name, matrix in (("correlation", correlation), ("whitened errors", whitened)):
+        if np.linalg.eigvalsh(matrix)[0] <= 1e-9 * np.trace(matrix) / len(matrix):
+            raise UnfitData(
+                f"the {name} of {statistics.n} rows over {statistics.space.names} are singular: "
+                f"{statistics.space.k} dimensions need more rows with independent errors. "
+                "Use variance-scaling or more data."
+            )
+    return CovarianceScaling(
+        tuple(scale.tolist()),
+        as_matrix(correlation),
+        as_matrix(whitened),
+        statistics.space.order,
+        full_input,
+        objective,
+    )

@@ -1,0 +1,59 @@
+"""Reads numbers out of recalibrator documents, and says what is wrong with those it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from monitor.calibration.space import FloatArray
+from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+def as_matrix(array: FloatArray) -> Matrix:
+    """A hashable copy."""
+    return tuple(tuple(row) for row in array.tolist())
+
+
+def as_array(matrix: Matrix) -> FloatArray:
+    """The array again."""
+    return np.array(matrix)
+
+
+def positive_numbers(parameters: Document, name: str) -> tuple[float, ...]:
+    """A non-empty list of positive, finite numbers. Raises InvalidRecalibrator."""
+    values = parameters.get(name)
+    if not isinstance(values, list) or not values:
+        raise InvalidRecalibrator(
+            f"'{name}' is {values!r}: it must be a list with one number a dimension."
+        )
+    for value in values:
+        if not _is_number(value) or not value > 0:
+            raise InvalidRecalibrator(
+                f"'{name}' holds {value!r}: every entry must be a positive, finite number."
+            )
+    return tuple(float(value) for value in values)
+
+
+def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
+    """A symmetric positive definite k × k list of lists. Raises InvalidRecalibrator."""
+    rows = parameters.get(name)
+    if (
+        not isinstance(rows, list)
+        or len(rows) != k
+        or any(not isinstance(row, list) or len(row) != k for row in rows)
+        or any(not _is_number(value) for row in rows for value in row)
+    ):
+        raise InvalidRecalibrator(f"'{name}' must be {k} lists of {k} finite numbers.")
+    array = np.array(rows, dtype=np.float64)
+    if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
+        raise InvalidRecalibrator(f"'{name}' is not symmetric: {rows}.")
+    if np.linalg.eigvalsh(array)[0] <= 0:
+        raise InvalidRecalibrator(f"'{name}' is not positive definite: {rows}.")
+    return as_matrix(array)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,77 @@
+"""The factor on σ that makes normalised errors have their nominal size, by one of
+three objectives. On heavy tails no Gaussian scale satisfies both NEES and
+coverage, so the objective is the user's choice.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+from scipy.stats import chi2
+
+from monitor.calibration.reading import quantile_of_histogram
+from monitor.calibration.space import FloatArray
+from monitor.calibration.statistics import StageStatistics
+from monitor.recalibration.recalibrator import UnfitData
+
+# Winsorised: NEES is cut at this quantile of a calibrated χ²₁.
+WINSOR_LEVEL = 0.99
+# Quantile: the central interval whose coverage is matched.
+QUANTILE_LEVEL = 0.6827
+
+
+class Objective(StrEnum):
+    """What the scale is to satisfy."""
+
+    MEAN = "mean"  # mean NEES = 1: maximum likelihood
+    WINSORISED_MEAN = "winsorised-mean"  # mean of NEES cut at its 99 % point, as if calibrated
+    QUANTILE = "quantile"  # 68 % of errors within one σ
+
+
+def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
+    """Factor on σ of each dimension, (K,).
+
+    mean: s_d = sqrt(mean NEES_d), the maximum of the likelihood (Levi et al.
+    2019, eq. 12, whose print has T/2 log s for T log s). The other two are read
+    off the NEES histogram, whose bins are 4 % wide.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    if statistics.n == 0:
+        raise UnfitData(
+            "cannot fit on 0 detections with ground truth: widen the selection of rows."
+        )
+    mean_nees = np.diagonal(statistics.normalised) / statistics.n
+    for name, value in zip(statistics.space.names, mean_nees, strict=True):
+        if not value > 0:
+            raise UnfitData(
+                f"dimension '{name}' has no error in {statistics.n} rows (mean NEES {value}): "
+                "its scale would be 0. Leave the dimension out or check the ground truth."
+            )
+    if objective is Objective.MEAN:
+        return np.sqrt(mean_nees)
+    histogram_scale = _winsorised if objective is Objective.WINSORISED_MEAN else _quantile
+    return np.sqrt([histogram_scale(statistics, i) for i in range(statistics.space.k)])
+
+
+def _quantile(statistics: StageStatistics, i: int) -> float:
+    counts = statistics.nees_histogram[i]
+    quantile = quantile_of_histogram(statistics.binning.nees, counts, QUANTILE_LEVEL)
+    return quantile / float(chi2.ppf(QUANTILE_LEVEL, 1))
+
+
+def _winsorised(statistics: StageStatistics, i: int) -> float:
+    """The v with mean min(NEES/v, c) = E min(χ²₁, c); found by bisection on log v."""
+    counts = statistics.nees_histogram[i].astype(np.float64)
+    lower, upper = statistics.binning.nees.bounds
+    centre = np.sqrt(np.maximum(lower, upper[0] / 2) * np.minimum(upper, lower[-1] * 2))
+    cut = float(chi2.ppf(WINSOR_LEVEL, 1))
+    # E[χ²₁; χ²₁ ≤ c] = F_3(c)
+    expected = float(chi2.cdf(cut, 3)) + cut * (1.0 - WINSOR_LEVEL)
+    low, high = np.log(centre[0]) - 1.0, np.log(centre[-1]) + 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        mean = float((counts * np.minimum(centre / np.exp(middle), cut)).sum() / counts.sum())
+        low, high = (middle, high) if mean > expected else (low, middle)
+    return float(np.exp(0.5 * (low + high)))

@@ -1,0 +1,55 @@
+"""Variance scaling: one factor on σ for each dimension (Levi et al. 2019, section 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from monitor.calibration.statistics import StageStatistics
+from monitor.recalibration.document import positive_numbers
+from monitor.recalibration.recalibrator import Document, Estimates
+from monitor.recalibration.scale import Objective, fit_scale
+
+
+@dataclass(frozen=True, slots=True)
+class VarianceScaling:
+    """Σ' = S Σ S with S = diag(scale).
+
+    scale      K factors on σ, positive
+    objective  what they satisfy
+    """
+
+    scale: tuple[float, ...]
+    objective: Objective = Objective.MEAN
+    method: ClassVar[str] = "variance-scaling"
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.scale)
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Every dimension on its own scale; correlations stay."""
+        s = np.array(self.scale)
+        return Estimates(
+            estimates.mean, estimates.covariance * (s[:, None] * s), estimates.diagonal
+        )
+
+    def parameters(self) -> Document:
+        """scale and objective."""
+        return {"scale": list(self.scale), "objective": str(self.objective)}
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> VarianceScaling:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        return cls(
+            positive_numbers(parameters, "scale"),
+            Objective(parameters.get("objective", Objective.MEAN)),
+        )
+
+
+def fit(statistics: StageStatistics, objective: Objective = Objective.MEAN) -> VarianceScaling:
+    """Closed form from the sums. Raises UnfitData."""
+    return VarianceScaling(tuple(fit_scale(statistics, objective).tolist()), objective)

@@ -1,0 +1,195 @@
+"""The running sidecar: pipeline, gRPC server, HTTP endpoint and housekeeping on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from monitor import __version__
+from monitor.config import Config, InvalidConfiguration
+from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
+from monitor.edges.page import Endpoint
+from monitor.edges.server import CannotListen, Server, Service
+from monitor.edges.wire import WireLimits
+from monitor.events import Events
+from monitor.pipeline import Pipeline
+from monitor.readings import ReadingCache, SliceReading
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+
+log = logging.getLogger(__name__)
+
+# How often the loop's punctuality is looked at, seconds.
+LAG_PROBE = 0.05
+
+
+def build_pipeline(config: Config) -> Pipeline:
+    """The pipeline a configuration asks for.
+
+    Raises InvalidConfiguration where it names a file that cannot be used.
+    """
+    pipeline = Pipeline(config)
+    path = config.recalibration.recalibrator
+    if path:
+        try:
+            selection = pipeline.learn(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidConfiguration(
+                f"[recalibration] recalibrator = '{path}': {error.strerror}. Check the path."
+            ) from None
+        except (InvalidRecalibrator, UnicodeDecodeError) as error:
+            raise InvalidConfiguration(
+                f"[recalibration] recalibrator = '{path}': {error}"
+            ) from None
+        pipeline.promote(selection.version, "configuration")
+    split_address(config.server.grpc_address, "grpc_address")
+    split_address(config.server.http_address, "http_address")
+    return pipeline
+
+
+def split_address(address: str, key: str) -> tuple[str, int]:
+    """host and port of 'host:port'. Raises InvalidConfiguration."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise InvalidConfiguration(
+            f"[server] {key} = '{address}': expected host:port, such as 127.0.0.1:50051."
+        )
+    return host.strip("[]"), int(port)
+
+
+@dataclass(slots=True)
+class Sidecar:
+    """All parts together."""
+
+    config: Config
+    pipeline: Pipeline
+    server: Server = field(init=False)
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    http_port: int = 0
+    _cache: ReadingCache = field(init=False)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        limits = WireLimits(self.config.server.max_message_bytes, self.config.limits.max_detections)
+        self.server = Server(Service(self.pipeline, Events(), limits))
+        self._cache = ReadingCache(self.config.statistics.bins)
+
+    async def run(self, listening: Callable[[Sidecar], None]) -> None:
+        """Serve until SIGTERM or SIGINT; `listening` is called once the ports are open.
+
+        Raises CannotListen.
+        """
+        host, port = split_address(self.config.server.http_address, "http_address")
+        await self._refresh()
+        await self.server.start()
+        try:
+            self.http_port = self.endpoint.start(host, port)
+        except OSError as error:
+            await self.server.stop()
+            raise CannotListen(
+                f"[server] http_address = '{self.config.server.http_address}': "
+                f"{error.strerror}. Choose a free port, or 0 for any."
+            ) from None
+        # Threads hand over sooner: a scrape never holds the loop for long.
+        sys.setswitchinterval(0.0005)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        self.endpoint.published.ready = True
+        housekeeping = [
+            asyncio.create_task(task()) for task in (self._keep_fresh, self._watch_the_loop)
+        ]
+        listening(self)
+        await self._stopping.wait()
+        self.endpoint.published.ready = False
+        await self.server.stop()
+        for task in housekeeping:
+            task.cancel()
+        await asyncio.gather(*housekeeping, return_exceptions=True)
+        await self._refresh()
+        self.endpoint.stop()
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.metrics.refresh_seconds)
+            try:
+                await self._refresh()
+                self.server.service.drop_stuck(self.config.server.write_timeout_seconds)
+            except Exception:
+                log.exception("the metrics were not refreshed")
+                self.pipeline.counters.internal_errors += 1
+
+    async def _refresh(self) -> None:
+        """Make the exposition text, in steps that let frames pass in between."""
+        pipeline = self.pipeline
+        readings: list[SliceReading] = []
+        for reading in self._cache.read(pipeline.statistics()):
+            readings.append(reading)
+            await asyncio.sleep(0)
+        snapshot = Snapshot(
+            counters=pipeline.counters,
+            readings=tuple(readings),
+            pending_bytes=pipeline.pending.bytes,
+            pending_detections=pipeline.pending.detections,
+            streams=len(pipeline.streams),
+            version=pipeline.selection.version,
+            method=pipeline.selection.method,
+            mode=str(self.config.recalibration.mode),
+        )
+        pieces: list[bytes] = []
+        for piece in render(snapshot):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        published = self.endpoint.published
+        published.content_type = CONTENT_TYPE
+        published.metrics = b"".join(pieces)
+        published.page = _page(snapshot).encode()
+        pipeline.counters.loop_lag_seconds = 0.0
+
+    async def _watch_the_loop(self) -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(LAG_PROBE)
+            lag = time.monotonic() - began - LAG_PROBE
+            counters = self.pipeline.counters
+            counters.loop_lag_seconds = max(counters.loop_lag_seconds, lag)
+
+
+def _page(snapshot: Snapshot) -> str:
+    """A plain table of the state, for a person with a browser."""
+    rows = "".join(
+        f"<tr><td>{html.escape(reading.name)}<td>{reading.raw.rows}"
+        f"<td>{reading.raw.joint.nees_over_k:.3f}<td>{reading.recalibrated.joint.nees_over_k:.3f}"
+        f"<td>{reading.raw.joint.qce:.3f}<td>{reading.recalibrated.joint.qce:.3f}"
+        for reading in snapshot.readings
+    )
+    counters = snapshot.counters
+    return (
+        "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5>"
+        "<title>calibration monitor</title><style>body{font:14px sans-serif;margin:2em}"
+        "td,th{padding:.2em 1em;text-align:right}td:first-child{text-align:left}</style>"
+        f"<h1>calibration monitor {__version__}</h1>"
+        f"<p>{counters.frames} frames, {counters.detections} detections, "
+        f"{counters.truth.matched} with ground truth; mode {html.escape(snapshot.mode)}, "
+        f"recalibrator {html.escape(snapshot.version)}; <a href=/metrics>metrics</a></p>"
+        "<table><tr><th>slice<th>n<th>NEES/K raw<th>recalibrated<th>QCE raw<th>recalibrated"
+        f"{rows}</table>"
+    )
+
+
+def serve(config: Config, listening: Callable[[Sidecar], None]) -> Sidecar:
+    """Run a sidecar until it is told to stop; returns it for a last look.
+
+    Raises InvalidConfiguration, CannotListen.
+    """
+    sidecar = Sidecar(config, build_pipeline(config))
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(sidecar.run(listening))
+    return sidecar

@@ -1,0 +1,121 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STAGE_UNSPECIFIED: _ClassVar[Stage]
+    STAGE_RAW: _ClassVar[Stage]
+    STAGE_RECALIBRATED: _ClassVar[Stage]
+STAGE_UNSPECIFIED: Stage
+STAGE_RAW: Stage
+STAGE_RECALIBRATED: Stage
+
+class Bin(_message.Message):
+    __slots__ = ("lower", "upper", "n", "variance", "squared_error", "nees", "within")
+    LOWER_FIELD_NUMBER: _ClassVar[int]
+    UPPER_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    VARIANCE_FIELD_NUMBER: _ClassVar[int]
+    SQUARED_ERROR_FIELD_NUMBER: _ClassVar[int]
+    NEES_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_FIELD_NUMBER: _ClassVar[int]
+    lower: float
+    upper: float
+    n: int
+    variance: float
+    squared_error: float
+    nees: float
+    within: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lower: _Optional[float] = ..., upper: _Optional[float] = ..., n: _Optional[int] = ..., variance: _Optional[float] = ..., squared_error: _Optional[float] = ..., nees: _Optional[float] = ..., within: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DimensionCalibration(_message.Message):
+    __slots__ = ("name", "unit", "ence", "ence_noise_floor", "uce", "qce", "qce_by_tau", "nees_mean", "nll", "bias", "bins")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ENCE_FIELD_NUMBER: _ClassVar[int]
+    ENCE_NOISE_FLOOR_FIELD_NUMBER: _ClassVar[int]
+    UCE_FIELD_NUMBER: _ClassVar[int]
+    QCE_FIELD_NUMBER: _ClassVar[int]
+    QCE_BY_TAU_FIELD_NUMBER: _ClassVar[int]
+    NEES_MEAN_FIELD_NUMBER: _ClassVar[int]
+    NLL_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    unit: str
+    ence: float
+    ence_noise_floor: float
+    uce: float
+    qce: float
+    qce_by_tau: _containers.RepeatedScalarFieldContainer[float]
+    nees_mean: float
+    nll: float
+    bias: float
+    bins: _containers.RepeatedCompositeFieldContainer[Bin]
+    def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., ence: _Optional[float] = ..., ence_noise_floor: _Optional[float] = ..., uce: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., nees_mean: _Optional[float] = ..., nll: _Optional[float] = ..., bias: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ...) -> None: ...
+
+class JointCalibration(_message.Message):
+    __slots__ = ("k", "nees_over_k", "nees_median_ratio", "qce", "qce_by_tau", "coverage_by_tau", "nll", "bins")
+    K_FIELD_NUMBER: _ClassVar[int]
+    NEES_OVER_K_FIELD_NUMBER: _ClassVar[int]
+    NEES_MEDIAN_RATIO_FIELD_NUMBER: _ClassVar[int]
+    QCE_FIELD_NUMBER: _ClassVar[int]
+    QCE_BY_TAU_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_BY_TAU_FIELD_NUMBER: _ClassVar[int]
+    NLL_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    k: int
+    nees_over_k: float
+    nees_median_ratio: float
+    qce: float
+    qce_by_tau: _containers.RepeatedScalarFieldContainer[float]
+    coverage_by_tau: _containers.RepeatedScalarFieldContainer[float]
+    nll: float
+    bins: _containers.RepeatedCompositeFieldContainer[Bin]
+    def __init__(self, k: _Optional[int] = ..., nees_over_k: _Optional[float] = ..., nees_median_ratio: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., coverage_by_tau: _Optional[_Iterable[float]] = ..., nll: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ...) -> None: ...
+
+class StageCalibration(_message.Message):
+    __slots__ = ("stage", "n", "dimensions", "joint")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    JOINT_FIELD_NUMBER: _ClassVar[int]
+    stage: Stage
+    n: int
+    dimensions: _containers.RepeatedCompositeFieldContainer[DimensionCalibration]
+    joint: JointCalibration
+    def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., n: _Optional[int] = ..., dimensions: _Optional[_Iterable[_Union[DimensionCalibration, _Mapping]]] = ..., joint: _Optional[_Union[JointCalibration, _Mapping]] = ...) -> None: ...
+
+class SliceCalibration(_message.Message):
+    __slots__ = ("slice", "stages")
+    SLICE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    slice: str
+    stages: _containers.RepeatedCompositeFieldContainer[StageCalibration]
+    def __init__(self, slice: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[StageCalibration, _Mapping]]] = ...) -> None: ...
+
+class ServiceCounts(_message.Message):
+    __slots__ = ("frames", "detections", "recalibrated", "passed_through", "refused", "matched", "pending", "dropped")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    DETECTIONS_FIELD_NUMBER: _ClassVar[int]
+    RECALIBRATED_FIELD_NUMBER: _ClassVar[int]
+    PASSED_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    MATCHED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    frames: int
+    detections: int
+    recalibrated: int
+    passed_through: int
+    refused: int
+    matched: int
+    pending: int
+    dropped: int
+    def __init__(self, frames: _Optional[int] = ..., detections: _Optional[int] = ..., recalibrated: _Optional[int] = ..., passed_through: _Optional[int] = ..., refused: _Optional[int] = ..., matched: _Optional[int] = ..., pending: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...

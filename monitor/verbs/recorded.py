@@ -1,0 +1,108 @@
+"""Options that choose rows of a recorded file; they mean the same for every verb."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from monitor.edges.files import Recording, read_recording
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fire drill: reported covariances times `variance`, from `since` seconds on."""
+
+    variance: float
+    since: float = 0.0
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Options of verbs that read a file."""
+    parser.add_argument(
+        "--dimensions", metavar="D,D", type=_names, help="dimensions to use; default: all"
+    )
+    parser.add_argument(
+        "--angles",
+        metavar="D,D",
+        type=_names,
+        default=("yaw", "heading"),
+        help="dimensions in radians that wrap; left out of joint measures (default yaw,heading)",
+    )
+    parser.add_argument(
+        "--class", dest="classes", metavar="C,C", type=_names, default=(), help="classes to keep"
+    )
+    parser.add_argument(
+        "--where",
+        metavar="COLUMN=VALUE",
+        type=_condition,
+        action="append",
+        default=[],
+        help="keep rows whose column has this value; may be repeated",
+    )
+    parser.add_argument(
+        "--rows", metavar="A:B", type=_rows, help="row numbers of the file, before other filters"
+    )
+    parser.add_argument(
+        "--fault",
+        metavar="variance=F[@t=T]",
+        type=_fault,
+        help="multiply the reported variances by F from second T of each sequence on",
+    )
+
+
+def read_selected(path: str, options: argparse.Namespace) -> Recording:
+    """The chosen rows of a file, the fault applied. Raises RecordingError."""
+    recording = read_recording(
+        Path(path),
+        dimensions=options.dimensions,
+        classes=options.classes,
+        where=tuple(options.where),
+        rows=options.rows,
+        angles=options.angles,
+    )
+    fault: Fault | None = options.fault
+    if fault is None:
+        return recording
+    if fault.since > 0 and recording.time_s is None:
+        raise ValueError(
+            f"--fault …@t={fault.since:g}: {path} has no column t. Leave @t out, or add the column."
+        )
+    time = np.zeros(recording.mean.shape[0]) if recording.time_s is None else recording.time_s
+    factor = np.where(time >= fault.since, fault.variance, 1.0)
+    return replace(recording, covariance=recording.covariance * factor[:, None, None])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _condition(text: str) -> tuple[str, str]:
+    column, sign, value = text.partition("=")
+    if not sign or not column:
+        raise argparse.ArgumentTypeError(f"'{text}': expected COLUMN=VALUE, such as role=deploy")
+    return column, value
+
+
+def _rows(text: str) -> slice:
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{text}': expected A:B, such as 0:2000")
+    start, stop = (int(part) if part else None for part in match.groups())
+    return slice(start, stop)
+
+
+def _fault(text: str) -> Fault:
+    match = re.fullmatch(r"variance=([0-9.eE+-]+)(?:@t=([0-9.eE+-]+)s?)?", text)
+    try:
+        factor, since = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0)
+    except ValueError:
+        factor, since = 0.0, 0.0
+    if not 0 < factor < float("inf") or not 0 <= since < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected variance=F or variance=F@t=T, such as variance=0.2@t=10s"
+        )
+    return Fault(factor, since)

@@ -1,0 +1,278 @@
+"""The exact engine against slow formulas from the papers, and at its edges."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.calibration.evaluation import TAU, Evaluation, EvaluationError, as_json
+from monitor.calibration.exact import bins_equal_count, bins_equal_width, evaluate_rows
+from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from tests.calibration import oracle
+
+XYZ = plain_space(("x", "y", "z"), "m")
+# What `evaluate --json` prints is a contract.
+DIMENSION_KEYS = {
+    "ence",
+    "ence_noise_floor",
+    "uce",
+    "nll",
+    "c_v",
+    "nees_mean",
+    "qce",
+    "qce_by_tau",
+    "pinball",
+    "pinball_by_tau",
+    "picp_by_tau",
+    "std_scaling",
+}
+JOINT_KEYS = {
+    "k",
+    "nll",
+    "nees_mean",
+    "nees_over_k",
+    "nees_median_ratio",
+    "qce",
+    "qce_by_tau",
+    "qce_marginal",
+}
+
+
+def simulated(seed, n=400, k=3, factor=1.4):
+    """Mean, covariance and truth; errors are `factor` times what the covariance says."""
+    random = np.random.default_rng(seed)
+    root = random.normal(size=(n, k, k)) + 2 * np.eye(k)
+    covariance = np.exp(random.normal(size=n))[:, None, None] * (root @ root.transpose(0, 2, 1))
+    mean = 10 * random.normal(size=(n, k))
+    draw = np.linalg.cholesky(covariance) @ random.normal(size=(n, k, 1))
+    return mean, covariance, mean + factor * draw[..., 0]
+
+
+def oracle_rows(data, dimension):
+    rows = []
+    for m, c, y in zip(*data, strict=True):
+        variance, error = c[dimension, dimension], y[dimension] - m[dimension]
+        rows.append(oracle.Row(variance, error, error**2 / variance, math.sqrt(variance)))
+    return rows
+
+
+def oracle_joint_rows(data):
+    k = data[0].shape[1]
+    return [
+        oracle.Row(0.0, 0.0, oracle.mahalanobis(c, y - m), oracle.determinant(c) ** (1 / (2 * k)))
+        for m, c, y in zip(*data, strict=True)
+    ]
+
+
+def ends(rows):
+    return min(row.axis for row in rows), max(row.axis for row in rows)
+
+
+def over_variance(rows):
+    return [replace(row, axis=row.variance) for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("n", [400, 7])
+def test_equal_count_measures_are_those_of_the_papers(seed, n):
+    data = simulated(seed, n)
+    found = evaluate_rows(XYZ, *data, bins=10)
+    for i, name in enumerate(XYZ.names):
+        rows, measures = oracle_rows(data, i), found.dimensions[name]
+        parts = oracle.equal_count(rows, 10)
+        assert measures.ence == pytest.approx(oracle.ence(parts), rel=1e-10)
+        assert measures.uce == pytest.approx(oracle.uce(parts, n), rel=1e-10)
+        assert measures.qce_by_tau == pytest.approx([oracle.qce(parts, t, 1) for t in TAU])
+    joint = oracle.equal_count(oracle_joint_rows(data), 10)
+    assert found.joint.qce_by_tau == pytest.approx([oracle.qce(joint, t, 3) for t in TAU])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_width_measures_are_those_of_the_papers(seed):
+    data = simulated(seed)
+    found = evaluate_rows(XYZ, *data, bins=10, binning="equal-width")
+    for i, name in enumerate(XYZ.names):
+        rows, measures = oracle_rows(data, i), found.dimensions[name]
+        parts = oracle.equal_width(rows, ends(rows), 10)
+        squares = over_variance(rows)
+        uce = oracle.uce(oracle.equal_width(squares, ends(squares), 10), len(rows))
+        assert measures.ence == pytest.approx(oracle.ence(parts), rel=1e-10)
+        assert measures.uce == pytest.approx(uce, rel=1e-10)
+        assert measures.qce_by_tau == pytest.approx([oracle.qce(parts, t, 1) for t in TAU])
+    rows = oracle_joint_rows(data)
+    parts = oracle.equal_width(rows, ends(rows), 10)
+    assert found.joint.qce_by_tau == pytest.approx([oracle.qce(parts, t, 3) for t in TAU])
+
+
+def test_rows_beyond_a_fixed_range_leave_ence_and_qce_but_stay_in_the_n_of_uce():
+    data = simulated(5)
+    found = evaluate_rows(XYZ, *data, bins=8, binning="equal-width", value_range=(1.0, 4.0))
+    rows = oracle_rows(data, 0)
+    parts = oracle.equal_width(rows, (1.0, 4.0), 8)
+    assert 0 < sum(map(len, parts)) < len(rows)
+    squares = oracle.equal_width(over_variance(rows), (1.0, 16.0), 8)
+    measures = found.dimensions["x"]
+    assert measures.ence == pytest.approx(oracle.ence(parts), rel=1e-10)
+    assert measures.uce == pytest.approx(oracle.uce(squares, len(rows)), rel=1e-10)
+    assert measures.qce_by_tau == pytest.approx([oracle.qce(parts, t, 1) for t in TAU])
+    assert measures.nees_mean == pytest.approx(sum(row.nees for row in rows) / len(rows))
+
+
+def test_measures_without_bins_are_those_of_the_papers():
+    data = simulated(6)
+    found = evaluate_rows(XYZ, *data)
+    for i, name in enumerate(XYZ.names):
+        rows, measures = oracle_rows(data, i), found.dimensions[name]
+        nees = sum(row.nees for row in rows) / len(rows)
+        assert measures.nll == pytest.approx(oracle.nll(rows), rel=1e-12)
+        assert measures.c_v == pytest.approx(oracle.c_v(rows), rel=1e-12)
+        assert measures.nees_mean == pytest.approx(nees, rel=1e-12)
+        assert measures.std_scaling == pytest.approx(math.sqrt(nees), rel=1e-12)
+        assert measures.pinball_by_tau == pytest.approx([oracle.pinball(rows, t) for t in TAU])
+        assert measures.picp_by_tau == pytest.approx([oracle.coverage(rows, t, 1) for t in TAU])
+        assert measures.qce == pytest.approx(sum(measures.qce_by_tau) / 19)
+        assert measures.pinball == pytest.approx(sum(measures.pinball_by_tau) / 19)
+
+
+def test_joint_measures_are_those_of_the_papers():
+    mean, covariance, truth = simulated(7)
+    joint = evaluate_rows(XYZ, mean, covariance, truth).joint
+    rows = oracle_joint_rows((mean, covariance, truth))
+    nees = [row.nees for row in rows]
+    nll = [
+        0.5 * (math.log((2 * math.pi) ** 3 * oracle.determinant(c)) + d)
+        for c, d in zip(covariance, nees, strict=True)
+    ]
+    marginal = [abs(oracle.coverage(rows, t, 3) - t) for t in TAU]
+    assert joint.k == 3
+    assert joint.nll == pytest.approx(sum(nll) / len(nll), rel=1e-10)
+    assert joint.nees_mean == pytest.approx(sum(nees) / len(nees), rel=1e-10)
+    assert joint.nees_over_k == pytest.approx(sum(nees) / len(nees) / 3, rel=1e-10)
+    middle = sorted(nees)[199:201]
+    assert joint.nees_median_ratio == pytest.approx(sum(middle) / 2 / oracle.chi_square(0.5, 3))
+    assert joint.qce_marginal_by_tau == pytest.approx(marginal)
+    assert joint.qce_marginal == pytest.approx(sum(marginal) / 19)
+
+
+def test_an_angle_is_wrapped_and_stays_out_of_the_joint_block():
+    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), *XYZ.dimensions[:2]))
+    mean, covariance, truth = simulated(8)
+    once = evaluate_rows(space, mean, covariance, truth)
+    turned = truth + np.array([2 * math.pi, 0.0, 0.0])
+    again = evaluate_rows(space, mean, covariance, turned)
+    plain = evaluate_rows(plain_space(("x", "y")), mean[:, 1:], covariance[:, 1:, 1:], truth[:, 1:])
+    assert again.dimensions["yaw"].nees_mean == pytest.approx(once.dimensions["yaw"].nees_mean)
+    assert again.joint.k == 2
+    assert again.joint.nees_mean == pytest.approx(plain.joint.nees_mean)
+    assert again.joint.nll == pytest.approx(plain.joint.nll)
+
+
+def test_rows_without_truth_and_rows_without_a_gaussian_are_counted_and_left_out():
+    mean, covariance, truth = simulated(9, n=50)
+    expected = evaluate_rows(XYZ, mean[4:], covariance[4:], truth[4:])
+    truth[0, 1] = np.nan
+    covariance[1] = 0.0
+    covariance[2] = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    mean[3, 0] = np.inf
+    found = evaluate_rows(XYZ, mean, covariance, truth)
+    assert (found.rows, found.without_truth, found.refused) == (46, 1, 3)
+    assert found.joint.nll == expected.joint.nll
+    assert found.dimensions["z"].ence == expected.dimensions["z"].ence
+
+
+def bins_of(axis, lower, upper, bins):
+    axis = np.array(axis)
+    ones = np.ones_like(axis)
+    return bins_equal_width(axis, axis**2, ones, ones, ones[:, None] > 0, lower, upper, bins)
+
+
+def test_equal_width_bins_are_closed_on_the_left_and_the_last_on_both_sides():
+    bins = bins_of([-0.1, 0.0, 0.4999, 0.5, 1.0, 1.5, 2.0, 2.1], 0.0, 2.0, 4)
+    assert bins.n.tolist() == [2, 1, 1, 2]
+    assert bins.within.tolist() == [[2], [1], [1], [2]]
+    assert bins.lower.tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert bins.upper.tolist() == [0.5, 1.0, 1.5, 2.0]
+
+
+@pytest.mark.parametrize("axis", [[3.0], [3.0, 3.0, 3.0]])
+def test_a_constant_axis_is_one_bin(axis):
+    bins = bins_of(axis, 3.0, 3.0, 20)
+    assert bins.n.tolist() == [len(axis)]
+    assert bins.variance.tolist() == [9.0 * len(axis)]
+
+
+def test_equal_count_bins_keep_the_order_of_equal_rows():
+    axis = np.array([2.0, 1.0, 1.0, 1.0, 3.0])
+    error = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    within = np.array([[True], [False], [True], [True], [False]])
+    bins = bins_equal_count(axis, axis**2, error, error, within, 2)
+    assert bins.n.tolist() == [3, 2]
+    assert bins.squared_error.tolist() == [9.0, 6.0]
+    assert bins.within.tolist() == [[2], [1]]
+    assert (bins.lower.tolist(), bins.upper.tolist()) == ([1.0, 2.0], [1.0, 3.0])
+
+
+@pytest.mark.parametrize("binning", ["equal-count", "equal-width"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_few_rows_of_constant_deviation_are_measured(binning, n):
+    truth = np.full((n, 1), 2.0)
+    found = evaluate_rows(
+        plain_space(("x",)), np.zeros((n, 1)), np.ones((n, 1, 1)), truth, binning=binning
+    )
+    assert found.dimensions["x"].ence == pytest.approx(1.0)
+    assert found.dimensions["x"].uce == pytest.approx(3.0)
+    assert found.joint.nees_over_k == pytest.approx(4.0)
+
+
+def test_json_holds_plain_values_and_null_for_what_cannot_be_said():
+    found = evaluate_rows(
+        plain_space(("x",)), np.zeros((1, 1)), np.ones((1, 1, 1)), np.ones((1, 1))
+    )
+    printed = json.loads(json.dumps(as_json(found), allow_nan=False))
+    assert printed["rows"] == 1
+    assert printed["dimensions"]["x"]["c_v"] is None
+    assert printed["dimensions"]["x"]["std_scaling"] == 1.0
+    assert set(printed["dimensions"]["x"]) == DIMENSION_KEYS
+    assert set(printed["joint"]) == JOINT_KEYS
+    assert printed["tau"][2] == 0.15
+
+
+def test_a_range_that_holds_no_row_leaves_binned_measures_unsaid():
+    found = evaluate_rows(XYZ, *simulated(3), binning="equal-width", value_range=(1e6, 2e6))
+    assert math.isnan(found.dimensions["x"].ence)
+    assert math.isnan(found.joint.qce)
+    assert math.isfinite(found.joint.nll)
+    json.dumps(as_json(found), allow_nan=False)
+
+
+def evaluate(**settings) -> Evaluation:
+    return evaluate_rows(XYZ, *simulated(1, n=20), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"bins": 0}, r"bins is 0\. Use at least one"),
+        ({"binning": "equal"}, r"binning 'equal' is unknown\. Use equal-count or equal-width"),
+        ({"value_range": (0.0, 1.0)}, r"range 0:1 has no meaning for bins of equal count"),
+        ({"binning": "equal-width", "value_range": (2.0, 1.0)}, r"range 2:1 .* Give 0 <= lo < hi"),
+        ({"binning": "equal-width", "value_range": (-1.0, 1.0)}, r"range -1:1 is not a range"),
+        ({"tau": np.array([0.5, 1.0])}, r"tau \[0\.5, 1\.0\] must be levels between 0 and 1"),
+        ({"tau": np.array([])}, r"tau \[\] must be"),
+    ],
+)
+def test_settings_without_meaning_are_refused(settings, sentence):
+    with pytest.raises(EvaluationError, match=sentence):
+        evaluate(**settings)
+
+
+def test_nothing_to_evaluate_is_an_error_that_says_why():
+    mean, covariance, truth = simulated(1, n=4)
+    truth[:3] = np.nan
+    covariance[3] = 0.0
+    with pytest.raises(EvaluationError, match=r"of 4 rows, 3 have no truth and 1 have a mean"):
+        evaluate_rows(XYZ, mean, covariance, truth)
+    with pytest.raises(EvaluationError, match="of 0 rows"):
+        evaluate_rows(XYZ, mean[:0], covariance[:0], truth[:0])

@@ -1,0 +1,327 @@
+"""Recorded files: what is read comes back, and every mistake is named with its remedy."""
+
+import gzip
+import re
+
+import numpy as np
+import pytest
+
+from monitor.calibration.space import DimensionKind
+from monitor.edges.files import NO_TRACK, RecordingError, read_recording
+
+TABLE = """\
+seq,role,frame,t,class,score,x,y,yaw,var_x,var_y,var_yaw,cov_y_x,gt_id,ignore,gt_x,gt_y,gt_yaw
+a,fit,0,0.0,Car,8.5,1.0,2.0,0.1,0.5,0.25,0.01,0.125,7,0,1.5,2.5,0.2
+a,fit,1,0.1,Person,,3.0,4.0,0.2,1.0,1.0,0.02,0,,1,,,
+b,deploy,4,0.4,Car,7,5.0,6.0,0.3,2.0,2.0,0.03,-0.5,9.0,,5.5,6.5,
+b,deploy,9,0.9,Person,2,7.0,8.0,0.4,3.0,3.0,0.04,0.25,3,true,7.5,8.5,0.5
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def written(tmp_path, text, name="broken.csv"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def archive(tmp_path, **arrays):
+    path = tmp_path / "archive.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def gaussians(n=3, k=2, **more):
+    """Arrays of a valid archive."""
+    mean = np.arange(n * k, dtype=float).reshape(n, k)
+    return {"mean": mean, "var": np.full((n, k), 0.5), "gt": mean + 1.0} | more
+
+
+def test_a_csv_file_is_read_whole(table):
+    found = read_recording(table)
+    assert found.space.names == ("x", "y", "yaw")
+    assert [d.kind for d in found.space.dimensions] == [
+        DimensionKind.LENGTH,
+        DimensionKind.LENGTH,
+        DimensionKind.ANGLE,
+    ]
+    assert found.mean.tolist()[0] == [1.0, 2.0, 0.1]
+    expected = [[0.5, 0.125, 0.0], [0.125, 0.25, 0.0], [0.0, 0.0, 0.01]]
+    assert found.covariance[0].tolist() == expected
+    assert not found.diagonal
+    assert found.classes == ("Car", "Person")
+    assert found.class_index.tolist() == [0, 1, 0, 1]
+    assert found.sequences == ("a", "b")
+    assert found.sequence_index.tolist() == [0, 0, 1, 1]
+    assert found.frame is not None
+    assert found.frame.tolist() == [0, 1, 4, 9]
+    assert found.time_s is not None
+    assert found.time_s.tolist() == [0.0, 0.1, 0.4, 0.9]
+    assert found.score is not None
+    assert np.array_equal(found.score, [8.5, np.nan, 7.0, 2.0], equal_nan=True)
+    assert found.track is not None
+    assert found.track.tolist() == [7, NO_TRACK, 9, 3]
+    assert found.ignore is not None
+    assert found.ignore.tolist() == [False, True, False, True]
+    assert found.last_frame == {"a": 1, "b": 9}
+
+
+def test_a_row_has_truth_only_if_all_chosen_dimensions_have(table):
+    every = read_recording(table)
+    assert np.isnan(every.truth).all(axis=1).tolist() == [False, True, True, False]
+    plane = read_recording(table, dimensions=("y", "x"))
+    assert np.isnan(plane.truth).all(axis=1).tolist() == [False, True, False, False]
+    assert plane.truth[2].tolist() == [6.5, 5.5]
+    assert plane.covariance[2].tolist() == [[2.0, -0.5], [-0.5, 2.0]]
+
+
+def test_a_row_without_gt_id_has_no_truth(tmp_path):
+    path = written(tmp_path, "x,var_x,gt_x,gt_id\n1,1,1,5\n1,1,1,\n")
+    assert np.isnan(read_recording(path).truth[:, 0]).tolist() == [False, True]
+
+
+def test_a_compressed_file_is_the_same(table, tmp_path):
+    packed = tmp_path / "table.csv.gz"
+    packed.write_bytes(gzip.compress(table.read_bytes()))
+    assert np.array_equal(read_recording(packed).covariance, read_recording(table).covariance)
+
+
+def test_rows_count_the_file_as_it_stands(table):
+    found = read_recording(table, rows=slice(1, 4), classes=("Person",))
+    assert found.mean[:, 0].tolist() == [3.0, 7.0]
+    assert found.classes == ("Person",)
+    assert found.class_index.tolist() == [0, 0]
+
+
+def test_where_selects_and_the_last_frame_is_that_of_the_whole_file(table):
+    found = read_recording(table, where=(("role", "deploy"), ("class", "Car")))
+    assert found.mean[:, 0].tolist() == [5.0]
+    assert found.sequences == ("b",)
+    assert found.sequence_index.tolist() == [0]
+    assert found.last_frame == {"a": 1, "b": 9}
+    assert found.classes == ("Car", "Person")
+
+
+def test_classes_keep_the_order_asked_for(table):
+    found = read_recording(table, classes=("Person", "Car"))
+    assert found.classes == ("Person", "Car")
+    assert found.class_index.tolist() == [1, 0, 1, 0]
+
+
+def test_the_variance_factor_scales_the_covariance(table):
+    tight = read_recording(table, variance_factor=0.2)
+    assert tight.covariance == pytest.approx(0.2 * read_recording(table).covariance)
+
+
+def test_angles_are_those_named(table):
+    kinds = [d.kind for d in read_recording(table, angles=("x",)).space.dimensions]
+    assert kinds == [DimensionKind.ANGLE, DimensionKind.LENGTH, DimensionKind.LENGTH]
+
+
+@pytest.mark.parametrize("column", ["cov_a_b", "cov_b_a", "cov_ab", "cov_ba"])
+def test_a_covariance_is_found_in_every_spelling(tmp_path, column):
+    path = written(tmp_path, f"a,b,var_a,var_b,{column}\n1,2,3,4,0.5\n")
+    assert read_recording(path).covariance.tolist() == [[[3.0, 0.5], [0.5, 4.0]]]
+
+
+def test_a_file_of_variances_is_diagonal_and_may_have_nothing_else(tmp_path):
+    found = read_recording(written(tmp_path, "x,var_x\r\n\r\n1,2\r\n", "lean.csv"))
+    assert found.diagonal
+    assert found.covariance.tolist() == [[[2.0]]]
+    assert np.isnan(found.truth).all()
+    assert (found.classes, found.sequences) == (("object",), ("lean",))
+    assert found.last_frame == {}
+    assert (found.frame, found.time_s, found.score) == (None, None, None)
+    assert (found.track, found.ignore) == (None, None)
+
+
+def test_many_rows_keep_their_order(tmp_path):
+    lines = "".join(f"{i},1\n" for i in range(3000))
+    found = read_recording(written(tmp_path, "x,var_x\n" + lines))
+    assert found.mean[:, 0].tolist() == list(range(3000))
+
+
+def test_an_archive_with_covariances_comes_back(tmp_path):
+    root = np.random.default_rng(1).normal(size=(3, 2, 2))
+    covariance = root @ root.transpose(0, 2, 1)
+    arrays = gaussians(**{"cov": covariance, "class": np.array([2, 10, 2]), "frame": [4, 5, 6]})
+    arrays["gt"][1, 0] = np.nan
+    path = archive(tmp_path, track=np.array([7.0, np.nan, 8.0]), **arrays)
+    found = read_recording(path)
+    assert found.space.names == ("0", "1")
+    assert np.array_equal(found.mean, arrays["mean"])
+    assert found.covariance == pytest.approx(covariance, rel=1e-15)
+    assert not found.diagonal
+    assert np.isnan(found.truth).tolist() == [[False] * 2, [True] * 2, [False] * 2]
+    assert found.classes == ("2", "10")
+    assert found.class_index.tolist() == [0, 1, 0]
+    assert found.track is not None
+    assert found.track.tolist() == [7, NO_TRACK, 8]
+    assert found.last_frame == {"archive": 6}
+
+
+def test_an_archive_of_variances_is_diagonal(tmp_path):
+    found = read_recording(archive(tmp_path, **gaussians()), dimensions=("1",))
+    assert found.diagonal
+    assert found.covariance.tolist() == [[[0.5]]] * 3
+    assert found.mean[:, 0].tolist() == [1.0, 3.0, 5.0]
+
+
+def test_an_archive_may_name_its_dimensions_and_angles(tmp_path):
+    path = archive(tmp_path, **gaussians(dimensions=np.array(["x", "heading"])))
+    found = read_recording(path, dimensions=("heading", "x"))
+    assert found.space.names == ("heading", "x")
+    assert found.space.dimensions[0].kind is DimensionKind.ANGLE
+    assert found.mean[0].tolist() == [1.0, 0.0]
+
+
+def test_stamps_become_seconds_from_the_first_without_losing_nanoseconds(tmp_path):
+    start = 1_700_000_000_000_000_000
+    path = archive(tmp_path, **gaussians(stamp_ns=np.array([start + 1, start, start + 10**9])))
+    found = read_recording(path)
+    assert found.time_s is not None
+    assert found.time_s.tolist() == pytest.approx([1e-9, 0.0, 1.0], rel=1e-12)
+
+
+def test_an_archive_without_truth_is_read_with_its_scores_and_flags(tmp_path):
+    arrays = gaussians(score=np.array([1, 2, 3]), ignore=np.array([False, True, False]))
+    del arrays["gt"]
+    found = read_recording(archive(tmp_path, **arrays))
+    assert np.isnan(found.truth).all()
+    assert found.score is not None
+    assert found.score.tolist() == [1.0, 2.0, 3.0]
+    assert found.ignore is not None
+    assert found.ignore.tolist() == [False, True, False]
+
+
+def test_where_compares_array_values_as_text(tmp_path):
+    path = archive(tmp_path, **gaussians(night=np.array([0, 1, 0])))
+    assert read_recording(path, where=(("night", "0"),)).mean[:, 0].tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"dimensions": ("x", "q")}, "no dimension 'q' with a variance. Dimensions there are: x, "),
+        ({"dimensions": ()}, "no dimension is asked for"),
+        ({"dimensions": ("x", "x")}, "asked for twice in x, x"),
+        ({"classes": ("Bus",)}, "no class 'Bus'. Classes there are: Car, Person."),
+        ({"where": (("rôle", "fit"),)}, "no column 'rôle'. Columns there are: seq, role, frame"),
+        ({"where": (("role", "test"),)}, "none of 4 rows is left by role=test. Ask for less."),
+        (
+            {"rows": slice(0, 1), "classes": ("Person",)},
+            "none of 4 rows is left by rows 0:1 and class Person.",
+        ),
+        ({"rows": slice(4, None)}, "none of 4 rows is left by rows 4:."),
+        ({"variance_factor": 0.0}, "variance factor 0 must be positive"),
+        ({"variance_factor": float("nan")}, "variance factor nan must be positive"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(table, asked, sentence):
+    with pytest.raises(RecordingError, match=re.escape(sentence)):
+        read_recording(table, **asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "no column var_<dimension>, so no Gaussian. Columns there are: none."),
+        ("x,y\n1,2\n", "no column var_<dimension>, so no Gaussian. Columns there are: x, y."),
+        ("var_x\n1\n", "no column 'x'. Columns there are: var_x."),
+        ("x,y,var_x,var_y,gt_x\n1,1,1,1,1\n", "no column 'gt_y'. Columns there are: x, y, var_x"),
+        ("x,var_x\n", "none of 0 rows is left. Record some."),
+        ("x,var_x,x\n1,2,3\n", "column 'x' appears twice. Rename one of them."),
+        ("x,var_x\n1,2\n1\n", "line 3: 1 cells, but the header names 2 columns."),
+        ("x,var_x\n\n1,2\n1,wide\n", "line 4: var_x is 'wide', not a number. Correct the cell"),
+        ("x,var_x\n,2\n", "line 2: x is '', not a number."),
+        ("x,var_x,gt_x\n1,2,\n1,2,far\n", "line 3: gt_x is 'far', not a number."),
+        ("x,var_x,frame\n1,2,0.5\n", "line 2: frame is '0.5', not a whole number"),
+        ("x,var_x,frame\n1,2,\n", "line 2: frame is '', not a whole number"),
+        ("x,var_x,gt_id\n1,2,99999999999999999999\n", "gt_id is '99999999999999999999', not a"),
+        ("x,var_x,gt_id\n1,2,inf\n", "line 2: gt_id is 'inf', not a whole number"),
+        ("x,var_x,t\n1,2,\n", "line 2: t is '', not a number."),
+        ("x,var_x,ignore\n1,2,maybe\n", "line 2: ignore is 'maybe', not 0 or 1."),
+        ("x,var_x,cov_xq\n1,2,0\n", "column 'cov_xq' names no two dimensions"),
+        (
+            "x,y,var_x,var_y,cov_xy,cov_y_x\n1,1,1,1,0,0\n",
+            "columns 'cov_xy' and 'cov_y_x' give the same covariance. Keep one of them.",
+        ),
+        (
+            "x,yz,xy,z,var_x,var_yz,var_xy,var_z,cov_xyz\n1,1,1,1,1,1,1,1,0\n",
+            "column 'cov_xyz' names no two dimensions, or not only two.",
+        ),
+    ],
+)
+def test_a_broken_table_is_refused_with_place_value_and_remedy(tmp_path, text, sentence):
+    path = written(tmp_path, text)
+    with pytest.raises(RecordingError, match=re.escape(sentence)) as caught:
+        read_recording(path)
+    assert str(path) in str(caught.value)
+
+
+OBJECTS = np.array([None, {}, 1], dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"prob": np.ones((3, 2))}, "no array 'mean'. Arrays there are: prob."),
+        ({"mean": np.ones(3)}, "mean has shape (3,). Save it as [N, K]"),
+        ({"mean": np.ones((3, 0))}, "mean has shape (3, 0). Save it as [N, K]"),
+        ({"mean": np.ones((3, 2))}, "neither 'cov' nor 'var'. Arrays there are: mean."),
+        (gaussians(var=np.ones((2, 2))), "var has shape (2, 2), but mean has (3, 2). Save var as"),
+        (gaussians(cov=np.ones((3, 2))), "cov has shape (3, 2), but mean has (3, 2). Save cov as"),
+        (gaussians(gt=np.ones((3, 1))), "gt has shape (3, 1), but mean has (3, 2)."),
+        (gaussians(mean=np.full((3, 2), "1")), "array 'mean' holds <U1, not numbers."),
+        (gaussians(frame=np.arange(2)), "frame has shape (2,), but there are 3 rows."),
+        (gaussians(dimensions=np.array(["x"])), "dimensions is ['x'], but mean has 2 columns."),
+        (gaussians(dimensions=np.array(["x", "x"])), "dimensions is ['x', 'x'], but mean has 2"),
+        (gaussians(frame=np.array([0, 1, 2.5])), "frame[2] is 2.5, not a whole number"),
+        (gaussians(frame=np.array([0, np.inf, 2])), "frame[1] is inf, not a whole number"),
+        (gaussians(track=np.full(3, 2**64 - 1, np.uint64)), "track[0] is 18446744073709551615"),
+        (gaussians(frame=np.array(["0", "1", "2"])), "array 'frame' holds <U1, not numbers."),
+        (gaussians(ignore=np.array([0, 1, 2])), "ignore[2] is 2, not 0 or 1."),
+        (gaussians(extra=OBJECTS), "array 'extra' cannot be read (Object arrays cannot be"),
+        (
+            gaussians(cov=np.array([np.eye(2), [[1.0, 0.1], [0.2, 1.0]], np.eye(2)])),
+            "cov[1] is not symmetric, as are 0 others. Save (cov + cov transposed) / 2.",
+        ),
+    ],
+)
+def test_a_broken_archive_is_refused_with_place_value_and_remedy(tmp_path, arrays, sentence):
+    path = archive(tmp_path, **arrays)
+    with pytest.raises(RecordingError, match=re.escape(sentence)) as caught:
+        read_recording(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("text.npz", b"x,var_x\n1,2\n"),
+        ("text.csv.gz", b"x,var_x\n1,2\n"),
+        ("cut.csv.gz", gzip.compress(TABLE.encode())[:-20]),
+        ("latin.csv", "x,var_x,größe\n1,2,3\n".encode("latin-1")),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(RecordingError, match=re.escape(f"{path}: cannot be read (")):
+        read_recording(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(RecordingError, match=r"gone\.csv: cannot be read \(.*No such file"):
+        read_recording(tmp_path / "gone.csv")
+
+
+def test_a_name_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(RecordingError, match=r"must end in \.csv, \.csv\.gz or \.npz"):
+        read_recording(tmp_path / "table.parquet")

@@ -1,0 +1,294 @@
+"""A simulated drive: honest by construction, and as awkward as real detectors are."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytest
+
+from monitor.calibration.space import FloatArray, IntArray
+from monitor.simulation.drive import (
+    CLASSES,
+    SPACE,
+    DriveSettings,
+    SimulatedFrame,
+    simulate,
+    with_variance_factor,
+)
+
+SHORT = DriveSettings(objects_per_sensor=8)
+
+
+def same(left: SimulatedFrame, right: SimulatedFrame, *, but: str = "") -> bool:
+    """Bit for bit, so that NaN equals NaN."""
+    return all(
+        np.asarray(getattr(left, name)).tobytes() == np.asarray(getattr(right, name)).tobytes()
+        for name in (field.name for field in fields(SimulatedFrame))
+        if name != but
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The true detections of a whole drive, row by row."""
+
+    sensor: IntArray
+    frame_id: IntArray
+    track: IntArray
+    normalised: FloatArray  # (N, 7) error over reported deviation
+    nees_over_k: FloatArray  # (N,) over the six lengths
+
+
+def errors_of(settings: DriveSettings, seed: int, duration_s: float) -> Errors:
+    parts: list[list[np.ndarray]] = [[] for _ in range(5)]
+    for frame in simulate(settings, seed, duration_s):
+        real = frame.track >= 0
+        error = SPACE.error(frame.truth[real], frame.mean[real])
+        covariance = frame.covariance[real]
+        variance = np.diagonal(covariance, axis1=1, axis2=2)
+        # eᵀΣ⁻¹e by hand: 2×2 for x and y, one by one for z, l, w, h (a test holds the pattern).
+        x, y, cross = error[:, 0], error[:, 1], covariance[:, 0, 1]
+        determinant = variance[:, 0] * variance[:, 1] - cross**2
+        plane = (variance[:, 1] * x**2 - 2 * cross * x * y + variance[:, 0] * y**2) / determinant
+        nees = plane + (error[:, 2:6] ** 2 / variance[:, 2:6]).sum(axis=1)
+        n = len(error)
+        rows = (
+            np.full(n, settings.sensors.index(frame.sensor)),
+            np.full(n, frame.frame_id),
+            frame.track[real],
+            error / np.sqrt(variance),
+            nees / 6,
+        )
+        for part, row in zip(parts, rows, strict=True):
+            part.append(row)
+    return Errors(*(np.concatenate(part) for part in parts))
+
+
+@pytest.fixture(scope="module")
+def long_drive() -> Errors:
+    # 240 objects a sensor for 30 s give the tracks of 30 for 4 min, at an eighth of the frames.
+    return errors_of(DriveSettings(objects_per_sensor=240), seed=1, duration_s=30)
+
+
+def lagged_pairs(errors: Errors) -> tuple[IntArray, IntArray]:
+    """Positions of detections of one track in one frame and the next."""
+    order = np.lexsort((errors.frame_id, errors.track))
+    now, then = order[:-1], order[1:]
+    adjacent = (errors.track[now] == errors.track[then]) & (
+        errors.frame_id[now] + 1 == errors.frame_id[then]
+    )
+    return now[adjacent], then[adjacent]
+
+
+def lag_one_correlation(errors: Errors, dimension: int) -> float:
+    now, then = lagged_pairs(errors)
+    value = errors.normalised[:, dimension]
+    # About the known mean 0, with one variance for both frames: the process is stationary.
+    return float(np.mean(value[now] * value[then]) / np.mean(value**2))
+
+
+def test_the_same_seed_gives_the_same_drive_and_another_seed_another():
+    first, again, other = (list(simulate(SHORT, seed, 2.0)) for seed in (3, 3, 4))
+    assert len(first) == len(again) == len(other)
+    assert all(itertools.starmap(same, zip(first, again, strict=True)))
+    assert not any(itertools.starmap(same, zip(first, other, strict=True)))
+
+
+def test_a_longer_drive_begins_as_the_shorter_one():
+    pairs = zip(simulate(SHORT, 3, 1.0), simulate(SHORT, 3, 5.0), strict=False)
+    assert all(itertools.starmap(same, pairs))
+
+
+def test_the_arrays_have_the_promised_shapes_and_types():
+    for frame in simulate(SHORT, 0, 0.5):
+        n = len(frame.ids)
+        assert frame.ids.dtype == np.uint64
+        assert frame.classes.dtype == frame.track.dtype == np.int64
+        assert frame.score.shape == frame.classes.shape == frame.track.shape == (n,)
+        assert frame.mean.shape == frame.truth.shape == (n, 7)
+        assert frame.covariance.shape == (n, 7, 7)
+        for array in (frame.score, frame.mean, frame.covariance, frame.truth):
+            assert array.dtype == np.float64
+        assert ((frame.classes >= 0) & (frame.classes < len(CLASSES))).all()
+        assert ((frame.score >= 0) & (frame.score <= 1)).all()
+
+
+def test_ids_are_unique_within_a_sensors_drive_and_tracks_belong_to_one_sensor():
+    ids: dict[str, list[int]] = {}
+    tracks: dict[str, set[int]] = {}
+    for frame in simulate(SHORT, 0, 10.0):
+        ids.setdefault(frame.sensor, []).extend(frame.ids.tolist())
+        real = frame.track[frame.track >= 0].tolist()
+        assert len(set(real)) == len(real)
+        tracks.setdefault(frame.sensor, set()).update(real)
+    assert all(len(set(of_sensor)) == len(of_sensor) for of_sensor in ids.values())
+    assert not any(a & b for a, b in itertools.combinations(tracks.values(), 2))
+
+
+def test_covariances_are_symmetric_positive_definite_and_correlate_only_x_and_y():
+    correlations = []
+    for frame in simulate(DriveSettings(), 5, 2.0):
+        covariance = frame.covariance
+        assert np.array_equal(covariance, covariance.transpose(0, 2, 1))
+        np.linalg.cholesky(covariance)  # raises if not positive definite
+        off_diagonal = covariance * (1 - np.eye(7))
+        correlations.append(
+            off_diagonal[:, 0, 1] / np.sqrt(covariance[:, 0, 0] * covariance[:, 1, 1])
+        )
+        off_diagonal[:, [0, 1], [1, 0]] = 0
+        assert not off_diagonal.any()
+    assert np.abs(np.concatenate(correlations)).max() > 0.5
+
+
+def test_yaw_stays_within_a_turn():
+    for frame in simulate(DriveSettings(), 6, 5.0):
+        for yaw in (frame.mean[:, 6], frame.truth[frame.track >= 0, 6]):
+            assert ((yaw >= -np.pi) & (yaw < np.pi)).all()
+
+
+def test_mean_nees_of_an_unfaulted_drive_is_one_within_its_sampling_error(
+    long_drive: Errors,
+):
+    nees = long_drive.nees_over_k
+    # Detections of a track share its scale; tracks are independent. So the sampling variance
+    # is that of sums over whole tracks, and var(NEES/K) = E[w²](1 + 2/K) − 1 = 3 at ν = 5
+    # gives the number of independent detections they are worth.
+    _, position = np.unique(long_drive.track, return_inverse=True)
+    by_track = np.bincount(position, weights=nees - 1)
+    standard_error = np.sqrt(np.sum(by_track**2)) / len(nees)
+    effective = 3 / standard_error**2
+    assert 10_000 < effective < len(nees) / 5
+    assert standard_error < 0.018
+    assert nees.mean() == pytest.approx(1, abs=3.5 * standard_error)
+
+
+def test_every_dimension_has_the_variance_it_reports(long_drive: Errors):
+    _, position = np.unique(long_drive.track, return_inverse=True)
+    for value in long_drive.normalised.T:
+        for moment, expected in ((value, 0), (value**2, 1)):
+            by_track = np.bincount(position, weights=moment - expected)
+            standard_error = np.sqrt(np.sum(by_track**2)) / len(value)
+            assert standard_error < 0.02
+            assert moment.mean() == pytest.approx(expected, abs=4 * standard_error)
+
+
+def test_nees_of_independent_gaussian_errors_is_one_for_every_sensor():
+    gaussian = DriveSettings(degrees_of_freedom=float("inf"), rho=0.0, objects_per_sensor=100)
+    errors = errors_of(gaussian, seed=2, duration_s=10)
+    # Independent χ²_6/6: the standard error of a mean of n is sqrt(1/(3n)).
+    for sensor in range(6):
+        nees = errors.nees_over_k[errors.sensor == sensor]
+        assert nees.mean() == pytest.approx(1, abs=4 / np.sqrt(3 * len(nees)))
+
+
+@pytest.mark.parametrize("dimension", range(7))
+def test_errors_of_a_track_are_correlated_as_asked_at_ten_hertz(long_drive: Errors, dimension: int):
+    assert lag_one_correlation(long_drive, dimension) == pytest.approx(0.65, abs=0.05)
+
+
+def test_autocorrelation_is_stated_in_time_so_a_faster_sensor_sees_more_of_it():
+    errors = errors_of(DriveSettings(rate_hz=20, objects_per_sensor=100), seed=1, duration_s=10)
+    assert lag_one_correlation(errors, 0) == pytest.approx(0.65**0.5, abs=0.05)
+
+
+def test_tails_are_heavier_than_gaussian_and_gaussian_if_asked(long_drive: Errors):
+    def kurtosis(value: FloatArray) -> float:
+        return float(np.mean(value**4) / np.mean(value**2) ** 2)
+
+    assert kurtosis(long_drive.normalised[:, 0]) > 3.5
+    gaussian = DriveSettings(degrees_of_freedom=float("inf"), objects_per_sensor=100)
+    errors = errors_of(gaussian, seed=1, duration_s=10)
+    assert kurtosis(errors.normalised[:, 0]) == pytest.approx(3, abs=0.15)
+
+
+def test_the_fault_scales_the_covariance_and_nothing_else():
+    for frame in simulate(SHORT, 7, 1.0):
+        faulted = with_variance_factor(frame, 0.25)
+        assert np.array_equal(faulted.covariance, 0.25 * frame.covariance)
+        assert same(faulted, frame, but="covariance")
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_variance_factor_that_leaves_no_covariance_is_refused(factor: float):
+    frame = next(simulate(SHORT, 0, 1.0))
+    with pytest.raises(ValueError, match="variance factor"):
+        with_variance_factor(frame, factor)
+
+
+def test_stamps_never_fall_and_every_sensor_keeps_its_rate_and_phase():
+    settings = DriveSettings(objects_per_sensor=2, start_ns=1_000)
+    frames = list(simulate(settings, 0, 3.0))
+    stamps = np.array([frame.stamp_ns for frame in frames])
+    assert (np.diff(stamps) >= 0).all()
+    assert stamps[0] == 1_000
+    assert stamps[-1] < 1_000 + 3_000_000_000
+    for i, sensor in enumerate(settings.sensors):
+        own = [frame for frame in frames if frame.sensor == sensor]
+        assert [frame.frame_id for frame in own] == list(range(30))
+        assert own[0].stamp_ns - 1_000 == pytest.approx(i * 1e9 / 60, abs=1)
+        assert np.diff([frame.stamp_ns for frame in own]) == pytest.approx(1e8, abs=1)
+
+
+def test_objects_are_missed_and_false_detections_occur_as_often_as_asked():
+    settings = DriveSettings(miss_probability=0.2, false_rate=3.0)
+    frames = list(simulate(settings, 8, 20.0))
+    real = np.array([np.sum(frame.track >= 0) for frame in frames])
+    false = np.array([np.sum(frame.track < 0) for frame in frames])
+    # Four standard errors of a binomial and of a Poisson mean over 1,200 frames.
+    assert real.mean() == pytest.approx(24, abs=4 * np.sqrt(30 * 0.16 / 1200))
+    assert false.mean() == pytest.approx(3, abs=4 * np.sqrt(3 / 1200))
+    for frame in frames:
+        assert np.array_equal(np.isnan(frame.truth).all(axis=1), frame.track == -1)
+        assert np.array_equal(np.isnan(frame.truth).any(axis=1), frame.track == -1)
+        assert np.isfinite(frame.mean).all()
+
+
+def test_an_empty_street_sends_empty_frames():
+    settings = DriveSettings(objects_per_sensor=0, false_rate=0.0)
+    frames = list(simulate(settings, 0, 0.5))
+    assert len(frames) == 30
+    assert all(frame.covariance.shape == (0, 7, 7) for frame in frames)
+
+
+def test_objects_move_steadily_live_a_second_at_least_and_are_replaced():
+    settings = DriveSettings(miss_probability=0.0, false_rate=0.0, sensors=("lidar",))
+    paths: dict[int, list[FloatArray]] = {}
+    for frame in simulate(settings, 9, 60.0):
+        for track, truth in zip(frame.track.tolist(), frame.truth, strict=True):
+            paths.setdefault(track, []).append(truth)
+    ended = sorted(paths)[: len(paths) // 2]  # the later ones may outlive the drive
+    frames = np.array([len(paths[track]) for track in ended])
+    assert frames.min() >= 10
+    # 150 lives of 1 s + Exp(5 s): four standard errors are 1.6 s.
+    assert frames.mean() / 10 == pytest.approx(6, abs=1.6)
+    for path in paths.values():
+        if len(path) > 2:
+            velocity = np.diff(np.array(path)[:, :2], axis=0) * 10
+            assert np.abs(np.diff(velocity, axis=0)).max() < 2  # m/s from frame to frame
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("sensors", ()),
+        ("rate_hz", 0.0),
+        ("objects_per_sensor", -1),
+        ("mean_lifetime_s", 0.5),
+        ("rho", 1.0),
+        ("degrees_of_freedom", 2.0),
+        ("miss_probability", float("nan")),
+        ("false_rate", -1.0),
+    ],
+)
+def test_a_setting_that_makes_no_drive_is_refused_by_name(setting: str, value: object):
+    with pytest.raises(ValueError, match=setting):
+        DriveSettings(**{setting: value})  # type: ignore[arg-type]
+
+
+def test_simulating_leaves_the_processor_to_the_monitor():
+    started = time.process_time()
+    frames = sum(1 for _ in simulate(DriveSettings(), 0, 5.0))
+    assert (time.process_time() - started) / frames < 0.003
