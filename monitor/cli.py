@@ -3,54 +3,89 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
 
 from monitor import __version__
-from monitor.verbs import apply, demo, evaluate, fit, replay, serve
 
 VERBS = {
-    "serve": (serve, "run the sidecar"),
-    "demo": (demo, "a simulated drive through a real sidecar, with a fault"),
-    "replay": (replay, "stream recorded detections through a real sidecar"),
-    "evaluate": (evaluate, "measures of calibration of a recorded file"),
-    "fit": (fit, "fit a recalibrator to a recorded file"),
-    "apply": (apply, "recalibrate a recorded file"),
+    "serve": "run the sidecar",
+    "demo": "a simulated drive through a real sidecar, with a fault",
+    "replay": "stream recorded detections through a real sidecar",
+    "evaluate": "measures of calibration of a recorded file",
+    "fit": "fit a recalibrator to a recorded file",
+    "apply": "recalibrate a recorded file",
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+class Verb(Protocol):
+    """What every file in monitor/verbs that is named after a verb offers."""
+
+    EXAMPLE: str
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Options of the verb."""
+
+    def run(self, options: argparse.Namespace) -> int:
+        """The exit code. What it raises is shown as a line, for 1."""
+
+
+def _verb(name: str) -> Verb:
+    # Imported when asked for: the sidecar starts without the simulation, and the other way round.
+    return cast("Verb", importlib.import_module(f"monitor.verbs.{name}"))
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The command line, with the options of the chosen verb."""
     parser = argparse.ArgumentParser(
         prog="calibration-monitor",
         description="Watches and corrects the covariances that a detector reports.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, (module, text) in VERBS.items():
-        verb = verbs.add_parser(
+    for name, text in VERBS.items():
+        if name != chosen:
+            verbs.add_parser(name, help=text)
+            continue
+        verb = _verb(name)
+        described = verbs.add_parser(
             name,
             help=text,
-            description=(module.__doc__ or "").split(": ", 1)[-1],
-            epilog=module.EXAMPLE,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=verb.EXAMPLE,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_options(verb)
+        verb.add_options(described)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. 0: the work was done; 1: it was not, and a line says why; 2: wrong usage."""
-    options = build_parser().parse_args(arguments)
-    module, _ = VERBS[options.verb]
+    arguments = sys.argv[1:] if arguments is None else arguments
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    options = build_parser(chosen).parse_args(arguments)
     try:
-        return module.run(options)
+        return _verb(options.verb).run(options)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output has had enough, as `head` does.
         sys.stderr.close()
         return 0
-    except (ValueError, OSError) as error:
-        print(f"calibration-monitor {options.verb}: {error}", file=sys.stderr)
+    except (ValueError, OSError, ExceptionGroup) as error:
+        for cause in _causes(error):
+            if not isinstance(cause, ValueError | OSError):
+                raise
+            print(f"calibration-monitor {options.verb}: {cause}", file=sys.stderr)
         return 1
+
+
+def _causes(error: Exception) -> Iterator[Exception]:
+    """The errors of a group of tasks, or the error itself."""
+    if isinstance(error, ExceptionGroup):
+        for part in error.exceptions:
+            yield from _causes(part)
+    else:
+        yield error

@@ -1,4 +1,4 @@
-"""What passes between the wire and the pipeline: headers, frames, truth, and their answers, as arrays."""
+"""What passes between the wire and the pipeline, as arrays: headers, frames, truth, answers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.calibration.detections import FrameBatch, IdArray
-from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space, triangle
+from monitor.calibration.space import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Space,
+    square_from_triangle,
+    triangle_in_square,
+)
 from monitor.recalibration.recalibrator import Estimates
 from monitor.recalibration.selection import Selection
 
@@ -71,14 +78,12 @@ class PendingFrame:
         """What the detector sent for these rows of the batch."""
         k = self.space.k
         packed = self.packed[rows]
-        covariance = np.zeros((rows.size, k, k))
         if packed.shape[1] == k:
+            covariance = np.zeros((rows.size, k, k))
             step = np.arange(k)
             covariance[:, step, step] = packed
         else:
-            i, j = triangle(k)
-            covariance[:, i, j] = packed
-            covariance[:, j, i] = packed
+            covariance = packed.take(square_from_triangle(k), axis=1).reshape(-1, k, k)
         return Estimates(self.mean[rows], covariance, self.diagonal[rows])
 
 
@@ -95,9 +100,9 @@ def pending_frame(
         step = np.arange(k)
         packed = batch.covariance[:, step, step]
     else:
-        i, j = triangle(k)
-        packed = batch.covariance[:, i, j]
-    order = np.argsort(batch.id, kind="stable")
+        packed = batch.covariance.reshape(-1, k * k).take(triangle_in_square(k), axis=1)
+    ascending = np.count_nonzero(batch.id[1:] > batch.id[:-1]) == batch.id.size - 1
+    order = np.arange(batch.id.size) if ascending else np.argsort(batch.id, kind="stable")
     return PendingFrame(
         space=batch.space,
         sorted_ids=batch.id[order],

@@ -192,7 +192,8 @@ class Pipeline:
         notices = describe(examined, frame.detections, header.space, header.classes, self.limits)
         notices += self._remember(stream, frame, examined, slices, selection, recalibrated)
         observing = why == Reason.OBSERVE_MODE
-        forwarding = why == Reason.NONE
+        # What the identity made goes back as it came, bit for bit.
+        forwarding = why == Reason.NONE and recalibrated is not estimates
         return FrameAnswer(
             received=frame,
             reason=examined.reason,
@@ -255,7 +256,7 @@ class Pipeline:
                     "Number the frames of a stream uniquely.",
                 ),
             )
-        labelled = ~np.isnan(batch.truth).any(axis=1)
+        labelled = np.isfinite(batch.truth[:, 0])
         rows = np.flatnonzero(labelled)
         if rows.size:
             sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
@@ -451,10 +452,10 @@ class Pipeline:
 
 def _sound(estimates: Estimates) -> bool:
     """Finite, with positive variances: what scaling a positive definite matrix must give."""
-    k = estimates.mean.shape[1]
-    step = np.arange(k)
+    variance = np.diagonal(estimates.covariance, axis1=1, axis2=2)
+    # A sum is finite only if all of it is, and quicker to look at.
     return bool(
-        np.isfinite(estimates.covariance).all()
-        and np.isfinite(estimates.mean).all()
-        and (estimates.covariance[:, step, step] > 0).all()
+        np.isfinite(estimates.covariance.sum())
+        and np.isfinite(estimates.mean.sum())
+        and variance.min(initial=np.inf) > 0
     )

@@ -59,13 +59,14 @@ class LogBins:
 
     def index(self, value: FloatArray) -> IntArray:
         """Bin of every value; the values are positive or zero, any shape."""
-        with np.errstate(divide="ignore"):
-            position = np.log2(value / self.lowest) * self.per_octave
+        with np.errstate(divide="ignore", over="ignore"):
+            position: FloatArray = np.log2(value / self.lowest) * self.per_octave
         # A logarithm may be off by a rounding at an edge; the edges decide.
         guess = np.clip(position, -1.0, float(self.count - 2)).astype(np.int64) + 1
         lower, upper = self.bounds
         guess -= value < lower[guess]
-        guess += value >= upper[guess]
+        # Nothing lies beyond the last bin, infinity neither.
+        guess += (value >= upper[guess]) & (value < np.inf)
         return guess
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray
+from monitor.calibration.space import BoolArray, FloatArray
 
 # A pivot this small against its diagonal is zero but for rounding: singular.
 SINGULAR = 1e-12
@@ -25,30 +25,48 @@ def factorise(covariance: FloatArray) -> FloatArray:
     """Lower factors L with L Lᵀ = Σ, (K, K, N); above the diagonal unspecified.
 
     covariance  (N, K, K), symmetric
-    returns     column NaN from the first pivot that is not positive
+    returns     the last pivot is NaN where Σ is not positive definite
     """
-    n, k = covariance.shape[:2]
-    a: FloatArray = np.array(np.moveaxis(covariance, 0, -1), order="C", copy=True)
-    if n == 0:
-        return a
-    smallest = SINGULAR * a[np.arange(k), np.arange(k)]
+    k = covariance.shape[1]
+    a: FloatArray = np.array(covariance.transpose(1, 2, 0), order="C", copy=True)
+    step = np.arange(k)
+    smallest = SINGULAR * a[step, step]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for j in range(k):
-            pivot = a[j, j]
-            pivot[~(pivot > smallest[j])] = np.nan
-            np.sqrt(pivot, out=pivot)
+            # The root of a negative pivot is NaN, and stays so down to the last one.
+            np.sqrt(a[j, j], out=a[j, j])
             if j + 1 < k:
                 column = a[j + 1 :, j]
-                column /= pivot
-                a[j + 1 :, j + 1 :] -= column[:, None] * column[None]
+                column /= a[j, j]
+                a[j + 1 :, j + 1 :] -= column[:, None] * column
+        pivot = a[step, step]
+        regular = (pivot * pivot > smallest).all(axis=0)
+    a[-1, -1, ~regular] = np.nan
     return a
+
+
+def positive_definite(factor: FloatArray) -> BoolArray:
+    """(N,) which covariances had a factor."""
+    definite: BoolArray = np.isfinite(factor[-1, -1])
+    return definite
 
 
 def log_determinant(factor: FloatArray, k: int) -> FloatArray:
     """log det of the leading k × k block of each covariance, (N,)."""
     leading = np.arange(k)
-    result: FloatArray = 2.0 * np.log(factor[leading, leading]).sum(axis=0)
-    return result
+    return 2.0 * add_up(np.log(factor[leading, leading]))
+
+
+def add_up(rows: FloatArray) -> FloatArray:
+    """Sum over the first axis, (N,), one row after the other.
+
+    NumPy's own sum picks its order by shape and layout, and with it the rounding:
+    a detection must give the same bits alone and among others.
+    """
+    total: FloatArray = rows[0].copy()
+    for row in rows[1:]:
+        total += row
+    return total
 
 
 def whiten(factor: FloatArray, error: FloatArray) -> FloatArray:

@@ -12,8 +12,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.cholesky import SINGULAR, factorise
-from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space, triangle
+from monitor.calibration.cholesky import SINGULAR, factorise, positive_definite
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space, square_from_triangle
 
 IdArray = npt.NDArray[np.uint64]
 
@@ -152,50 +152,46 @@ def examine(received: ReceivedDetections, space: Space, classes: int, limits: Li
     n, k = received.n, space.k
     reason = np.full(n, _NONE, np.uint8)
 
-    def mark(bad: BoolArray, why: Reason) -> None:
-        if bad.any():
+    def mark(bad: BoolArray | None, why: Reason) -> None:
+        if bad is not None and np.count_nonzero(bad):
             reason[bad & (reason == _NONE)] = why
 
     mark(~received.has_id, Reason.MISSING_ID)
-    mark(_repeated(received.id) & received.has_id, Reason.DUPLICATE_ID)
+    mark(_repeated(received.id, received.has_id), Reason.DUPLICATE_ID)
     known = (received.class_index >= 0) & (received.class_index < classes)
     mark(~known, Reason.UNKNOWN_CLASS)
     mark(received.mean_length != k, Reason.MEAN_LENGTH)
     mean = _columns(received.mean, k)
     # NaN fails the comparison too.
-    mark(~(np.abs(mean) <= limits.largest_mean).all(axis=1), Reason.MEAN_VALUE)
+    mark(_failing(np.abs(mean) <= limits.largest_mean), Reason.MEAN_VALUE)
 
     forms = (k, k * (k + 1) // 2, k * k)
     length = received.covariance_length
+    values = received.covariance[:, : k * k]
     fits = (length == forms[0]) | (length == forms[1]) | (length == forms[2])
     mark(~fits & (length > 0), Reason.COVARIANCE_LENGTH)
-    width = min(received.covariance.shape[1], k * k)
-    values = received.covariance[:, :width]
-    # NaN is not zero: a covariance of NaN is wrong, not missing.
-    sent = np.arange(width) < length[:, None]
-    absent = (length == 0) | (fits & ~((values != 0) & sent).any(axis=1))
-    mark(absent, Reason.MISSING_COVARIANCE)
+    mark(_absent(values, length, fits), Reason.MISSING_COVARIANCE)
     covariance = _full_matrices(values, length, forms)
+    # A sum is finite only if all of it is, and quicker to look at.
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = covariance.sum()
+    if not np.isfinite(total):
+        mark(_failing(np.isfinite(covariance)), Reason.COVARIANCE_NOT_FINITE)
     covariance, asymmetric = _symmetric(covariance, length == forms[2])
-    flat = covariance.reshape(n, k * k)
-    mark(~np.isfinite(flat).all(axis=1), Reason.COVARIANCE_NOT_FINITE)
     mark(asymmetric, Reason.COVARIANCE_ASYMMETRIC)
     diagonal = (length == forms[0]) & (k > 1)
-    mark(
-        ~_positive_definite(covariance, bool(diagonal.all())),
-        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
-    )
     variance = covariance[:, np.arange(k), np.arange(k)]
+    if diagonal.all():
+        mark(_failing(variance > 0), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+    else:
+        mark(_indefinite(covariance, variance), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
     plausible = (variance >= limits.smallest_deviation**2) & (
         variance <= limits.largest_deviation**2
     )
-    mark(~plausible.all(axis=1), Reason.COVARIANCE_SCALE)
+    mark(_failing(plausible), Reason.COVARIANCE_SCALE)
 
-    has_truth = received.truth_length > 0
-    truth = _columns(received.truth, k)
-    good_truth = (received.truth_length == k) & (np.abs(truth) <= limits.largest_mean).all(axis=1)
-    good = reason == _NONE
-    rows = np.flatnonzero(good)
+    truth, truth_invalid = _truth(received, k, limits)
+    rows = np.flatnonzero(reason == _NONE)
     pick: IntArray | slice = slice(None) if rows.size == n else rows
     batch = FrameBatch(
         space=space,
@@ -205,16 +201,61 @@ def examine(received: ReceivedDetections, space: Space, classes: int, limits: Li
         mean=mean[pick],
         covariance=covariance[pick],
         diagonal=diagonal[pick],
-        truth=np.where(good_truth[:, None], truth, np.nan)[pick],
+        truth=truth[pick],
     )
-    return Examined(reason, has_truth & ~good_truth, batch)
+    return Examined(reason, truth_invalid, batch)
 
 
-def _repeated(ids: IdArray) -> BoolArray:
+def _indefinite(covariance: FloatArray, variance: FloatArray) -> BoolArray | None:
+    """(n,) covariances that are not positive definite; None if all are."""
+    try:
+        # LAPACK is the quickest while all are well; it raises for the whole frame if one is not.
+        pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)
+    except np.linalg.LinAlgError:
+        return ~positive_definite(factorise(covariance))
+    return _failing(pivot * pivot > SINGULAR * variance)
+
+
+def _failing(flags: BoolArray) -> BoolArray | None:
+    """(n,) rows with a flag that is not set; None, and quickly so, if all are set."""
+    if np.count_nonzero(flags) == flags.size:
+        return None
+    return np.asarray(~flags.reshape(flags.shape[0], -1).all(axis=1))
+
+
+def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:
+    """Inline truth, NaN where none or unusable, (N, K); and where it is unusable, (N,)."""
+    sent = received.truth_length > 0
+    if not sent.any():
+        return np.full((received.n, k), np.nan), sent
+    truth = _columns(received.truth, k)
+    failing = _failing(np.abs(truth) <= limits.largest_mean)
+    bad = received.truth_length != k
+    if failing is not None:
+        bad = bad | failing
+    if not bad.any():
+        return truth, bad
+    return np.where(bad[:, None], np.nan, truth), sent & bad
+
+
+def _absent(values: FloatArray, length: IntArray, fits: BoolArray) -> BoolArray | None:
+    """(n,) rows without a covariance, or with one of zeros."""
+    if values.shape[1] and (values[:, 0] != 0).all() and (length > 0).all():
+        return None
+    # NaN is not zero: a covariance of NaN is wrong, not missing.
+    sent = np.arange(values.shape[1]) < length[:, None]
+    absent: BoolArray = (length == 0) | (fits & ~((values != 0) & sent).any(axis=1))
+    return absent
+
+
+def _repeated(ids: IdArray, sent: BoolArray) -> BoolArray:
     """Every occurrence of an id but its first."""
-    order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
     repeated = np.zeros(ids.size, bool)
+    if np.count_nonzero(ids[1:] > ids[:-1]) == ids.size - 1:
+        return repeated
+    # An id that was not sent reads 0, and must not make a real 0 a repetition.
+    order = np.argsort(ids, kind="stable") if sent.all() else np.lexsort((~sent, ids))
+    ordered = ids[order]
     repeated[order[1:]] = ordered[1:] == ordered[:-1]
     return repeated
 
@@ -234,55 +275,37 @@ def _full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, 
     The full form is made symmetric by averaging; asymmetry is judged elsewhere.
     """
     n, k = values.shape[0], forms[0]
-    if values.shape[1] >= k * k and (length == k * k).all():
-        return values[:, : k * k].reshape(n, k, k)
+    # Frames of one form, the rule, are read in one piece.
+    if n and (length == length[0]).all() and values.shape[1] >= length[0]:
+        if length[0] == k * k:
+            return values[:, : k * k].reshape(n, k, k)
+        if length[0] == forms[1]:
+            return values.take(square_from_triangle(k), axis=1).reshape(n, k, k)
     matrices = np.zeros((n, k, k))
     step = np.arange(k)
     matrices[:, step, step] = 1.0
-    i, j = triangle(k)
     for form in dict.fromkeys(forms):
         here = np.flatnonzero(length == form)
+        part = values[here, :form]
         if here.size == 0:
             continue
-        pick: IntArray | slice = slice(None) if here.size == n else here
-        part = values[pick, :form]
         if form == k:
-            matrices[pick, step, step] = part
+            matrices[here[:, None], step, step] = part
         elif form == k * k:
-            matrices[pick] = part.reshape(-1, k, k)
+            matrices[here] = part.reshape(-1, k, k)
         else:
-            matrices[pick, i, j] = part
-            matrices[pick, j, i] = part
+            matrices[here] = part.take(square_from_triangle(k), axis=1).reshape(-1, k, k)
     return matrices
 
 
-def _symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, BoolArray]:
+def _symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, BoolArray | None]:
     """The covariances without rounding between their triangles, and which differ by more."""
-    if not full.any():
-        return covariance, full
     transposed = covariance.transpose(0, 2, 1)
-    if np.array_equal(covariance, transposed):
-        return covariance, np.zeros(full.shape, bool)
+    if not full.any() or np.array_equal(covariance, transposed):
+        return covariance, None
     with np.errstate(invalid="ignore", over="ignore"):
         deviation = np.sqrt(np.abs(np.diagonal(covariance, axis1=1, axis2=2)))
         allowed = ASYMMETRY * deviation[:, :, None] * deviation[:, None, :]
-        asymmetric: BoolArray = (np.abs(covariance - transposed) > allowed).any(axis=(1, 2))
-        return 0.5 * (covariance + transposed), asymmetric
-
-
-def _positive_definite(covariance: FloatArray, all_diagonal: bool) -> BoolArray:
-    k = covariance.shape[1]
-    step = np.arange(k)
-    if all_diagonal:
-        positive: BoolArray = (covariance[:, step, step] > 0).all(axis=1)
-        return positive
-    try:
-        # LAPACK is the quickest while all are well; it raises for the whole frame if one is not.
-        pivot = np.linalg.cholesky(covariance)[:, step, step]
-    except np.linalg.LinAlgError:
-        factor = factorise(covariance)
-        with np.errstate(invalid="ignore"):
-            definite: BoolArray = (factor[step, step] > 0).all(axis=0)
-        return definite
-    regular: BoolArray = (pivot * pivot > SINGULAR * covariance[:, step, step]).all(axis=1)
-    return regular
+        close = np.abs(covariance - transposed) <= allowed
+        # Where a value is not finite, that is what the detector is told.
+        return 0.5 * (covariance + transposed), _failing(close | ~np.isfinite(covariance))

@@ -1,4 +1,4 @@
-"""A finding in words: the field, the offending value, the remedy. One for each reason in a frame."""
+"""A finding in words: field, offending value, remedy. At most one for each reason in a frame."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Notice:
     first_index: int = 0
 
 
+_NONE = int(Reason.NONE)
 # Not worth words: the normal outcome, and the mode the operator chose.
 _SILENT = frozenset({Reason.NONE, Reason.OBSERVE_MODE})
 
@@ -34,14 +35,14 @@ def describe(
 ) -> tuple[Notice, ...]:
     """At most one notice for each reason; empty for a frame without findings."""
     found: list[Notice] = []
-    if (examined.reason != Reason.NONE).any():
+    if np.count_nonzero(examined.reason != _NONE):
         for value in np.unique(examined.reason).tolist():
             reason = Reason(value)
             if reason not in _SILENT:
                 rows = np.flatnonzero(examined.reason == value)
                 words = _words(reason, received, int(rows[0]), space, classes, limits)
                 found.append(Notice(reason, *words, int(rows.size), int(rows[0])))
-    if examined.truth_invalid.any():
+    if np.count_nonzero(examined.truth_invalid):
         rows = np.flatnonzero(examined.truth_invalid)
         sent = int(received.truth_length[rows[0]])
         found.append(

@@ -27,7 +27,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class WidthRange:
-    """Cut bins of equal width over [lower, upper] in σ; None: from the lowest to the highest seen."""
+    """Bins of equal width over [lower, upper] in σ; None: from the lowest to the highest seen."""
 
     ends: tuple[float, float] | None = None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 
 import numpy as np
 
@@ -68,8 +69,15 @@ class SliceTable:
 
     def _add(self, space: Space, name: str, *, overflow: bool) -> int:
         # The same class seen by a camera and by a lidar: sums of px² and m² must not meet.
-        taken = name == TOTAL or name in self.names
-        label = f"{name} ({','.join(space.names)})" if taken else name
+        taken = {TOTAL, *self.names}
+        label = name
+        if label in taken:
+            label = f"{name} ({','.join(space.names)})"
+        # Their names may agree too, and only the units differ.
+        for number in count(2):
+            if label not in taken:
+                break
+            label = f"{name} ({','.join(space.names)}; {number})"
         self.slices.append(Slice(label, space, overflow))
         if not overflow:
             self._index[space, name] = len(self.slices) - 1

@@ -24,6 +24,23 @@ def triangle(k: int) -> tuple[IntArray, IntArray]:
     return rows, columns
 
 
+@cache
+def square_from_triangle(k: int) -> IntArray:
+    """Where each entry of a k × k matrix, row by row, lies in its lower triangle; (k²,)."""
+    position = np.zeros((k, k), np.int64)
+    rows, columns = triangle(k)
+    position[rows, columns] = np.arange(rows.size)
+    position[columns, rows] = np.arange(rows.size)
+    return position.ravel()
+
+
+@cache
+def triangle_in_square(k: int) -> IntArray:
+    """Where each entry of a lower triangle lies in the k × k matrix, row by row."""
+    rows, columns = triangle(k)
+    return rows * k + columns
+
+
 class DimensionKind(IntEnum):
     """How the difference of two values is taken; the values are those of the wire."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from monitor.calibration.binning import EXPONENT, Binning, IncompatibleStatistics
-from monitor.calibration.cholesky import factorise, is_diagonal, log_determinant, whiten
+from monitor.calibration.cholesky import add_up, factorise, is_diagonal, log_determinant, whiten
 from monitor.calibration.exact_sums import ExactSum, carry, on_grid, sum_by_cell, to_float
 from monitor.calibration.space import FloatArray, IntArray, Space, triangle
 
@@ -25,6 +25,7 @@ CHUNK = 4096
 _N = 0
 _VARIANCE, _SQUARED_ERROR, _ERROR, _NEES = (slice(1, 3), slice(3, 5), slice(5, 7), slice(7, 9))
 _WITHIN = slice(9, None)
+_LOW, _HIGH = slice(1, 9, 2), slice(2, 9, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,23 @@ class Cells:
 
     def combine(self, other: Cells, sign: int) -> Cells:
         """Sum (sign 1) or difference (sign −1); cells that fall to nothing vanish."""
-        keys = np.union1d(self.keys, other.keys)
-        sums = np.zeros((keys.size, self.sums.shape[1]), np.int64)
-        sums[np.searchsorted(keys, self.keys)] = self.sums
-        sums[np.searchsorted(keys, other.keys)] += sign * other.sums
-        for limbs in (_VARIANCE, _SQUARED_ERROR, _ERROR, _NEES):
-            pair = sums[:, limbs]
-            pair[:, 0], pair[:, 1] = carry(pair[:, 0], pair[:, 1])
-        if sign < 0:
-            kept = sums.any(axis=1)
-            keys, sums = keys[kept], sums[kept]
-        return Cells(keys, sums)
+        place = np.searchsorted(self.keys, other.keys)
+        if self.keys.size and np.array_equal(
+            self.keys[np.minimum(place, self.keys.size - 1)], other.keys
+        ):
+            # No cell is new: the rule once a slice has been seen for a while.
+            keys, sums = self.keys, self.sums.copy()
+        else:
+            keys = np.union1d(self.keys, other.keys)
+            sums = np.zeros((keys.size, self.sums.shape[1]), np.int64)
+            sums[np.searchsorted(keys, self.keys)] = self.sums
+            place = np.searchsorted(keys, other.keys)
+        touched = sums[place] + sign * other.sums
+        low, high = touched[:, _LOW], touched[:, _HIGH]
+        touched[:, _LOW], touched[:, _HIGH] = carry(low, high)
+        sums[place] = touched
+        kept = sums.any(axis=1)
+        return Cells(keys[kept], sums[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,16 @@ class StageStatistics:
         """Statistics without detections that were added before; exact."""
         return self._combine(other, -1)
 
+    @property
+    def _is_zero(self) -> bool:
+        """Whether nothing is held; a difference of as many detections has n = 0 and is not zero."""
+        return self.n == 0 and not (
+            self.cells.keys.size
+            or self.companions.low.any()
+            or self.companions.high.any()
+            or self.nees_histogram.any()
+        )
+
     def _combine(self, other: StageStatistics, sign: int) -> StageStatistics:
         if self.space != other.space:
             raise IncompatibleStatistics(
@@ -142,9 +159,9 @@ class StageStatistics:
                 f"{other.binning.describe()}: the bins differ. "
                 "Start every replica with the same [statistics] section."
             )
-        if other.n == 0:
+        if other._is_zero:
             return self
-        if self.n == 0 and sign > 0:
+        if self._is_zero and sign > 0:
             return other
 
         added, was = other.companions, self.companions
@@ -256,7 +273,7 @@ def _observe_chunk(
     deviation[:, k] = np.exp(log_det / (2 * k_joint))
     nees = np.empty((n, k + 1))
     nees[:, :k] = z * z
-    nees[:, k] = np.square(u[:k_joint]).sum(axis=0)
+    nees[:, k] = add_up(np.square(u[:k_joint]))
     return StageStatistics(
         space=space,
         binning=binning,
@@ -309,7 +326,7 @@ def _whitened(
     order = np.array(space.order)
     k_joint = len(space.joint)
     if is_diagonal(covariance):
-        return z.T[order], 2.0 * np.log(sigma[:, order[:k_joint]]).sum(axis=1)
+        return z.T[order], 2.0 * add_up(np.log(sigma.T[order[:k_joint]]))
     factor = factorise(covariance[:, order[:, None], order])
     return whiten(factor, error[:, order]), log_determinant(factor, k_joint)
 
@@ -348,7 +365,7 @@ def _cells(
         sums[:, 1 + 2 * column], sums[:, 2 + 2 * column] = sum_by_cell(
             quantity.ravel(), cell, keys.size
         )
-    # Which of the T thresholds each NEES stays within: one count by (cell, rank), then a cumulation.
+    # Which of the T thresholds each NEES stays within: counts by (cell, rank), then cumulated.
     rank = np.empty((n, axes), np.int64)
     rank[:, :-1] = np.searchsorted(binning.chi_square(1), nees[:, :-1])
     rank[:, -1] = np.searchsorted(binning.chi_square(k_joint), nees[:, -1])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.detections import PASSED_THROUGH, Reason
 from monitor.calibration.notices import Notice
-from monitor.calibration.space import FloatArray, IntArray, triangle
+from monitor.calibration.space import FloatArray, IntArray, triangle_in_square
 from monitor.edges.records import Kind, build, varint
 from monitor.frames import FrameAnswer, Refusal, TruthAnswer
 from monitor.recalibration.recalibrator import Estimates
@@ -32,24 +33,26 @@ def encode_header_answer(stream: str, refusal: Refusal | None) -> bytes:
 
 def encode_process_response(answer: FrameAnswer | Refusal, message_index: int) -> bytes:
     """ProcessResponse for a frame or for a message that could not be used."""
-    body = encode_frame_result(answer, message_index)
-    return b"\x12" + varint(len(body)) + body  # field 2, length-delimited
+    return _framed(b"\x12", _frame_result(answer, message_index))  # field 2, length-delimited
 
 
 def encode_process_frame_response(answer: FrameAnswer | Refusal) -> bytes:
     """ProcessFrameResponse."""
-    body = encode_frame_result(answer, 0)
-    return b"\x0a" + varint(len(body)) + body  # field 1, length-delimited
+    return _framed(b"\x0a", _frame_result(answer, 0))  # field 1, length-delimited
 
 
-def encode_frame_result(answer: FrameAnswer | Refusal, message_index: int) -> bytes:
-    """FrameResult."""
+def _framed(tag: bytes, parts: tuple[bytes, bytes]) -> bytes:
+    return b"".join((tag, varint(len(parts[0]) + len(parts[1])), *parts))
+
+
+def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[bytes, bytes]:
+    """FrameResult: its own fields, and its detections."""
     result = frame_pb2.FrameResult(message_index=message_index)
     if isinstance(answer, Refusal):
         result.status = frame_pb2.STATUS_REFUSED
-        result.reason = int(answer.reason)  # type: ignore[assignment] -- the values are the wire's
+        result.reason = _wire_reason(answer.reason)
         result.notices.append(_notice(answer.notice()))
-        return result.SerializeToString()
+        return result.SerializeToString(), b""
     received = answer.received
     if received.frame_id is not None:
         result.frame_id = received.frame_id
@@ -59,7 +62,7 @@ def encode_frame_result(answer: FrameAnswer | Refusal, message_index: int) -> by
     result.reason = frame_pb2.REASON_NONE
     result.recalibrator_versions.extend(answer.versions)
     result.notices.extend(_notice(notice) for notice in answer.notices)
-    return result.SerializeToString() + _detection_results(answer)
+    return result.SerializeToString(), _detection_results(answer)
 
 
 def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:
@@ -77,9 +80,14 @@ def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer
     return response.SerializeToString()
 
 
+def _wire_reason(reason: Reason) -> frame_pb2.Reason:
+    """The same number, as the type that the generated code asks for."""
+    return cast("frame_pb2.Reason", int(reason))
+
+
 def _notice(notice: Notice) -> frame_pb2.Notice:
     return frame_pb2.Notice(
-        reason=int(notice.reason),  # type: ignore[arg-type] -- the values are the wire's
+        reason=_wire_reason(notice.reason),
         count=notice.count,
         first_index=notice.first_index,
         field=notice.field,
@@ -145,26 +153,32 @@ def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Valu
     lower = k * (k + 1) // 2
     sent = answer.received.detections.covariance_length[rows]
     form = np.where(made.diagonal, k, np.where(sent == k * k, k * k, lower))
+    if (form == form[0]).all():
+        return [_Values(rows, made.mean, _packed(made.covariance, int(form[0])))]
     found = []
     for wanted in np.unique(form).tolist():
         here = np.flatnonzero(form == wanted)
-        pick: IntArray | slice = slice(None) if here.size == rows.size else here
-        covariance = made.covariance[pick]
-        if wanted == k:
-            step = np.arange(k)
-            packed = covariance[:, step, step]
-        elif wanted == k * k:
-            packed = covariance.reshape(-1, k * k)
-        else:
-            i, j = triangle(k)
-            packed = covariance[:, i, j]
-        found.append(_Values(rows[pick], made.mean[pick], packed))
+        packed = _packed(made.covariance[here], wanted)
+        found.append(_Values(rows[here], made.mean[here], packed))
     return found
+
+
+def _packed(covariance: FloatArray, form: int) -> FloatArray:
+    """(n, form) of (n, K, K): the diagonal, the lower triangle or all of it."""
+    k = covariance.shape[1]
+    if form == k * k:
+        return covariance.reshape(-1, form)
+    if form == k:
+        step = np.arange(k)
+        return covariance[:, step, step]
+    return covariance.reshape(-1, k * k).take(triangle_in_square(k), axis=1)
 
 
 def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
     """Rows as they came, by what they came with."""
     detections = answer.received.detections
+    if answer.received.fast and rows.size == detections.n:
+        return [_Values(rows, detections.mean, detections.covariance)]
     sent = np.stack(
         [detections.mean_length[rows], detections.covariance_length[rows], detections.has_id[rows]]
     )
@@ -206,8 +220,8 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> npt.NDArray[np.ui
     reason = int(answer.reason[row])
     result = frame_pb2.DetectionResult(
         id=sent.id if sent.HasField("id") else None,
-        status=int(_STATUS[reason]),  # type: ignore[arg-type] -- the values are the wire's
-        reason=reason,  # type: ignore[arg-type] -- the values are the wire's
+        status=cast("frame_pb2.Status", int(_STATUS[reason])),
+        reason=_wire_reason(Reason(reason)),
         recalibrator_index=0,
         mean=sent.mean,
         covariance=sent.covariance,

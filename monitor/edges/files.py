@@ -315,4 +315,4 @@ def write_estimates(path: Path, recording: Recording) -> None:
         "class": classes,
         "dimensions": np.array(recording.space.names),
     }
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type] -- the stub has no **kwargs type
+    np.savez_compressed(path, allow_pickle=False, **arrays)

@@ -1,4 +1,4 @@
-"""Readings, recalibrators and events as protobuf messages: the part of the service that is not hot."""
+"""Readings, recalibrators and events as protobuf messages: what is not on the frame path."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ lengths) are compared in all others at once, and the values are views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -67,15 +67,17 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The value at a position, and the position behind it; 0 where the bytes end."""
     result = shift = 0
-    while True:
+    while at < len(data) and shift < 64:
         byte = data[at]
         at += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
             return result, at
         shift += 7
+    return 0, at
 
 
 def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
@@ -88,7 +90,7 @@ def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
     at = prefix
     while at < len(record):
         begin = at
-        tag, at = _read_varint(record, at)
+        tag, at = read_varint(record, at)
         number, wire_type = tag >> 3, tag & 7
         kind = schema.get(number)
         if kind is None or kind.value[1] != wire_type or number in fields:
@@ -96,7 +98,7 @@ def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
         dtype = kind.value[0]
         size, count = np.dtype(dtype).itemsize, 1
         if kind is Kind.DOUBLES:
-            length, at = _read_varint(record, at)
+            length, at = read_varint(record, at)
             if length % size:
                 return None
             count = length // size
@@ -178,22 +180,50 @@ class Records:
         return np.ascontiguousarray(part).view(place.dtype).reshape(self.n, place.count)
 
 
-def uniform_tail(data: bytes, first: bytes, number: int, n: int, schema: Schema) -> Records | None:
-    """The last n records of a message, if they all have the structure of the first.
+@dataclass(slots=True)
+class TailReader:
+    """Finds repeated records at the end of messages; remembers the layout it saw last."""
 
-    data    a serialised message whose last field is `number`, n times
-    first   the first of these, serialised by itself
-    returns None if their layouts differ, or one is not in the schema
-    """
-    head = varint(number << 3 | 2) + varint(len(first))
-    record = head + first
-    start = len(data) - n * len(record)
-    if start < 0 or data[start : start + len(record)] != record:
+    number: int
+    schema: Schema
+    _last: Layout | None = None
+
+    def read(self, data: bytes, start: int, n: int, first: Callable[[], bytes]) -> Records | None:
+        """The last n records of a message, if they all have one structure.
+
+        data   a serialised message whose last field is `number`, n times
+        start  bytes of the fields before them
+        first  gives the first of these, serialised by itself
+        returns None if their layouts differ, or one is not in the schema
+        """
+        if self._last is not None:
+            records = _matching(data, start, n, self._last)
+            if records is not None:
+                return records
+        body = first()
+        head = varint(self.number << 3 | 2) + varint(len(body))
+        layout = walk(head + body, self.schema, len(head))
+        if layout is None:
+            return None
+        records = _matching(data, start, n, layout)
+        if records is not None:
+            self._last = layout
+        return records
+
+    def read_again(self, data: bytes, start: int) -> Records | None:
+        """All records from `start` on, if they have the structure of the last message's."""
+        if self._last is None or len(data) == start:
+            return None
+        n, rest = divmod(len(data) - start, self._last.length)
+        return None if rest else _matching(data, start, n, self._last)
+
+
+def _matching(data: bytes, start: int, n: int, layout: Layout) -> Records | None:
+    # Where the first record begins and every one has the structure, each begins where the one
+    # before it ends: nothing that is written into the values can shift them.
+    if len(data) != start + n * layout.length:
         return None
-    layout = walk(record, schema, len(head))
-    if layout is None:
-        return None
-    rows = np.frombuffer(data, np.uint8, offset=start).reshape(n, len(record))
+    rows = np.frombuffer(data, np.uint8, offset=start).reshape(n, layout.length)
     if not (rows[:, layout.positions] == layout.values).all():
         return None
     return Records(rows, layout)
@@ -212,7 +242,8 @@ def sorted_by_layout(
     groups: list[tuple[npt.NDArray[np.int64], Records | None]] = []
     for length, members in by_length.items():
         positions = np.array(members, np.int64)
-        rows = np.frombuffer(b"".join(records[i] for i in members), np.uint8).reshape(-1, length)
+        rows = np.frombuffer(b"".join(records[i] for i in members), np.uint8)
+        rows = rows.reshape(len(members), length)
         while positions.size:
             layout = walk(rows[0].tobytes(), schema, 0)
             if layout is None:

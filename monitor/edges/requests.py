@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.detections import IdArray
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, triangle
+from monitor.counters import TruthAccount
 from monitor.edges.records import (
     Kind,
     Records,
     Schema,
+    TailReader,
     build,
     sorted_by_layout,
-    uniform_tail,
     varint,
 )
 from monitor.frames import Header
@@ -32,6 +34,8 @@ _RESULT: Schema = {
     7: Kind.DOUBLES,
     8: Kind.DOUBLES,
 }
+
+_RESULT_TAIL = TailReader(_DETECTIONS, _RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,9 @@ def encode_header(header: Header) -> bytes:
         header=frame_pb2.StreamHeader(
             stream=header.stream,
             dimensions=[
-                frame_pb2.Dimension(name=d.name, unit=d.unit, kind=d.kind.value)
+                frame_pb2.Dimension(
+                    name=d.name, unit=d.unit, kind=cast("frame_pb2.DimensionKind", int(d.kind))
+                )
                 for d in header.space.dimensions
             ],
             class_names=header.classes,
@@ -146,6 +152,14 @@ def decode_answer(data: bytes, k: int) -> Answered:
     return Answered(status, reason, mean, covariance, shadow, tuple(result.recalibrator_versions))
 
 
+def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
+    """What became of the labels of a message, and what was wrong with any, in words."""
+    response = perception_monitor_pb2.ReportGroundTruthResponse.FromString(data)
+    counts = {name: getattr(response.account, name) for name in TruthAccount.__dataclass_fields__}
+    words = "; ".join(f"{notice.field}: {notice.message}" for notice in response.notices)
+    return TruthAccount(**counts), words
+
+
 def refused(data: bytes) -> str | None:
     """Why a ProcessResponse says no to a whole message, in words; None if it does not."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
@@ -162,8 +176,15 @@ def _groups(
 ) -> list[tuple[IntArray | BoolArray | slice, Records]]:
     if n == 0:
         return []
-    first = result.detections[0].SerializeToString()
-    records = uniform_tail(result.SerializeToString(), first, _DETECTIONS, n, _RESULT)
+    fields = frame_pb2.FrameResult()
+    fields.CopyFrom(result)
+    fields.ClearField("detections")
+    records = _RESULT_TAIL.read(
+        result.SerializeToString(),
+        fields.ByteSize(),
+        n,
+        lambda: result.detections[0].SerializeToString(),
+    )
     if records is not None:
         return [(slice(None), records)]
     single = [detection.SerializeToString() for detection in result.detections]

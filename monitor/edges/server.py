@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 MONITOR = "monitor.v1.PerceptionMonitor"
 ADMIN = "monitor.v1.RecalibratorAdmin"
 
-# What a refusal or an error of the core is called over gRPC, where there is no stream to keep alive.
+# What a refusal or an error of the core is called over gRPC where no stream is to be kept alive.
 STATUS_OF_REASON = {
     Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.INVALID_HEADER: grpc.StatusCode.INVALID_ARGUMENT,
@@ -60,7 +60,15 @@ STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
     InvalidRecalibrator: grpc.StatusCode.INVALID_ARGUMENT,
 }
 
-Context = grpc.aio.ServicerContext
+
+class Context(Protocol):
+    """What the handlers use of a call."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, message: bytes) -> None: ...
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -118,10 +126,10 @@ class Service:
         began = time.perf_counter()
         message = decode_process_frame_request(data, self.limits)
         if isinstance(message, Refusal):
-            return await self._abort(context, message)
+            await self._abort(context, message)
         stream = self._stream_of(message)
         if isinstance(stream, Refusal):
-            return await self._abort(context, stream)
+            await self._abort(context, stream)
         result = encode_process_frame_response(self.pipeline.process(stream, message.frame))
         self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
         self._fold_if_due()
@@ -133,11 +141,10 @@ class Service:
         known = self.pipeline.streams.get(message.stream)
         return known or _no_header(f"stream '{message.stream[:64]}'")
 
-    async def _abort(self, context: Context, refusal: Refusal) -> bytes:
+    async def _abort(self, context: Context, refusal: Refusal) -> NoReturn:
         self.pipeline.counters.refuse_frame(refusal.reason)
         text = f"{refusal.field}: {refusal.message}"
         await context.abort(STATUS_OF_REASON[refusal.reason], text)
-        raise AssertionError("abort raises")
 
     async def report_ground_truth(self, _: object, context: Context) -> None:
         """PerceptionMonitor.ReportGroundTruth."""
@@ -320,7 +327,6 @@ def _guarded(handler: Unary) -> Unary:
             await context.abort(
                 grpc.StatusCode.INTERNAL, "internal error: see the log of the sidecar."
             )
-        raise AssertionError("abort raises")
 
     return guarded
 

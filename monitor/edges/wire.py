@@ -23,8 +23,9 @@ from monitor.edges.records import (
     Kind,
     Records,
     Schema,
+    TailReader,
+    read_varint,
     sorted_by_layout,
-    uniform_tail,
 )
 from monitor.frames import (
     Header,
@@ -44,8 +45,14 @@ _DETECTION: Schema = {
     6: Kind.DOUBLES,
 }
 _TRUTH: Schema = {1: Kind.FIXED64, 2: Kind.DOUBLES, 3: Kind.FLAG}
+# They remember the last layout only to save a walk; what they read does not depend on it.
+_DETECTION_TAIL = TailReader(_DETECTIONS, _DETECTION)
+_TRUTH_TAIL = TailReader(_DETECTIONS, _TRUTH)
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
 _WIDEST = {4: 32, 5: 32 * 32, 6: 32, 2: 32}
+
+
+_KINDS = {kind.value: kind for kind in DimensionKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,9 @@ class UnaryFrame:
 
 def decode_process_request(data: bytes, limits: WireLimits) -> Header | ReceivedFrame | Refusal:
     """A message of the Process stream."""
+    frame = _direct_frame(data, limits)
+    if frame is not None:
+        return frame
     request = perception_monitor_pb2.ProcessRequest()
     refusal = _parse(request, data, limits)
     if refusal is not None:
@@ -80,6 +90,30 @@ def decode_process_request(data: bytes, limits: WireLimits) -> Header | Received
             return Refusal(
                 Reason.MALFORMED, "message", "neither header nor frame is set: set one of them."
             )
+
+
+def _direct_frame(data: bytes, limits: WireLimits) -> ReceivedFrame | None:
+    """A frame that is written just as protobuf would write it again, read where it lies.
+
+    None for everything else: the first frame, other layouts, headers, malformed messages.
+    """
+    if data[:1] != b"\x12" or len(data) > limits.max_message_bytes:  # field 2: frame
+        return None
+    length, at = read_varint(data, 1)
+    if at + length != len(data):
+        return None
+    frame_id = stamp_ns = None
+    if data[at : at + 1] == b"\x09" and length >= 9:  # field 1: frame_id
+        frame_id = int.from_bytes(data[at + 1 : at + 9], "little")
+        at += 9
+    if data[at : at + 1] == b"\x11" and len(data) >= at + 9:  # field 2: stamp_ns
+        stamp_ns = int.from_bytes(data[at + 1 : at + 9], "little", signed=True)
+        at += 9
+    records = _DETECTION_TAIL.read_again(data, at)
+    if records is None or records.n > limits.max_detections:
+        return None
+    columns = _Columns(records.n, ((slice(None), records),))
+    return _received(frame_id, stamp_ns, columns, [])
 
 
 def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
@@ -105,8 +139,10 @@ def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Ref
     refusal = _too_many(truth, limits)
     if refusal is not None:
         return refusal
-    n = len(truth.detections)
-    columns, _, _ = _columns(truth, _TRUTH, n)
+    fields = truth_pb2.FrameTruth(stream=truth.stream, complete=truth.complete)
+    if truth.HasField("frame_id"):
+        fields.frame_id = truth.frame_id
+    columns, _ = _columns(truth, fields.ByteSize(), _TRUTH_TAIL)
     values, lengths = columns.doubles(2)
     return ReceivedTruth(
         stream=truth.stream,
@@ -156,9 +192,7 @@ def _header(header: frame_pb2.StreamHeader) -> Header:
                 Dimension(
                     dimension.name,
                     dimension.unit,
-                    DimensionKind(dimension.kind)
-                    if dimension.kind in DimensionKind
-                    else DimensionKind.LENGTH,
+                    _KINDS.get(dimension.kind, DimensionKind.LENGTH),
                 )
                 for dimension in header.dimensions
             )
@@ -169,18 +203,37 @@ def _header(header: frame_pb2.StreamHeader) -> Header:
 
 
 def _frame(frame: frame_pb2.Frame) -> ReceivedFrame:
-    n = len(frame.detections)
-    columns, fast, records = _columns(frame, _DETECTION, n)
+    has_id, has_stamp = frame.HasField("frame_id"), frame.HasField("stamp_ns")
+    columns, records = _columns(frame, 9 * (has_id + has_stamp), _DETECTION_TAIL)
+    return _received(
+        frame.frame_id if has_id else None,
+        frame.stamp_ns if has_stamp else None,
+        columns,
+        records,
+    )
+
+
+def _received(
+    frame_id: int | None, stamp_ns: int | None, columns: _Columns, single: list[bytes]
+) -> ReceivedFrame:
+    """single: the bytes of each detection, where they had to be taken apart."""
     class_index = columns.scalar(2, np.uint32).astype(np.int64)
     mean, mean_length = columns.doubles(4)
     covariance, covariance_length = columns.doubles(5)
     truth, truth_length = columns.doubles(6)
-    overlong = np.flatnonzero(
-        (mean_length > mean.shape[1]) | (covariance_length > covariance.shape[1])
+    overlong = (
+        {}
+        if not single
+        else {
+            int(row): single[row]
+            for row in np.flatnonzero(
+                (mean_length > mean.shape[1]) | (covariance_length > covariance.shape[1])
+            )
+        }
     )
     return ReceivedFrame(
-        frame_id=frame.frame_id if frame.HasField("frame_id") else None,
-        stamp_ns=frame.stamp_ns if frame.HasField("stamp_ns") else None,
+        frame_id=frame_id,
+        stamp_ns=stamp_ns,
         detections=ReceivedDetections(
             id=columns.scalar(1, np.uint64),
             has_id=columns.present(1),
@@ -192,8 +245,8 @@ def _frame(frame: frame_pb2.Frame) -> ReceivedFrame:
             truth=truth,
             truth_length=truth_length,
         ),
-        fast=fast,
-        overlong={int(row): records[row] for row in overlong},
+        fast=not single,
+        overlong=overlong,
     )
 
 
@@ -210,6 +263,10 @@ class _Columns:
 
     def scalar(self, number: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
         """(n,), zero where absent."""
+        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
+            column = self.groups[0][1].column(number)
+            if column is not None:
+                return column[:, 0].astype(dtype, copy=False)
         out = np.zeros(self.n, dtype)
         for positions, records in self.groups:
             column = records.column(number)
@@ -219,6 +276,8 @@ class _Columns:
 
     def present(self, number: int) -> npt.NDArray[np.bool_]:
         """(n,) whether the field was sent."""
+        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
+            return np.full(self.n, number in self.groups[0][1].layout.fields)
         out = np.zeros(self.n, bool)
         for positions, records in self.groups:
             out[positions] = number in records.layout.fields
@@ -228,7 +287,7 @@ class _Columns:
         """(n, width) padded with NaN, and how many values were sent, (n,)."""
         lengths = np.zeros(self.n, np.int64)
         columns = [(positions, records.column(number)) for positions, records in self.groups]
-        if len(columns) == 1:
+        if len(columns) == 1 and isinstance(columns[0][0], slice):
             column = columns[0][1]
             if column is None:
                 return np.zeros((self.n, 0)), lengths
@@ -244,17 +303,23 @@ class _Columns:
         return values, lengths
 
 
-def _columns(message: Message, schema: Schema, n: int) -> tuple[_Columns, bool, list[bytes]]:
-    """The repeated records of a message; whether in one piece; else each one's bytes."""
+def _columns(
+    message: frame_pb2.Frame | truth_pb2.FrameTruth, head: int, reader: TailReader
+) -> tuple[_Columns, list[bytes]]:
+    """The detections of a message; and each one's bytes, if they are not in one piece.
+
+    head  bytes of the message's other fields
+    """
+    detections = message.detections
+    n = len(detections)
     if n == 0:
-        return _Columns(0, ()), True, []
-    detections = message.detections  # type: ignore[attr-defined] -- Frame and FrameTruth have it
-    first = detections[0].SerializeToString()
-    records = uniform_tail(message.SerializeToString(), first, _DETECTIONS, n, schema)
+        return _Columns(0, ()), []
+    data = message.SerializeToString()
+    records = reader.read(data, head, n, lambda: detections[0].SerializeToString())
     if records is not None:
-        return _Columns(n, ((slice(None), records),)), True, []
+        return _Columns(n, ((slice(None), records),)), []
     # Fields of a newer client end up behind the known ones and break the pattern.
     message.DiscardUnknownFields()
     single = [detection.SerializeToString() for detection in detections]
-    groups = sorted_by_layout(single, schema)
-    return _Columns(n, tuple((p, r) for p, r in groups if r is not None)), False, single
+    groups = sorted_by_layout(single, reader.schema)
+    return _Columns(n, tuple((p, r) for p, r in groups if r is not None)), single

@@ -19,15 +19,12 @@ from monitor.recalibration.document import (
     Matrix,
     as_array,
     as_matrix,
+    choice,
+    permutation,
     positive_definite_matrix,
     positive_numbers,
 )
-from monitor.recalibration.recalibrator import (
-    Document,
-    Estimates,
-    InvalidRecalibrator,
-    UnfitData,
-)
+from monitor.recalibration.recalibrator import Document, Estimates, UnfitData
 from monitor.recalibration.scale import Objective, fit_scale
 
 
@@ -79,14 +76,16 @@ class CovarianceScaling:
         step = np.arange(self.k)
         deviation = np.sqrt(covariance[:, step, step])
         shape = as_array(self.correlation) * (s[:, None] * s)
-        result: FloatArray = deviation[:, :, None] * shape * deviation[:, None, :]
+        # The outer product first: it is symmetric to the last bit, and stays so.
+        result: FloatArray = (deviation[:, :, None] * deviation[:, None, :]) * shape
         return result
 
     def _recalibrated(self, covariance: FloatArray) -> FloatArray:
         # S Σ S, not s²Σ: every dimension has its own scale, correlations stay.
         if self.full_input is FullInput.SCALE:
             s = np.array(self.scale)
-            return covariance * (s[:, None] * s)
+            scaled: FloatArray = covariance * (s[:, None] * s)
+            return scaled
         order = np.array(self.order)
         factor = np.linalg.cholesky(covariance[:, order[:, None], order])
         whitened = factor @ as_array(self.whitened) @ factor.transpose(0, 2, 1)
@@ -109,18 +108,13 @@ class CovarianceScaling:
     def from_parameters(cls, parameters: Document) -> CovarianceScaling:
         """The inverse of parameters; raises InvalidRecalibrator."""
         scale = positive_numbers(parameters, "scale")
-        order = tuple(parameters.get("order", range(len(scale))))
-        if sorted(order) != list(range(len(scale))):
-            raise InvalidRecalibrator(
-                f"'order' is {list(order)}: it must hold 0 to {len(scale) - 1}, each once."
-            )
         return cls(
             scale,
             positive_definite_matrix(parameters, "correlation", len(scale)),
             positive_definite_matrix(parameters, "whitened", len(scale)),
-            order,
-            FullInput(parameters.get("full_input", FullInput.SCALE)),
-            Objective(parameters.get("objective", Objective.MEAN)),
+            permutation(parameters, "order", len(scale)),
+            choice(parameters, "full_input", FullInput.SCALE),
+            choice(parameters, "objective", Objective.MEAN),
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from monitor.calibration.space import FloatArray
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
 
 Matrix = tuple[tuple[float, ...], ...]
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def as_matrix(array: FloatArray) -> Matrix:
@@ -55,5 +58,31 @@ def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
     return as_matrix(array)
 
 
+def permutation(parameters: Document, name: str, k: int) -> tuple[int, ...]:
+    """A list of 0 to k − 1 in any order; ascending where absent. Raises InvalidRecalibrator."""
+    values = parameters.get(name, list(range(k)))
+    if (
+        not isinstance(values, list)
+        or any(not isinstance(value, int) or isinstance(value, bool) for value in values)
+        or sorted(values) != list(range(k))
+    ):
+        raise InvalidRecalibrator(f"'{name}' is {values!r}: it must hold 0 to {k - 1}, each once.")
+    return tuple(values)
+
+
+def choice(parameters: Document, name: str, default: Choice) -> Choice:
+    """A member of the default's enumeration. Raises InvalidRecalibrator."""
+    value = parameters.get(name, default)
+    members = list(type(default))
+    if value not in members:
+        raise InvalidRecalibrator(f"'{name}' is {value!r}: it must be one of {', '.join(members)}.")
+    return type(default)(value)
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False

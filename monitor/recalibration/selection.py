@@ -50,10 +50,8 @@ class Selection:
 
     @property
     def method(self) -> str:
-        """Of the slices, or of the fallback if there are none."""
-        for recalibrator in self.by_slice.values():
-            return recalibrator.method
-        return self.fallback.method
+        """Of the first slice by name, or of the fallback if there are none."""
+        return self.of(min(self.by_slice, default="")).method
 
     @cached_property
     def version(self) -> str:
@@ -120,7 +118,7 @@ def from_json(text: str | bytes) -> Selection:
     """The inverse of to_json. Raises InvalidRecalibrator for anything else."""
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRecalibrator(f"not a JSON document: {error}.") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
@@ -158,8 +156,8 @@ def _one(recalibrator: Recalibrator) -> Document:
 
 
 def _recalibrator(content: object, where: str, k: int) -> Recalibrator:
-    if not isinstance(content, dict) or content.get("method") not in METHODS:
-        found = content.get("method") if isinstance(content, dict) else content
+    found = content.get("method") if isinstance(content, dict) else content
+    if not isinstance(content, dict) or not isinstance(found, str) or found not in METHODS:
         raise InvalidRecalibrator(
             f"'{where}.method' is {found!r}: it must be one of {', '.join(METHODS)}."
         )
@@ -167,7 +165,7 @@ def _recalibrator(content: object, where: str, k: int) -> Recalibrator:
     if not isinstance(parameters, dict):
         raise InvalidRecalibrator(f"'{where}.parameters' must be an object.")
     try:
-        recalibrator = METHODS[content["method"]](parameters)
+        recalibrator = METHODS[found](parameters)
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"in '{where}': {error}") from None
     except (TypeError, ValueError) as error:

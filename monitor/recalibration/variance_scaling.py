@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from monitor.calibration.statistics import StageStatistics
-from monitor.recalibration.document import positive_numbers
+from monitor.recalibration.document import choice, positive_numbers
 from monitor.recalibration.recalibrator import Document, Estimates
 from monitor.recalibration.scale import Objective, fit_scale
 
@@ -46,7 +46,7 @@ class VarianceScaling:
         """The inverse of parameters; raises InvalidRecalibrator."""
         return cls(
             positive_numbers(parameters, "scale"),
-            Objective(parameters.get("objective", Objective.MEAN)),
+            choice(parameters, "objective", Objective.MEAN),
         )
 
 

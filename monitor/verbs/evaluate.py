@@ -46,7 +46,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the measures were printed. Raises RecordingError, EvaluationError, InvalidRecalibrator."""
+    """0 when the measures were printed.
+
+    Raises RecordingError, EvaluationError, InvalidRecalibrator.
+    """
     if options.range is not None and options.binning != "equal-width":
         raise ValueError("--range is for --binning equal-width; leave it out.")
     recording = read_selected(options.file, options)

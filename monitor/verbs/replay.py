@@ -1,11 +1,246 @@
-"""calibration-monitor demo: placeholder."""
+"""calibration-monitor replay: streams recorded detections through a real sidecar."""
 
-EXAMPLE = ""
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from monitor.calibration.slices import SliceBy
+from monitor.config import Mode
+from monitor.counters import TruthAccount
+from monitor.edges.client import Client, Conversation
+from monitor.edges.report import as_json, table
+from monitor.edges.requests import decode_truth_answer, encode_frame, encode_truth, refused
+from monitor.recalibration.selection import IDENTITY
+from monitor.verbs.models import read_model
+from monitor.verbs.playback import PlayedFrame, Sequence, sequences
+from monitor.verbs.recorded import add_selection, read_selected
+from monitor.verbs.sidecar_process import running_sidecar
+
+EXAMPLE = """examples:
+  calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
+  calibration-monitor replay drive.csv.gz --recalibrator car.json --ground-truth-delay 30s --json
+  calibration-monitor replay drive.csv.gz --speed 1 --fault variance=0.2@t=10s
+  calibration-monitor replay drive.csv.gz --address 127.0.0.1:50051
+
+Each sequence is a stream; every frame number from 0 to its last is sent, empty ones too.
+--json prints frames, detections, matched, tau, and for each of slices and for total, by stage:
+n, nees_over_k, nees_median_ratio; by dimension ence, uce, qce; and the bins they come from, whose
+variance, squared_error and nees are sums over the bin's n detections and whose within counts, for
+each tau, those with nees inside the chi-square quantile."""
+
+# Frames on their way at a time.
+WINDOW = 16
+# Sequences played at a time.
+SIDE_BY_SIDE = 8
 
 
-def add_options(parser):
-    pass
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
+    add_selection(parser)
+    parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
+    parser.add_argument(
+        "--ground-truth-delay",
+        metavar="S",
+        type=_seconds,
+        default=0.0,
+        help="event time by which labels come late, such as 30s (default 0s)",
+    )
+    parser.add_argument(
+        "--speed",
+        metavar="max|N",
+        type=_speed,
+        default=math.inf,
+        help="max, or N times the recorded pace (default max)",
+    )
+    parser.add_argument("--recalibrator", metavar="FILE|none", help="promote this one first")
+    parser.add_argument(
+        "--mode", choices=tuple(Mode), type=Mode, default=Mode.APPLY, help="of the started sidecar"
+    )
+    parser.add_argument(
+        "--slice-by",
+        metavar="class,stream",
+        type=_slice_by,
+        default=(SliceBy.CLASS,),
+        help="slices of the started sidecar (default class)",
+    )
+    parser.add_argument("--bins", metavar="N", type=int, default=20)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(options):
-    return 1
+@dataclass(slots=True)
+class Tally:
+    """What was sent and what came back."""
+
+    frames: int = 0
+    detections: int = 0
+    labels: int = 0
+    account: TruthAccount = field(default_factory=TruthAccount)
+    complaint: str = ""
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when every frame was answered and every label accounted for."""
+    played: list[Sequence] = []
+    for path in options.files:
+        prefix = "" if len(options.files) == 1 else f"file{len(played)}."
+        played += sequences(read_selected(path, options), prefix)
+    document = None
+    if options.recalibrator == "none":
+        document = IDENTITY.to_json()
+    elif options.recalibrator:
+        document = read_model(options.recalibrator).to_json()
+    with contextlib.ExitStack() as stack:
+        address = options.address
+        if address is None:
+            config = _config(options, len(played))
+            address = stack.enter_context(running_sidecar(config)).grpc
+        report = asyncio.run(_replay(address, played, document, options))
+    print(report)
+    return 0
+
+
+def _config(options: argparse.Namespace, streams: int) -> str:
+    slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
+    return (
+        f'[recalibration]\nmode = "{options.mode}"\n'
+        f"[statistics]\nslice_by = [{slice_by}]\n"
+        f"[server]\nmax_streams = {max(64, streams)}\n"
+    )
+
+
+async def _replay(
+    address: str, played: list[Sequence], document: str | None, options: argparse.Namespace
+) -> str:
+    tally = Tally()
+    async with Client(address) as client:
+        if document is not None:
+            await client.promote(document, "replay")
+        progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
+        gate = asyncio.Semaphore(SIDE_BY_SIDE)
+        async with asyncio.TaskGroup() as tasks:
+            for sequence in played:
+                tasks.create_task(_play(client, sequence, options, tally, gate))
+        progress.cancel()
+        calibration = await client.calibration(include_bins=True, bins=options.bins)
+    if tally.account.matched != tally.labels:
+        print(
+            f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels "
+            f"matched: {tally.account}. {tally.complaint}",
+            file=sys.stderr,
+        )
+    if options.json:
+        counts = {
+            "frames": tally.frames,
+            "detections": tally.detections,
+            "matched": tally.account.matched,
+        }
+        return json.dumps({**counts, **as_json(calibration)})
+    head = (
+        f"{tally.frames} frames, {tally.detections} detections, "
+        f"{tally.account.matched} with ground truth; recalibrator "
+        f"{calibration.recalibrator_version}"
+    )
+    return f"{head}\n{table(calibration)}"
+
+
+async def _show_progress(tally: Tally, frames: int) -> None:
+    """A line on a terminal, nothing in a pipe."""
+    while sys.stderr.isatty():
+        print(f"\r{tally.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
+        await asyncio.sleep(0.2)
+
+
+async def _play(
+    client: Client,
+    sequence: Sequence,
+    options: argparse.Namespace,
+    tally: Tally,
+    gate: asyncio.Semaphore,
+) -> None:
+    """One sequence over a stream of frames and a stream of labels."""
+    async with gate:
+        frames = await client.open(sequence.header)
+        labels = client.truth()
+        stream = sequence.header.stream
+        waiting: deque[PlayedFrame] = deque()
+        on_the_way = 0
+        began = time.monotonic()
+        for played in sequence.play():
+            if math.isfinite(options.speed):
+                due = began + (played.time_s - sequence.times[0]) / options.speed
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await frames.send(encode_frame(played.frame))
+            on_the_way += 1
+            if on_the_way == WINDOW:
+                await _receive(frames, tally)
+                on_the_way -= 1
+            tally.detections += played.frame.id.size
+            waiting.append(played)
+            # A label refers to a frame that was answered.
+            while (
+                len(waiting) > on_the_way
+                and waiting[0].time_s <= played.time_s - options.ground_truth_delay
+            ):
+                await _label(labels, stream, waiting.popleft(), tally)
+        for _ in range(on_the_way):
+            await _receive(frames, tally)
+        for played in waiting:
+            await _label(labels, stream, played, tally)
+        await frames.close()
+        await labels.close()
+
+
+async def _receive(frames: Conversation, tally: Tally) -> None:
+    complaint = refused(await frames.receive())
+    if complaint is not None:
+        raise ValueError(f"frame {tally.frames}: {complaint}")
+    tally.frames += 1
+
+
+async def _label(labels: Conversation, stream: str, played: PlayedFrame, tally: Tally) -> None:
+    if played.labelled.size == 0:
+        return
+    ids = played.frame.id[played.labelled]
+    await labels.send(encode_truth(stream, played.frame.frame_id, ids, played.truth))
+    account, complaint = decode_truth_answer(await labels.receive())
+    tally.labels += int(ids.size)
+    tally.account.add(account)
+    tally.complaint = tally.complaint or complaint
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}': expected seconds, such as 30s")
+    return value
+
+
+def _speed(text: str) -> float:
+    try:
+        value = math.inf if text == "max" else float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"'{text}': expected max, or a positive factor such as 1")
+    return value
+
+
+def _slice_by(text: str) -> tuple[SliceBy, ...]:
+    try:
+        return tuple(SliceBy(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected class, stream or class,stream"
+        ) from None

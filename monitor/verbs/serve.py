@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import functools
 import json
 import logging
+import os
+import signal
+import stat
 import sys
 from typing import Any
 
@@ -12,6 +17,8 @@ from monitor.config import Config, load
 from monitor.sidecar import Sidecar, build_pipeline, serve
 
 log = logging.getLogger(__name__)
+
+_STDIN = 0
 
 EXAMPLE = """examples:
   calibration-monitor serve
@@ -30,6 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
+    parser.add_argument(
+        "--exit-with-parent",
+        action="store_true",
+        help="stop when standard input, a pipe, closes: as it does when the program that "
+        "started this one is gone, however it ended",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,7 +57,12 @@ def run(options: argparse.Namespace) -> int:
         pipeline = build_pipeline(config)
         print(f"configuration is valid; recalibrator {pipeline.selection.version}")
         return 0
-    sidecar = serve(config, _listening)
+    if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
+        raise ValueError(
+            "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
+            "or leave the option out."
+        )
+    sidecar = serve(config, functools.partial(_listening, options.exit_with_parent))
     counters = sidecar.pipeline.counters
     log.info(
         "stopped: %d frames, %d detections, %d with ground truth",
@@ -63,8 +81,11 @@ def _overridden(config: Config, options: argparse.Namespace) -> Config:
     return config.model_copy(update={"server": config.server.model_copy(update=changes)})
 
 
-def _listening(sidecar: Sidecar) -> None:
+def _listening(exit_with_parent: bool, sidecar: Sidecar) -> None:
     """One line for people and programs that wait for the ports."""
+    if exit_with_parent:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(_STDIN, _stop_at_end_of_input, loop)
     settings = sidecar.config.server
     line = {
         "grpc": f"{settings.grpc_address.rpartition(':')[0]}:{sidecar.server.port}",
@@ -74,3 +95,10 @@ def _listening(sidecar: Sidecar) -> None:
     for key, address in line.items():
         if not address.startswith(("127.", "localhost", "[::1]")):
             log.warning("%s at %s can be reached from other machines, unencrypted", key, address)
+
+
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop) -> None:
+    if not os.read(_STDIN, 4096):
+        loop.remove_reader(_STDIN)
+        log.info("standard input closed: stopping")
+        signal.raise_signal(signal.SIGTERM)

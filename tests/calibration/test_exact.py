@@ -27,6 +27,7 @@ DIMENSION_KEYS = {
     "pinball_by_tau",
     "picp_by_tau",
     "std_scaling",
+    "bias",
 }
 JOINT_KEYS = {
     "k",

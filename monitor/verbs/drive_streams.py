@@ -1,0 +1,228 @@
+"""Sends the demo's drive through a sidecar at the pace of its stamps: one stream a sensor, one
+of truth, everything in between bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.edges.client import Client, Conversation
+from monitor.edges.requests import (
+    OutgoingFrame,
+    decode_answer,
+    encode_frame,
+    encode_truth,
+    refused,
+)
+from monitor.frames import Header
+from monitor.simulation.drive import (
+    CLASSES,
+    SPACE,
+    SimulatedFrame,
+    simulate,
+    with_variance_factor,
+)
+from monitor.verbs.drive_record import AnsweredFrame, Record
+
+_WAITING_TO_BE_SENT = 8  # frames of a sensor
+_IN_FLIGHT = 32  # frames of a sensor, or messages of truth
+_WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
+
+
+class BadAnswer(ValueError):
+    """The sidecar did not answer a frame with its detections."""
+
+
+async def drive(client: Client, record: Record, announce: Callable[[str], None]) -> None:
+    """Fill the record with the whole drive; announce is told of every event.
+
+    Raises SidecarUnavailable, SidecarRefused, BadAnswer, UnfitData.
+    """
+    headers = [Header(name, SPACE, CLASSES, "vehicle") for name in record.sensors]
+    opened = await asyncio.gather(*(client.open(header) for header in headers))
+    streams = _Streams(
+        client,
+        record,
+        announce,
+        {name: _Lane(stream) for name, stream in zip(record.sensors, opened, strict=True)},
+        client.truth(),
+    )
+    try:
+        await streams.run()
+    except ExceptionGroup as group:
+        raise _first(group) from None
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One sensor's stream; None in a queue ends it."""
+
+    stream: Conversation
+    to_send: asyncio.Queue[SimulatedFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
+    )
+    in_flight: asyncio.Queue[tuple[SimulatedFrame, float] | None] = field(
+        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
+    )
+
+
+@dataclass(slots=True)
+class _Streams:
+    client: Client
+    record: Record
+    announce: Callable[[str], None]
+    lanes: dict[str, _Lane]
+    truth: Conversation
+    began: float = 0.0
+    fault_told: bool = False
+    untold: asyncio.Queue[AnsweredFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(_WAITING_FOR_TRUTH)
+    )
+    told: asyncio.Queue[AnsweredFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
+    )
+
+    async def run(self) -> None:
+        self.began = time.monotonic()
+        async with asyncio.TaskGroup() as truth:
+            truth.create_task(self._send_truth())
+            truth.create_task(self._receive_truth())
+            async with asyncio.TaskGroup() as frames:
+                frames.create_task(self._pace_frames())
+                for lane in self.lanes.values():
+                    frames.create_task(self._send_frames(lane))
+                    frames.create_task(self._receive_answers(lane))
+            self.record.frames_wall_s = time.monotonic() - self.began
+            await self.untold.put(None)
+
+    def _late_s(self, event_s: float) -> float:
+        """Wall time since this event time was due; negative before."""
+        return time.monotonic() - self.began - event_s / self.record.plan.speed
+
+    async def _until(self, event_s: float) -> None:
+        await asyncio.sleep(max(0.0, -self._late_s(event_s)))
+        self.record.elapsed_s = max(self.record.elapsed_s, event_s)
+
+    def _tell(self, text: str) -> None:
+        self.record.events.append((self.record.elapsed_s, text))
+        self.announce(f"{self.record.elapsed_s:6.1f} s  {text}")
+
+    # ---- frames
+
+    async def _pace_frames(self) -> None:
+        plan = self.record.plan
+        self._tell(f"healthy: {len(self.lanes)} sensors, {plan.settings.rate_hz:g} Hz each")
+        for frame in simulate(plan.settings, plan.seed, plan.duration_s):
+            await self._until(plan.event_s(frame.stamp_ns))
+            await self.lanes[frame.sensor].to_send.put(self._as_reported(frame))
+        for lane in self.lanes.values():
+            await lane.to_send.put(None)
+
+    def _as_reported(self, frame: SimulatedFrame) -> SimulatedFrame:
+        """The frame with the fault in it, once it is there."""
+        plan = self.record.plan
+        if plan.event_s(frame.stamp_ns) < plan.fault_s:
+            return frame
+        if not self.fault_told:
+            self.fault_told = True
+            self._tell(
+                f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}, "
+                "errors as before"
+            )
+        if frame.sensor != plan.faulty:
+            return frame
+        return with_variance_factor(frame, plan.variance_factor)
+
+    async def _send_frames(self, lane: _Lane) -> None:
+        record = self.record
+        while (frame := await lane.to_send.get()) is not None:
+            data = encode_frame(
+                OutgoingFrame(
+                    frame_id=frame.frame_id,
+                    stamp_ns=frame.stamp_ns,
+                    id=frame.ids,
+                    class_index=frame.classes,
+                    mean=frame.mean,
+                    covariance=frame.covariance,
+                    score=frame.score,
+                )
+            )
+            late = self._late_s(record.plan.event_s(frame.stamp_ns))
+            record.behind_s = max(record.behind_s, late)
+            await lane.in_flight.put((frame, time.perf_counter()))
+            await lane.stream.send(data)
+        await lane.in_flight.put(None)
+        await lane.stream.close()
+
+    async def _receive_answers(self, lane: _Lane) -> None:
+        record = self.record
+        while (item := await lane.in_flight.get()) is not None:
+            frame, sent = item
+            data = await lane.stream.receive()
+            record.latency_s.append(time.perf_counter() - sent)
+            await self.untold.put(self._answered(frame, data))
+        async for _ in lane.stream.answers():
+            raise BadAnswer("the sidecar answered more often than it was asked")
+
+    def _answered(self, frame: SimulatedFrame, data: bytes) -> AnsweredFrame:
+        answer = decode_answer(data, SPACE.k)
+        n = frame.ids.size
+        if answer.mean.shape[0] != n or not np.isfinite(answer.covariance).all():
+            raise BadAnswer(
+                f"frame {frame.frame_id} of {frame.sensor}, {n} detections, came back with "
+                f"{answer.mean.shape[0]}: {refused(data) or 'some without a covariance'}"
+            )
+        sensor = self.record.sensors[frame.sensor]
+        sensor.frames += 1
+        sensor.detections += n
+        phase = self.record.phase_of(frame, answer.versions)
+        return AnsweredFrame(frame, phase, answer.mean, answer.covariance)
+
+    # ---- truth
+
+    async def _send_truth(self) -> None:
+        plan = self.record.plan
+        while (answered := await self.untold.get()) is not None:
+            frame = answered.frame
+            await self._until(plan.event_s(frame.stamp_ns) + plan.truth_delay_s)
+            true = frame.track >= 0
+            await self.told.put(answered)
+            await self.truth.send(
+                encode_truth(
+                    frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
+                )
+            )
+        await self.told.put(None)
+        await self.truth.close()
+
+    async def _receive_truth(self) -> None:
+        plan, record = self.record.plan, self.record
+        while (answered := await self.told.get()) is not None:
+            await self.truth.receive()
+            sensor = record.sensors[answered.frame.sensor]
+            sensor.add_truth(answered)
+            # The frame whose truth is due at that time: what is fitted does not hang on timing.
+            due = plan.event_s(answered.frame.stamp_ns) + plan.truth_delay_s
+            if record.version is None and sensor.name == plan.faulty and due >= plan.fit_s:
+                await self._promote()
+        async for _ in self.truth.answers():
+            raise BadAnswer("the sidecar answered more labels than it was sent")
+
+    async def _promote(self) -> None:
+        selection = self.record.fit()
+        self.record.version = selection.version
+        await self.client.promote(selection.to_json(), actor="demo")
+        rows = selection.fitted_on["rows"]
+        self._tell(f"promoted {selection.version}, fitted on {rows} pairs")

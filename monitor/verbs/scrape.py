@@ -1,0 +1,58 @@
+"""Reads a sidecar's /metrics once: a bare HTTP/1.0 request, past any proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from monitor.verbs.sidecar_process import SidecarFailed
+
+_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Samples by name and labels, as they stand in the text: name{label="value"}."""
+
+    samples: dict[str, float]
+
+    def histogram_bound(self, name: str, level: float) -> float:
+        """The upper bound of the bucket that holds this quantile; NaN without counts."""
+        total = self.samples.get(f"{name}_count", 0.0)
+        prefix = f'{name}_bucket{{le="'
+        buckets = sorted(
+            (float(key.removeprefix(prefix).removesuffix('"}')), count)
+            for key, count in self.samples.items()
+            if key.startswith(prefix)
+        )
+        return next((le for le, count in buckets if total and count >= level * total), float("nan"))
+
+
+async def scrape(address: str) -> Metrics:
+    """The samples at http://address/metrics. Raises SidecarFailed."""
+    try:
+        text = await asyncio.wait_for(_get(address, "/metrics"), _TIMEOUT)
+    except (OSError, TimeoutError, EOFError) as error:
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: {error}.") from None
+    return parse(text)
+
+
+def parse(text: str) -> Metrics:
+    """The exposition format, but for timestamps, which the sidecar does not send."""
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    pairs = (line.rpartition(" ") for line in lines)
+    return Metrics({name: float(value) for name, _, value in pairs})
+
+
+async def _get(address: str, path: str) -> str:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = head.split(b"\r\n", 1)[0].decode("latin-1")
+        if " 200 " not in f"{status} ":
+            raise OSError(f"the answer is {status!r}")
+        return (await reader.read()).decode("utf-8")
+    finally:
+        writer.close()

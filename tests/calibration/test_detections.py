@@ -1,0 +1,500 @@
+"""What is refused and why, in words; and that the neighbours of a bad row never notice."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.detections import (
+    PASSED_THROUGH,
+    Examined,
+    FrameBatch,
+    Limits,
+    Reason,
+    examine,
+)
+from monitor.calibration.notices import Notice, describe
+from monitor.calibration.space import plain_space
+from tests import laws
+from tests.received import FORMS, FULL, TRIANGLE, VARIANCES, Sent, detections, in_form
+
+XYZ = plain_space(("x", "y", "z"), "m")
+CLASSES = ("car", "truck")
+LIMITS = Limits(largest_mean=1e6, smallest_deviation=1e-3, largest_deviation=1e3)
+NAN, INF = float("nan"), float("inf")
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def good(seed, form, id=None, k=3) -> Sent:
+    random = np.random.default_rng(seed)
+    root = random.normal(size=(k, k)) + 2 * np.eye(k)
+    covariance = root @ root.T
+    if form == VARIANCES:
+        covariance = np.diag(np.diagonal(covariance))
+    return Sent(
+        id=1000 + seed if id is None else id,
+        mean=tuple(random.normal(size=k).tolist()),
+        covariance=in_form(covariance, form),
+        class_index=int(random.integers(2)),
+        truth=tuple(random.normal(size=k).tolist()) if seed % 2 else (),
+    )
+
+
+def look(*rows: Sent, space=XYZ) -> Examined:
+    return examine(detections(rows), space, len(CLASSES), LIMITS)
+
+
+def words(*rows: Sent) -> tuple[Notice, ...]:
+    return describe(look(*rows), detections(rows), XYZ, CLASSES, LIMITS)
+
+
+def set_covariance(entries, form):
+    """The row with entries of its covariance set: (i, j) → value, in any form."""
+
+    def change(row: Sent) -> Sent:
+        matrix = np.eye(3)
+        for (i, j), value in entries.items():
+            matrix[i, j] = value
+            if form != FULL:
+                matrix[j, i] = value
+        return replace(row, covariance=in_form(matrix, form))
+
+    return change
+
+
+def both(i, j, value):
+    return {(i, j): value, (j, i): value}
+
+
+# ---- every reason: a change of a good row, the field that is named, words of value and remedy
+
+ALWAYS = {
+    "missing id": (lambda row: replace(row, id=None), Reason.MISSING_ID, "id", "number the"),
+    "unknown class": (
+        lambda row: replace(row, class_index=7),
+        Reason.UNKNOWN_CLASS,
+        "class_index",
+        "7: the header names 2 classes",
+    ),
+    "first unknown class": (
+        lambda row: replace(row, class_index=2),
+        Reason.UNKNOWN_CLASS,
+        "class_index",
+        "2: the header names 2 classes",
+    ),
+    "absent class": (
+        lambda row: replace(row, class_index=None),
+        Reason.UNKNOWN_CLASS,
+        "class_index",
+        "absent: the header names",
+    ),
+    "no mean": (
+        lambda row: replace(row, mean=()),
+        Reason.MEAN_LENGTH,
+        "mean",
+        "0 values: the header has 3 dimensions",
+    ),
+    "short mean": (
+        lambda row: replace(row, mean=row.mean[:2]),
+        Reason.MEAN_LENGTH,
+        "mean",
+        "2 values: the header has 3 dimensions",
+    ),
+    "long mean": (
+        lambda row: replace(row, mean=(*row.mean, 0.0)),
+        Reason.MEAN_LENGTH,
+        "mean",
+        "4 values",
+    ),
+    "NaN mean": (
+        lambda row: replace(row, mean=(0.0, NAN, 0.0)),
+        Reason.MEAN_VALUE,
+        "mean",
+        "[0, nan, 0]: every value must be finite",
+    ),
+    "infinite mean": (
+        lambda row: replace(row, mean=(0.0, 0.0, -INF)),
+        Reason.MEAN_VALUE,
+        "mean",
+        "[0, 0, -inf]: every value must be finite",
+    ),
+    "mean beyond the limit": (
+        lambda row: replace(row, mean=(1.1e6, 0.0, 0.0)),
+        Reason.MEAN_VALUE,
+        "mean",
+        "[1.1e+06, 0, 0]: every value must be finite and within ±1e+06 ([limits] largest_mean)",
+    ),
+    "absent covariance": (
+        lambda row: replace(row, covariance=()),
+        Reason.MISSING_COVARIANCE,
+        "covariance",
+        "absent or all zero: send 3 (variances), 6 (lower triangle) or 9 (full) values",
+    ),
+    "covariance of zeros": (
+        lambda row: replace(row, covariance=(0.0,) * len(row.covariance)),
+        Reason.MISSING_COVARIANCE,
+        "covariance",
+        "absent or all zero",
+    ),
+    "covariance one value short": (
+        lambda row: replace(row, covariance=row.covariance[:-1]),
+        Reason.COVARIANCE_LENGTH,
+        "covariance",
+        "values: send 3 (variances), 6 (lower triangle) or 9 (full) values",
+    ),
+    "covariance one value long": (
+        lambda row: replace(row, covariance=(*row.covariance, 1.0)),
+        Reason.COVARIANCE_LENGTH,
+        "covariance",
+        "values: send 3",
+    ),
+    "zeros of a wrong length": (
+        lambda row: replace(row, covariance=(0.0,) * 5),
+        Reason.COVARIANCE_LENGTH,
+        "covariance",
+        "5 values: send 3",
+    ),
+    "covariance of NaN": (
+        lambda row: replace(row, covariance=(NAN,) * len(row.covariance)),
+        Reason.COVARIANCE_NOT_FINITE,
+        "covariance",
+        "nan",
+    ),
+}
+
+
+def in_every_form(form):
+    """Changes of values, in the form of the row."""
+
+    def row(entries, reason, words):
+        return set_covariance(entries, form), reason, "covariance", words
+
+    not_finite = Reason.COVARIANCE_NOT_FINITE, "every value must be finite"
+    indefinite = Reason.COVARIANCE_NOT_POSITIVE_DEFINITE, "not positive definite; check units"
+    scale = Reason.COVARIANCE_SCALE, "must lie within [0.001, 1000] ([limits] smallest_deviation"
+    found = {
+        "NaN variance": row({(1, 1): NAN}, *not_finite),
+        "infinite variance": row({(2, 2): INF}, *not_finite),
+        "minus infinite variance": row({(0, 0): -INF}, *not_finite),
+        "negative variance": row({(1, 1): -1.0}, *indefinite),
+        "zero variance": row({(0, 0): 0.0}, *indefinite),
+        "tiny variance": row({(2, 2): 1e-7}, *scale),
+        "huge variance": row({(0, 0): 1.1e6}, *scale),
+    }
+    if form == VARIANCES:
+        return found
+    found |= {
+        "NaN beside the diagonal": row(both(1, 0, NAN), *not_finite),
+        "infinite beside the diagonal": row(both(2, 1, INF), *not_finite),
+        "indefinite": row(both(1, 0, 1.5), *indefinite),
+        "singular": row(both(2, 0, 1.0), *indefinite),
+        "singular but for rounding": row(both(2, 0, 1.0 - 1e-14), *indefinite),
+        "zero variance with a covariance": row(
+            {(1, 1): 0.0, (1, 0): 0.1, (0, 1): 0.1}, *indefinite
+        ),
+    }
+    if form == TRIANGLE:
+        return found
+    asymmetric = Reason.COVARIANCE_ASYMMETRIC, "row-major and symmetric, or send the triangle"
+    return found | {
+        "asymmetric": row({(1, 0): 0.5, (0, 1): 0.25}, *asymmetric),
+        "asymmetric by more than rounding": row({(1, 0): 0.5, (0, 1): 0.5 + 2e-6}, *asymmetric),
+        "one triangle only": row({(2, 0): 0.5}, *asymmetric),
+        "NaN in one triangle": row({(1, 0): NAN}, *not_finite),
+        "infinite in one triangle": row({(1, 0): INF}, *not_finite),
+        "infinite with both signs": row({(1, 0): INF, (0, 1): -INF}, *not_finite),
+    }
+
+
+CASES = {form: {**ALWAYS, **in_every_form(form)} for form in FORMS}
+EVERY_CASE = [
+    pytest.param(form, *case, id=f"{form}: {name}")
+    for form, cases in CASES.items()
+    for name, case in cases.items()
+]
+
+
+@pytest.mark.parametrize(("form", "change", "reason", "field", "said"), EVERY_CASE)
+def test_a_bad_row_is_refused_with_its_reason_and_its_neighbours_never_notice(
+    form, change, reason, field, said
+):
+    before, bad, after = (good(seed, form) for seed in (1, 2, 3))
+    bad = change(bad)
+    found, without = look(before, bad, after), look(before, after)
+    assert found.reason.tolist() == [Reason.NONE, reason, Reason.NONE]
+    assert found.batch.rows.tolist() == [0, 2]
+    laws.assert_same(replace(found.batch, rows=without.batch.rows), without.batch)
+
+
+@pytest.mark.parametrize(("form", "change", "reason", "field", "said"), EVERY_CASE)
+def test_a_notice_names_field_value_and_remedy(form, change, reason, field, said):
+    bad = change(good(2, form))
+    (notice,) = words(good(1, form), bad, good(3, form))
+    assert (notice.reason, notice.field) == (reason, field)
+    assert (notice.count, notice.first_index) == (1, 1)
+    assert said in notice.message
+    assert len(notice.message) < 250
+    assert notice.message.endswith((".", "order", "unit", "triangle"))
+
+
+@pytest.mark.parametrize(("form", "change", "reason", "field", "said"), EVERY_CASE)
+def test_a_frame_of_nothing_but_bad_rows_is_an_empty_batch(form, change, reason, field, said):
+    found = look(*(change(good(seed, form)) for seed in range(3)))
+    assert (found.reason == reason).all()
+    assert found.batch.rows.size == found.batch.mean.size == found.batch.covariance.size == 0
+
+
+def test_every_reason_that_a_row_can_have_is_in_the_table():
+    shown = {reason for cases in CASES.values() for _, reason, _, _ in cases.values()}
+    of_a_row = {
+        reason
+        for reason in Reason
+        if reason is Reason.MISSING_COVARIANCE
+        or Reason.UNKNOWN_CLASS <= reason <= Reason.DUPLICATE_ID
+    }
+    assert shown | {Reason.DUPLICATE_ID} == of_a_row
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_good_rows_pass_and_leave_no_words(form):
+    rows = [good(seed, form) for seed in range(5)]
+    assert (look(*rows).reason == Reason.NONE).all()
+    assert words(*rows) == ()
+
+
+# ---- ids
+
+
+def test_every_occurrence_of_an_id_but_the_first_is_refused():
+    rows = [good(i, FULL, id) for i, id in enumerate([5, 7, 5, 5, 9])]
+    found = look(*rows)
+    duplicate = Reason.DUPLICATE_ID
+    assert found.reason.tolist() == [1, 1, duplicate, duplicate, 1]
+    (notice,) = words(*rows)
+    assert (notice.field, notice.count, notice.first_index) == ("id", 2, 2)
+    assert notice.message == "5 occurs before in this frame: make ids unique."
+
+
+@pytest.mark.parametrize("first", [2, 0])
+def test_an_id_that_was_not_sent_is_no_occurrence_of_zero(first):
+    rows = [good(0, FULL), good(1, FULL), good(2, FULL)]
+    rows[first] = replace(rows[first], id=None)
+    rows[1] = replace(rows[1], id=0)
+    found = look(*rows)
+    assert found.reason[first] == Reason.MISSING_ID
+    assert found.reason[1] == Reason.NONE
+    assert np.count_nonzero(found.reason == Reason.NONE) == 2
+
+
+def test_rows_without_an_id_are_missing_it_and_not_duplicates_of_each_other():
+    rows = [replace(good(seed, FULL), id=None) for seed in range(3)]
+    assert look(*rows).reason.tolist() == [Reason.MISSING_ID] * 3
+
+
+def test_the_largest_id_there_is_is_an_id():
+    found = look(good(1, FULL, 2**64 - 1), good(2, FULL, 2**64 - 1), good(3, FULL, 2**63))
+    assert found.reason.tolist() == [Reason.NONE, Reason.DUPLICATE_ID, Reason.NONE]
+    assert found.batch.id.tolist() == [2**64 - 1, 2**63]
+
+
+# ---- order
+
+
+ORDER = ["missing id", "unknown class", "short mean", "NaN mean", "covariance one value short"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_several_reasons_the_first_in_the_order_of_the_checks_is_given(form):
+    changes = [CASES[form][name] for name in ORDER]
+    for first in range(len(changes)):
+        row = good(2, form)
+        # The later ones first, so that of two changes of one field the earlier reason stays.
+        for change, *_ in reversed(changes[first:]):
+            row = change(row)
+        assert look(good(1, form), row).reason[1] == changes[first][1]
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ({(0, 0): NAN, (1, 0): 5.0}, Reason.COVARIANCE_NOT_FINITE),
+        ({(1, 0): 5.0, (1, 1): -1.0}, Reason.COVARIANCE_ASYMMETRIC),
+        ({(1, 1): -1.0, (0, 0): 1e9}, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE),
+        ({(0, 0): 1e9}, Reason.COVARIANCE_SCALE),
+    ],
+)
+def test_a_covariance_is_checked_for_numbers_symmetry_definiteness_and_then_size(entries, reason):
+    assert look(set_covariance(entries, FULL)(good(2, FULL))).reason.tolist() == [reason]
+
+
+def test_a_repeated_id_comes_before_whatever_else_is_wrong_with_the_row():
+    row = replace(good(2, FULL, 1001), class_index=9, mean=())
+    assert look(good(1, FULL), row).reason.tolist() == [Reason.NONE, Reason.DUPLICATE_ID]
+
+
+def test_one_notice_for_each_reason_counts_its_rows():
+    rows = [good(seed, FULL) for seed in range(6)]
+    for i in (1, 4):
+        rows[i] = replace(rows[i], class_index=5)
+    rows[3] = replace(rows[3], mean=())
+    found = {notice.reason: (notice.count, notice.first_index) for notice in words(*rows)}
+    assert found == {Reason.UNKNOWN_CLASS: (2, 1), Reason.MEAN_LENGTH: (1, 3)}
+
+
+# ---- inline truth
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [(1.0,), (1.0, 2.0, 3.0, 4.0), (NAN, 0.0, 0.0), (0.0, INF, 0.0), (0.0, 0.0, -1.1e6)],
+)
+def test_bad_inline_truth_costs_the_label_and_not_the_detection(truth):
+    rows = [replace(good(1, FULL), truth=(1.0, 2.0, 3.0)), replace(good(2, FULL), truth=truth)]
+    found = look(*rows, good(4, FULL))
+    assert (found.reason == Reason.NONE).all()
+    assert found.truth_invalid.tolist() == [False, True, False]
+    assert np.isnan(found.batch.truth[1:]).all()
+    assert found.batch.truth[0].tolist() == [1.0, 2.0, 3.0]
+    (notice,) = words(*rows, good(4, FULL))
+    assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, "ground_truth")
+    assert (notice.count, notice.first_index) == (1, 1)
+    assert f"{len(truth)} values" in notice.message
+    assert "send 3 finite values (x, y, z) or none" in notice.message
+
+
+def test_truth_of_a_refused_row_may_be_bad_as_well():
+    row = replace(good(1, FULL), truth=(NAN,), class_index=None)
+    found = look(row)
+    assert (found.reason.tolist(), found.truth_invalid.tolist()) == (
+        [Reason.UNKNOWN_CLASS],
+        [True],
+    )
+    assert {notice.reason for notice in words(row)} == {
+        Reason.UNKNOWN_CLASS,
+        Reason.GROUND_TRUTH_INVALID,
+    }
+
+
+# ---- the batch
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_exactly_the_corrupted_rows_are_refused_and_the_batch_holds_exactly_the_others(data):
+    forms = data.draw(st.lists(st.sampled_from(FORMS), min_size=1, max_size=12))
+    rows = [good(i, form) for i, form in enumerate(forms)]
+    clean, expected = list(rows), []
+    for i, form in enumerate(forms):
+        name = data.draw(st.sampled_from(["fine", "fine", "repeated", *CASES[form]]))
+        reason = Reason.NONE
+        if name == "repeated" and i > 0:
+            first = data.draw(st.integers(0, i - 1))
+            if rows[first].id is not None:
+                rows[i], reason = replace(rows[i], id=rows[first].id), Reason.DUPLICATE_ID
+        elif name in CASES[form]:
+            change, reason, *_ = CASES[form][name]
+            rows[i] = change(rows[i])
+        expected.append(reason)
+    found = look(*rows)
+    assert found.reason.tolist() == expected
+    kept = [i for i, reason in enumerate(expected) if reason is Reason.NONE]
+    assert found.batch.rows.tolist() == kept
+    alone = [look(clean[i]).batch for i in kept]
+    for field in fields(FrameBatch):
+        if field.name not in ("space", "rows") and kept:
+            together = getattr(found.batch, field.name)
+            laws.assert_same(together, np.concatenate([getattr(one, field.name) for one in alone]))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_a_batch_holds_what_was_sent(k):
+    space = plain_space(tuple("abcd"[:k]))
+    rows = [good(seed, FORMS[seed % 3], k=k) for seed in range(7)]
+    batch = look(*rows, space=space).batch
+    assert batch.space is space
+    assert batch.id.tolist() == [row.id for row in rows]
+    assert batch.class_index.tolist() == [row.class_index for row in rows]
+    assert batch.mean.tolist() == [list(row.mean) for row in rows]
+    for i, row in enumerate(rows):
+        assert in_form(batch.covariance[i], FORMS[i % 3]) == row.covariance
+        assert np.array_equal(batch.covariance[i], batch.covariance[i].T)
+        assert np.isfinite(batch.truth[i]).all() == bool(row.truth)
+    if k > 1:
+        assert batch.diagonal.tolist() == [FORMS[seed % 3] == VARIANCES for seed in range(7)]
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_one_covariance_in_any_form_makes_the_same_batch(k, diagonal):
+    space = plain_space(tuple("abcd"[:k]))
+    row = good(3, VARIANCES if diagonal else FULL, k=k)
+    size = len(row.covariance)
+    matrix = np.diag(row.covariance) if diagonal else np.reshape(row.covariance, (k, k))
+    forms = FORMS if diagonal else (TRIANGLE, FULL)
+    assert size in (k, k * k)
+    batches = {
+        form: look(replace(row, covariance=in_form(matrix, form)), space=space).batch
+        for form in forms
+    }
+    for form, batch in batches.items():
+        assert batch.diagonal.tolist() == [form == VARIANCES]
+        laws.assert_same(replace(batch, diagonal=batches[FULL].diagonal), batches[FULL])
+
+
+def test_rounding_between_the_triangles_is_averaged_away():
+    row = good(1, FULL)
+    sent = np.eye(3)
+    sent[1, 0], sent[0, 1] = 0.5, 0.5 + 5e-7
+    found = look(replace(row, covariance=in_form(sent, FULL)), good(2, FULL))
+    assert found.reason.tolist() == [Reason.NONE, Reason.NONE]
+    assert found.batch.covariance[0, 1, 0] == found.batch.covariance[0, 0, 1]
+    assert found.batch.covariance[0, 0, 1] == pytest.approx(0.5 + 2.5e-7, abs=1e-16)
+    laws.assert_same(found.batch.covariance[1:], look(good(2, FULL)).batch.covariance)
+
+
+def test_for_one_dimension_the_three_forms_are_one():
+    x = plain_space(("x",))
+    rows = [Sent(1, (0.5,), (4.0,)), Sent(2, (0.5,), ()), Sent(3, (0.5,), (0.0,))]
+    rows += [Sent(4, (0.5,), (-1.0,)), Sent(5, (0.5,), (NAN,)), Sent(6, (0.5,), (1.0, 1.0))]
+    found = look(*rows, space=x)
+    assert found.reason.tolist() == [
+        Reason.NONE,
+        Reason.MISSING_COVARIANCE,
+        Reason.MISSING_COVARIANCE,
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
+        Reason.COVARIANCE_NOT_FINITE,
+        Reason.COVARIANCE_LENGTH,
+    ]
+    assert found.batch.covariance.tolist() == [[[4.0]]]
+
+
+def test_a_frame_without_detections_is_an_empty_batch():
+    found = look()
+    assert found.reason.shape == found.truth_invalid.shape == (0,)
+    assert found.batch.mean.shape == (0, 3)
+    assert found.batch.covariance.shape == (0, 3, 3)
+    assert found.batch.truth.shape == (0, 3)
+    assert words() == ()
+
+
+@pytest.mark.parametrize("edge", [1e-3, 1e3])
+def test_the_limits_themselves_are_plausible(edge):
+    row = replace(good(1, VARIANCES), covariance=(edge**2,) * 3, mean=(1e6, -1e6, 0.0))
+    assert look(row).reason.tolist() == [Reason.NONE]
+
+
+def test_an_examination_writes_into_nothing_that_was_received():
+    rows = [good(1, FULL), replace(good(2, FULL), covariance=(1.0, 0.5 + 1e-7, *[0.5] * 7))]
+    sent, same = detections(rows), detections(rows)
+    examine(sent, XYZ, 2, LIMITS)
+    laws.assert_same(sent, same)
+
+
+def test_passed_through_and_refused_are_told_apart():
+    assert Reason.NONE not in PASSED_THROUGH
+    assert Reason.MISSING_COVARIANCE in PASSED_THROUGH
+    assert Reason.UNKNOWN_CLASS not in PASSED_THROUGH
+    assert Reason.COVARIANCE_SCALE.label == "covariance_scale"

@@ -1,0 +1,337 @@
+"""The exposition text: it parses, its labels come from closed sets, its counters add up."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.config import Config, Mode, RecalibrationConfig, StatisticsConfig
+from monitor.counters import FRAME_SECONDS
+from monitor.edges.exporter import Snapshot, render
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.edges.wire import (
+    WireLimits,
+    decode_process_request,
+    decode_truth_request,
+)
+from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
+from monitor.pipeline import Pipeline, Stream
+from monitor.readings import ReadingCache
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.v1 import frame_pb2
+
+LIMITS = WireLimits(2**20, 100)
+BOX = Space(
+    (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
+)
+PIXEL = plain_space(("u", "v"), "px")
+# Names that must be escaped in the text.
+CLASSES = ("car", 'a "quoted" one', "back\\slash", "Straßenbahn 🚋", "rare")
+FRAME_IDS = [10**15 + 7 * i for i in range(8)]
+FIRST_ID = 2 * 10**18
+
+# Every family there is, with its labels. `le` belongs to histograms.
+LABELS = {
+    "matched_detections": {"slice"},
+    "ence": {"slice", "stage", "dimension"},
+    "ence_noise_floor": {"slice", "stage", "dimension"},
+    "uce": {"slice", "stage", "dimension"},
+    "qce": {"slice", "stage", "dimension"},
+    "nees_ratio": {"slice", "stage", "dimension"},
+    "nees_median_ratio": {"slice", "stage"},
+    "coverage_ratio": {"slice", "stage", "tau"},
+    "frames": set(),
+    "detections": {"outcome"},
+    "passed_through": {"reason"},
+    "rejected": {"reason"},
+    "frame_seconds": set(),
+    "fast_decode_ratio": set(),
+    "loop_lag_seconds": set(),
+    "pending_bytes": set(),
+    "pending_detections": set(),
+    "streams": set(),
+    "late_frames": set(),
+    "internal_errors": set(),
+    "overflow_detections": set(),
+    "streams_dropped": set(),
+    "recalibrator_swaps": {"outcome"},
+    "recalibrator_info": {"version", "method", "mode"},
+    "ground_truth": {"outcome"},
+    "unmatched_detections": set(),
+    "dropped_detections": set(),
+    "match_ratio": set(),
+}
+
+
+def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
+    """A request the way the server takes it."""
+    message = decode_process_request(data, LIMITS)
+    if isinstance(message, Refusal):
+        pipeline.counters.refuse_frame(message.reason)
+        return
+    assert isinstance(message, ReceivedFrame)
+    pipeline.process(stream, message)
+    pipeline.counters.frame_seconds.observe(0.0003)
+
+
+def registered(pipeline: Pipeline, name: str, space: Space) -> Stream:
+    header = decode_process_request(encode_header(Header(name, space, CLASSES)), LIMITS)
+    assert isinstance(header, Header)
+    stream = pipeline.register(header)
+    assert isinstance(stream, Stream)
+    return stream
+
+
+def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
+    """Two streams, a recalibrator that fits one of them, truth of every kind, refusals."""
+    random = np.random.default_rng(3)
+    pipeline = Pipeline(
+        Config(
+            recalibration=RecalibrationConfig(mode=mode),
+            statistics=StatisticsConfig(max_slices=max_slices),
+        )
+    )
+    document = Selection(BOX.names, VarianceScaling((1.5, 1.5, 1.5))).to_json()
+    pipeline.promote(pipeline.learn(document).version, "test")
+    for name, space in (("lidar", BOX), ("camera", PIXEL)):
+        stream = registered(pipeline, name, space)
+        for frame_id in FRAME_IDS:
+            n, k = 20, space.k
+            mean = random.normal(size=(n, k))
+            variance = np.full((n, k), 0.25)
+            variance[0] = 0.0  # missing
+            variance[1] = -1.0  # refused
+            truth = mean + random.normal(size=(n, k))
+            truth[::2] = np.nan  # sent, but unusable
+            ids = np.arange(n, dtype=np.uint64) + np.uint64(FIRST_ID)
+            classes = np.arange(n) % len(CLASSES)
+            classes[2] = 99
+            data = encode_frame(
+                OutgoingFrame(frame_id, frame_id, ids, classes, mean, variance, truth=truth)
+            )
+            sent(pipeline, stream, data)
+            # Twice the same labels, one of them of a detection that never was.
+            labelled = np.append(ids[::2], np.uint64(5))
+            for _ in range(2):
+                labels = encode_truth(
+                    name, frame_id, labelled, np.zeros((labelled.size, k)), complete=True
+                )
+                received = decode_truth_request(labels, LIMITS)
+                assert isinstance(received, ReceivedTruth)
+                pipeline.report_truth(received)
+        sent(pipeline, stream, b"\xff")
+    assert pipeline.counters.internal_errors == 0
+    return pipeline
+
+
+def text_of(pipeline: Pipeline) -> str:
+    readings = tuple(ReadingCache(5).read(pipeline.statistics()))
+    snapshot = Snapshot(
+        counters=pipeline.counters,
+        readings=readings,
+        pending_bytes=pipeline.pending.bytes,
+        pending_detections=pipeline.pending.detections,
+        streams=len(pipeline.streams),
+        version=pipeline.selection.version,
+        method=pipeline.selection.method,
+        mode=str(pipeline.config.recalibration.mode),
+    )
+    return b"".join(render(snapshot)).decode()
+
+
+def samples_of(text):
+    """All samples: (name, labels, value)."""
+    families = list(text_string_to_metric_families(text))
+    return [(s.name, s.labels, s.value) for family in families for s in family.samples]
+
+
+@pytest.fixture(scope="module")
+def busy():
+    return busy_pipeline()
+
+
+@pytest.fixture(scope="module")
+def samples(busy):
+    return samples_of(text_of(busy))
+
+
+def values(samples, name, **labels):
+    """The values of one series name whose labels include these."""
+    wanted = labels.items()
+    return [v for n, has, v in samples if n == f"calibration_{name}" and wanted <= has.items()]
+
+
+def value(samples, name, **labels):
+    (only,) = values(samples, name, **labels)
+    return only
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_there_are_these_families_with_these_labels_and_no_others(mode):
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(text_of(busy_pipeline(mode)))
+    }
+    assert families.keys() == {f"calibration_{name}" for name in LABELS}
+    for name, labels in LABELS.items():
+        family = families[f"calibration_{name}"]
+        assert family.documentation.endswith(".")
+        assert family.samples, name
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == labels, sample
+            assert ("le" in sample.labels) == sample.name.endswith("_bucket")
+
+
+def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
+    text = text_of(Pipeline(Config()))
+    assert "# TYPE calibration_ence gauge" in text
+    samples = samples_of(text)
+    counters = [entry for entry in samples if entry[0].endswith("_total")]
+    assert {v for _, _, v in counters} == {0.0}
+    assert {name for name, _, _ in counters} >= {
+        "calibration_frames_total",
+        "calibration_rejected_total",
+        "calibration_ground_truth_total",
+        "calibration_recalibrator_swaps_total",
+    }
+
+
+def test_label_values_come_from_closed_sets(samples):
+    slices = {*CLASSES, *(f"{name} (u,v)" for name in CLASSES), "total", "total (u,v)"}
+    reasons = {name.removeprefix("REASON_").lower() for name in frame_pb2.Reason.keys()}  # noqa: SIM118 -- no mapping
+    allowed = {
+        "slice": slices,
+        "stage": {"raw", "recalibrated"},
+        "dimension": {"x", "y", "yaw", "u", "v", "joint"},
+        "tau": {"0.5", "0.68", "0.9", "0.95", "0.99"},
+        "reason": reasons,
+        "outcome": {
+            *("recalibrated", "passed_through", "refused", "promoted"),
+            *("matched", "unusable", "orphan", "duplicate", "too_late", "ignored"),
+        },
+        "method": {"variance-scaling"},
+        "mode": {"apply"},
+        "le": {f"{bound:g}" for bound in FRAME_SECONDS} | {"+Inf"},
+    }
+    seen: dict[str, set[str]] = {}
+    for _, labels, _ in samples:
+        for name, text in labels.items():
+            seen.setdefault(name, set()).add(text)
+    assert seen.pop("version")
+    assert seen.keys() == allowed.keys()
+    for name, found in seen.items():
+        if name == "le":
+            found = {f"{float(bound):g}" if bound != "+Inf" else bound for bound in found}
+        assert found <= allowed[name], name
+
+
+def test_no_id_stamp_or_stream_is_in_the_text_and_the_version_is_there_once(busy):
+    text = text_of(busy)
+    for number in (*FRAME_IDS, FIRST_ID):
+        assert str(number) not in text
+    assert "lidar" not in text
+    version = busy.selection.version
+    (line,) = [line for line in text.splitlines() if version in line]
+    assert line.startswith("calibration_recalibrator_info{")
+
+
+def test_slices_beyond_the_limit_share_the_overflow_slice_and_no_series_is_written_twice():
+    pipeline = busy_pipeline(max_slices=2)
+    samples = samples_of(text_of(pipeline))
+    keys = [(name, tuple(sorted(labels.items()))) for name, labels, _ in samples]
+    assert len(keys) == len(set(keys))
+    slices = {labels["slice"] for _, labels, _ in samples if "slice" in labels}
+    assert len([s for s in slices if "overflow" not in s and "total" not in s]) == 2
+    assert any("overflow" in s for s in slices)
+
+
+def test_detections_add_up_over_outcomes_and_reasons(busy, samples):
+    total = 2 * len(FRAME_IDS) * 20
+    assert sum(values(samples, "detections_total")) == total
+    assert value(samples, "frames_total") == 2 * len(FRAME_IDS)
+    passed = value(samples, "detections_total", outcome="passed_through")
+    assert sum(values(samples, "passed_through_total")) == passed
+    # In each frame: one without covariance, one not positive definite, one of no known class;
+    # the camera's other 17 do not fit the recalibrator.
+    frames = len(FRAME_IDS)
+    assert value(samples, "detections_total", outcome="recalibrated") == 17 * frames
+    assert value(samples, "detections_total", outcome="refused") == 2 * 2 * frames
+    assert value(samples, "passed_through_total", reason="recalibrator_mismatch") == 17 * frames
+    assert value(samples, "passed_through_total", reason="missing_covariance") == 2 * frames
+    assert value(samples, "rejected_total", reason="unknown_class") == 2 * frames
+    assert value(samples, "rejected_total", reason="malformed") == 2
+    assert value(samples, "rejected_total", reason="covariance_not_positive_definite") == 2 * frames
+
+
+def test_truth_adds_up_over_outcomes_and_slices(samples):
+    frames = 2 * len(FRAME_IDS)
+    matched = value(samples, "ground_truth_total", outcome="matched")
+    # Inline truth of the odd ones: 10, less the one that was refused. Late truth of the even
+    # ones: 10, less the one without covariance and the one of no class; then the same again.
+    assert matched == frames * (9 + 8)
+    assert value(samples, "ground_truth_total", outcome="duplicate") == frames * 8
+    assert value(samples, "ground_truth_total", outcome="unusable") == frames * 2 * 2
+    assert value(samples, "ground_truth_total", outcome="orphan") == frames * 2
+    slices = values(samples, "matched_detections_total")
+    totals = [
+        value(samples, "matched_detections_total", slice=name) for name in ("total", "total (u,v)")
+    ]
+    assert sum(totals) == matched
+    assert sum(slices) == 2 * matched
+    assert value(samples, "match_ratio") == 1.0
+    assert value(samples, "pending_detections") == 0
+    assert value(samples, "rejected_total", reason="ground_truth_invalid") == frames * 10
+
+
+def test_the_histogram_of_frame_times_counts_every_frame(samples):
+    buckets = values(samples, "frame_seconds_bucket")
+    assert len(buckets) == len(FRAME_SECONDS) + 1
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == value(samples, "frame_seconds_count") == 2 * len(FRAME_IDS)
+    assert value(samples, "frame_seconds_sum") == pytest.approx(0.0003 * buckets[-1])
+
+
+def test_the_recalibrated_stage_differs_where_the_recalibrator_fits(samples):
+    for dimension in ("x", "y", "yaw", "joint"):
+        raw, recalibrated = (
+            value(samples, "nees_ratio", slice="total", stage=stage, dimension=dimension)
+            for stage in ("raw", "recalibrated")
+        )
+        assert recalibrated == pytest.approx(raw / 1.5**2)
+    raw, same = values(samples, "nees_ratio", slice="total (u,v)", dimension="u")
+    assert raw == same
+
+
+def test_one_slice_has_no_more_series_than_the_contract_allows(samples):
+    of_total = [entry for entry in samples if entry[1].get("slice") == "total"]
+    assert len(of_total) <= 480
+
+
+@pytest.mark.parametrize("make", [lambda: Pipeline(Config()), busy_pipeline])
+def test_promtool_finds_nothing_to_complain_about(make):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool (Debian package prometheus) is not installed")
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=text_of(make()),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_matched_detections_in_overflow_slices_are_counted():
+    samples = samples_of(text_of(busy_pipeline(max_slices=2)))
+    in_overflow = [
+        number
+        for name, labels, number in samples
+        if name == "calibration_matched_detections_total" and labels["slice"].startswith("overflow")
+    ]
+    assert sum(in_overflow) > 0
+    assert value(samples, "overflow_detections_total") == sum(in_overflow)

@@ -1,0 +1,897 @@
+"""Messages in and out against protobuf's own field access: decoded arrays, encoded bytes.
+
+Requests are also written by hand, as other clients may write them: fields in any order,
+repeated values unpacked, varints longer than need be, fields we do not know. Whether such
+bytes are a message at all is protobuf's to say.
+"""
+
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.calibration.detections import Reason
+from monitor.calibration.notices import Notice
+from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.config import Config
+from monitor.counters import TruthAccount
+from monitor.edges.answers import (
+    encode_header_answer,
+    encode_process_frame_response,
+    encode_process_response,
+    encode_truth_response,
+)
+from monitor.edges.requests import (
+    OutgoingFrame,
+    decode_answer,
+    decode_truth_answer,
+    encode_frame,
+    encode_header,
+    encode_truth,
+    refused,
+)
+from monitor.edges.wire import (
+    UnaryFrame,
+    WireLimits,
+    decode_process_frame_request,
+    decode_process_request,
+    decode_truth_request,
+)
+from monitor.frames import (
+    FrameAnswer,
+    Header,
+    ReceivedFrame,
+    ReceivedTruth,
+    Refusal,
+    TruthAnswer,
+)
+from monitor.pipeline import Pipeline, Stream
+from monitor.recalibration.recalibrator import Estimates
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+
+LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
+PASSED_THROUGH = {2, 3, 4, 5, 6}  # the numbers of frame.proto
+IDS = st.sampled_from([0, 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e300, 5e-324]
+
+
+def doubles(count):
+    """That many values of any bits at all: NaNs keep their payload, zeros their sign."""
+    bits = st.binary(min_size=8 * count, max_size=8 * count)
+    values = bits.map(lambda block: list(struct.unpack(f"<{count}d", block)))
+    return values | st.sampled_from(SPECIAL).map(lambda value: [value] * count)
+
+
+def packed(values):
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+# ---- messages written by hand
+
+
+def varint(value, padding=0):
+    """Base 128; `padding` bytes longer than need be."""
+    groups: list[int] = []
+    while value > 0x7F or not groups:
+        groups.append(value & 0x7F)
+        value >>= 7
+    if value:
+        groups.append(value)
+    groups += [0] * padding
+    return bytes(group | 0x80 for group in groups[:-1]) + bytes(groups[-1:])
+
+
+def tagged(number, wire_type, content, padding=0):
+    """One field; the content of wire type 2 gets its length."""
+    length = varint(len(content), padding) if wire_type == 2 else b""
+    return varint(number << 3 | wire_type, padding) + length + content
+
+
+paddings = st.sampled_from([0, 0, 0, 1, 3, 8])
+
+
+@st.composite
+def unknown_fields(draw, highest_known):
+    """A field that the message does not have, or one of its own with another wire type."""
+    newer = st.integers(highest_known + 1, 2**29 - 1) | st.just(highest_known + 1)
+    number = draw(newer | st.integers(1, highest_known))
+    content = draw(
+        st.sampled_from(
+            [
+                (0, b"\x01"),
+                (1, bytes(8)),
+                (2, b"text"),
+                (2, b""),
+                (5, bytes(4)),
+                (3, varint(number << 3 | 4)),  # an empty group
+            ]
+        )
+    )
+    return tagged(number, *content)
+
+
+@st.composite
+def repeated_doubles(draw, number, values):
+    """The values in one or more pieces, packed or not, in their order."""
+    pieces = []
+    rest = list(values)
+    while rest:
+        size = draw(st.integers(1, len(rest)))
+        part, rest = rest[:size], rest[size:]
+        if draw(st.booleans()):
+            pieces += [tagged(number, 1, packed([value])) for value in part]
+        else:
+            pieces.append(tagged(number, 2, packed(part), draw(paddings)))
+    return pieces
+
+
+@st.composite
+def written_detections(draw, k):
+    """Bytes of a Detection in no particular order."""
+    scalar = {1: (1, 8), 2: (5, 4), 3: (1, 8)}
+    pieces = []
+    for number, (wire_type, size) in scalar.items():
+        for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2]))):
+            content = draw(st.binary(min_size=size, max_size=size))
+            pieces.append(tagged(number, wire_type, content, draw(paddings)))
+    counts = {
+        4: [k, k, 0, k + 1],
+        5: [k, k * (k + 1) // 2, k * k, 0, 1],
+        6: [0, k, k - 1],
+    }
+    for number, choices in counts.items():
+        count = draw(st.sampled_from(choices))
+        pieces += draw(repeated_doubles(number, draw(doubles(count))))
+    if draw(st.integers(0, 4)) == 0:
+        pieces.append(draw(unknown_fields(6)))
+    return b"".join(draw(st.permutations(pieces)))
+
+
+@st.composite
+def written_frames(draw):
+    """Bytes of a Frame in no particular order."""
+    k = draw(st.integers(1, 8))
+    pieces = [
+        tagged(15, 2, body, draw(paddings))
+        for body in draw(st.lists(written_detections(k), max_size=5))
+    ]
+    for number in (1, 2):
+        for _ in range(draw(st.sampled_from([0, 1, 1, 2]))):
+            pieces.append(tagged(number, 1, draw(st.binary(min_size=8, max_size=8))))
+    if draw(st.integers(0, 4)) == 0:
+        pieces.append(draw(unknown_fields(15)))
+    return b"".join(draw(st.permutations(pieces)))
+
+
+@st.composite
+def written_truths(draw):
+    """Bytes of a FrameTruth in no particular order."""
+    k = draw(st.integers(1, 8))
+    pieces = [tagged(1, 2, draw(st.sampled_from([b"lidar", b"\xff", b""])))]
+    if draw(st.booleans()):
+        pieces.append(tagged(2, 1, draw(st.binary(min_size=8, max_size=8))))
+    pieces.append(tagged(3, 0, varint(draw(st.integers(0, 1)), draw(paddings))))
+    for _ in range(draw(st.integers(0, 5))):
+        label = [tagged(1, 1, draw(st.binary(min_size=8, max_size=8)))] * draw(st.integers(0, 1))
+        label += draw(repeated_doubles(2, draw(doubles(draw(st.sampled_from([k, k, 0, k + 1]))))))
+        if draw(st.booleans()):
+            # Any varint but 0 is true, however it is written.
+            label.append(tagged(3, 0, varint(draw(st.integers(0, 300)), draw(paddings))))
+        if draw(st.integers(0, 4)) == 0:
+            label.append(draw(unknown_fields(3)))
+        pieces.append(tagged(15, 2, b"".join(draw(st.permutations(label)))))
+    return b"".join(draw(st.permutations(pieces)))
+
+
+@st.composite
+def damaged(draw, messages):
+    """A message cut short, with a flipped bit, or with bytes put in."""
+    data = bytearray(draw(messages))
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(data)))
+        match draw(st.sampled_from(["cut", "flip", "insert"])):
+            case "cut":
+                del data[at:]
+            case "flip" if at < len(data):
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            case _:
+                data[at:at] = draw(st.binary(max_size=4))
+    return bytes(data)
+
+
+def in_request(frame):
+    return tagged(2, 2, frame)
+
+
+# ---- what protobuf says about them
+
+
+def parsed(kind, data):
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return None
+
+
+def layout_of(detection):
+    """Which fields there are, and how many values in each."""
+    return tuple(
+        (field.number, len(value) if field.number in (4, 5, 6) else 1)
+        for field, value in detection.ListFields()
+    )
+
+
+def without_unknown_fields(message):
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return known.SerializeToString() == message.SerializeToString()
+
+
+def assert_padded(values, lengths, sent):
+    """The arrays hold the values sent, and NaN beyond them."""
+    assert lengths.tolist() == [len(row) for row in sent]
+    assert values.shape[0] == len(sent)
+    for found, row in zip(values, sent, strict=True):
+        kept = min(len(row), values.shape[1])
+        assert found[:kept].tobytes() == packed(row[:kept])
+        assert np.isnan(found[kept:]).all()
+
+
+def assert_same_frame(received, frame):
+    assert isinstance(received, ReceivedFrame)
+    assert received.frame_id == (frame.frame_id if frame.HasField("frame_id") else None)
+    assert received.stamp_ns == (frame.stamp_ns if frame.HasField("stamp_ns") else None)
+    found, sent = received.detections, list(frame.detections)
+    assert found.n == len(sent)
+    assert found.id.tolist() == [d.id for d in sent]
+    assert found.has_id.tolist() == [d.HasField("id") for d in sent]
+    classes = [d.class_index if d.HasField("class_index") else -1 for d in sent]
+    assert found.class_index.tolist() == classes
+    assert_padded(found.mean, found.mean_length, [d.mean for d in sent])
+    assert_padded(found.covariance, found.covariance_length, [d.covariance for d in sent])
+    assert_padded(found.truth, found.truth_length, [d.ground_truth for d in sent])
+    if len({layout_of(d) for d in sent}) > 1:
+        assert not received.fast
+    elif without_unknown_fields(frame):
+        assert received.fast
+
+
+def assert_decoded_as_protobuf_does(data):
+    decoded = decode_process_request(data, LIMITS)
+    request = parsed(perception_monitor_pb2.ProcessRequest, data)
+    if request is None or request.WhichOneof("message") is None:
+        assert isinstance(decoded, Refusal)
+        assert decoded.reason is Reason.MALFORMED
+    elif request.WhichOneof("message") == "header":
+        assert_same_header(decoded, request.header)
+    else:
+        assert_same_frame(decoded, request.frame)
+
+
+def assert_same_header(found, header):
+    assert isinstance(found, Header)
+    assert found.stream == header.stream
+    assert found.classes == tuple(header.class_names)
+    assert found.coordinate_frame == header.coordinate_frame
+    assert [(d.name, d.unit) for d in found.space.dimensions] == [
+        (d.name, d.unit) for d in header.dimensions
+    ]
+    kinds = [d.kind if d.kind in (1, 2, 3) else 1 for d in header.dimensions]
+    assert [int(d.kind) for d in found.space.dimensions] == kinds
+
+
+def assert_truth_decoded_as_protobuf_does(data):
+    decoded = decode_truth_request(data, LIMITS)
+    request = parsed(perception_monitor_pb2.ReportGroundTruthRequest, data)
+    if request is None:
+        assert isinstance(decoded, Refusal)
+        assert decoded.reason is Reason.MALFORMED
+        return
+    assert isinstance(decoded, ReceivedTruth)
+    truth, labels = request.truth, list(request.truth.detections)
+    assert decoded.stream == truth.stream
+    assert decoded.frame_id == (truth.frame_id if truth.HasField("frame_id") else None)
+    assert decoded.complete == truth.complete
+    assert decoded.id.tolist() == [label.detection_id for label in labels]
+    assert decoded.has_id.tolist() == [label.HasField("detection_id") for label in labels]
+    assert decoded.ignore.tolist() == [label.ignore for label in labels]
+    assert_padded(decoded.truth, decoded.truth_length, [label.ground_truth for label in labels])
+
+
+# ---- requests
+
+
+@given(written_frames())
+def test_a_frame_is_decoded_as_protobuf_reads_it_however_it_is_written(frame):
+    assert_decoded_as_protobuf_does(in_request(frame))
+
+
+@given(written_frames(), written_frames())
+def test_a_frame_in_two_pieces_is_decoded_as_protobuf_merges_it(first, second):
+    assert_decoded_as_protobuf_does(in_request(first) + in_request(second))
+
+
+@given(damaged(written_frames().map(in_request)))
+def test_a_damaged_request_is_refused_or_is_what_protobuf_reads(data):
+    assert_decoded_as_protobuf_does(data)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused_or_are_what_protobuf_reads(data):
+    assert_decoded_as_protobuf_does(data)
+    assert_decoded_as_protobuf_does(in_request(data))
+    assert_truth_decoded_as_protobuf_does(data)
+    decode_process_frame_request(data, LIMITS)
+
+
+@given(written_truths().map(lambda truth: tagged(1, 2, truth)))
+def test_truth_is_decoded_as_protobuf_reads_it_however_it_is_written(data):
+    assert_truth_decoded_as_protobuf_does(data)
+
+
+@given(damaged(written_truths().map(lambda truth: tagged(1, 2, truth))))
+def test_damaged_truth_is_refused_or_is_what_protobuf_reads(data):
+    assert_truth_decoded_as_protobuf_does(data)
+
+
+@given(st.data())
+def test_a_unary_frame_is_decoded_as_protobuf_reads_it(data):
+    frame = data.draw(written_frames())
+    pieces = [tagged(1, 2, b"lidar"), tagged(15, 2, frame)]
+    if data.draw(st.booleans()):
+        pieces.append(tagged(2, 2, data.draw(st.sampled_from([b"", tagged(1, 2, b"camera")]))))
+    written = st.permutations(pieces).map(b"".join)
+    bytes_ = data.draw(written | damaged(written))
+    decoded = decode_process_frame_request(bytes_, LIMITS)
+    request = parsed(perception_monitor_pb2.ProcessFrameRequest, bytes_)
+    if request is None:
+        assert isinstance(decoded, Refusal)
+        assert decoded.reason is Reason.MALFORMED
+        return
+    assert isinstance(decoded, UnaryFrame)
+    assert decoded.stream == request.stream
+    assert_same_frame(decoded.frame, request.frame)
+    if request.HasField("header"):
+        assert_same_header(decoded.header, request.header)
+    else:
+        assert decoded.header is None
+
+
+names = st.text(max_size=5)
+headers = st.builds(
+    frame_pb2.StreamHeader,
+    stream=names,
+    dimensions=st.lists(
+        st.builds(frame_pb2.Dimension, name=names, unit=names, kind=st.sampled_from([0, 1, 2, 3])),
+        max_size=4,
+    ),
+    class_names=st.lists(names, max_size=4),
+    coordinate_frame=names,
+)
+
+
+@given(headers)
+def test_a_header_is_decoded_as_protobuf_reads_it(header):
+    request = perception_monitor_pb2.ProcessRequest(header=header)
+    assert_decoded_as_protobuf_does(request.SerializeToString())
+
+
+def test_a_kind_of_dimension_that_is_not_known_yet_is_a_length():
+    data = tagged(1, 2, tagged(2, 2, tagged(1, 2, b"x") + tagged(3, 0, varint(99))))
+    decoded = decode_process_request(data, LIMITS)
+    assert isinstance(decoded, Header)
+    assert decoded.space.dimensions[0].kind is DimensionKind.LENGTH
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 16])
+@pytest.mark.parametrize("form", ["variances", "triangle", "full"])
+def test_a_frame_of_one_layout_takes_the_fast_way(k, form):
+    count = {"variances": k, "triangle": k * (k + 1) // 2, "full": k * k}[form]
+    values = np.arange(5.0 * count).reshape(5, count)
+    frame = frame_pb2.Frame(
+        frame_id=1,
+        stamp_ns=-1,
+        detections=[
+            frame_pb2.Detection(id=i, class_index=0, mean=values[i, :k], covariance=values[i])
+            for i in range(5)
+        ],
+    )
+    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    assert isinstance(decoded, ReceivedFrame)
+    assert decoded.fast
+    assert_same_frame(decoded, frame)
+
+
+def test_one_absent_field_makes_a_frame_take_the_slow_way():
+    detections = [frame_pb2.Detection(id=i, mean=[1.0]) for i in range(4)]
+    detections[2].ClearField("id")
+    frame = frame_pb2.Frame(detections=detections)
+    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    assert isinstance(decoded, ReceivedFrame)
+    assert not decoded.fast
+    assert_same_frame(decoded, frame)
+
+
+def test_a_detection_without_any_field_among_others_is_decoded():
+    frame = frame_pb2.Frame(detections=[frame_pb2.Detection(), frame_pb2.Detection(id=1)])
+    assert_decoded_as_protobuf_does(in_request(frame.SerializeToString()))
+
+
+def test_frames_without_detections_are_frames():
+    assert_decoded_as_protobuf_does(in_request(b""))
+    assert_decoded_as_protobuf_does(in_request(tagged(1, 1, bytes(8))))
+
+
+def test_detections_too_long_for_the_arrays_keep_their_length_and_their_bytes():
+    long_mean = frame_pb2.Detection(id=1, mean=np.arange(33.0), covariance=[1.0])
+    long_covariance = frame_pb2.Detection(id=2, mean=[1.0], covariance=np.arange(1025.0))
+    frame = frame_pb2.Frame(
+        detections=[long_mean, frame_pb2.Detection(id=3, mean=[1.0]), long_covariance]
+    )
+    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    assert isinstance(decoded, ReceivedFrame)
+    assert_same_frame(decoded, frame)
+    assert decoded.detections.mean.shape == (3, 32)
+    assert decoded.detections.covariance.shape == (3, 1024)
+    assert dict(decoded.overlong) == {
+        0: long_mean.SerializeToString(),
+        2: long_covariance.SerializeToString(),
+    }
+
+
+DECODERS = [
+    (decode_process_request, lambda frame: in_request(frame)),
+    (decode_process_frame_request, lambda frame: tagged(15, 2, frame)),
+    (decode_truth_request, lambda frame: tagged(1, 2, frame)),
+]
+
+
+@pytest.mark.parametrize(("decode", "wrap"), DECODERS)
+def test_as_many_detections_as_allowed_pass_and_one_more_is_refused(decode, wrap):
+    one = tagged(15, 2, tagged(1, 1, bytes(8)))
+    assert not isinstance(decode(wrap(one * 64), LIMITS), Refusal)
+    refusal = decode(wrap(one * 65), LIMITS)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.TOO_MANY_DETECTIONS
+    assert "65" in refusal.message
+    assert "64" in refusal.message
+
+
+@pytest.mark.parametrize(("decode", "wrap"), DECODERS)
+def test_a_message_as_large_as_allowed_passes_and_one_more_byte_is_refused(decode, wrap):
+    data = wrap(tagged(15, 2, b""))
+    data += tagged(1000, 2, bytes(2**20 - len(data) - 5))
+    assert len(data) == 2**20
+    assert not isinstance(decode(data, LIMITS), Refusal)
+    refusal = decode(data + b"\x00", LIMITS)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.TOO_LARGE
+    assert f"{2**20 + 1} bytes" in refusal.message
+
+
+@pytest.mark.parametrize(("decode", "wrap"), DECODERS)
+@pytest.mark.parametrize("length", [2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1])
+def test_a_length_beyond_the_message_is_refused(decode, wrap, length):
+    outer = b"\x12" + varint(length) + b"\x7a\x00"
+    inner = wrap(b"\x7a" + varint(length) + bytes(20))
+    values = wrap(tagged(15, 2, b"\x22" + varint(length) + bytes(24)))
+    for data in (outer, inner, values):
+        refusal = decode(data, LIMITS)
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason is Reason.MALFORMED
+
+
+def test_a_refusal_says_what_it_is_about_and_shows_no_internals():
+    refusal = decode_process_request(b"\xff\xff", LIMITS)
+    assert isinstance(refusal, Refusal)
+    assert refusal.field == "message"
+    assert refusal.message == "2 bytes are not a monitor.v1.ProcessRequest."
+
+
+# ---- answers
+
+
+notices = st.builds(
+    Notice,
+    reason=st.sampled_from(Reason),
+    field=names,
+    message=names,
+    count=st.integers(0, 2**32 - 1),
+    first_index=st.integers(0, 2**32 - 1),
+)
+
+
+def on_wire(value) -> Any:
+    """The number of an enum; the stubs ask for the generated type."""
+    return int(value)
+
+
+def wire_notice(notice):
+    return frame_pb2.Notice(
+        reason=on_wire(notice.reason),
+        count=notice.count,
+        first_index=notice.first_index,
+        field=notice.field,
+        message=notice.message,
+    )
+
+
+@st.composite
+def answers(draw):
+    """A frame as protobuf holds it, and an answer that the pipeline might give to it."""
+    k = draw(st.integers(1, 5))
+    forms = [k, k * (k + 1) // 2, k * k]
+    kinds = draw(st.lists(st.sampled_from([*forms, "any"]), max_size=6))
+    frame = frame_pb2.Frame()
+    if draw(st.booleans()):
+        frame.frame_id, frame.stamp_ns = draw(IDS), draw(st.integers(-(2**63), 2**63 - 1))
+    for kind in kinds:
+        detection = frame.detections.add()
+        if kind == "any":
+            if draw(st.booleans()):
+                detection.id = draw(IDS)
+            detection.mean.extend(draw(doubles(draw(st.integers(0, 3)))))
+            detection.covariance.extend(draw(doubles(draw(st.integers(0, 3)))))
+        else:
+            detection.id = draw(IDS)
+            detection.mean.extend(draw(doubles(k)))
+            detection.covariance.extend(draw(doubles(kind)))
+    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    assert isinstance(received, ReceivedFrame)
+
+    usable = np.array([kind != "any" for kind in kinds], bool)
+    rows = np.flatnonzero(usable)
+    made = Estimates(
+        np.array(draw(doubles(rows.size * k))).reshape(-1, k),
+        np.array(draw(doubles(rows.size * k * k))).reshape(-1, k, k),
+        # Covariance scaling makes full covariances of variances.
+        np.array([kind == k and k > 1 and draw(st.booleans()) for kind in kinds], bool)[rows],
+    )
+    others = st.sampled_from([reason for reason in Reason if 2 <= reason <= 17])
+    reason = np.array([draw(others) for _ in kinds], np.uint8)
+    mode = draw(st.sampled_from(["apply", "observe", "failed"]))
+    if mode != "failed":
+        reason[rows] = Reason.NONE if mode == "apply" else Reason.OBSERVE_MODE
+    answer = FrameAnswer(
+        received=received,
+        reason=reason,
+        rows=rows if mode == "apply" else rows[:0],
+        forwarded=made if mode == "apply" else None,
+        shadow_rows=rows if mode == "observe" else rows[:0],
+        shadow=made if mode == "observe" else None,
+        versions=tuple(draw(st.lists(names, max_size=2))),
+        notices=tuple(draw(st.lists(notices, max_size=2))),
+    )
+    return SimpleNamespace(k=k, frame=frame, answer=answer)
+
+
+def result_of(made):
+    """The FrameResult, one field of one detection after another."""
+    frame, answer, k = made.frame, made.answer, made.k
+    result = frame_pb2.FrameResult(status=on_wire(1), reason=on_wire(1))
+    for name in ("frame_id", "stamp_ns"):
+        if frame.HasField(name):
+            setattr(result, name, getattr(frame, name))
+    result.recalibrator_versions.extend(answer.versions)
+    result.notices.extend(wire_notice(notice) for notice in answer.notices)
+    forwarded = dict(zip(answer.rows.tolist(), range(answer.rows.size), strict=True))
+    shadowed = dict(zip(answer.shadow_rows.tolist(), range(answer.shadow_rows.size), strict=True))
+    for row, (sent, reason) in enumerate(zip(frame.detections, answer.reason, strict=True)):
+        detection = result.detections.add(recalibrator_index=0, reason=on_wire(reason))
+        detection.status = on_wire(1 if reason == 1 else 2 if reason in PASSED_THROUGH else 3)
+        if sent.HasField("id"):
+            detection.id = sent.id
+        if row in forwarded:
+            detection.mean.extend(answer.forwarded.mean[forwarded[row]])
+            detection.covariance.extend(in_form(answer.forwarded, forwarded[row], sent, k))
+        else:
+            detection.mean.extend(sent.mean)
+            detection.covariance.extend(sent.covariance)
+        if row in shadowed:
+            detection.shadow_mean.extend(answer.shadow.mean[shadowed[row]])
+            detection.shadow_covariance.extend(in_form(answer.shadow, shadowed[row], sent, k))
+    return result
+
+
+def in_form(made, row, sent, k):
+    """Variances while that is all there is, the full matrix where one was sent, or a triangle."""
+    matrix = made.covariance[row]
+    if made.diagonal[row]:
+        return [matrix[i, i] for i in range(k)]
+    if len(sent.covariance) == k * k:
+        return [matrix[i, j] for i in range(k) for j in range(k)]
+    return [matrix[i, j] for i in range(k) for j in range(i + 1)]
+
+
+@given(answers(), st.sampled_from([0, 1, 2**64 - 1]))
+def test_the_answer_to_a_frame_is_what_protobuf_would_write(made, index):
+    result = result_of(made)
+    unary = perception_monitor_pb2.ProcessFrameResponse(frame=result)
+    assert encode_process_frame_response(made.answer) == unary.SerializeToString()
+    result.message_index = index
+    stream = perception_monitor_pb2.ProcessResponse(frame=result)
+    assert encode_process_response(made.answer, index) == stream.SerializeToString()
+
+
+@given(answers())
+def test_the_client_reads_an_answer_as_protobuf_does(made):
+    k, result = made.k, result_of(made)
+    found = decode_answer(encode_process_response(made.answer, 3), k)
+    assert found.status.tolist() == [d.status for d in result.detections]
+    assert found.reason.tolist() == [d.reason for d in result.detections]
+    assert found.versions == tuple(result.recalibrator_versions)
+    for row, detection in enumerate(result.detections):
+        if len(detection.mean) == k:
+            assert found.mean[row].tobytes() == packed(detection.mean)
+        assert found.covariance[row].tobytes() == as_matrix(detection.covariance, k).tobytes()
+        if found.shadow is not None:
+            shadow = as_matrix(detection.shadow_covariance, k)
+            assert found.shadow[row].tobytes() == shadow.tobytes()
+    assert (found.shadow is not None) == any(d.shadow_covariance for d in result.detections)
+
+
+def as_matrix(values, k):
+    """(K, K) of whichever form, NaN of none."""
+    if len(values) == k:
+        return np.diag(np.array(values))
+    if len(values) == k * k:
+        return np.array(values).reshape(k, k)
+    if len(values) != k * (k + 1) // 2:
+        return np.full((k, k), np.nan)
+    lower = iter(values)
+    matrix = np.zeros((k, k))
+    for i in range(k):
+        for j in range(i + 1):
+            matrix[i, j] = matrix[j, i] = next(lower)
+    return matrix
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_a_refused_message_is_answered_as_protobuf_would_write_it(reason):
+    refusal = Refusal(reason, "frame", "σ is too much: less.")
+    result = frame_pb2.FrameResult(
+        message_index=7,
+        status=frame_pb2.STATUS_REFUSED,
+        reason=on_wire(reason),
+        notices=[wire_notice(refusal.notice())],
+    )
+    response = perception_monitor_pb2.ProcessResponse(frame=result)
+    data = encode_process_response(refusal, 7)
+    assert data == response.SerializeToString()
+    assert refused(data) == "frame: σ is too much: less."
+
+
+def test_the_answer_to_a_header_is_what_protobuf_would_write():
+    refusal = Refusal(Reason.INVALID_HEADER, "stream", "no name.")
+    accepted = perception_monitor_pb2.HeaderResult(stream="lidar", accepted=True)
+    denied = perception_monitor_pb2.HeaderResult(stream="", notice=wire_notice(refusal.notice()))
+    for result, why in ((accepted, None), (denied, refusal)):
+        response = perception_monitor_pb2.ProcessResponse(header=result)
+        data = encode_header_answer(result.stream, why)
+        assert data == response.SerializeToString()
+        assert refused(data) == (None if why is None else "stream: no name.")
+
+
+@given(
+    st.lists(st.integers(0, 2**40), min_size=7, max_size=7),
+    st.none() | IDS,
+    st.lists(notices, max_size=2),
+)
+def test_the_answer_to_truth_is_what_protobuf_would_write(counts, frame_id, findings):
+    account = TruthAccount(*counts)
+    response = perception_monitor_pb2.ReportGroundTruthResponse(
+        stream="lidar",
+        account=truth_pb2.TruthAccount(
+            matched=counts[0],
+            unusable=counts[1],
+            orphan=counts[2],
+            duplicate=counts[3],
+            too_late=counts[4],
+            ignored=counts[5],
+            refused=counts[6],
+        ),
+        notices=[wire_notice(notice) for notice in findings],
+    )
+    if frame_id is not None:
+        response.frame_id = frame_id
+    data = encode_truth_response("lidar", frame_id, TruthAnswer(account, tuple(findings)))
+    assert data == response.SerializeToString()
+    assert decode_truth_answer(data)[0] == account
+
+
+# ---- there and back
+
+
+SPACE = plain_space(("x", "y", "z"), "m")
+SCALE = (2.0, 0.5, 3.0)
+
+
+def scaling_stream() -> tuple[Pipeline, Stream]:
+    """A pipeline that scales the deviations of x, y, z by SCALE."""
+    pipeline = Pipeline(Config())
+    document = Selection(SPACE.names, VarianceScaling(SCALE)).to_json()
+    pipeline.promote(pipeline.learn(document).version, "test")
+    stream = pipeline.register(Header("lidar", SPACE, ("car",)))
+    assert isinstance(stream, Stream)
+    return pipeline, stream
+
+
+def answered(frame):
+    """The FrameResult of a frame that went through everything but gRPC."""
+    pipeline, stream = scaling_stream()
+    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    assert isinstance(received, ReceivedFrame)
+    data = encode_process_response(pipeline.process(stream, received), 1)
+    response = perception_monitor_pb2.ProcessResponse.FromString(data)
+    assert response.SerializeToString() == data
+    assert pipeline.counters.internal_errors == 0
+    return response.frame
+
+
+def valid_covariance(draw, form):
+    """Values of a positive definite matrix in that form."""
+    root = np.array([draw(st.integers(-8, 8)) for _ in range(9)]).reshape(3, 3) / 4
+    matrix = root @ root.T + np.eye(3)
+    if form == 3:
+        return np.diagonal(matrix)
+    return matrix[np.tril_indices(3)] if form == 6 else matrix.ravel()
+
+
+@st.composite
+def plausible_frames(draw):
+    """Good detections of every form among arbitrary ones."""
+    frame = frame_pb2.Frame(frame_id=1)
+    for i in range(draw(st.integers(1, 6))):
+        good = draw(st.sampled_from([True, True, False]))
+        detection = frame.detections.add(id=i, class_index=0)
+        if good:
+            detection.mean.extend([1.0, 2.0, i])
+            detection.covariance.extend(valid_covariance(draw, draw(st.sampled_from([3, 6, 9]))))
+            continue
+        for name in ("id", "class_index"):
+            if draw(st.integers(0, 4)) == 0:
+                detection.ClearField(name)
+        detection.mean.extend(draw(doubles(draw(st.sampled_from([3, 3, 0, 2])))))
+        detection.covariance.extend(draw(doubles(draw(st.sampled_from([3, 6, 9, 0, 4])))))
+    return frame
+
+
+@given(plausible_frames())
+def test_what_is_not_recalibrated_comes_back_bit_for_bit_and_the_rest_scaled(frame):
+    result = answered(frame)
+    assert len(result.detections) == len(frame.detections)
+    for sent, found in zip(frame.detections, result.detections, strict=True):
+        assert found.HasField("id") == sent.HasField("id")
+        assert found.id == sent.id
+        assert packed(found.mean) == packed(sent.mean)
+        if found.status != frame_pb2.STATUS_RECALIBRATED:
+            assert packed(found.covariance) == packed(sent.covariance)
+            continue
+        s = np.array(SCALE)
+        expected = as_matrix(sent.covariance, 3) * s[:, None] * s
+        assert len(found.covariance) == len(sent.covariance)
+        assert as_matrix(found.covariance, 3) == pytest.approx(expected, rel=1e-15)
+
+
+def of_reason():
+    """A detection for every reason that one detection alone can have."""
+    good = frame_pb2.Detection(id=1, class_index=0, mean=[1, 2, 3], covariance=[1, 1, 1])
+
+    def but(**changes):
+        detection = frame_pb2.Detection()
+        detection.CopyFrom(good)
+        for name, value in changes.items():
+            detection.ClearField(name)
+            if isinstance(value, list):
+                getattr(detection, name).extend(value)
+            elif value is not None:
+                setattr(detection, name, value)
+        return detection
+
+    nan, inf = float("nan"), float("inf")
+    return {
+        "NONE": [good],
+        "MISSING_COVARIANCE": [but(covariance=[]), but(covariance=[0.0] * 6)],
+        "UNKNOWN_CLASS": [but(class_index=1), but(class_index=2**32 - 1), but(class_index=None)],
+        "MEAN_LENGTH": [but(mean=[1.0]), but(mean=[]), but(mean=[0.0] * 200)],
+        "MEAN_VALUE": [but(mean=[1, nan, 3]), but(mean=[1, 2, -inf]), but(mean=[1, 2, 1e9])],
+        "COVARIANCE_LENGTH": [but(covariance=[1.0] * 4), but(covariance=[1.0] * 2000)],
+        "COVARIANCE_NOT_FINITE": [but(covariance=[1, nan, 1]), but(covariance=[inf] * 9)],
+        "COVARIANCE_ASYMMETRIC": [but(covariance=[2, 1, 0, 0, 2, 0, 0, 0, 2])],
+        "COVARIANCE_NOT_POSITIVE_DEFINITE": [
+            but(covariance=[1, -1, 1]),
+            but(covariance=[1, 2, 1, 0, 0, 1]),
+        ],
+        "COVARIANCE_SCALE": [but(covariance=[1, 1, 1e11]), but(covariance=[1e-14, 1, 1])],
+        "MISSING_ID": [but(id=None)],
+    }
+
+
+@pytest.mark.parametrize("name", list(of_reason()))
+def test_every_reason_comes_back_marked_with_the_detection_unmodified(name):
+    number = frame_pb2.Reason.Value(f"REASON_{name}")
+    for detection in of_reason()[name]:
+        alone = frame_pb2.Frame(frame_id=1, detections=[detection])
+        among = frame_pb2.Frame(frame_id=1, detections=[detection, of_reason()["NONE"][0]])
+        among.detections[1].id = 2
+        for frame in (alone, among):
+            found = answered(frame).detections[0]
+            assert found.reason == number, frame_pb2.Reason.Name(found.reason)
+            expected = 1 if name == "NONE" else 2 if name == "MISSING_COVARIANCE" else 3
+            assert found.status == expected
+            assert packed(found.mean) == packed(detection.mean)
+            if name != "NONE":
+                assert packed(found.covariance) == packed(detection.covariance)
+
+
+def test_a_repeated_id_is_refused_and_its_first_occurrence_is_not():
+    good = of_reason()["NONE"][0]
+    result = answered(frame_pb2.Frame(frame_id=1, detections=[good, good]))
+    assert [d.reason for d in result.detections] == [
+        frame_pb2.REASON_NONE,
+        frame_pb2.REASON_DUPLICATE_ID,
+    ]
+
+
+# ---- the client
+
+
+@given(st.data())
+def test_the_client_sends_what_protobuf_would_write(data):
+    draw = data.draw
+    n, k = draw(st.integers(0, 4)), draw(st.integers(1, 5))
+
+    def array(*shape):
+        count = int(np.prod(shape))
+        return np.array(draw(doubles(count))).reshape(shape)
+
+    full = draw(st.booleans())
+    frame = OutgoingFrame(
+        frame_id=draw(IDS),
+        stamp_ns=draw(st.integers(-(2**63), 2**63 - 1)),
+        id=np.array([draw(IDS) for _ in range(n)], np.uint64),
+        class_index=np.array([draw(st.integers(0, 2**32 - 1)) for _ in range(n)], np.int64),
+        mean=array(n, k),
+        covariance=array(n, k, k) if full else array(n, k),
+        score=array(n) if draw(st.booleans()) else None,
+        truth=array(n, k) if draw(st.booleans()) else None,
+    )
+    message = frame_pb2.Frame(frame_id=frame.frame_id, stamp_ns=frame.stamp_ns)
+    for i in range(n):
+        matrix = frame.covariance[i]
+        detection = message.detections.add(
+            id=int(frame.id[i]), class_index=int(frame.class_index[i]), mean=frame.mean[i]
+        )
+        detection.covariance.extend(matrix[np.tril_indices(k)] if full else matrix)
+        if frame.score is not None:
+            detection.score = frame.score[i]
+        if frame.truth is not None:
+            detection.ground_truth.extend(frame.truth[i])
+    request = perception_monitor_pb2.ProcessRequest(frame=message)
+    assert encode_frame(frame) == request.SerializeToString()
+
+
+@given(st.integers(0, 4), st.integers(1, 5), st.booleans(), st.data())
+def test_the_client_sends_truth_as_protobuf_would_write_it(n, k, complete, data):
+    ids = np.array([data.draw(IDS) for _ in range(n)], np.uint64)
+    truth = np.array(data.draw(doubles(n * k))).reshape(n, k)
+    message = truth_pb2.FrameTruth(stream="lidar", frame_id=2**64 - 1, complete=complete)
+    for i in range(n):
+        message.detections.add(detection_id=int(ids[i]), ground_truth=truth[i])
+    request = perception_monitor_pb2.ReportGroundTruthRequest(truth=message)
+    found = encode_truth("lidar", 2**64 - 1, ids, truth, complete=complete)
+    assert found == request.SerializeToString()
+
+
+def test_a_header_comes_out_of_the_wire_as_the_client_put_it_in():
+    dimensions = tuple(Dimension(f"d{int(kind)}", "m", kind) for kind in DimensionKind)
+    header = Header("lidar", Space(dimensions), ("car", "person"), "base")
+    assert decode_process_request(encode_header(header), LIMITS) == header

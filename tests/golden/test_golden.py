@@ -1,0 +1,172 @@
+"""The bytes on the wire and the exposition text, as files: what changes shows in the diff.
+
+`UPDATE_GOLDEN=1 pytest tests/golden` writes the files anew.
+"""
+
+import os
+import random
+import re
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from monitor.calibration.space import Dimension, DimensionKind, Space
+from monitor.config import Config
+from monitor.edges.answers import (
+    encode_header_answer,
+    encode_process_response,
+    encode_truth_response,
+)
+from monitor.edges.exporter import Snapshot, render
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.edges.wire import WireLimits, decode_process_request, decode_truth_request
+from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
+from monitor.pipeline import Pipeline, Stream
+from monitor.readings import ReadingCache
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
+
+FOLDER = Path(__file__).parent
+LIMITS = WireLimits(2**20, 100)
+SPACE = Space(
+    (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
+)
+HEADER = Header("lidar", SPACE, ("car", "person"), "base_link")
+STAMP_NS = 1_750_000_000_000_000_000
+
+
+def small_frame(seed: int) -> tuple[OutgoingFrame, np.ndarray]:
+    """Five detections and their truth, in eighths; one without covariance, one of no class."""
+    eighths = random.Random(seed)
+
+    def numbers(*shape: int) -> np.ndarray:
+        count = int(np.prod(shape))
+        return np.array([eighths.randint(-80, 80) / 8 for _ in range(count)]).reshape(shape)
+
+    root = np.tril(numbers(5, 3, 3))
+    step = np.arange(3)
+    root[:, step, step] = np.abs(root[:, step, step]) + 1
+    covariance = root @ root.transpose(0, 2, 1)
+    covariance[3] = 0
+    mean, error = numbers(5, 3), numbers(5, 3)
+    frame = OutgoingFrame(
+        frame_id=100 + seed,
+        stamp_ns=STAMP_NS + seed,
+        id=np.array([2**64 - 1, 0, 1, 2, 3], np.uint64),
+        class_index=np.array([0, 1, 0, 0, 9]),
+        mean=mean,
+        covariance=covariance,
+        score=np.array([eighths.randint(0, 8) / 8 for _ in range(5)]),
+    )
+    return frame, mean + error
+
+
+def fixed_pipeline() -> tuple[Pipeline, Stream]:
+    pipeline = Pipeline(Config())
+    document = Selection(SPACE.names, VarianceScaling((2.0, 0.5, 1.5))).to_json()
+    pipeline.promote(pipeline.learn(document).version, "golden")
+    stream = pipeline.register(HEADER)
+    assert isinstance(stream, Stream)
+    return pipeline, stream
+
+
+def processed(pipeline: Pipeline, stream: Stream, data: bytes, index: int) -> bytes:
+    frame = decode_process_request(data, LIMITS)
+    assert isinstance(frame, ReceivedFrame)
+    return encode_process_response(pipeline.process(stream, frame), index)
+
+
+def labelled(pipeline: Pipeline, data: bytes) -> bytes:
+    labels = decode_truth_request(data, LIMITS)
+    assert isinstance(labels, ReceivedTruth)
+    return encode_truth_response(labels.stream, labels.frame_id, pipeline.report_truth(labels))
+
+
+def messages() -> dict[str, bytes]:
+    """Every message of a short conversation."""
+    pipeline, stream = fixed_pipeline()
+    frame, truth = small_frame(1)
+    malformed = decode_process_request(b"\xff", LIMITS)
+    assert isinstance(malformed, Refusal)
+    sent = encode_frame(frame)
+    found = {
+        "header_request": encode_header(HEADER),
+        "header_answer": encode_header_answer(HEADER.stream, None),
+        "frame_request": sent,
+        "frame_answer": processed(pipeline, stream, sent, 1),
+        "malformed_answer": encode_process_response(malformed, 2),
+        "truth_request": encode_truth("lidar", frame.frame_id, frame.id, truth, complete=True),
+    }
+    return found | {"truth_answer": labelled(pipeline, found["truth_request"])}
+
+
+def exposition() -> str:
+    """The text after four frames with their truth; every frame took 0.3 ms."""
+    pipeline, stream = fixed_pipeline()
+    for seed in range(4):
+        frame, truth = small_frame(seed)
+        processed(pipeline, stream, encode_frame(frame), seed)
+        pipeline.counters.frame_seconds.observe(0.0003)
+        if seed < 3:
+            labelled(pipeline, encode_truth("lidar", frame.frame_id, frame.id, truth))
+    snapshot = Snapshot(
+        counters=pipeline.counters,
+        readings=tuple(ReadingCache(5).read(pipeline.statistics())),
+        pending_bytes=pipeline.pending.bytes,
+        pending_detections=pipeline.pending.detections,
+        streams=len(pipeline.streams),
+        version=pipeline.selection.version,
+        method=pipeline.selection.method,
+        mode=str(pipeline.config.recalibration.mode),
+    )
+    return b"".join(render(snapshot)).decode()
+
+
+def rounded(text: str) -> str:
+    """Values to nine digits: the last ones depend on the processor and on the SciPy release."""
+
+    def value(line: re.Match[str]) -> str:
+        return f"{line[1]}{float(line[2]):.9g}"
+
+    return re.sub(r"^([^#\n].* )(\S+)$", value, text, flags=re.MULTILINE)
+
+
+def compare(name: str, text: str) -> None:
+    path = FOLDER / name
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), (
+        f"{name} differs: if that is meant, run `UPDATE_GOLDEN=1 pytest tests/golden`, look at "
+        "the diff, and tell users in CHANGELOG.md"
+    )
+
+
+def as_hex(data: bytes) -> str:
+    return "\n".join(textwrap.wrap(data.hex(), 64)) + "\n"
+
+
+@pytest.mark.parametrize("name", list(messages()))
+def test_the_bytes_on_the_wire_are_those_of_the_file(name):
+    compare(f"{name}.hex", as_hex(messages()[name]))
+
+
+def test_every_file_of_bytes_belongs_to_a_message():
+    assert {path.stem for path in FOLDER.glob("*.hex")} == messages().keys()
+
+
+def test_the_exposition_text_is_that_of_the_file():
+    compare("metrics.txt", rounded(exposition()))
+
+
+def test_a_frame_that_was_recorded_is_still_understood():
+    data = bytes.fromhex((FOLDER / "frame_request.hex").read_text("utf-8"))
+    found = decode_process_request(data, LIMITS)
+    frame, _ = small_frame(1)
+    assert isinstance(found, ReceivedFrame)
+    assert (found.frame_id, found.stamp_ns) == (frame.frame_id, frame.stamp_ns)
+    assert np.array_equal(found.detections.id, frame.id)
+    assert np.array_equal(found.detections.mean, frame.mean)
+    i, j = np.tril_indices(3)
+    assert np.array_equal(found.detections.covariance, frame.covariance[:, i, j])

@@ -1,0 +1,100 @@
+"""Frames and labels as the wire hands them over, made from rows; functions, not tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from monitor.calibration.detections import ReceivedDetections
+from monitor.frames import ReceivedFrame, ReceivedTruth
+
+VARIANCES, TRIANGLE, FULL = "variances", "triangle", "full"
+FORMS = (VARIANCES, TRIANGLE, FULL)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One detection; None is absent. covariance holds the values of any of the three forms."""
+
+    id: int | None
+    mean: tuple[float, ...]
+    covariance: tuple[float, ...]
+    class_index: int | None = 0
+    truth: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Label:
+    """One label by detection id."""
+
+    id: int | None
+    truth: tuple[float, ...] = ()
+    ignore: bool = False
+
+
+def in_form(covariance: Any, form: str) -> tuple[float, ...]:
+    """A covariance as the values that are sent."""
+    matrix = np.asarray(covariance, dtype=np.float64)
+    if form == VARIANCES:
+        return tuple(np.diagonal(matrix).tolist())
+    if form == TRIANGLE:
+        return tuple(matrix[np.tril_indices(len(matrix))].tolist())
+    return tuple(matrix.ravel().tolist())
+
+
+def detections(rows: Sequence[Sent]) -> ReceivedDetections:
+    """All rows of a frame; arrays as wide as the longest of them."""
+    return ReceivedDetections(
+        id=np.array([row.id or 0 for row in rows], np.uint64),
+        has_id=np.array([row.id is not None for row in rows], bool),
+        class_index=np.array(
+            [-1 if row.class_index is None else row.class_index for row in rows], np.int64
+        ),
+        mean=_padded([row.mean for row in rows]),
+        mean_length=_lengths([row.mean for row in rows]),
+        covariance=_padded([row.covariance for row in rows]),
+        covariance_length=_lengths([row.covariance for row in rows]),
+        truth=_padded([row.truth for row in rows]),
+        truth_length=_lengths([row.truth for row in rows]),
+    )
+
+
+def frame(
+    rows: Sequence[Sent], frame_id: int | None = 1, stamp_ns: int | None = 0
+) -> ReceivedFrame:
+    """A frame of these rows."""
+    return ReceivedFrame(frame_id, stamp_ns, detections(rows))
+
+
+def labels(
+    rows: Sequence[Label],
+    frame_id: int | None = 1,
+    *,
+    stream: str = "lidar",
+    complete: bool = False,
+) -> ReceivedTruth:
+    """Labels for a frame."""
+    return ReceivedTruth(
+        stream=stream,
+        frame_id=frame_id,
+        complete=complete,
+        id=np.array([row.id or 0 for row in rows], np.uint64),
+        has_id=np.array([row.id is not None for row in rows], bool),
+        truth=_padded([row.truth for row in rows]),
+        truth_length=_lengths([row.truth for row in rows]),
+        ignore=np.array([row.ignore for row in rows], bool),
+    )
+
+
+def _lengths(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array([len(row) for row in rows], np.int64)
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    padded = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return padded
