@@ -35,7 +35,7 @@ class Mode(StrEnum):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ServerConfig(_Section):
@@ -136,6 +136,8 @@ def load(path: str | Path) -> Config:
         raise InvalidConfiguration(
             f"cannot read the configuration {path}: {error.strerror}. Check the path."
         ) from None
+    except UnicodeDecodeError as error:
+        raise InvalidConfiguration(f"{path} is not UTF-8 text: {error}.") from None
     try:
         return Config.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

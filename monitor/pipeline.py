@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.calibration.binning import Binning, LogBins
-from monitor.calibration.detections import Examined, Limits, Reason, examine
+from monitor.calibration.detections import Examined, IdArray, Limits, Reason, examine
 from monitor.calibration.matched import MatchedRows, SliceAccumulator, SliceStatistics
 from monitor.calibration.notices import Notice, describe
-from monitor.calibration.slices import TOTAL, SliceTable, StreamSlices
-from monitor.calibration.space import FloatArray, IntArray, Space
+from monitor.calibration.slices import TOTAL, SliceTable, StreamSlices, label
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
 from monitor.config import Config, Mode
 from monitor.counters import Counters, TruthAccount
 from monitor.frames import (
@@ -188,8 +188,13 @@ class Pipeline:
         slices = stream.slices.of(batch.class_index)
         estimates = Estimates(batch.mean, batch.covariance, batch.diagonal)
         selection, recalibrated, why = self._recalibrate(header.space, estimates, slices)
-        examined.reason[batch.rows] = why
-        notices = describe(examined, frame.detections, header.space, header.classes, self.limits)
+        if why != Reason.NONE:
+            examined.reason[batch.rows] = why
+        notices: tuple[Notice, ...] = ()
+        if why != Reason.NONE or not examined.clean:
+            notices = describe(
+                examined, frame.detections, header.space, header.classes, self.limits
+            )
         notices += self._remember(stream, frame, examined, slices, selection, recalibrated)
         observing = why == Reason.OBSERVE_MODE
         # What the identity made goes back as it came, bit for bit.
@@ -256,33 +261,48 @@ class Pipeline:
                     "Number the frames of a stream uniquely.",
                 ),
             )
-        labelled = np.isfinite(batch.truth[:, 0])
-        rows = np.flatnonzero(labelled)
-        if rows.size:
-            sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
-            made = (
-                sent
-                if recalibrated.covariance is batch.covariance
-                else Estimates(
-                    recalibrated.mean[rows],
-                    recalibrated.covariance[rows],
-                    recalibrated.diagonal[rows],
-                )
-            )
-            self._count(batch.space, slices[rows], sent, made, batch.truth[rows])
-            self.counters.truth.matched += int(rows.size)
-        if key is not None:
-            unusable = (
-                frame.detections.id[np.isin(np.arange(frame.detections.n), batch.rows, invert=True)]
-                if batch.rows.size < frame.detections.n
-                else frame.detections.id[:0]
-            )
-            self.counters.dropped += self.pending.add(
-                key, pending_frame(batch, slices, selection, labelled, unusable)
-            )
-        else:
-            self.counters.dropped += int(batch.rows.size - rows.size)
+        labelled = self._count_inline_truth(frame, examined, slices, recalibrated)
+        if key is None:
+            self.counters.dropped += int(np.count_nonzero(~labelled))
+            return notices
+        self.counters.dropped += self.pending.add(
+            key, pending_frame(batch, slices, selection, labelled, _without_use(frame, batch.rows))
+        )
         return notices
+
+    def _count_inline_truth(
+        self,
+        frame: ReceivedFrame,
+        examined: Examined,
+        slices: IntArray,
+        recalibrated: Estimates,
+    ) -> BoolArray:
+        """Count the truth that came with the detections; (n,) which of the batch have it."""
+        batch = examined.batch
+        labelled = np.isfinite(batch.truth[:, 0])
+        sent_inline = int(np.count_nonzero(frame.detections.truth_length))
+        if sent_inline == 0:
+            return labelled
+        rows = np.flatnonzero(labelled)
+        refused = int(np.count_nonzero(examined.truth_invalid))
+        self.counters.truth.add(
+            TruthAccount(
+                matched=rows.size, refused=refused, unusable=sent_inline - refused - rows.size
+            )
+        )
+        sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
+        unchanged = recalibrated.mean is batch.mean and recalibrated.covariance is batch.covariance
+        made = (
+            sent
+            if unchanged
+            else Estimates(
+                recalibrated.mean[rows],
+                recalibrated.covariance[rows],
+                recalibrated.diagonal[rows],
+            )
+        )
+        self._count(batch.space, slices[rows], sent, made, batch.truth[rows])
+        return labelled
 
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
         if stamp_ns is None:
@@ -301,7 +321,11 @@ class Pipeline:
         made: Estimates,
         truth: FloatArray,
     ) -> None:
+        if slices.size == 0:
+            return
         error = space.error(truth, sent.mean)
+        in_overflow = np.isin(slices, self.slices.overflowing)
+        self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
         self.accumulator.add(
             MatchedRows(
                 space=space,
@@ -444,10 +468,20 @@ class Pipeline:
             found.append((entry.name, statistics))
             known = totals.get(entry.space)
             totals[entry.space] = statistics if known is None else known.merge(statistics)
-        for i, (space, statistics) in enumerate(totals.items()):
-            name = TOTAL if i == 0 else f"{TOTAL} ({','.join(space.names)})"
-            found.append((name, statistics))
+        for space, statistics in totals.items():
+            taken = {name for name, _ in found}
+            found.append((label(TOTAL, space, taken), statistics))
         return tuple(found)
+
+
+def _without_use(frame: ReceivedFrame, rows: IntArray) -> IdArray:
+    """Ids of the detections that are not among these rows: labels of them are unusable."""
+    detections = frame.detections
+    if rows.size == detections.n:
+        return detections.id[:0]
+    rest = detections.has_id.copy()
+    rest[rows] = False
+    return detections.id[rest]
 
 
 def _sound(estimates: Estimates) -> bool:

@@ -1,15 +1,15 @@
-"""Measures of all slices, read one slice at a time so that the caller can let frames pass
-in between; slices whose statistics did not change are not read again.
+"""Measures of all slices, read in short steps so that the caller can let frames pass in
+between; slices whose statistics did not change are not read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from monitor.calibration.evaluation import Evaluation
 from monitor.calibration.matched import SliceStatistics
-from monitor.calibration.reading import read
+from monitor.calibration.reading import read_in_steps
 from monitor.calibration.space import Space
 
 RAW = "raw"
@@ -38,14 +38,19 @@ class ReadingCache:
     bins: int
     _last: dict[str, tuple[SliceStatistics, SliceReading]] = field(default_factory=dict)
 
-    def read(self, statistics: tuple[tuple[str, SliceStatistics], ...]) -> Iterator[SliceReading]:
-        """Readings in the given order, one a step."""
+    def read(
+        self, statistics: tuple[tuple[str, SliceStatistics], ...]
+    ) -> Generator[None, None, tuple[SliceReading, ...]]:
+        """Readings in the given order, returned after many short steps."""
+        readings = []
         for name, current in statistics:
             known = self._last.get(name)
             if known is None or known[0] is not current:
-                raw = read(current.raw, self.bins)
-                same = current.recalibrated is current.raw
-                second = raw if same else read(current.recalibrated, self.bins)
+                raw = yield from read_in_steps(current.raw, self.bins)
+                second = raw
+                if current.recalibrated is not current.raw:
+                    second = yield from read_in_steps(current.recalibrated, self.bins)
                 known = (current, SliceReading(name, current.raw.space, raw, second))
                 self._last[name] = known
-            yield known[1]
+            readings.append(known[1])
+        return tuple(readings)

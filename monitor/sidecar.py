@@ -17,11 +17,11 @@ from monitor import __version__
 from monitor.config import Config, InvalidConfiguration
 from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.page import Endpoint
-from monitor.edges.server import CannotListen, Server, Service
+from monitor.edges.server import CannotListen, Server, Service, in_steps
 from monitor.edges.wire import WireLimits
 from monitor.events import Events
 from monitor.pipeline import Pipeline
-from monitor.readings import ReadingCache, SliceReading
+from monitor.readings import ReadingCache
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 
 log = logging.getLogger(__name__)
@@ -129,13 +129,10 @@ class Sidecar:
     async def _refresh(self) -> None:
         """Make the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
-        readings: list[SliceReading] = []
-        for reading in self._cache.read(pipeline.statistics()):
-            readings.append(reading)
-            await asyncio.sleep(0)
+        readings = await in_steps(self._cache.read(pipeline.statistics()))
         snapshot = Snapshot(
             counters=pipeline.counters,
-            readings=tuple(readings),
+            readings=readings,
             pending_bytes=pipeline.pending.bytes,
             pending_detections=pipeline.pending.detections,
             streams=len(pipeline.streams),
@@ -143,13 +140,10 @@ class Sidecar:
             method=pipeline.selection.method,
             mode=str(self.config.recalibration.mode),
         )
-        pieces: list[bytes] = []
-        for piece in render(snapshot):
-            pieces.append(piece)
-            await asyncio.sleep(0)
+        text = await in_steps(render(snapshot))
         published = self.endpoint.published
         published.content_type = CONTENT_TYPE
-        published.metrics = b"".join(pieces)
+        published.metrics = text
         published.page = _page(snapshot).encode()
         pipeline.counters.loop_lag_seconds = 0.0
 

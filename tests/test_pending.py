@@ -1,4 +1,4 @@
-"""Frames in waiting: what is kept is what was sent, within the bytes allowed, the oldest dropped."""
+"""Frames in waiting: what is kept is what was sent, within the bytes allowed, oldest dropped."""
 
 from dataclasses import replace
 

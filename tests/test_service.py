@@ -28,6 +28,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from scipy.stats import chi2
 
 from monitor.calibration.space import plain_space
+from monitor.cli import main
+from monitor.config import Config
+from monitor.edges import server
 from monitor.edges.client import Client, SidecarRefused, SidecarUnavailable
 from monitor.edges.requests import (
     OutgoingFrame,
@@ -36,8 +39,11 @@ from monitor.edges.requests import (
     encode_frame,
     encode_truth,
 )
+from monitor.edges.wire import WireLimits
+from monitor.events import Events
 from monitor.frames import Header
-from monitor.recalibration.selection import Selection
+from monitor.pipeline import Pipeline
+from monitor.recalibration.selection import Selection, from_json
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import (
     calibration_pb2,
@@ -127,9 +133,7 @@ class Sidecar:
             text: str = response.read().decode()
             return text
 
-    def calibration(
-        self, *slices: str, bins: int = 0, include_bins: bool = False
-    ) -> perception_monitor_pb2.GetCalibrationResponse:
+    def calibration(self, *slices: str, bins: int = 0, include_bins: bool = False):
         return self.monitor.GetCalibration(
             perception_monitor_pb2.GetCalibrationRequest(
                 slices=slices, bins=bins, include_bins=include_bins
@@ -137,7 +141,7 @@ class Sidecar:
             timeout=PATIENCE,
         )
 
-    def labelled(self, name: str) -> int:
+    def labelled(self, name: str):
         """Detections with truth in a slice; 0 where there is no such slice."""
         return sum(s.stages[0].n for s in self.calibration().slices if s.slice == name)
 
@@ -171,6 +175,15 @@ def shared(tmp_path_factory):
         sidecar.stop()
     finally:
         sidecar.end()
+    assert "Traceback" not in sidecar.log.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def swapping(tmp_path_factory):
+    """One sidecar for tests that promote; each begins with the identity in force."""
+    sidecar = Sidecar(tmp_path_factory.mktemp("swapping"))
+    yield sidecar
+    sidecar.end()
     assert "Traceback" not in sidecar.log.read_text("utf-8")
 
 
@@ -760,15 +773,23 @@ def test_malformed_truth_is_answered_and_the_stream_lives(shared):
 # ---- recalibrators
 
 
+def identity_of(sidecar) -> str:
+    """The version of the identity, which is put in force."""
+    listed = sidecar.admin.List(recalibrator_admin_pb2.ListRequest(), timeout=PATIENCE)
+    version: str = listed.recalibrators[0].version
+    promote(sidecar, version=version)
+    return version
+
+
 def promote(sidecar, **candidate):
     request = recalibrator_admin_pb2.PromoteRequest(actor="test", **candidate)
     return sidecar.admin.Promote(request, timeout=PATIENCE)
 
 
-def test_a_promoted_recalibrator_is_in_force_from_the_next_frame_on(start):
-    sidecar = start()
+def test_a_promoted_recalibrator_is_in_force_from_the_next_frame_on(swapping):
+    sidecar, before = swapping, identity_of(swapping)
     stream = opened(sidecar, "promoted")
-    (before,) = stream.ask(in_frame(1)).frame.recalibrator_versions
+    assert list(stream.ask(in_frame(1)).frame.recalibrator_versions) == [before]
     answer = promote(sidecar, document=scaling(2.0, 3.0))
     assert answer.before == before
     assert answer.after.startswith("variance-scaling-")
@@ -786,29 +807,30 @@ def test_a_promoted_recalibrator_is_in_force_from_the_next_frame_on(start):
     stream.close()
 
 
-def test_list_and_get_show_what_was_promoted(start):
-    sidecar = start()
-    document = scaling(2.0, 3.0)
+def test_list_and_get_show_what_was_promoted(swapping):
+    sidecar, identity = swapping, identity_of(swapping)
+    document = scaling(4.0, 5.0)
     version = promote(sidecar, document=document).after
     listed = sidecar.admin.List(recalibrator_admin_pb2.ListRequest(), timeout=PATIENCE)
-    assert [(r.method, r.promoted) for r in listed.recalibrators] == [
-        ("identity", False),
-        ("variance-scaling", True),
-    ]
+    assert [r.version for r in listed.recalibrators if r.promoted] == [version]
+    assert (listed.recalibrators[0].version, listed.recalibrators[0].method) == (
+        identity,
+        "identity",
+    )
     for summary in listed.recalibrators:
         request = recalibrator_admin_pb2.GetRequest(version=summary.version)
         got = sidecar.admin.Get(request, timeout=PATIENCE)
         assert got.summary == summary
-        assert promote(sidecar, document=got.document).after == summary.version
-    summary = listed.recalibrators[1]
-    assert summary.version == version
+        assert from_json(got.document).version == summary.version
+    summary = listed.recalibrators[-1]
+    assert (summary.version, summary.method) == (version, "variance-scaling")
     assert list(summary.dimensions) == ["x", "y"]
     request = recalibrator_admin_pb2.GetRequest(version=version)
     assert sidecar.admin.Get(request, timeout=PATIENCE).document == document
 
 
-def test_a_recalibrator_of_other_dimensions_passes_frames_through(start):
-    sidecar = start()
+def test_a_recalibrator_of_other_dimensions_passes_frames_through(swapping):
+    sidecar = swapping
     promote(sidecar, document=scaling(2.0, 2.0, dimensions=("u", "v")))
     stream = opened(sidecar, "mismatch")
     result = stream.ask(in_frame(1)).frame
@@ -860,13 +882,14 @@ def changed(**parameters):
     ],
 )
 def test_a_document_that_is_no_recalibrator_is_an_invalid_argument_by_field(
-    shared, document, field
+    swapping, document, field
 ):
-    code, text = failure(lambda: promote(shared, document=document))
+    identity = identity_of(swapping)
+    code, text = failure(lambda: promote(swapping, document=document))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert field in text
-    listed = shared.admin.List(recalibrator_admin_pb2.ListRequest(), timeout=PATIENCE)
-    assert [r.method for r in listed.recalibrators if r.promoted] == ["identity"]
+    listed = swapping.admin.List(recalibrator_admin_pb2.ListRequest(), timeout=PATIENCE)
+    assert [r.version for r in listed.recalibrators if r.promoted] == [identity]
 
 
 def test_observing_forwards_what_came_and_shows_what_would_have_been(start, tmp_path):
@@ -1099,25 +1122,32 @@ def test_a_client_that_reads_no_answers_is_dropped_and_holds_up_nobody(start):
     other = opened(sidecar, "other")
     assert other.ask(in_frame(0)).frame.status == 1
     before = sidecar.memory()
-    deaf = sidecar.monitor.Process(large_requests("deaf", 2000), timeout=3 * PATIENCE)
+    deaf, deafer = (
+        sidecar.monitor.Process(large_requests(name, 2000), timeout=3 * PATIENCE)
+        for name in ("deaf", "deafer")
+    )
     slowest, number = 0.0, 1
     end = time.monotonic() + PATIENCE
-    while not sidecar.metric("streams_dropped_total") and time.monotonic() < end:
+    while sidecar.metric("streams_dropped_total") < 2 and time.monotonic() < end:
         began = time.monotonic()
         assert other.ask(in_frame(number)).frame.status == 1
         slowest = max(slowest, time.monotonic() - began)
         number += 1
         time.sleep(0.02)
-    assert sidecar.metric("streams_dropped_total") == 1
-    # 240 MB were to be sent.
+    assert sidecar.metric("streams_dropped_total") == 2
+    # 480 MB were to be sent.
     assert sidecar.memory() - before < 100e6
     assert slowest < 1
-    with pytest.raises(grpc.RpcError):
-        for _ in range(2001):
-            next(deaf)
+    code, text = failure(lambda: [next(deaf) for _ in range(2001)])
+    assert code is grpc.StatusCode.ABORTED
+    assert "read" in text
     assert sidecar.labelled("other") == 3 * number
     other.close()
+    # The other deaf one reads nothing to the last.
     assert sidecar.stop() < 3
+    with pytest.raises(grpc.RpcError):
+        for _ in range(2001):
+            next(deafer)
 
 
 def test_a_client_that_reads_no_answers_holds_up_the_end_no_longer_than_the_grace(start):
@@ -1218,16 +1248,17 @@ def test_a_second_sidecar_on_the_same_port_says_so_and_ends(shared, key):
     assert shared.health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE).status == 1
 
 
-def checked(tmp_path, text):
+def check_command(tmp_path, text):
     path = tmp_path / "checked.toml"
     path.write_text(text, encoding="utf-8")
-    return serve_to_the_end("--config", str(path), "--check")
+    return ["--config", str(path), "--check"]
 
 
 def test_a_valid_configuration_is_checked_without_serving(tmp_path):
     document = tmp_path / "scaling.json"
     document.write_text(scaling(2.0, 3.0), encoding="utf-8")
-    done = checked(tmp_path, CONFIG + f"[recalibration]\nrecalibrator = '{document}'\n")
+    text = CONFIG + f"[recalibration]\nrecalibrator = '{document}'\n"
+    done = serve_to_the_end(*check_command(tmp_path, text))
     assert (done.returncode, done.stderr) == (0, "")
     assert "valid" in done.stdout
     assert "variance-scaling-" in done.stdout
@@ -1245,14 +1276,20 @@ def test_a_valid_configuration_is_checked_without_serving(tmp_path):
         ("[server\n", ["TOML"]),
     ],
 )
-def test_an_invalid_configuration_is_refused_by_key_value_and_remedy(tmp_path, text, words):
-    done = checked(tmp_path, text)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+def test_an_invalid_configuration_is_refused_by_key_value_and_remedy(tmp_path, capsys, text, words):
+    assert main(["serve", *check_command(tmp_path, text)]) == 1
+    output, errors = capsys.readouterr()
+    assert output == ""
+    (line,) = errors.splitlines()
     for word in words:
         assert word in line
-    assert "Traceback" not in line
+
+
+def test_an_invalid_configuration_ends_the_process_with_a_line_and_1(tmp_path):
+    done = serve_to_the_end(*check_command(tmp_path, "[server]\ngrpc_port = 1\n"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "server.grpc_port" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_recalibrator_that_is_none_keeps_the_sidecar_from_starting(tmp_path):
@@ -1269,12 +1306,11 @@ def test_a_recalibrator_that_is_none_keeps_the_sidecar_from_starting(tmp_path):
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999"])
 @pytest.mark.parametrize("key", ["grpc-address", "http-address"])
-def test_an_address_without_a_port_is_refused_by_name(key, address):
-    done = serve_to_the_end(f"--{key}", address, "--check")
-    assert done.returncode == 1
-    assert key.replace("-", "_") in done.stderr
-    assert address in done.stderr
-    assert "Traceback" not in done.stderr
+def test_an_address_without_a_port_is_refused_by_name(capsys, key, address):
+    assert main(["serve", f"--{key}", address, "--check"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert key.replace("-", "_") in line
+    assert address in line
 
 
 def test_interrupting_ends_in_order(start):
@@ -1356,3 +1392,42 @@ def test_our_client_says_when_the_sidecar_is_gone(start):
                 await client.calibration()
 
     asyncio.run(asyncio.wait_for(talk(), PATIENCE))
+
+
+# ---- a fault of ours
+
+
+class Call:
+    """What a handler sees of a stream with some messages."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.waiting: list[object] = [*messages, grpc.aio.EOF]
+        self.written: list[bytes] = []
+
+    async def read(self):
+        return self.waiting.pop(0)
+
+    async def write(self, message):
+        self.written.append(message)
+
+    async def abort(self, code, details):
+        raise grpc.aio.AbortError(code, details)
+
+
+@pytest.mark.parametrize("method", ["process", "report_ground_truth"])
+def test_a_fault_of_ours_ends_a_stream_without_showing_what_it_was(monkeypatch, caplog, method):
+    def broken(data, limits):
+        raise ZeroDivisionError("/work/secret.py")
+
+    monkeypatch.setattr(server, "decode_process_request", broken)
+    monkeypatch.setattr(server, "decode_truth_request", broken)
+    service = server.Service(Pipeline(Config()), Events(), WireLimits(1000, 10))
+    with pytest.raises(grpc.aio.AbortError) as caught:
+        asyncio.run(getattr(service, method)(None, Call(b"anything")))
+    code, details = caught.value.args
+    assert code is grpc.StatusCode.INTERNAL
+    assert "secret" not in details
+    assert_clean(details.replace("error", ""))
+    assert "secret" in caplog.text
+    assert service.pipeline.counters.internal_errors == 1
+    assert service.open_streams == 0

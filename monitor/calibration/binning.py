@@ -20,7 +20,8 @@ EXPONENT = -36
 
 
 @cache
-def _chi_square(tau: tuple[float, ...], k: int) -> FloatArray:
+def chi_square(tau: tuple[float, ...], k: int) -> FloatArray:
+    """χ²_k quantiles of the levels, (T,); they cost a tenth of a millisecond, so they are kept."""
     return chi_square_quantiles(np.array(tau), k)
 
 
@@ -107,7 +108,7 @@ class Binning:
 
     def chi_square(self, k: int) -> FloatArray:
         """χ²_k quantiles of the τ, (T,)."""
-        return _chi_square(self.tau, k)
+        return chi_square(self.tau, k)
 
     @cached_property
     def hash(self) -> str:

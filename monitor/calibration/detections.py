@@ -91,6 +91,7 @@ class ReceivedDetections:
     mean              (N, ≥K) and mean_length (N,)
     covariance        (N, ≥0) and covariance_length (N,)
     truth             (N, ≥0) and truth_length (N,); length 0 where absent
+    uniform           all detections carry the same fields at the same lengths
     """
 
     id: IdArray
@@ -102,6 +103,7 @@ class ReceivedDetections:
     covariance_length: IntArray
     truth: FloatArray
     truth_length: IntArray
+    uniform: bool = False
 
     @property
     def n(self) -> int:
@@ -137,11 +139,13 @@ class Examined:
     reason         (N,) of Reason for every detection of the frame
     truth_invalid  (N,) detections whose inline truth is unusable; they themselves may be fine
     batch          the detections with reason NONE
+    clean          nothing at all was found
     """
 
     reason: npt.NDArray[np.uint8]
     truth_invalid: BoolArray
     batch: FrameBatch
+    clean: bool = False
 
 
 def examine(received: ReceivedDetections, space: Space, classes: int, limits: Limits) -> Examined:
@@ -149,6 +153,11 @@ def examine(received: ReceivedDetections, space: Space, classes: int, limits: Li
 
     Where several reasons apply, the first in the order of the checks is given.
     """
+    if received.uniform:
+        batch = _all_usable(received, space, classes, limits)
+        if batch is not None:
+            reason = np.full(received.n, _NONE, np.uint8)
+            return Examined(reason, np.zeros(received.n, bool), batch, clean=True)
     n, k = received.n, space.k
     reason = np.full(n, _NONE, np.uint8)
 
@@ -204,6 +213,56 @@ def examine(received: ReceivedDetections, space: Space, classes: int, limits: Li
         truth=truth[pick],
     )
     return Examined(reason, truth_invalid, batch)
+
+
+def _all_usable(
+    received: ReceivedDetections, space: Space, classes: int, limits: Limits
+) -> FrameBatch | None:
+    """The whole frame, where a few looks at all of it together find nothing wrong: the rule.
+
+    None says only that the detections must be looked at one by one. Comparisons
+    are written so that NaN fails them.
+    """
+    k, n = space.k, received.n
+    forms = (k, k * (k + 1) // 2, k * k)
+    form, truth_length = int(received.covariance_length[0]), int(received.truth_length[0])
+    ids, mean, truth = received.id, received.mean, received.truth
+    if (
+        not received.has_id[0]
+        or np.count_nonzero(ids[1:] > ids[:-1]) != n - 1
+        or not (received.class_index.min() >= 0 and received.class_index.max() < classes)
+        or received.mean_length[0] != k
+        or form not in forms
+        or truth_length not in (0, k)
+        or not np.abs(mean).max() <= limits.largest_mean
+        or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
+    ):
+        return None
+    covariance = _full_matrices(received.covariance, received.covariance_length, forms)
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    plausible = (
+        variance.min() >= limits.smallest_deviation**2
+        and variance.max() <= limits.largest_deviation**2
+    )
+    diagonal = form == k and k > 1
+    if not plausible or (
+        not diagonal
+        and (
+            (form == forms[2] and not np.array_equal(covariance, covariance.transpose(0, 2, 1)))
+            or _indefinite(covariance, variance) is not None
+        )
+    ):
+        return None
+    return FrameBatch(
+        space=space,
+        rows=np.arange(n),
+        id=ids,
+        class_index=received.class_index,
+        mean=mean,
+        covariance=covariance,
+        diagonal=np.full(n, diagonal),
+        truth=truth if truth_length else np.full((n, k), np.nan),
+    )
 
 
 def _indefinite(covariance: FloatArray, variance: FloatArray) -> BoolArray | None:

@@ -245,7 +245,7 @@ def _joint(
     log_det = log_determinant(factor, k)
     nees = np.square(whiten(factor, error)[:k]).sum(axis=0)
     within = nees[:, None] <= chi_square_quantiles(tau, k)
-    # σ_G = det(Σ)^(1/2K), Küppers et al. 2022, section 3.4
+    # σ_G = det(Σ)^(1/2K), Küppers et al. 2022, above eq. 11
     deviation = np.exp(log_det / (2 * k))
     bins = cut.bins(deviation, deviation**2, np.zeros_like(nees), nees, within)
     chi_square_median = float(chi_square_quantiles(np.array([0.5]), k)[0])

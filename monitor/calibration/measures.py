@@ -69,7 +69,7 @@ def uce(bins: ReliabilityBins, n: int | None = None) -> float:
 
     n        the N to divide by; by default the rows in the bins
     returns  NaN where no truth has arrived
-    source   Laves et al. 2020 (UCE for regression); Küppers et al. 2022, eq. 10
+    source   Küppers et al. 2022, eq. 9
     """
     total = int(bins.n.sum()) if n is None else n
     if total == 0:

@@ -106,6 +106,11 @@ def _words(
                 f"[{limits.smallest_deviation:g}, {limits.largest_deviation:g}] "
                 "([limits] smallest_deviation, largest_deviation); check the unit."
             )
+        case Reason.RECALIBRATOR_MISMATCH:
+            return "dimensions", (
+                f"{', '.join(space.names)}: the promoted recalibrator was fitted on others; "
+                "promote one that was fitted on these."
+            )
         case _:
             return "detection", "passed through unmodified; see the log of the sidecar."
 

@@ -4,16 +4,16 @@ undoes the companion sums. The measures themselves live in measures.py.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
 
-from monitor.calibration.binning import LogBins
+from monitor.calibration.binning import LogBins, chi_square
 from monitor.calibration.evaluation import DimensionMeasures, Evaluation, JointMeasures
 from monitor.calibration.measures import (
     ReliabilityBins,
-    chi_square_quantiles,
     ence,
     ence_noise_floor,
     qce_by_tau,
@@ -21,6 +21,7 @@ from monitor.calibration.measures import (
 )
 from monitor.calibration.space import IntArray
 from monitor.calibration.statistics import AxisCells, StageStatistics
+from monitor.calibration.steps import finished
 
 NAN = float("nan")
 
@@ -105,15 +106,23 @@ def quantile_of_histogram(bins: LogBins, counts: IntArray, level: float) -> floa
 
 def read(statistics: StageStatistics, bins: int, width: WidthRange | None = None) -> Evaluation:
     """All measures, from `bins` bins on every axis: of equal count, or of equal width."""
+    return finished(read_in_steps(statistics, bins, width))
+
+
+def read_in_steps(
+    statistics: StageStatistics, bins: int, width: WidthRange | None = None
+) -> Generator[None, None, Evaluation]:
+    """The same, one axis a step, for a caller with other things to do in between."""
+    dimensions = {}
+    for i, name in enumerate(statistics.space.names):
+        dimensions[name] = _dimension(statistics, i, bins, width)
+        yield
     return Evaluation(
         rows=statistics.n,
         without_truth=0,
         refused=0,
         tau=statistics.binning.tau_array,
-        dimensions={
-            name: _dimension(statistics, i, bins, width)
-            for i, name in enumerate(statistics.space.names)
-        },
+        dimensions=dimensions,
         joint=_joint(statistics, bins, width),
     )
 
@@ -181,7 +190,7 @@ def _joint(statistics: StageStatistics, count: int, width: WidthRange | None) ->
         k=k,
         nll=0.5 * (k * float(np.log(2 * np.pi)) + statistics.log_determinant * per_row + nees),
         nees_mean=nees,
-        nees_median_ratio=median / float(chi_square_quantiles(np.array([0.5]), k)[0]),
+        nees_median_ratio=median / float(chi_square((0.5,), k)[0]),
         qce_by_tau=qce_by_tau(bins, tau),
         coverage_by_tau=cells.within.sum(axis=0) * per_row,
         tau=tau,

@@ -4,9 +4,10 @@ limit; what comes after falls into an overflow slice of its space.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 
@@ -32,6 +33,17 @@ class Slice:
     overflow: bool = False
 
 
+def label(name: str, space: Space, taken: Collection[str]) -> str:
+    """The name, told apart by its dimensions where it is taken, and by a number if that is too.
+
+    The same class seen by a camera and by a lidar: sums of px² and m² must not meet.
+    """
+    dimensions = ",".join(space.names)
+    numbered = (f"{name} ({dimensions}; {number})" for number in count(2))
+    candidates = chain((name, f"{name} ({dimensions})"), numbered)
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
 @dataclass(slots=True)
 class SliceTable:
     """All slices seen so far, in order of their first appearance.
@@ -44,6 +56,11 @@ class SliceTable:
     limit: int
     slices: list[Slice] = field(default_factory=list)
     _index: dict[tuple[Space, str], int] = field(default_factory=dict)
+
+    @property
+    def overflowing(self) -> list[int]:
+        """Indices of the overflow slices."""
+        return [i for i, entry in enumerate(self.slices) if entry.overflow]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,17 +85,7 @@ class SliceTable:
         return self._add(space, OVERFLOW, overflow=True)
 
     def _add(self, space: Space, name: str, *, overflow: bool) -> int:
-        # The same class seen by a camera and by a lidar: sums of px² and m² must not meet.
-        taken = {TOTAL, *self.names}
-        label = name
-        if label in taken:
-            label = f"{name} ({','.join(space.names)})"
-        # Their names may agree too, and only the units differ.
-        for number in count(2):
-            if label not in taken:
-                break
-            label = f"{name} ({','.join(space.names)}; {number})"
-        self.slices.append(Slice(label, space, overflow))
+        self.slices.append(Slice(label(name, space, {TOTAL, *self.names}), space, overflow))
         if not overflow:
             self._index[space, name] = len(self.slices) - 1
         return len(self.slices) - 1

@@ -269,7 +269,7 @@ def _observe_chunk(
     u, log_det = _whitened(space, error, covariance, sigma, z)
     deviation = np.empty((n, k + 1))
     deviation[:, :k] = sigma
-    # σ_G = det(Σ)^(1/2K), Küppers et al. 2022, section 3.4
+    # σ_G = det(Σ)^(1/2K), Küppers et al. 2022, above eq. 11
     deviation[:, k] = np.exp(log_det / (2 * k_joint))
     nees = np.empty((n, k + 1))
     nees[:, :k] = z * z

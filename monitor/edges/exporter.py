@@ -4,7 +4,7 @@ the text is made one family at a time, and scrapes are served from what was made
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -51,11 +51,14 @@ class _One(Collector):
         return (self.family,)
 
 
-def render(snapshot: Snapshot) -> Iterator[bytes]:
-    """The text in pieces, one family each; join them."""
+def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
+    """The text, returned after a short step for each family."""
+    pieces = []
     for family in _families(snapshot):
         # A registry is asked for nothing but collect().
-        yield generate_latest(cast("CollectorRegistry", _One(family)))
+        pieces.append(generate_latest(cast("CollectorRegistry", _One(family))))
+        yield
+    return b"".join(pieces)
 
 
 def _families(snapshot: Snapshot) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, TypeVar
 
@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 
 MONITOR = "monitor.v1.PerceptionMonitor"
 ADMIN = "monitor.v1.RecalibratorAdmin"
+# Seconds for what was said last to reach those who watch.
+LAST_WORDS = 0.2
+INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 # What a refusal or an error of the core is called over gRPC where no stream is to be kept alive.
 STATUS_OF_REASON = {
@@ -79,6 +82,7 @@ class _Session:
     reading: bool = False
     writing_since: float | None = None
     draining: bool = False
+    stuck: bool = False
 
 
 @dataclass(slots=True)
@@ -89,6 +93,8 @@ class Service:
     events: Events
     limits: WireLimits
     _sessions: set[_Session] = field(default_factory=set)
+    calls_in_work: int = 0
+    _draining: bool = False
 
     # ---- the frame path
 
@@ -165,7 +171,7 @@ class Service:
         """Read, answer, write, until the client or the server has enough."""
         task = asyncio.current_task()
         assert task is not None
-        session = _Session(task)
+        session = _Session(task, draining=self._draining)
         self._sessions.add(session)
         try:
             index = 0
@@ -175,18 +181,28 @@ class Service:
                 session.reading = False
                 if data is grpc.aio.EOF:
                     return
-                reply = answer(data, index)
+                try:
+                    reply = answer(data, index)
+                except Exception:
+                    log.exception("message %d of a stream failed", index)
+                    self.pipeline.counters.internal_errors += 1
+                    await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
                 index += 1
                 session.writing_since = time.monotonic()
                 await context.write(reply)
                 session.writing_since = None
                 self._fold_if_due()
         except asyncio.CancelledError:
-            if not session.draining:
+            if not (session.draining or session.stuck):
                 raise
             task.uncancel()
         finally:
             self._sessions.discard(session)
+        if session.stuck:
+            # Without a status the call would stay open after its handler has gone.
+            await context.abort(
+                grpc.StatusCode.ABORTED, "the answers were not read: read them, or open anew."
+            )
 
     def _fold_if_due(self) -> None:
         if self.pipeline.accumulator.due:
@@ -209,10 +225,7 @@ class Service:
                 )
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
         bins = min(request.bins, 512) or self.pipeline.config.statistics.bins
-        readings = []
-        for reading in ReadingCache(bins).read(statistics):
-            readings.append(reading)
-            await asyncio.sleep(0)
+        readings = await in_steps(ReadingCache(bins).read(statistics))
         response = messages.calibration(
             readings,
             self.pipeline.counters,
@@ -270,10 +283,17 @@ class Service:
 
     def drain(self) -> None:
         """End every stream after the frame it is at; idle ones at once."""
+        self._draining = True
         for session in self._sessions:
             session.draining = True
             if session.reading:
                 session.task.cancel()
+
+    async def drained(self, grace: float) -> None:
+        """Wait until all streams and calls are answered, no longer than the grace."""
+        end = time.monotonic() + grace
+        while (self._sessions or self.calls_in_work) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
 
     def drop_stuck(self, timeout: float) -> None:
         """End streams whose client has read nothing for so long."""
@@ -281,6 +301,8 @@ class Service:
         for session in list(self._sessions):
             if session.writing_since is not None and now - session.writing_since > timeout:
                 self.pipeline.counters.streams_dropped += 1
+                session.writing_since = None
+                session.stuck = True
                 session.task.cancel()
 
     @property
@@ -289,10 +311,22 @@ class Service:
         return len(self._sessions)
 
 
+async def in_steps(work: Generator[None, None, Result]) -> Result:
+    """What a generator returns; frames pass between its steps."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        await asyncio.sleep(0)
+
+
 def _no_header(what: str) -> Refusal:
     return Refusal(Reason.NO_HEADER, "header", f"{what} has none: send the header first.")
 
 
+Result = TypeVar("Result")
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -311,10 +345,11 @@ async def _parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
 Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 
-def _guarded(handler: Unary) -> Unary:
+def _guarded(service: Service, handler: Unary) -> Unary:
     """The handler, with errors of the core as status codes and nothing else over the wire."""
 
     async def guarded(data: bytes, context: Context) -> bytes:
+        service.calls_in_work += 1
         try:
             return await handler(data, context)
         except tuple(STATUS_OF_ERROR) as error:
@@ -324,16 +359,16 @@ def _guarded(handler: Unary) -> Unary:
             raise
         except Exception:
             log.exception("%s failed", handler.__name__)
-            await context.abort(
-                grpc.StatusCode.INTERNAL, "internal error: see the log of the sidecar."
-            )
+            await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+        finally:
+            service.calls_in_work -= 1
 
     return guarded
 
 
 def _handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     def unary(handler: Unary) -> grpc.RpcMethodHandler:
-        return grpc.unary_unary_rpc_method_handler(_guarded(handler))
+        return grpc.unary_unary_rpc_method_handler(_guarded(service, handler))
 
     monitor = {
         "Process": grpc.stream_stream_rpc_method_handler(service.process),
@@ -407,4 +442,9 @@ class Server:
         self.service.announce(Health(False, "shutting down"))
         self.service.events.close()
         self.service.drain()
-        await self._grpc.stop(self.service.pipeline.config.server.grace_seconds)
+        grace = self.service.pipeline.config.server.grace_seconds
+        closing = asyncio.create_task(self._grpc.stop(grace))
+        await self.service.drained(grace)
+        # Who only watches, health for one, need not be waited for.
+        await self._grpc.stop(min(grace, LAST_WORDS))
+        await closing

@@ -244,6 +244,7 @@ def _received(
             covariance_length=covariance_length,
             truth=truth,
             truth_length=truth_length,
+            uniform=not single and mean.shape[0] > 0,
         ),
         fast=not single,
         overlong=overlong,

@@ -159,6 +159,70 @@ async def _show_progress(tally: Tally, frames: int) -> None:
         await asyncio.sleep(0.2)
 
 
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """One sequence over a stream of frames and a stream of labels.
+
+    Sending and reading never wait for each other: with large frames a sidecar that
+    waits to be read does not read either.
+
+    asked  frames on their way; None: no more
+    told   numbers of labels in the messages on their way; None: no more
+    """
+
+    sequence: Sequence
+    frames: Conversation
+    labels: Conversation
+    tally: Tally
+    asked: asyncio.Queue[PlayedFrame | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+    told: asyncio.Queue[int | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+
+    async def send_frames(self, speed: float) -> None:
+        began = time.monotonic()
+        for played in self.sequence.play():
+            if math.isfinite(speed):
+                due = began + (played.time_s - self.sequence.times[0]) / speed
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await self.asked.put(played)
+            await self.frames.send(encode_frame(played.frame))
+        await self.asked.put(None)
+        await self.frames.close()
+
+    async def read_answers(self, delay: float) -> None:
+        """And send the labels, each when event time has gone `delay` beyond its frame."""
+        waiting: deque[PlayedFrame] = deque()
+        while (played := await self.asked.get()) is not None:
+            complaint = refused(await self.frames.receive())
+            if complaint is not None:
+                stream = self.sequence.header.stream
+                raise ValueError(f"frame {played.frame.frame_id} of {stream}: {complaint}")
+            self.tally.frames += 1
+            self.tally.detections += played.frame.id.size
+            waiting.append(played)
+            while waiting and waiting[0].time_s <= played.time_s - delay:
+                await self._send_labels(waiting.popleft())
+        for played in waiting:
+            await self._send_labels(played)
+        await self.told.put(None)
+        await self.labels.close()
+
+    async def _send_labels(self, played: PlayedFrame) -> None:
+        if played.labelled.size == 0:
+            return
+        frame = played.frame
+        ids = frame.id[played.labelled]
+        await self.told.put(ids.size)
+        stream = self.sequence.header.stream
+        await self.labels.send(encode_truth(stream, frame.frame_id, ids, played.truth))
+
+    async def read_accounts(self) -> None:
+        while (labels := await self.told.get()) is not None:
+            account, complaint = decode_truth_answer(await self.labels.receive())
+            self.tally.labels += labels
+            self.tally.account.add(account)
+            self.tally.complaint = self.tally.complaint or complaint
+
+
 async def _play(
     client: Client,
     sequence: Sequence,
@@ -166,55 +230,12 @@ async def _play(
     tally: Tally,
     gate: asyncio.Semaphore,
 ) -> None:
-    """One sequence over a stream of frames and a stream of labels."""
     async with gate:
-        frames = await client.open(sequence.header)
-        labels = client.truth()
-        stream = sequence.header.stream
-        waiting: deque[PlayedFrame] = deque()
-        on_the_way = 0
-        began = time.monotonic()
-        for played in sequence.play():
-            if math.isfinite(options.speed):
-                due = began + (played.time_s - sequence.times[0]) / options.speed
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await frames.send(encode_frame(played.frame))
-            on_the_way += 1
-            if on_the_way == WINDOW:
-                await _receive(frames, tally)
-                on_the_way -= 1
-            tally.detections += played.frame.id.size
-            waiting.append(played)
-            # A label refers to a frame that was answered.
-            while (
-                len(waiting) > on_the_way
-                and waiting[0].time_s <= played.time_s - options.ground_truth_delay
-            ):
-                await _label(labels, stream, waiting.popleft(), tally)
-        for _ in range(on_the_way):
-            await _receive(frames, tally)
-        for played in waiting:
-            await _label(labels, stream, played, tally)
-        await frames.close()
-        await labels.close()
-
-
-async def _receive(frames: Conversation, tally: Tally) -> None:
-    complaint = refused(await frames.receive())
-    if complaint is not None:
-        raise ValueError(f"frame {tally.frames}: {complaint}")
-    tally.frames += 1
-
-
-async def _label(labels: Conversation, stream: str, played: PlayedFrame, tally: Tally) -> None:
-    if played.labelled.size == 0:
-        return
-    ids = played.frame.id[played.labelled]
-    await labels.send(encode_truth(stream, played.frame.frame_id, ids, played.truth))
-    account, complaint = decode_truth_answer(await labels.receive())
-    tally.labels += int(ids.size)
-    tally.account.add(account)
-    tally.complaint = tally.complaint or complaint
+        played = _Played(sequence, await client.open(sequence.header), client.truth(), tally)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(played.send_frames(options.speed))
+            tasks.create_task(played.read_answers(options.ground_truth_delay))
+            tasks.create_task(played.read_accounts())
 
 
 def _seconds(text: str) -> float:

@@ -1,5 +1,7 @@
 """Micro-bins: every value in one bin, edges to the bin they open, equal in every replica."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -97,7 +99,7 @@ def test_thresholds_are_the_quantiles_of_chi_square(k):
     assert binning.chi_square(k) == pytest.approx([chi_square(t, k) for t in binning.tau])
 
 
-CHANGES = [
+CHANGES: list[dict[str, Any]] = [
     {"deviation": LogBins(2.0**-11, 32, 16)},
     {"deviation": LogBins(2.0**-10, 16, 16)},
     {"deviation": LogBins(2.0**-10, 32, 17)},

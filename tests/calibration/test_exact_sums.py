@@ -51,7 +51,7 @@ def test_a_sum_is_the_integer_sum_of_the_rounded_addends(values):
 @quick
 @given(addends, addends, addends)
 def test_exact_sums_obey_the_laws_of_merging(a, b, c):
-    zero, one, two, three = (summed(values) for values in ([], a, b, c))
+    zero, one, two, three = summed([]), summed(a), summed(b), summed(c)
     laws.merge_is_associative(operator.add, one, two, three)
     laws.merge_is_commutative(operator.add, one, two)
     laws.zero_changes_nothing(operator.add, zero, one)

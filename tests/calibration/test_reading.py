@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.calibration.binning import Binning, LogBins
-from monitor.calibration.evaluation import Evaluation
+from monitor.calibration.evaluation import DimensionMeasures, Evaluation, JointMeasures
 from monitor.calibration.exact import evaluate_rows
 from monitor.calibration.reading import (
     WidthRange,
@@ -171,7 +171,8 @@ def leaves(value):
 def test_without_truth_every_measure_is_nan(space, width):
     found = read(nothing(space, BINNING), 20, width)
     assert found.rows == 0
-    for part in (*found.dimensions.values(), found.joint):
+    parts: list[DimensionMeasures | JointMeasures] = [*found.dimensions.values(), found.joint]
+    for part in parts:
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             if field.name not in ("k", "tau", "bins"):

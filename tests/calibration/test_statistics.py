@@ -3,11 +3,13 @@ against plain loops."""
 
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from monitor.calibration.binning import Binning, IncompatibleStatistics, LogBins
 from monitor.calibration.matched import SliceStatistics, no_statistics
@@ -73,7 +75,7 @@ def pieces(rows: Rows, cuts, random) -> list[Rows]:
     error, covariance = rows
     order = np.array(random.sample(range(len(error)), len(error)), dtype=np.int64)
     ends = [0, *sorted(min(cut, len(error)) for cut in cuts), len(error)]
-    parts = [order[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [order[a:b] for a, b in pairwise(ends)]
     random.shuffle(parts)
     return [(error[part], covariance[part]) for part in parts]
 
@@ -266,7 +268,7 @@ def test_the_shortfall_gives_the_pinball_loss(tau):
             for e, s in zip(error[:, i].tolist(), sigma.tolist(), strict=True)
         )
         # Σ max(τ a, (τ − 1) a) = τ Σ a − Σ min(a, 0)
-        quantile = float(statistics_oracle.norm.ppf(tau))
+        quantile = float(norm.ppf(tau))
         loss = tau * (error[:, i].sum() - quantile * found.sigma[i]) - found.shortfall[i, level]
         assert loss == pytest.approx(slow, rel=1e-9)
 

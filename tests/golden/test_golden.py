@@ -7,7 +7,9 @@ import os
 import random
 import re
 import textwrap
+from collections.abc import Generator
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from monitor.recalibration.variance_scaling import VarianceScaling
 
 FOLDER = Path(__file__).parent
 LIMITS = WireLimits(2**20, 100)
+Result = TypeVar("Result")
 SPACE = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
 )
@@ -102,6 +105,18 @@ def messages() -> dict[str, bytes]:
     return found | {"truth_answer": labelled(pipeline, found["truth_request"])}
 
 
+def at_once(work: Generator[None, None, Result]) -> Result:
+    """What a generator of steps returns."""
+    returned = []
+
+    def run():
+        returned.append((yield from work))
+
+    for _ in run():
+        pass
+    return returned[0]
+
+
 def exposition() -> str:
     """The text after four frames with their truth; every frame took 0.3 ms."""
     pipeline, stream = fixed_pipeline()
@@ -113,7 +128,7 @@ def exposition() -> str:
             labelled(pipeline, encode_truth("lidar", frame.frame_id, frame.id, truth))
     snapshot = Snapshot(
         counters=pipeline.counters,
-        readings=tuple(ReadingCache(5).read(pipeline.statistics())),
+        readings=at_once(ReadingCache(5).read(pipeline.statistics())),
         pending_bytes=pipeline.pending.bytes,
         pending_detections=pipeline.pending.detections,
         streams=len(pipeline.streams),
@@ -121,7 +136,7 @@ def exposition() -> str:
         method=pipeline.selection.method,
         mode=str(pipeline.config.recalibration.mode),
     )
-    return b"".join(render(snapshot)).decode()
+    return at_once(render(snapshot)).decode()
 
 
 def rounded(text: str) -> str:

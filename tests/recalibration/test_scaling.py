@@ -338,5 +338,5 @@ def test_too_few_rows_for_a_correlation_are_refused(n):
 def test_errors_that_repeat_each_other_are_refused():
     error, covariance = simulated(1, diagonal=True)
     error[:, 2] = error[:, 0] * np.sqrt(covariance[:, 2, 2] / covariance[:, 0, 0])
-    with pytest.raises(UnfitData, match="the correlation of 300 rows .* are singular"):
+    with pytest.raises(UnfitData, match=r"the correlation of 300 rows .* are singular"):
         covariance_scaling.fit(seen(error, covariance))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from monitor.calibration.space import Dimension, Space, plain_space
 from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
 from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
+from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, Recalibrator
 from monitor.recalibration.scale import Objective
 from monitor.recalibration.selection import FORMAT, IDENTITY, Selection, from_json
 from monitor.recalibration.variance_scaling import VarianceScaling
@@ -38,7 +38,8 @@ def test_each_detection_is_recalibrated_by_the_one_of_its_slice_or_the_fallback(
     before = estimates(6)
     slices = np.array([0, 1, 2, 0, 2, 1])
     made = BY_SLICE.apply(before, slices, ("truck", "car", "bus"))
-    for i, model in enumerate((DOUBLE, TRIPLE, FULL)):
+    models: tuple[Recalibrator, ...] = (DOUBLE, TRIPLE, FULL)
+    for i, model in enumerate(models):
         here = slices == i
         alone = model.apply(
             Estimates(before.mean[here], before.covariance[here], before.diagonal[here])

@@ -1,0 +1,888 @@
+"""The stages in order, without edges: frames in, answers out, truth matched, everything counted."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor import pipeline as pipeline_module
+from monitor.calibration.detections import Reason
+from monitor.calibration.matched import SliceStatistics
+from monitor.calibration.slices import OVERFLOW, TOTAL, SliceBy
+from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.calibration.statistics import observe
+from monitor.config import Config
+from monitor.counters import TruthAccount
+from monitor.frames import FrameAnswer, Header, Refusal
+from monitor.pipeline import Pipeline, Stream, UnknownVersion
+from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
+from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, Recalibrator
+from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
+from tests import laws
+from tests.received import FORMS, FULL, TRIANGLE, VARIANCES, Label, Sent, frame, in_form, labels
+
+XYZ = plain_space(("x", "y", "z"), "m")
+CLASSES = ("car", "truck", "bus", "tram")
+HEADER = Header("lidar", XYZ, CLASSES)
+DOUBLE = Selection(XYZ.names, VarianceScaling((2.0, 2.0, 2.0)))
+EYE = tuple(map(tuple, np.eye(3).tolist()))
+MOMENT = ((1.2, 0.4, 0.0), (0.4, 1.0, 0.1), (0.0, 0.1, 0.7))
+WHITEN = CovarianceScaling((1.5, 0.5, 2.0), EYE, MOMENT, (2, 0, 1), FullInput.WHITEN)
+BY_SLICE = Selection(XYZ.names, WHITEN, {"truck": VarianceScaling((3.0, 2.0, 1.0))})
+SELECTIONS = {"identity": IDENTITY, "double": DOUBLE, "by slice": BY_SLICE}
+SECOND = 10**9
+
+
+def pipeline_of(selection: Selection = IDENTITY, **sections: dict[str, Any]) -> Pipeline:
+    return Pipeline(Config.model_validate(sections), selection=selection)
+
+
+def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:
+    stream = pipeline.register(header)
+    assert isinstance(stream, Stream)
+    return stream
+
+
+def sent(id, seed=None, form=FULL, *, truth=False, k=3, classes=4) -> Sent:
+    """A simulated detection; its truth, if it is to come along, errs by about σ."""
+    random = np.random.default_rng(id if seed is None else seed)
+    root = random.normal(size=(k, k)) + 2 * np.eye(k)
+    mean = random.normal(size=k)
+    answer = mean + random.normal(size=k)
+    return Sent(
+        id,
+        tuple(mean.tolist()),
+        in_form(root @ root.T, form),
+        int(random.integers(classes)),
+        tuple(answer.tolist()) if truth else (),
+    )
+
+
+def truth_of(row: Sent, seed=0) -> tuple[float, ...]:
+    random = np.random.default_rng([seed, row.id or 0])
+    return tuple((np.array(row.mean) + random.normal(size=len(row.mean))).tolist())
+
+
+BAD = Sent(90, (0.0, 0.0, 0.0), (1.0, 2.0, 2.0, 1.0, 0.0, 0.0))  # indefinite
+MISSING = Sent(91, (0.0, 0.0, 0.0), ())
+
+
+def outgoing(answer: FrameAnswer) -> list[tuple[list[float], list[float]]]:
+    """Mean and covariance of every row as the client gets them, its own where unchanged."""
+    received = answer.received.detections
+    found = [
+        (
+            received.mean[i, : received.mean_length[i]].tolist(),
+            received.covariance[i, : received.covariance_length[i]].tolist(),
+        )
+        for i in range(received.n)
+    ]
+    if answer.forwarded is not None:
+        for position, row in enumerate(answer.rows.tolist()):
+            covariance = answer.forwarded.covariance[position]
+            form = VARIANCES if answer.forwarded.diagonal[position] else FULL
+            found[row] = (
+                answer.forwarded.mean[position].tolist(),
+                list(in_form(covariance, form)),
+            )
+    return found
+
+
+def raw(rows) -> list[tuple[list[float], list[float]]]:
+    return [(list(row.mean), list(row.covariance)) for row in rows]
+
+
+def counted(pipeline: Pipeline) -> dict[str, SliceStatistics]:
+    return dict(pipeline.statistics())
+
+
+def assert_same_statistics(one: Pipeline, other: Pipeline) -> None:
+    ours, theirs = counted(one), counted(other)
+    assert set(ours) == set(theirs)
+    for name, statistics in ours.items():
+        laws.assert_same(statistics, theirs[name])
+
+
+# ---- frames
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_identity_passes_every_bit(form, seed):
+    pipeline = pipeline_of()
+    rows = [sent(i, 10 * seed + i, form) for i in range(6)]
+    rows[2] = replace(rows[2], class_index=99)
+    answer = pipeline.process(opened(pipeline), frame(rows))
+    assert outgoing(answer) == raw(rows)
+    assert answer.reason.tolist() == [1, 1, Reason.UNKNOWN_CLASS, 1, 1, 1]
+    assert answer.versions == (IDENTITY.version,)
+    assert pipeline.counters.recalibrated == 5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_usable_rows_go_out_recalibrated_and_all_others_as_they_came(form):
+    pipeline = pipeline_of(DOUBLE)
+    rows = [sent(1, form=form), BAD, sent(2, form=form), MISSING]
+    answer = pipeline.process(opened(pipeline), frame(rows))
+    assert answer.reason.tolist() == [
+        Reason.NONE,
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
+        Reason.NONE,
+        Reason.MISSING_COVARIANCE,
+    ]
+    assert answer.rows.tolist() == [0, 2]
+    found = outgoing(answer)
+    assert [found[1], found[3]] == raw([BAD, MISSING])
+    for i in (0, 2):
+        mean, covariance = found[i]
+        assert mean == list(rows[i].mean)
+        if form == TRIANGLE:
+            covariance = list(in_form(np.reshape(covariance, (3, 3)), TRIANGLE))
+        assert covariance == [4.0 * value for value in rows[i].covariance]
+    assert {notice.reason for notice in answer.notices} == {
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
+        Reason.MISSING_COVARIANCE,
+    }
+
+
+def test_a_frame_without_detections_is_answered():
+    pipeline = pipeline_of(BY_SLICE)
+    answer = pipeline.process(opened(pipeline), frame([]))
+    assert answer.reason.size == 0
+    assert answer.notices == ()
+    assert pipeline.counters.frames == 1
+    assert counted(pipeline) == {}
+
+
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+def test_observing_forwards_what_came_with_what_would_have_been_made_of_it(selection):
+    observing = pipeline_of(selection, recalibration={"mode": "observe"})
+    applying = pipeline_of(selection)
+    rows = [sent(i, form=FORMS[i % 3], truth=True) for i in range(6)] + [BAD]
+    watched = observing.process(opened(observing), frame(rows))
+    applied = applying.process(opened(applying), frame(rows))
+    assert outgoing(watched) == raw(rows)
+    assert watched.forwarded is None
+    assert watched.reason.tolist() == [Reason.OBSERVE_MODE] * 6 + [
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE
+    ]
+    assert watched.shadow_rows.tolist() == list(range(6))
+    assert watched.shadow is not None
+    if applied.forwarded is not None:
+        laws.assert_same(watched.shadow, applied.forwarded)
+    # What is measured is the same in either mode.
+    assert_same_statistics(observing, applying)
+    assert observing.counters.passed_through == 6
+    assert observing.counters.refused == 1
+
+
+def test_a_recalibrator_of_other_dimensions_is_not_applied():
+    pipeline = pipeline_of(Selection(("u", "v"), VarianceScaling((2.0, 2.0))))
+    rows = [sent(1, truth=True), sent(2, truth=True)]
+    answer = pipeline.process(opened(pipeline), frame(rows))
+    assert answer.reason.tolist() == [Reason.RECALIBRATOR_MISMATCH] * 2
+    assert outgoing(answer) == raw(rows)
+    assert pipeline.counters.passed_through == 2
+    assert pipeline.counters.internal_errors == 0
+    total = counted(pipeline)[TOTAL]
+    assert total.raw.n == 2
+    laws.assert_same(total.recalibrated, total.raw)
+
+
+# ---- failures of ours
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Fails in one of several ways."""
+
+    failure: str
+    method: ClassVar[str] = "broken"
+    k: ClassVar[None] = None
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        covariance = 2.0 * estimates.covariance
+        mean = estimates.mean.copy()
+        n = len(mean)
+        match self.failure:
+            case "raises":
+                raise ZeroDivisionError("broken")
+            case "NaN covariance":
+                covariance[n // 2, 0, 1] = np.nan
+            case "infinite covariance":
+                covariance[n // 2, 0, 1], covariance[n // 2, 1, 0] = np.inf, -np.inf
+            case "NaN mean":
+                mean[n // 2, 0] = np.nan
+            case "infinite mean":
+                mean[n // 2] = [np.inf, -np.inf, 0.0]
+            case "negative variance":
+                covariance[n // 2, 1, 1] = -1.0
+            case "zero variance":
+                covariance[n // 2, 1, 1] = 0.0
+        return Estimates(mean, covariance, estimates.diagonal)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"failure": self.failure}
+
+
+FAILURES = [
+    "raises",
+    "NaN covariance",
+    "infinite covariance",
+    "NaN mean",
+    "infinite mean",
+    "negative variance",
+    "zero variance",
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_recalibrator_that_fails_is_passed_by_and_counted(failure, late):
+    pipeline = pipeline_of(Selection(XYZ.names, Broken(failure)))
+    rows = [sent(i, truth=not late) for i in range(5)] + [BAD]
+    answer = pipeline.process(opened(pipeline), frame(rows))
+    assert answer.reason.tolist() == [Reason.RECALIBRATOR_FAILED] * 5 + [
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE
+    ]
+    assert outgoing(answer) == raw(rows)
+    counters = pipeline.counters
+    assert counters.by_reason[Reason.RECALIBRATOR_FAILED] == counters.passed_through == 5
+    assert counters.internal_errors == (1 if failure == "raises" else 0)
+    assert Reason.RECALIBRATOR_FAILED in {notice.reason for notice in answer.notices}
+    if late:
+        pipeline.report_truth(labels([Label(row.id, truth_of(row)) for row in rows[:5]]))
+    total = counted(pipeline)[TOTAL]
+    assert total.raw.n == 5
+    laws.assert_same(total.recalibrated, total.raw)
+
+
+@pytest.mark.parametrize(
+    "stage", ["examine", "describe", "pending_frame"], ids=lambda name: f"{name} raises"
+)
+def test_whatever_of_ours_fails_the_raw_estimates_go_out(stage, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    rows = [sent(1), BAD, sent(2)]
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline_module, stage, fail)
+        answer = pipeline.process(stream, frame(rows))
+    assert answer.reason.tolist() == [Reason.INTERNAL] * 3
+    assert outgoing(answer) == raw(rows)
+    assert pipeline.counters.internal_errors == 1
+    assert pipeline.counters.by_reason[Reason.INTERNAL] == 3
+    assert pipeline.counters.frames == 1
+    # The next frame is a frame like any other.
+    answer = pipeline.process(stream, frame(rows, 2))
+    assert answer.reason[0] == Reason.NONE
+
+
+# ---- counters
+
+any_row = st.tuples(
+    st.sampled_from(["fine", "fine", "bad", "missing", "unknown class", "no id", "short mean"]),
+    st.sampled_from(FORMS),
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.lists(any_row, max_size=5), max_size=5),
+    st.sampled_from(["apply", "observe"]),
+    st.sampled_from([DOUBLE, IDENTITY, Selection(("u",), VarianceScaling((2.0,)))]),
+)
+def test_every_detection_is_recalibrated_passed_through_or_refused(frames, mode, selection):
+    pipeline = pipeline_of(selection, recalibration={"mode": mode})
+    stream = opened(pipeline)
+    expected: Counter[str] = Counter()
+    valid = "passed" if mode == "observe" or selection.dimensions == ("u",) else "recalibrated"
+    for number, kinds in enumerate(frames):
+        rows = []
+        for i, (kind, form) in enumerate(kinds):
+            row = sent(i, form=form)
+            changes = {
+                "fine": row,
+                "bad": replace(BAD, id=i),
+                "missing": replace(MISSING, id=i),
+                "unknown class": replace(row, class_index=None),
+                "no id": replace(row, id=None),
+                "short mean": replace(row, mean=(1.0,)),
+            }
+            rows.append(changes[kind])
+            expected[{"fine": valid, "missing": "passed"}.get(kind, "refused")] += 1
+        answer = pipeline.process(stream, frame(rows, number))
+        assert answer.reason.size == len(rows)
+    counters = pipeline.counters
+    assert counters.recalibrated == expected["recalibrated"]
+    assert counters.passed_through == expected["passed"]
+    assert counters.refused == expected["refused"]
+    assert counters.detections == sum(map(len, frames))
+    assert counters.detections == (
+        counters.recalibrated + counters.passed_through + counters.refused
+    )
+    assert counters.frames == counters.fast_frames + counters.slow_frames == len(frames)
+
+
+def test_fast_and_slow_frames_are_counted_apart():
+    pipeline = pipeline_of()
+    stream = opened(pipeline)
+    pipeline.process(stream, frame([sent(1)], 1))
+    pipeline.process(stream, replace(frame([sent(1)], 2), fast=False))
+    assert (pipeline.counters.fast_frames, pipeline.counters.slow_frames) == (1, 1)
+
+
+# ---- truth
+
+
+def account_of(account: TruthAccount) -> dict[str, int]:
+    found = {name: getattr(account, name) for name in TruthAccount.__dataclass_fields__}
+    return {name: count for name, count in found.items() if count}
+
+
+def test_labels_of_a_frame_are_matched_by_id():
+    pipeline = pipeline_of(DOUBLE)
+    rows = [sent(5), sent(3), sent(9)]
+    pipeline.process(opened(pipeline), frame(rows))
+    found = pipeline.report_truth(labels([Label(9, (1.0, 2.0, 3.0)), Label(5, (0.0, 0.0, 0.0))]))
+    assert account_of(found.account) == {"matched": 2}
+    assert found.notices == ()
+    total = counted(pipeline)[TOTAL]
+    error = np.array([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]) - [rows[2].mean, rows[0].mean]
+    covariance = np.array([rows[2].covariance, rows[0].covariance]).reshape(2, 3, 3)
+    binning = pipeline.accumulator.binning
+    laws.assert_same(total.raw, observe(XYZ, binning, error, covariance))
+    laws.assert_same(total.recalibrated, observe(XYZ, binning, error, 4 * covariance))
+
+
+GOOD_TRUTH = (1.0, 2.0, 3.0)
+wrong_truths = [(), (1.0,), (1.0, 2.0, 3.0, 4.0), (1.0, float("nan"), 3.0), (1.0, 1e9, 3.0)]
+a_label = st.builds(
+    Label,
+    id=st.one_of(st.integers(0, 12), st.none()),
+    truth=st.one_of(st.just(GOOD_TRUTH), st.just(GOOD_TRUTH), st.sampled_from(wrong_truths)),
+    ignore=st.booleans(),
+)
+a_message = st.tuples(st.lists(a_label, max_size=15), st.booleans(), st.integers(0, 2))
+
+
+@dataclass
+class Bookkeeping:
+    """What should become of labels, one at a time; written from the meaning of the counts."""
+
+    usable: set[int]
+    unusable: set[int]
+    known: set[int] = field(default_factory=set)
+
+    def outcome(self, label: Label) -> str:
+        valid = len(label.truth) == 3 and all(abs(value) <= 1e8 for value in label.truth)
+        if label.id is None or not (valid or label.ignore):
+            return "refused"
+        if label.id not in self.usable:
+            return "unusable" if label.id in self.unusable else "orphan"
+        if label.id in self.known:
+            return "duplicate"
+        self.known.add(label.id)
+        return "ignored" if label.ignore else "matched"
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.permutations(range(10)),
+    st.integers(0, 8),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.lists(a_message, max_size=5),
+)
+def test_every_label_is_in_exactly_one_count(ids, n, refused, inline, messages):
+    pipeline = pipeline_of(DOUBLE)
+    rows = [sent(id, truth=i < inline) for i, id in enumerate(ids[:n])]
+    bad = [replace(BAD, id=id) for id in ids[n : n + refused]]
+    pipeline.process(opened(pipeline), frame([*bad, *rows], 1))
+    books = Bookkeeping(set(ids[:n]), {row.id or 0 for row in bad}, set(ids[: min(inline, n)]))
+    expected: Counter[str] = Counter(matched=min(inline, n))
+    unmatched = 0
+    for drawn, complete, number in messages:
+        answer = pipeline.report_truth(labels(drawn, number, complete=complete))
+        if number == 1:
+            now = Counter(books.outcome(label) for label in drawn)
+        else:
+            now = Counter(orphan=len(drawn))
+        assert account_of(answer.account) == {name: c for name, c in now.items() if c}
+        assert sum(account_of(answer.account).values()) == len(drawn)
+        expected += now
+        if number == 1 and complete:
+            unmatched += len(books.usable - books.known)
+            books.known = set(books.usable)
+    assert account_of(pipeline.counters.truth) == dict(+expected)
+    assert pipeline.counters.unmatched == unmatched
+    assert pipeline.pending.detections == len(books.usable - books.known)
+    total = counted(pipeline).get(TOTAL)
+    assert (total.raw.n if total else 0) == expected["matched"]
+
+
+def test_an_ignored_label_needs_no_values_and_settles_its_detection():
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([sent(1), sent(2)]))
+    found = pipeline.report_truth(labels([Label(1, (), ignore=True)]))
+    assert account_of(found.account) == {"ignored": 1}
+    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"duplicate": 1}
+    assert counted(pipeline) == {}
+
+
+def test_the_first_of_two_labels_in_one_message_stands():
+    one, two = pipeline_of(), pipeline_of()
+    for pipeline in (one, two):
+        pipeline.process(opened(pipeline), frame([sent(1)]))
+    one.report_truth(labels([Label(1, (1.0, 1.0, 1.0)), Label(1, (2.0, 2.0, 2.0))]))
+    two.report_truth(labels([Label(1, (1.0, 1.0, 1.0))]))
+    assert_same_statistics(one, two)
+
+
+def test_a_complete_frame_leaves_no_detection_waiting():
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([sent(i) for i in range(5)]))
+    pipeline.report_truth(labels([Label(1, GOOD_TRUTH)], complete=True))
+    assert pipeline.counters.unmatched == 4
+    assert pipeline.pending.detections == 0
+    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH)], complete=True))
+    assert account_of(found.account) == {"duplicate": 1}
+    assert pipeline.counters.unmatched == 4
+
+
+@pytest.mark.parametrize(
+    ("stream", "frame_id", "field_name", "said"),
+    [
+        ("radar", 1, "stream", "no stream 'radar': process its frames first."),
+        ("lidar", 7, "frame_id", "no frame 7 of stream 'lidar' was processed."),
+        ("lidar", None, "frame_id", "no frame None of stream 'lidar'"),
+    ],
+)
+def test_labels_of_a_frame_that_never_was_are_orphans_and_say_so(
+    stream, frame_id, field_name, said
+):
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([sent(1)]))
+    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)] * 3, frame_id, stream=stream))
+    assert account_of(found.account) == {"orphan": 3}
+    (notice,) = found.notices
+    assert (notice.field, notice.count) == (field_name, 3)
+    assert said in notice.message
+
+
+def test_labels_of_a_frame_that_had_to_go_are_too_late():
+    pipeline = pipeline_of(pending={"max_bytes": 4000})
+    stream = opened(pipeline)
+    for number in range(10):
+        pipeline.process(stream, frame([sent(1), sent(2)], number))
+    assert 0 < len(pipeline.pending) < 10
+    dropped = 10 - len(pipeline.pending)
+    assert pipeline.counters.dropped == 2 * dropped
+    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)], 0))
+    assert account_of(found.account) == {"too_late": 1}
+    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)], 9))
+    assert account_of(found.account) == {"matched": 1}
+
+
+@pytest.mark.parametrize(
+    ("label", "field_name"),
+    [
+        (Label(None, GOOD_TRUTH), "detection_id"),
+        (Label(1, (1.0,)), "ground_truth"),
+        (Label(1, (1.0, float("inf"), 0.0)), "ground_truth"),
+    ],
+)
+def test_a_refused_label_is_named_and_its_neighbours_count(label, field_name):
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([sent(1), sent(2)]))
+    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH), label]))
+    assert account_of(found.account) == {"matched": 1, "refused": 1}
+    (notice,) = found.notices
+    assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, field_name)
+    assert (notice.count, notice.first_index) == (1, 1)
+    assert "3 finite values (x, y, z)" in notice.message
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from(FORMS), st.booleans()), max_size=6), max_size=4),
+    st.sampled_from(list(SELECTIONS.values())),
+    st.randoms(use_true_random=False),
+)
+def test_inline_and_late_truth_give_the_same_bits(frames, selection, random):
+    inline, late = pipeline_of(selection), pipeline_of(selection)
+    streams = opened(inline), opened(late)
+    messages = []
+    for number, drawn in enumerate(frames):
+        rows = [sent(i, 100 * number + i, form) for i, (form, _) in enumerate(drawn)]
+        known = [
+            replace(row, truth=truth_of(row) if labelled else ())
+            for row, (_, labelled) in zip(rows, drawn, strict=True)
+        ]
+        inline.process(streams[0], frame(known, number))
+        late.process(streams[1], frame(rows, number))
+        messages += [(number, Label(row.id, row.truth)) for row in known if row.truth]
+    random.shuffle(messages)
+    for number, label in messages:
+        late.report_truth(labels([label], number))
+    assert account_of(inline.counters.truth) == account_of(late.counters.truth)
+    assert_same_statistics(inline, late)
+
+
+def test_a_label_scores_the_recalibrator_that_was_in_force_when_its_frame_was_processed():
+    first, second = pipeline_of(DOUBLE), pipeline_of(DOUBLE)
+    rows = [sent(i) for i in range(8)]
+    answer = labels([Label(row.id, truth_of(row)) for row in rows])
+    for pipeline in (first, second):
+        pipeline.process(opened(pipeline), frame(rows))
+    second.learn(BY_SLICE.to_json())
+    second.promote(BY_SLICE.version, "test")
+    for pipeline in (first, second):
+        pipeline.report_truth(answer)
+    assert_same_statistics(first, second)
+    # From then on frames are scored by the new one.
+    for pipeline in (first, second):
+        pipeline.process(opened(pipeline), frame(rows, 2))
+        pipeline.report_truth(replace(answer, frame_id=2))
+    with pytest.raises(AssertionError):
+        assert_same_statistics(first, second)
+
+
+def test_a_repeated_frame_is_answered_again_and_counted_once():
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    rows = [sent(1, truth=True), sent(2)]
+    first = pipeline.process(stream, frame(rows))
+    again = pipeline.process(stream, frame(rows))
+    assert outgoing(again) == outgoing(first)
+    assert [notice.reason for notice in again.notices] == [Reason.DUPLICATE_FRAME]
+    assert counted(pipeline)[TOTAL].raw.n == 1
+    assert account_of(pipeline.counters.truth) == {"matched": 1}
+    assert pipeline.counters.notices[Reason.DUPLICATE_FRAME] == 1
+    assert len(pipeline.pending) == 1
+
+
+def test_a_frame_without_a_number_is_answered_and_its_inline_truth_counts():
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    for _ in range(2):
+        answer = pipeline.process(stream, frame([sent(1, truth=True), sent(2)], None))
+        assert [notice.reason for notice in answer.notices] == [Reason.MISSING_FRAME_KEY]
+    assert counted(pipeline)[TOTAL].raw.n == 2
+    assert len(pipeline.pending) == 0
+    assert pipeline.counters.dropped == 2
+    assert pipeline.counters.notices[Reason.MISSING_FRAME_KEY] == 2
+
+
+def test_unusable_inline_truth_is_noted_and_its_detection_waits_for_better():
+    pipeline = pipeline_of()
+    rows = [replace(sent(1), truth=(1.0,)), sent(2)]
+    answer = pipeline.process(opened(pipeline), frame(rows))
+    assert [notice.reason for notice in answer.notices] == [Reason.GROUND_TRUTH_INVALID]
+    assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 1
+    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"matched": 1}
+
+
+def test_an_angle_is_wrapped_on_either_way_of_its_truth():
+    header = replace(HEADER, space=Space((Dimension("yaw", "rad", DimensionKind.ANGLE),)))
+    row = Sent(1, (3.0,), (1.0,), 0)
+    inline, late = pipeline_of(), pipeline_of()
+    inline.process(opened(inline, header), frame([replace(row, truth=(-3.0,))]))
+    late.process(opened(late, header), frame([row]))
+    late.report_truth(labels([Label(1, (-3.0,))]))
+    assert_same_statistics(inline, late)
+    expected = (2 * np.pi - 6.0) ** 2
+    assert counted(late)[TOTAL].raw.axis(0).nees.sum() == pytest.approx(expected, abs=1e-9)
+
+
+# ---- event time
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62)), max_size=20),
+    st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_the_watermark_never_moves_back_and_stays_behind_the_latest_frame(stamps, disorder):
+    pipeline = pipeline_of(pending={"max_disorder_seconds": disorder})
+    stream = opened(pipeline)
+    late = 0
+    highest: int | None = None
+    for number, stamp in enumerate(stamps):
+        before = stream.watermark_ns
+        late += stamp is not None and before is not None and stamp < before
+        pipeline.process(stream, frame([], number, stamp))
+        if stamp is not None:
+            highest = stamp if highest is None else max(highest, stamp)
+        if before is not None:
+            assert stream.watermark_ns is not None
+            assert stream.watermark_ns >= before
+        expected = None if highest is None else highest - int(disorder * SECOND)
+        assert stream.watermark_ns == expected
+    assert pipeline.counters.late_frames == late
+
+
+def test_a_late_frame_is_answered_and_counted_like_any_other():
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    pipeline.process(stream, frame([sent(1, truth=True)], 1, 100 * SECOND))
+    answer = pipeline.process(stream, frame([sent(2, truth=True)], 2, 0))
+    assert answer.reason.tolist() == [Reason.NONE]
+    assert pipeline.counters.late_frames == 1
+    assert counted(pipeline)[TOTAL].raw.n == 2
+
+
+# ---- headers
+
+A = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("header", "field_name", "said"),
+    [
+        (replace(HEADER, stream=""), "stream", "''"),
+        (replace(HEADER, stream="a b"), "stream", "'a b'"),
+        (replace(HEADER, stream="lidar\n"), "stream", "lidar"),
+        (replace(HEADER, stream=A + "a"), "stream", "1 to 64 characters"),
+        (replace(HEADER, stream="ü"), "stream", "'ü'"),
+        (replace(HEADER, space=Space(())), "dimensions", "0 of them: 1 to 16"),
+        (
+            replace(HEADER, space=plain_space(tuple(f"d{i}" for i in range(17)))),
+            "dimensions",
+            "17 of them: 1 to 16 ([limits] max_dimensions)",
+        ),
+        (replace(HEADER, space=plain_space(("x", "x"))), "dimensions.name", "'x': unique"),
+        (replace(HEADER, space=plain_space(("x", ""))), "dimensions.name", "''"),
+        (replace(HEADER, space=plain_space(("x,y",))), "dimensions.name", "'x,y'"),
+        (replace(HEADER, classes=()), "class_names", "0 of them: 1 to 256"),
+        (
+            replace(HEADER, classes=tuple(map(str, range(257)))),
+            "class_names",
+            "257 of them: 1 to 256 ([limits] max_classes)",
+        ),
+        (replace(HEADER, classes=("car", "car")), "class_names", "'car': unique"),
+        (replace(HEADER, classes=("",)), "class_names", "''"),
+        (replace(HEADER, classes=("a\nb",)), "class_names", "printable"),
+        (replace(HEADER, classes=(A + "a",)), "class_names", "1 to 64"),
+    ],
+)
+def test_a_header_without_meaning_is_refused_with_field_and_value(header, field_name, said):
+    pipeline = pipeline_of()
+    refusal = pipeline.register(header)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.field) == (Reason.INVALID_HEADER, field_name)
+    assert said in refusal.message
+    assert refusal.notice().message == refusal.message
+    assert pipeline.streams == {}
+
+
+@pytest.mark.parametrize("name", ["lidar", "LIDAR_top-2.front", A])
+@pytest.mark.parametrize("label", ["car", "Fußgänger", "traffic light / red", A])
+def test_names_of_the_allowed_characters_are_registered(name, label):
+    stream = opened(pipeline_of(), replace(HEADER, stream=name, classes=(label,)))
+    assert stream.header.stream == name
+
+
+def test_only_so_many_streams_are_known():
+    pipeline = pipeline_of(server={"max_streams": 2})
+    for name in "ab":
+        opened(pipeline, replace(HEADER, stream=name))
+    refusal = pipeline.register(replace(HEADER, stream="c"))
+    assert isinstance(refusal, Refusal)
+    assert "'c' would be stream 3: at most 2 ([server] max_streams)" in refusal.message
+    assert isinstance(pipeline.register(replace(HEADER, stream="a")), Stream)
+
+
+def test_a_stream_that_connects_again_goes_on_where_it_was():
+    pipeline = pipeline_of()
+    stream = opened(pipeline)
+    pipeline.process(stream, frame([sent(1)], 1, 50 * SECOND))
+    assert opened(pipeline) is stream
+    changed = opened(pipeline, replace(HEADER, classes=("car",)))
+    assert changed is not stream
+    assert pipeline.streams == {"lidar": changed}
+
+
+def test_angles_take_part_in_the_joint_block_only_if_the_configuration_says_so():
+    space = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
+    header = replace(HEADER, space=space)
+    assert opened(pipeline_of(), header).header.space.joint == (0,)
+    including = pipeline_of(statistics={"angles_in_joint": True})
+    assert opened(including, header).header.space.joint == (0, 1)
+    assert opened(including, header) is opened(including, header)
+
+
+# ---- statistics
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["lidar", "radar"]), st.integers(0, 99), st.integers(0, 8)),
+        max_size=6,
+    ),
+    st.integers(1, 8),
+    st.sets(st.sampled_from(list(SliceBy)), min_size=1),
+)
+def test_the_total_is_the_sum_of_the_slices_overflow_included(frames, limit, by):
+    pipeline = pipeline_of(DOUBLE, statistics={"max_slices": limit, "slice_by": sorted(by)})
+    n = 0
+    for number, (name, seed, size) in enumerate(frames):
+        stream = opened(pipeline, replace(HEADER, stream=name))
+        rows = [sent(i, 100 * seed + i, truth=True) for i in range(size)]
+        pipeline.process(stream, frame(rows, number))
+        n += size
+    found = counted(pipeline)
+    total = found.pop(TOTAL, None)
+    if not n:
+        assert total is None
+        return
+    assert total is not None
+    assert total.raw.n == total.recalibrated.n == n
+    laws.assert_same(reduce(SliceStatistics.merge, found.values()), total)
+    assert len([name for name in found if name != OVERFLOW]) <= limit
+
+
+def test_every_space_has_a_total_of_its_own():
+    pipeline = pipeline_of()
+    camera = Header("camera", plain_space(("u", "v"), "px"), ("car",))
+    pipeline.process(opened(pipeline), frame([sent(1, truth=True, classes=1)]))
+    row = sent(1, truth=True, k=2, classes=1)
+    pipeline.process(opened(pipeline, camera), frame([row]))
+    assert [name for name, _ in pipeline.statistics()] == [
+        "car",
+        "car (u,v)",
+        TOTAL,
+        f"{TOTAL} (u,v)",
+    ]
+
+
+def test_statistics_are_folded_up_to_now_and_twice_is_as_good_as_once():
+    pipeline = pipeline_of(statistics={"fold_rows": 1000})
+    pipeline.process(opened(pipeline), frame([sent(1, truth=True)]))
+    assert pipeline.accumulator.waiting == 1
+    first = counted(pipeline)
+    assert pipeline.accumulator.waiting == 0
+    second = counted(pipeline)
+    assert {name: one.raw.n for name, one in first.items()} == {
+        name: one.raw.n for name, one in second.items()
+    }
+
+
+# ---- recalibrators
+
+
+def test_a_recalibrator_is_learned_from_its_document_and_put_in_force_by_version():
+    pipeline = pipeline_of()
+    learned = pipeline.learn(DOUBLE.to_json())
+    assert learned == DOUBLE
+    assert pipeline.learn(DOUBLE.to_json()) is learned
+    assert [(known.selection.version, known.promoted) for known in pipeline.recalibrators()] == [
+        (IDENTITY.version, True),
+        (DOUBLE.version, False),
+    ]
+    change = pipeline.promote(DOUBLE.version, "me")
+    assert (change.before, change.after, change.actor) == (IDENTITY.version, DOUBLE.version, "me")
+    assert pipeline.counters.swaps == 1
+    answer = pipeline.process(opened(pipeline), frame([sent(1)]))
+    assert answer.versions == (DOUBLE.version,)
+    assert answer.forwarded is not None
+
+
+def test_an_unknown_version_is_refused_with_the_known_ones_named():
+    pipeline = pipeline_of()
+    with pytest.raises(UnknownVersion) as refusal:
+        pipeline.promote("magic-1", "me")
+    assert "no recalibrator 'magic-1'" in str(refusal.value)
+    assert IDENTITY.version in str(refusal.value)
+    assert pipeline.selection is IDENTITY
+
+
+def test_a_document_that_describes_nothing_is_not_learned():
+    pipeline = pipeline_of()
+    with pytest.raises(InvalidRecalibrator):
+        pipeline.learn("{}")
+    assert len(pipeline.recalibrators()) == 1
+
+
+def test_the_number_of_known_recalibrators_is_bounded():
+    pipeline = pipeline_of()
+    for i in range(999):
+        pipeline.known[str(i)] = DOUBLE
+    with pytest.raises(InvalidRecalibrator, match="1000 recalibrators are known already"):
+        pipeline.learn(DOUBLE.to_json())
+    assert pipeline.learn(IDENTITY.to_json()) is IDENTITY
+
+
+# ---- corners
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Moves the mean and leaves the very same covariance."""
+
+    method: ClassVar[str] = "shift"
+    k: ClassVar[None] = None
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        return Estimates(estimates.mean + 1.0, estimates.covariance, estimates.diagonal)
+
+    def parameters(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_recalibrator_of_the_mean_alone_is_scored_alike_by_inline_and_late_truth():
+    shift: Recalibrator = Shift()
+    inline, late = (pipeline_of(Selection(XYZ.names, shift)) for _ in range(2))
+    row = sent(1)
+    inline.process(opened(inline), frame([replace(row, truth=truth_of(row))]))
+    late.process(opened(late), frame([row]))
+    late.report_truth(labels([Label(1, truth_of(row))]))
+    assert_same_statistics(inline, late)
+
+
+def test_a_label_for_id_zero_is_an_orphan_if_no_detection_had_that_id():
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([sent(1), replace(sent(2), id=None)]))
+    found = pipeline.report_truth(labels([Label(0, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"orphan": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [
+        (replace(BAD, truth=GOOD_TRUTH), "unusable"),
+        (replace(sent(1), truth=(1.0,)), "refused"),
+    ],
+)
+def test_inline_labels_are_in_exactly_one_count_as_well(row, outcome):
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([row]))
+    assert account_of(pipeline.counters.truth) == {outcome: 1}
+
+
+def test_detections_of_the_overflow_slice_are_counted():
+    pipeline = pipeline_of(statistics={"max_slices": 1})
+    rows = [replace(sent(i, truth=True), class_index=i) for i in range(4)]
+    pipeline.process(opened(pipeline), frame(rows))
+    assert pipeline.counters.overflow_detections == 3
+
+
+def test_totals_of_spaces_that_differ_in_units_alone_have_names_of_their_own():
+    pipeline = pipeline_of()
+    for unit in ("m", "ft", "px"):
+        header = Header(unit, plain_space(("x", "y", "z"), unit), ("car",))
+        pipeline.process(opened(pipeline, header), frame([sent(1, truth=True, classes=1)]))
+    names = [name for name, _ in pipeline.statistics()]
+    assert len(names) == len(set(names)) == 6
