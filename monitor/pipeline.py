@@ -7,7 +7,6 @@ Runs on one event loop and nowhere else, so there is no lock. Nothing here block
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,14 +27,13 @@ from monitor.frames import (
     Refusal,
     TruthAnswer,
 )
+from monitor.headers import refuse_header
+from monitor.matching import match_by_id
 from monitor.pending import PendingFrame, PendingStore, pending_frame
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection, from_json
 
 log = logging.getLogger(__name__)
-
-_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 
 
 @dataclass(slots=True)
@@ -101,7 +99,7 @@ class Pipeline:
 
     def register(self, header: Header) -> Stream | Refusal:
         """A stream for this header; a known one if nothing changed but the connection."""
-        refusal = self._refuse_header(header)
+        refusal = refuse_header(header, self.config, self.streams)
         if refusal is not None:
             return refusal
         space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
@@ -113,48 +111,6 @@ class Pipeline:
         self.streams[header.stream] = stream
         return stream
 
-    def _refuse_header(self, header: Header) -> Refusal | None:
-        limits = self.config.limits
-        names = header.space.names
-
-        def refuse(field_name: str, message: str) -> Refusal:
-            return Refusal(Reason.INVALID_HEADER, field_name, message)
-
-        if not _NAME.fullmatch(header.stream):
-            return refuse(
-                "stream", f"'{header.stream[:80]}': 1 to 64 characters of A-Z a-z 0-9 _ . -"
-            )
-        if not 1 <= len(names) <= limits.max_dimensions:
-            return refuse(
-                "dimensions",
-                f"{len(names)} of them: 1 to {limits.max_dimensions} ([limits] max_dimensions).",
-            )
-        for name in names:
-            if not _NAME.fullmatch(name) or names.count(name) > 1:
-                return refuse(
-                    "dimensions.name",
-                    f"'{name[:80]}': unique, 1 to 64 characters of A-Z a-z 0-9 _ . -",
-                )
-        if not 1 <= len(header.classes) <= limits.max_classes:
-            return refuse(
-                "class_names",
-                f"{len(header.classes)} of them: 1 to {limits.max_classes} ([limits] max_classes).",
-            )
-        for name in header.classes:
-            if not _LABEL.fullmatch(name) or header.classes.count(name) > 1:
-                return refuse(
-                    "class_names", f"'{name[:80]}': unique, 1 to 64 printable characters."
-                )
-        if header.stream not in self.streams and len(self.streams) >= (
-            self.config.server.max_streams
-        ):
-            return refuse(
-                "stream",
-                f"'{header.stream}' would be stream {len(self.streams) + 1}: at most "
-                f"{self.config.server.max_streams} ([server] max_streams).",
-            )
-        return None
-
     # ---- frames
 
     def process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
@@ -165,7 +121,9 @@ class Pipeline:
         except Exception:
             log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
             self.counters.internal_errors += 1
-            answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8))
+            answer = FrameAnswer(
+                frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(self.selection.version,)
+            )
         self.counters.frames += 1
         if frame.fast:
             self.counters.fast_frames += 1
@@ -372,59 +330,19 @@ class Pipeline:
     def _match(
         self, frame: PendingFrame, labels: ReceivedTruth, account: TruthAccount
     ) -> tuple[Notice, ...]:
-        k = frame.space.k
-        width = labels.truth.shape[1]
-        truth = np.full((labels.n, k), np.nan)
-        truth[:, : min(k, width)] = labels.truth[:, :k]
-        valid = (labels.truth_length == k) & (np.abs(truth) <= self.limits.largest_mean).all(axis=1)
-        usable = labels.has_id & (valid | labels.ignore)
-        account.refused = int(labels.n - np.count_nonzero(usable))
-        notices: tuple[Notice, ...] = ()
-        if account.refused:
-            first = int(np.flatnonzero(~usable)[0])
-            notices = (
-                Notice(
-                    Reason.GROUND_TRUTH_INVALID,
-                    "ground_truth" if labels.has_id[first] else "detection_id",
-                    f"label {first} has {int(labels.truth_length[first])} values: send a "
-                    f"detection_id and {k} finite values ({', '.join(frame.space.names)}).",
-                    account.refused,
-                    first,
-                ),
-            )
-        candidates = np.flatnonzero(usable)
-        ids = labels.id[candidates]
-        place = np.searchsorted(frame.sorted_ids, ids)
-        inside = np.minimum(place, max(frame.sorted_ids.size - 1, 0))
-        found = (
-            frame.sorted_ids[inside] == ids if frame.sorted_ids.size else np.zeros(ids.size, bool)
+        matching = match_by_id(labels, frame, self.limits)
+        account.add(matching.account)
+        self.pending.resolve(frame, matching.resolved)
+        rows = matching.rows
+        sent = frame.estimates(rows)
+        slices = frame.slices[rows]
+        made = (
+            sent
+            if frame.selection is None
+            else frame.selection.apply(sent, slices, self.slices.names)
         )
-        without = ids[~found]
-        account.unusable = int(np.isin(without, frame.unusable).sum())
-        account.orphan = int(without.size) - account.unusable
-        candidates, rows = candidates[found], frame.order[inside[found]]
-        # The first label of a detection stands, also within one message.
-        _, first_of = np.unique(rows, return_index=True)
-        fresh = np.zeros(rows.size, bool)
-        fresh[first_of] = True
-        fresh &= ~frame.resolved[rows]
-        account.duplicate = int(rows.size - np.count_nonzero(fresh))
-        candidates, rows = candidates[fresh], rows[fresh]
-        ignored = labels.ignore[candidates]
-        account.ignored = int(np.count_nonzero(ignored))
-        account.matched = int(rows.size) - account.ignored
-        self.pending.resolve(frame, rows)
-        matched = rows[~ignored]
-        if matched.size:
-            sent = frame.estimates(matched)
-            slices = frame.slices[matched]
-            made = (
-                sent
-                if frame.selection is None
-                else frame.selection.apply(sent, slices, self.slices.names)
-            )
-            self._count(frame.space, slices, sent, made, truth[candidates[~ignored]])
-        return notices
+        self._count(frame.space, slices, sent, made, matching.truth)
+        return matching.notices
 
     # ---- recalibrators
 

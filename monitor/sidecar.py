@@ -17,7 +17,8 @@ from monitor import __version__
 from monitor.config import Config, InvalidConfiguration
 from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.page import Endpoint
-from monitor.edges.server import CannotListen, Server, Service, in_steps
+from monitor.edges.server import CannotListen, Server
+from monitor.edges.service import Service, in_steps
 from monitor.edges.wire import WireLimits
 from monitor.events import Events
 from monitor.pipeline import Pipeline

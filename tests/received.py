@@ -59,6 +59,18 @@ def detections(rows: Sequence[Sent]) -> ReceivedDetections:
         covariance_length=_lengths([row.covariance for row in rows]),
         truth=_padded([row.truth for row in rows]),
         truth_length=_lengths([row.truth for row in rows]),
+        uniform=len({_layout(row) for row in rows}) == 1,
+    )
+
+
+def _layout(row: Sent) -> tuple[object, ...]:
+    """Which fields a row carries, and how long they are."""
+    return (
+        row.id is None,
+        row.class_index is None,
+        len(row.mean),
+        len(row.covariance),
+        len(row.truth),
     )
 
 

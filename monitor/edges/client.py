@@ -10,7 +10,7 @@ from types import TracebackType
 import grpc
 
 from monitor.edges.requests import encode_header, refused
-from monitor.edges.server import ADMIN, MONITOR
+from monitor.edges.service import ADMIN, MONITOR
 from monitor.frames import Header
 from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
 

@@ -79,7 +79,9 @@ def _measures(readings: tuple[SliceReading, ...]) -> Iterator[Metric]:
     by_dimension = ("slice", "stage", "dimension")
     of_joint = ("slice", "stage")
     matched = _counter(
-        "matched_detections", "Detections with ground truth in the statistics.", ("slice",)
+        "matched_detections",
+        "Detections with ground truth; slice total is the sum of the others.",
+        ("slice",),
     )
     ence = _gauge("ence", "Expected normalised calibration error; 0 is calibrated.", by_dimension)
     floor = _gauge(
@@ -136,7 +138,7 @@ def _service(snapshot: Snapshot) -> Iterator[Metric]:
         passed.add_metric((reason.label,), int(counters.by_reason[reason]))
     yield passed
     rejected = _counter(
-        "rejected", "Detections, frames, headers and labels that were refused.", ("reason",)
+        "rejected", "Detections, messages and inline truth that were refused.", ("reason",)
     )
     for reason in _REFUSING:
         count = int(counters.by_reason[reason]) + counters.frames_refused.get(reason, 0)

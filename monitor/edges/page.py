@@ -5,6 +5,7 @@ It serves bytes that were made elsewhere and touches no live state.
 
 from __future__ import annotations
 
+import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,7 +75,9 @@ class Endpoint:
     def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises OSError if the address is not to be had."""
         handler = type("Handler", (_Handler,), {"published": self.published})
-        self._server = _Server((host, port), handler)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("Server", (_Server,), {"address_family": family})
+        self._server = server((host, port), handler)
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
         return int(self._server.server_address[1])
 

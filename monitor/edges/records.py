@@ -8,7 +8,7 @@ lengths) are compared in all others at once, and the values are views.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -28,6 +28,9 @@ class Kind(Enum):
     DOUBLES = ("<f8", 2)  # packed
     FLAG = ("u1", 0)  # a varint below 128: bool or small enum
 
+
+# Layouts of one length that are looked for in all records at once, before the rest is walked.
+FEW_LAYOUTS = 16
 
 # Field number → kind. Every field that a record may hold; others make it unreadable here.
 Schema = Mapping[int, Kind]
@@ -244,7 +247,9 @@ def sorted_by_layout(
         positions = np.array(members, np.int64)
         rows = np.frombuffer(b"".join(records[i] for i in members), np.uint8)
         rows = rows.reshape(len(members), length)
-        while positions.size:
+        rounds = 0
+        while positions.size and rounds < FEW_LAYOUTS:
+            rounds += 1
             layout = walk(rows[0].tobytes(), schema, 0)
             if layout is None:
                 groups.append((positions[:1], None))
@@ -254,4 +259,15 @@ def sorted_by_layout(
                 alike = (rows[:, layout.positions] == layout.values).all(axis=1)
                 groups.append((positions[alike], Records(rows[alike], layout)))
             positions, rows = positions[~alike], rows[~alike]
+        groups.extend(_one_by_one(positions, rows, schema))
     return groups
+
+
+def _one_by_one(
+    positions: npt.NDArray[np.int64], rows: ByteArray, schema: Schema
+) -> Iterator[tuple[npt.NDArray[np.int64], Records | None]]:
+    """A group for each record: what a frame of very many layouts costs stays proportional to it."""
+    for i in range(positions.size):
+        layout = walk(rows[i].tobytes(), schema, 0)
+        records = None if layout is None else Records(rows[i : i + 1], layout)
+        yield positions[i : i + 1], records

@@ -20,9 +20,14 @@ def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
 
     variance, squared_error and nees of a bin are sums over its n detections.
     """
-    by_name = {entry.slice: _stages(entry) for entry in calibration.slices}
+    by_name = {entry.slice: _stages(entry) for entry in _ordered(calibration)}
     total = by_name.pop(TOTAL, None)
     return {"tau": list(calibration.tau), "slices": by_name, "total": total}
+
+
+def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceCalibration]:
+    """Slices by name, the total last; they come in the order in which they were first seen."""
+    return sorted(calibration.slices, key=lambda entry: (entry.slice == TOTAL, entry.slice))
 
 
 def _stages(entry: calibration_pb2.SliceCalibration) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def table(calibration: GetCalibrationResponse) -> str:
     """A line for each slice and stage."""
     heads = ("slice", "stage", "n", "NEES/K", "median", "QCE", "NLL", "ENCE by dimension")
     lines = [_line(heads)]
-    for entry in calibration.slices:
+    for entry in _ordered(calibration):
         for stage in entry.stages:
             joint = stage.joint
             ence = " ".join(f"{found.name} {found.ence:.3f}" for found in stage.dimensions)

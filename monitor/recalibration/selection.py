@@ -132,6 +132,12 @@ def from_json(text: str | bytes) -> Selection:
     slices = content.get("slices", {})
     if not isinstance(slices, dict):
         raise InvalidRecalibrator(f"'slices' is {slices!r}: it must be an object.")
+    for name in (*dimensions, *slices):
+        if not name.isprintable():
+            raise InvalidRecalibrator(
+                f"'{'dimensions' if name in dimensions else 'slices'}' has the name {name!r}: "
+                "use printable characters."
+            )
     fitted_on = content.get("fitted_on", {})
     selection = Selection(
         tuple(dimensions),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from monitor.edges.files import write_estimates
 from monitor.verbs.models import apply_model, read_model
+from monitor.verbs.output import output_file
 from monitor.verbs.recorded import add_selection, read_selected
 
 EXAMPLE = """examples:
@@ -24,11 +25,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the file was written. Raises RecordingError, InvalidRecalibrator."""
+    """0 when the file was written. Raises RecordingError, InvalidRecalibrator, CannotWrite."""
     if not options.output.endswith(".npz"):
         raise ValueError(f"--output {options.output}: the name must end in .npz.")
     selection = read_model(options.model)
     recording = apply_model(selection, read_selected(options.file, options))
-    write_estimates(Path(options.output), recording)
+    with output_file(Path(options.output)) as path:
+        write_estimates(path, recording)
     print(f"{recording.mean.shape[0]} rows by {selection.version}, written to {options.output}")
     return 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from monitor.calibration.binning import Binning
 from monitor.calibration.detections import Limits
-from monitor.calibration.evaluation import TAU, Evaluation, as_json
+from monitor.calibration.evaluation import TAU, Evaluation, EvaluationError, as_json
 from monitor.calibration.exact import evaluate_rows
 from monitor.calibration.reading import WidthRange, read
 from monitor.edges.files import Recording
@@ -78,6 +79,11 @@ def _exact(recording: Recording, options: argparse.Namespace) -> Evaluation:
 def _streamed(recording: Recording, options: argparse.Namespace) -> Evaluation:
     binning = Binning(tau=tuple(TAU.tolist()))
     statistics, refused, without = sound_statistics(recording, binning, Limits())
+    if statistics.n == 0:
+        raise EvaluationError(
+            f"nothing to evaluate: of {recording.mean.shape[0]} rows, {without} have no truth and "
+            f"{refused} are no usable Gaussians. Select rows with ground truth."
+        )
     width = WidthRange(options.range) if options.binning == "equal-width" else None
     evaluation = read(statistics, options.bins, width)
     return replace(evaluation, refused=refused, without_truth=without)
@@ -92,13 +98,15 @@ def _range(text: str) -> tuple[float, float] | None:
     except ValueError:
         sign = ""
         ends = 0.0, 0.0
-    if not sign:
-        raise argparse.ArgumentTypeError(f"'{text}': expected data or LO:HI, such as 0:10")
+    if not sign or not 0 <= ends[0] < ends[1] < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected data or LO:HI with 0 <= LO < HI, such as 0:10"
+        )
     return ends
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 100_000:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
         raise argparse.ArgumentTypeError(f"'{text}': expected a number of bins, from 1")
     return int(text)
 

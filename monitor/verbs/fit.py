@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from monitor.recalibration.recalibrator import Recalibrator, UnfitData
 from monitor.recalibration.scale import Objective
 from monitor.recalibration.selection import METHODS, Selection
 from monitor.verbs.models import sound_statistics
+from monitor.verbs.output import output_file
 from monitor.verbs.recorded import add_selection, read_selected
 
 EXAMPLE = """examples:
@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the model was written. Raises RecordingError, UnfitData."""
+    """0 when the model was written. Raises RecordingError, UnfitData, CannotWrite."""
     recording = read_selected(options.file, options)
     statistics = _statistics(recording)
     by_slice: dict[str, Recalibrator] = {}
@@ -74,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
         by_slice,
         {"file": Path(options.file).name, "rows": statistics.n, "classes": list(recording.classes)},
     )
-    _write(Path(options.output), selection.to_json())
+    with output_file(Path(options.output)) as path:
+        path.write_text(selection.to_json(), encoding="utf-8")
     print(f"{selection.version} fitted on {statistics.n} rows, written to {options.output}")
     return 0
 
@@ -100,10 +101,3 @@ def _fit(statistics: StageStatistics, options: argparse.Namespace) -> Recalibrat
             return covariance_scaling.fit(statistics, options.objective, options.full_input)
         case _:
             return Identity()
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

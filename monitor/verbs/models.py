@@ -10,7 +10,7 @@ import numpy as np
 from monitor.calibration.binning import Binning
 from monitor.calibration.cholesky import factorise
 from monitor.calibration.detections import Limits
-from monitor.calibration.space import BoolArray
+from monitor.calibration.space import BoolArray, Space
 from monitor.calibration.statistics import StageStatistics, observe
 from monitor.edges.files import Recording
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
@@ -35,17 +35,22 @@ def estimates_of(recording: Recording) -> Estimates:
     return Estimates(recording.mean, recording.covariance, diagonal)
 
 
+def check_dimensions(selection: Selection, space: Space) -> None:
+    """Raises InvalidRecalibrator when it was fitted on other dimensions than a file is read with."""
+    if not selection.fits(space):
+        raise InvalidRecalibrator(
+            f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
+            f"file is read with {','.join(space.names)}: give --dimensions "
+            f"{','.join(selection.dimensions)}."
+        )
+
+
 def apply_model(selection: Selection, recording: Recording) -> Recording:
     """The recording with recalibrated Gaussians; unusable rows stay as they are.
 
     Raises InvalidRecalibrator when it was fitted on other dimensions.
     """
-    if not selection.fits(recording.space):
-        raise InvalidRecalibrator(
-            f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
-            f"file is read with {','.join(recording.space.names)}: give --dimensions "
-            f"{','.join(selection.dimensions)}."
-        )
+    check_dimensions(selection, recording.space)
     usable = np.flatnonzero(sound_rows(recording))
     sent = estimates_of(recording)
     made = selection.apply(
@@ -55,7 +60,9 @@ def apply_model(selection: Selection, recording: Recording) -> Recording:
     )
     mean, covariance = recording.mean.copy(), recording.covariance.copy()
     mean[usable], covariance[usable] = made.mean, made.covariance
-    return replace(recording, mean=mean, covariance=covariance, diagonal=bool(made.diagonal.all()))
+    # Without a usable row nothing was made, and a file of covariances stays one.
+    diagonal = recording.diagonal and bool(made.diagonal.all())
+    return replace(recording, mean=mean, covariance=covariance, diagonal=diagonal)
 
 
 def sound_rows(recording: Recording) -> BoolArray:

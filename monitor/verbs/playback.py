@@ -48,27 +48,29 @@ class Sequence:
 
     def play(self) -> Iterator[PlayedFrame]:
         """The frames in order."""
-        recording = self.recording
-        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right")
+        recording, rows = self.recording, self.rows
+        class_index, mean = recording.class_index[rows], recording.mean[rows]
+        covariance, truth = recording.covariance[rows], recording.truth[rows]
+        if recording.diagonal:
+            covariance = np.diagonal(covariance, axis1=1, axis2=2)
+        score = None if recording.score is None else recording.score[rows]
+        has_truth = np.isfinite(truth[:, 0])
+        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
         begin = 0
-        for number, end in enumerate(ends.tolist()):
-            rows = self.rows[begin:end]
-            begin = end
-            covariance = recording.covariance[rows]
-            if recording.diagonal:
-                covariance = np.diagonal(covariance, axis1=1, axis2=2)
-            truth = recording.truth[rows]
-            labelled = np.flatnonzero(np.isfinite(truth).all(axis=1))
+        for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
+            here = slice(begin, end)
+            labelled = np.flatnonzero(has_truth[here])
             frame = OutgoingFrame(
                 frame_id=number,
-                stamp_ns=round(self.times[number] * 1e9),
-                id=np.arange(rows.size, dtype=np.uint64),
-                class_index=recording.class_index[rows],
-                mean=recording.mean[rows],
-                covariance=covariance,
-                score=None if recording.score is None else recording.score[rows],
+                stamp_ns=round(time_s * 1e9),
+                id=np.arange(end - begin, dtype=np.uint64),
+                class_index=class_index[here],
+                mean=mean[here],
+                covariance=covariance[here],
+                score=None if score is None else score[here],
             )
-            yield PlayedFrame(frame, float(self.times[number]), labelled, truth[labelled])
+            yield PlayedFrame(frame, time_s, labelled, truth[here][labelled])
+            begin = end
 
 
 def sequences(recording: Recording, prefix: str) -> list[Sequence]:

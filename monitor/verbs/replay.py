@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from monitor.calibration.slices import SliceBy
 from monitor.config import Mode
 from monitor.counters import TruthAccount
-from monitor.edges.client import Client, Conversation
+from monitor.edges.client import Client, Conversation, SidecarUnavailable
 from monitor.edges.report import as_json, table
 from monitor.edges.requests import decode_truth_answer, encode_frame, encode_truth, refused
 from monitor.recalibration.selection import IDENTITY
-from monitor.verbs.models import read_model
+from monitor.verbs.models import check_dimensions, read_model
 from monitor.verbs.playback import PlayedFrame, Sequence, sequences
 from monitor.verbs.recorded import add_selection, read_selected
 from monitor.verbs.sidecar_process import running_sidecar
@@ -40,6 +40,8 @@ each tau, those with nees inside the chi-square quantile."""
 WINDOW = 16
 # Sequences played at a time.
 SIDE_BY_SIDE = 8
+# The sidecar cuts no more.
+MOST_BINS = 512
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=(SliceBy.CLASS,),
         help="slices of the started sidecar (default class)",
     )
-    parser.add_argument("--bins", metavar="N", type=int, default=20)
+    parser.add_argument("--bins", metavar="N", type=_bins, default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -89,31 +91,55 @@ class Tally:
 
 def run(options: argparse.Namespace) -> int:
     """0 when every frame was answered and every label accounted for."""
+    own = options.mode is not Mode.APPLY or options.slice_by != (SliceBy.CLASS,)
+    if options.address and own:
+        raise ValueError(
+            f"--address {options.address}: --mode and --slice-by are settings of that sidecar. "
+            "Leave them out, or leave --address out."
+        )
     played: list[Sequence] = []
-    for path in options.files:
-        prefix = "" if len(options.files) == 1 else f"file{len(played)}."
+    for i, path in enumerate(options.files):
+        prefix = "" if len(options.files) == 1 else f"file{i}."
         played += sequences(read_selected(path, options), prefix)
     document = None
-    if options.recalibrator == "none":
-        document = IDENTITY.to_json()
-    elif options.recalibrator:
-        document = read_model(options.recalibrator).to_json()
+    if options.recalibrator:
+        none = options.recalibrator == "none"
+        selection = IDENTITY if none else read_model(options.recalibrator)
+        for sequence in played:
+            check_dimensions(selection, sequence.header.space)
+        document = selection.to_json()
     with contextlib.ExitStack() as stack:
         address = options.address
         if address is None:
-            config = _config(options, len(played))
+            config = _config(options, played)
             address = stack.enter_context(running_sidecar(config)).grpc
-        report = asyncio.run(_replay(address, played, document, options))
+        try:
+            report = asyncio.run(_replay(address, played, document, options))
+        except ExceptionGroup as group:
+            # Where one stream breaks, others break with it: one cause is enough.
+            error = _first(group)
+            if isinstance(error, SidecarUnavailable):
+                raise SidecarUnavailable(
+                    f"the sidecar at {address} ended a stream before all was sent: see its log."
+                ) from error
+            raise error from None
     print(report)
     return 0
 
 
-def _config(options: argparse.Namespace, streams: int) -> str:
+def _first(error: Exception) -> Exception:
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+def _config(options: argparse.Namespace, played: list[Sequence]) -> str:
+    """Room for every stream and every slice, so that nothing hangs on which comes first."""
+    streams = max(64, len(played))
+    slices = len(played) * max(len(sequence.header.classes) for sequence in played)
     slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
     return (
         f'[recalibration]\nmode = "{options.mode}"\n'
-        f"[statistics]\nslice_by = [{slice_by}]\n"
-        f"[server]\nmax_streams = {max(64, streams)}\n"
+        f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
+        f"[server]\nmax_streams = {streams}\n"
     )
 
 
@@ -256,6 +282,14 @@ def _speed(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"'{text}': expected max, or a positive factor such as 1")
     return value
+
+
+def _bins(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_BINS:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected a number of bins, from 1 to {MOST_BINS}"
+        )
+    return int(text)
 
 
 def _slice_by(text: str) -> tuple[SliceBy, ...]:

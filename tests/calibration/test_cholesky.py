@@ -15,8 +15,10 @@ SINGULAR = [[1.0, 1.0], [1.0, 1.0]]
 
 
 def covariances(seed, n, k):
+    """Far from singular, so that the slow formulas are exact enough to compare with."""
     random = np.random.default_rng(seed)
-    root = random.normal(size=(n, k, k)) + 2 * np.eye(k)
+    root = np.tril(random.uniform(-0.5, 0.5, (n, k, k)), -1)
+    root[:, np.arange(k), np.arange(k)] = random.uniform(0.5, 2, (n, k))
     return 10.0 ** random.uniform(-6, 6, n)[:, None, None] * (root @ root.transpose(0, 2, 1))
 
 

@@ -1,6 +1,7 @@
 """What is refused and why, in words; and that the neighbours of a bad row never notice."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -407,6 +408,51 @@ def test_exactly_the_corrupted_rows_are_refused_and_the_batch_holds_exactly_the_
         if field.name not in ("space", "rows") and kept:
             together = getattr(found.batch, field.name)
             laws.assert_same(together, np.concatenate([getattr(one, field.name) for one in alone]))
+
+
+def same_as_one_by_one(*rows: Sent, space=XYZ) -> Examined:
+    """What is found in a frame of one layout, which is looked at as a whole first."""
+    sent = detections(rows)
+    assert sent.uniform
+    whole = examine(sent, space, len(CLASSES), LIMITS)
+    single = examine(replace(sent, uniform=False), space, len(CLASSES), LIMITS)
+    laws.assert_same(replace(whole, clean=single.clean), single)
+    assert not (whole.clean and (whole.reason != Reason.NONE).any())
+    return whole
+
+
+@pytest.mark.parametrize(("form", "change", "reason", "field", "said"), EVERY_CASE)
+def test_a_frame_of_one_bad_row_is_the_same_looked_at_as_a_whole(form, change, reason, field, said):
+    found = same_as_one_by_one(change(good(2, form)))
+    assert found.reason.tolist() == [reason]
+    assert not found.clean
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from(FORMS), st.sampled_from([1, 2, 3, 4]), st.booleans(), st.data())
+def test_a_frame_of_one_layout_is_the_same_looked_at_as_a_whole(form, k, labelled, data):
+    space = plain_space(tuple("abcd"[:k]))
+    ids = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6))
+    odd = st.sampled_from([NAN, INF, -INF, 0.0, -1.0, 1.0, 1e-7, 1e-9, 1e9, 1e308])
+    rows = []
+    for seed, id in enumerate(ids):
+        row = replace(good(seed, form, id, k), truth=(0.5,) * k if labelled else ())
+        for name in data.draw(st.sampled_from([(), (), ("mean",), ("covariance",), ("truth",)])):
+            values = list(getattr(row, name))
+            if values:
+                place = data.draw(st.integers(0, len(values) - 1))
+                values[place] = data.draw(odd)
+                changed: dict[str, Any] = {name: tuple(values)}
+                row = replace(row, **changed)
+        if data.draw(st.integers(0, 9)) == 0:
+            row = replace(row, class_index=5)
+        rows.append(row)
+    same_as_one_by_one(*rows, space=space)
+
+
+def test_a_sound_frame_of_one_layout_with_ascending_ids_is_clean():
+    for form in FORMS:
+        assert same_as_one_by_one(*(replace(good(i, form), truth=()) for i in range(4))).clean
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])

@@ -120,7 +120,8 @@ def selections(draw):
         full_input = draw(st.sampled_from(list(FullInput)))
         return CovarianceScaling(scale, matrix, matrix, order, full_input, objective)
 
-    slices = draw(st.lists(st.text(max_size=8), max_size=3, unique=True))
+    printable = st.text(max_size=8).filter(str.isprintable)
+    slices = draw(st.lists(printable, max_size=3, unique=True))
     return Selection(names, model(), {name: model() for name in slices}, {"rows": 3})
 
 
@@ -208,6 +209,8 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
         (changed(dimensions="xy"), "'dimensions' is 'xy'"),
         (changed(dimensions=["x", 2]), "'dimensions' is ['x', 2]"),
         (changed(dimensions=["x"]), "'fallback' has 2 dimensions but 'dimensions' names 1"),
+        (changed(dimensions=["x", "y\n"]), r"'dimensions' has the name 'y\n'"),
+        (changed(slices={"a\tb": {}}), r"'slices' has the name 'a\tb'"),
         (changed(slices=[]), "'slices' is []"),
         (changed(slices={"car": 5}), "'slices.car.method' is 5"),
         (changed(slices={"car": {}}), "'slices.car.method' is None"),

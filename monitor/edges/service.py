@@ -1,0 +1,374 @@
+"""The handlers of the gRPC service: async only, and nothing that blocks.
+
+Generated servicers hard-wire a parser that ends the stream at the first malformed
+message; the handlers here take bytes, so that every message is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from monitor.calibration.detections import Reason
+from monitor.counters import TruthAccount
+from monitor.edges import messages
+from monitor.edges.answers import (
+    encode_header_answer,
+    encode_process_frame_response,
+    encode_process_response,
+    encode_truth_response,
+)
+from monitor.edges.wire import (
+    UnaryFrame,
+    WireLimits,
+    decode_process_frame_request,
+    decode_process_request,
+    decode_truth_request,
+)
+from monitor.events import Events, Health
+from monitor.frames import Header, Refusal, TruthAnswer
+from monitor.pipeline import Pipeline, Promotion, Stream, UnknownVersion
+from monitor.readings import ReadingCache
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
+
+log = logging.getLogger(__name__)
+
+MONITOR = "monitor.v1.PerceptionMonitor"
+ADMIN = "monitor.v1.RecalibratorAdmin"
+INTERNAL_ERROR = "internal error: see the log of the sidecar."
+
+# What a refusal or an error of the core is called over gRPC where no stream is to be kept alive.
+STATUS_OF_REASON = {
+    Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_HEADER: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.TOO_MANY_DETECTIONS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
+}
+STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
+    UnknownVersion: grpc.StatusCode.NOT_FOUND,
+    InvalidRecalibrator: grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+# The answer to a message of a stream, by its position; a Refusal stands for one that broke us.
+Answer = Callable[[bytes | Refusal, int], bytes]
+
+
+class Context(Protocol):
+    """What the handlers use of a call."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, message: bytes) -> None: ...
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Session:
+    """One open stream: whether it waits for its client to send or to read."""
+
+    task: asyncio.Task[object]
+    reading: bool = False
+    writing_since: float | None = None
+    draining: bool = False
+    stuck: bool = False
+
+
+@dataclass(slots=True)
+class Service:
+    """The handlers. Live state is the pipeline's; here are only the open streams."""
+
+    pipeline: Pipeline
+    events: Events
+    limits: WireLimits
+    _sessions: set[_Session] = field(default_factory=set)
+    calls_in_work: int = 0
+    _draining: bool = False
+
+    # ---- the frame path
+
+    async def process(self, _: object, context: Context) -> None:
+        """PerceptionMonitor.Process."""
+        stream: Stream | None = None
+
+        def answer(data: bytes | Refusal, index: int) -> bytes:
+            nonlocal stream
+            began = time.perf_counter()
+            if isinstance(data, Refusal):
+                return encode_process_response(data, index)
+            message = decode_process_request(data, self.limits)
+            if isinstance(message, Header):
+                registered = self.pipeline.register(message)
+                if isinstance(registered, Refusal):
+                    self.pipeline.counters.refuse_frame(registered.reason)
+                    return encode_header_answer(message.stream, registered)
+                stream = registered
+                return encode_header_answer(message.stream, None)
+            if isinstance(message, Refusal):
+                return self._refuse(message, index)
+            if stream is None:
+                return self._refuse(_no_header("this stream"), index)
+            result = encode_process_response(self.pipeline.process(stream, message), index)
+            self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+            return result
+
+        await self._converse(context, answer)
+
+    def _refuse(self, refusal: Refusal, index: int) -> bytes:
+        self.pipeline.counters.refuse_frame(refusal.reason)
+        return encode_process_response(refusal, index)
+
+    async def process_frame(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.ProcessFrame."""
+        began = time.perf_counter()
+        message = decode_process_frame_request(data, self.limits)
+        if isinstance(message, Refusal):
+            await self._abort(context, message)
+        stream = self._stream_of(message)
+        if isinstance(stream, Refusal):
+            await self._abort(context, stream)
+        result = encode_process_frame_response(self.pipeline.process(stream, message.frame))
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        self._fold_if_due()
+        return result
+
+    def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
+        if message.header is not None:
+            return self.pipeline.register(message.header)
+        known = self.pipeline.streams.get(message.stream)
+        return known or _no_header(f"stream '{message.stream[:64]}'")
+
+    async def _abort(self, context: Context, refusal: Refusal) -> NoReturn:
+        self.pipeline.counters.refuse_frame(refusal.reason)
+        text = f"{refusal.field}: {refusal.message}"
+        await context.abort(STATUS_OF_REASON[refusal.reason], text)
+
+    async def report_ground_truth(self, _: object, context: Context) -> None:
+        """PerceptionMonitor.ReportGroundTruth."""
+
+        def answer(data: bytes | Refusal, index: int) -> bytes:
+            labels = data if isinstance(data, Refusal) else decode_truth_request(data, self.limits)
+            if isinstance(labels, Refusal):
+                self.pipeline.counters.refuse_frame(labels.reason)
+                return encode_truth_response(
+                    "", None, TruthAnswer(TruthAccount(), (labels.notice(),))
+                )
+            result = self.pipeline.report_truth(labels)
+            return encode_truth_response(labels.stream, labels.frame_id, result)
+
+        await self._converse(context, answer)
+
+    async def _converse(self, context: Context, answer: Answer) -> None:
+        """Read, answer, write, until the client or the server has enough."""
+        task = asyncio.current_task()
+        assert task is not None
+        session = _Session(task, draining=self._draining)
+        self._sessions.add(session)
+        try:
+            index = 0
+            while not session.draining:
+                session.reading = True
+                data = await context.read()
+                session.reading = False
+                if data is grpc.aio.EOF:
+                    return
+                reply = self._answer_or_apology(answer, data, index)
+                index += 1
+                session.writing_since = time.monotonic()
+                await context.write(reply)
+                session.writing_since = None
+                self._fold_if_due()
+        except asyncio.CancelledError:
+            if not (session.draining or session.stuck):
+                raise
+            task.uncancel()
+        finally:
+            self._sessions.discard(session)
+        if session.stuck:
+            # Without a status the call would stay open after its handler has gone.
+            await context.abort(
+                grpc.StatusCode.ABORTED, "the answers were not read: read them, or open anew."
+            )
+
+    def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
+        """The answer; where making it fails, one that says so: the stream lives."""
+        try:
+            return answer(data, index)
+        except Exception:
+            log.exception("message %d of a stream was not answered", index)
+            self.pipeline.counters.internal_errors += 1
+            fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
+            return answer(fault, index)
+
+    def _fold_if_due(self) -> None:
+        if self.pipeline.accumulator.due:
+            self.pipeline.accumulator.fold()
+
+    # ---- reading
+
+    async def get_calibration(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.GetCalibration."""
+        request = await _parsed(perception_monitor_pb2.GetCalibrationRequest(), data, context)
+        statistics = self.pipeline.statistics()
+        if request.slices:
+            wanted = set(request.slices)
+            known = {name for name, _ in statistics}
+            if missing := wanted - known:
+                await context.abort(
+                    grpc.StatusCode.NOT_FOUND,
+                    f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
+                    f"there are {', '.join(sorted(known))[:1000] or 'none yet'}.",
+                )
+            statistics = tuple(entry for entry in statistics if entry[0] in wanted)
+        bins = min(request.bins, 512) or self.pipeline.config.statistics.bins
+        readings = await in_steps(ReadingCache(bins).read(statistics))
+        response = messages.calibration(
+            readings,
+            self.pipeline.counters,
+            self.pipeline.pending.detections,
+            self.pipeline.selection.version,
+            self.pipeline.config.statistics.tau,
+            include_bins=request.include_bins,
+        )
+        return response.SerializeToString()
+
+    async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        """PerceptionMonitor.WatchEvents."""
+        await _parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
+        async for event in self.events.watch(time.time_ns()):
+            yield messages.event(event).SerializeToString()
+
+    # ---- administration
+
+    async def list_recalibrators(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.List."""
+        await _parsed(recalibrator_admin_pb2.ListRequest(), data, context)
+        known = self.pipeline.recalibrators()
+        return recalibrator_admin_pb2.ListResponse(
+            recalibrators=[messages.summary(entry) for entry in known]
+        ).SerializeToString()
+
+    async def get_recalibrator(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.Get."""
+        request = await _parsed(recalibrator_admin_pb2.GetRequest(), data, context)
+        for entry in self.pipeline.recalibrators():
+            if entry.selection.version == request.version:
+                return recalibrator_admin_pb2.GetResponse(
+                    summary=messages.summary(entry), document=entry.selection.to_json()
+                ).SerializeToString()
+        raise UnknownVersion(f"no recalibrator '{request.version[:80]}': List shows all.")
+
+    async def promote(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.Promote."""
+        request = await _parsed(recalibrator_admin_pb2.PromoteRequest(), data, context)
+        if request.WhichOneof("candidate") is None:
+            raise InvalidRecalibrator("candidate: set either version or document.")
+        version = request.version
+        if request.WhichOneof("candidate") == "document":
+            version = self.pipeline.learn(request.document).version
+        promotion = self.pipeline.promote(version, request.actor[:200] or "unnamed")
+        self.announce(promotion)
+        return recalibrator_admin_pb2.PromoteResponse(
+            before=promotion.before, after=promotion.after
+        ).SerializeToString()
+
+    def announce(self, what: Promotion | Health) -> None:
+        """Tell those who watch, and the log."""
+        log.info("%s", what)
+        self.events.publish(what, time.time_ns())
+
+    # ---- the end of streams
+
+    def drain(self) -> None:
+        """End every stream after the frame it is at; idle ones at once."""
+        self._draining = True
+        for session in self._sessions:
+            session.draining = True
+            if session.reading:
+                session.task.cancel()
+
+    async def drained(self, grace: float) -> None:
+        """Wait until all streams and calls are answered, no longer than the grace."""
+        end = time.monotonic() + grace
+        while (self._sessions or self.calls_in_work) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+
+    def drop_stuck(self, timeout: float) -> None:
+        """End streams whose client has read nothing for so long."""
+        now = time.monotonic()
+        for session in list(self._sessions):
+            if session.writing_since is not None and now - session.writing_since > timeout:
+                self.pipeline.counters.streams_dropped += 1
+                session.writing_since = None
+                session.stuck = True
+                session.task.cancel()
+
+    @property
+    def open_streams(self) -> int:
+        """Streams of frames or labels."""
+        return len(self._sessions)
+
+
+async def in_steps(work: Generator[None, None, Result]) -> Result:
+    """What a generator returns; frames pass between its steps."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+def _no_header(what: str) -> Refusal:
+    return Refusal(Reason.NO_HEADER, "header", f"{what} has none: send the header first.")
+
+
+Result = TypeVar("Result")
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+async def _parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
+    """The message, or the call ends with INVALID_ARGUMENT."""
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, ValueError):
+        name = message.DESCRIPTOR.full_name
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"message: {len(data)} bytes are not a {name}."
+        )
+    return message
+
+
+Unary = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+def guarded(service: Service, handler: Unary) -> Unary:
+    """The handler, with errors of the core as status codes and nothing else over the wire."""
+
+    async def call(data: bytes, context: Context) -> bytes:
+        service.calls_in_work += 1
+        try:
+            return await handler(data, context)
+        except tuple(STATUS_OF_ERROR) as error:
+            text = str(error.args[0]) if error.args else type(error).__name__
+            await context.abort(STATUS_OF_ERROR[type(error)], text)
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("%s failed", handler.__name__)
+            await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+        finally:
+            service.calls_in_work -= 1
+
+    return call

@@ -1,0 +1,56 @@
+"""Which stream headers are usable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from monitor.calibration.detections import Reason
+from monitor.config import Config
+from monitor.frames import Header, Refusal
+
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+
+
+def refuse_header(header: Header, config: Config, streams: Collection[str]) -> Refusal | None:
+    """What is wrong with a header, or None. Names become metric labels, so they are bounded.
+
+    streams  names of the streams that are known already
+    """
+    limits = config.limits
+    names, classes = header.space.names, header.classes
+    if not _NAME.fullmatch(header.stream):
+        return _refusal(
+            "stream", f"'{header.stream[:80]}': 1 to 64 characters of A-Z a-z 0-9 _ . -"
+        )
+    if not 1 <= len(names) <= limits.max_dimensions:
+        return _refusal(
+            "dimensions",
+            f"{len(names)} of them: 1 to {limits.max_dimensions} ([limits] max_dimensions).",
+        )
+    for name in names:
+        if not _NAME.fullmatch(name) or names.count(name) > 1:
+            return _refusal(
+                "dimensions.name",
+                f"'{name[:80]}': unique, 1 to 64 characters of A-Z a-z 0-9 _ . -",
+            )
+    if not 1 <= len(classes) <= limits.max_classes:
+        return _refusal(
+            "class_names",
+            f"{len(classes)} of them: 1 to {limits.max_classes} ([limits] max_classes).",
+        )
+    for name in classes:
+        if not _LABEL.fullmatch(name) or classes.count(name) > 1:
+            return _refusal("class_names", f"'{name[:80]}': unique, 1 to 64 printable characters.")
+    if header.stream not in streams and len(streams) >= config.server.max_streams:
+        return _refusal(
+            "stream",
+            f"'{header.stream}' would be stream {len(streams) + 1}: at most "
+            f"{config.server.max_streams} ([server] max_streams).",
+        )
+    return None
+
+
+def _refusal(field: str, message: str) -> Refusal:
+    return Refusal(Reason.INVALID_HEADER, field, message)
