@@ -177,7 +177,7 @@ class Pipeline:
             return None, estimates, Reason.RECALIBRATOR_MISMATCH
         try:
             recalibrated = selection.apply(estimates, slices, self.slices.names)
-            sound = recalibrated is estimates or _sound(recalibrated)
+            sound = recalibrated is estimates or _sound(recalibrated, estimates)
         except Exception:
             log.exception("recalibrator %s failed", selection.version)
             self.counters.internal_errors += 1
@@ -402,12 +402,12 @@ def _without_use(frame: ReceivedFrame, rows: IntArray) -> IdArray:
     return detections.id[rest]
 
 
-def _sound(estimates: Estimates) -> bool:
-    """Finite, with positive variances: what scaling a positive definite matrix must give."""
-    variance = np.diagonal(estimates.covariance, axis1=1, axis2=2)
+def _sound(made: Estimates, sent: Estimates) -> bool:
+    """As many as were sent, finite, with positive variances: what scaling cannot but give."""
+    if made.mean.shape != sent.mean.shape or made.covariance.shape != sent.covariance.shape:
+        return False
+    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
     # A sum is finite only if all of it is, and quicker to look at.
-    return bool(
-        np.isfinite(estimates.covariance.sum())
-        and np.isfinite(estimates.mean.sum())
-        and variance.min(initial=np.inf) > 0
-    )
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = np.isfinite(made.covariance.sum()) and np.isfinite(made.mean.sum())
+    return bool(finite and variance.min(initial=np.inf) > 0)

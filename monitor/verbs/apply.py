@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from monitor.edges.files import write_estimates
-from monitor.verbs.models import apply_model, read_model
-from monitor.verbs.output import output_file
+from monitor.verbs.models import apply_model, output_file, read_model
 from monitor.verbs.recorded import add_selection, read_selected
 
 EXAMPLE = """examples:

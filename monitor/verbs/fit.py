@@ -18,8 +18,7 @@ from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData
 from monitor.recalibration.scale import Objective
 from monitor.recalibration.selection import METHODS, Selection
-from monitor.verbs.models import sound_statistics
-from monitor.verbs.output import output_file
+from monitor.verbs.models import output_file, sound_statistics
 from monitor.verbs.recorded import add_selection, read_selected
 
 EXAMPLE = """examples:

@@ -1,7 +1,12 @@
-"""Recalibrators and recordings together: reading a model, applying it, statistics of a file."""
+"""Recalibrators and recordings together: reading a model, applying it, statistics of a file;
+and the files that come out of it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +41,7 @@ def estimates_of(recording: Recording) -> Estimates:
 
 
 def check_dimensions(selection: Selection, space: Space) -> None:
-    """Raises InvalidRecalibrator when it was fitted on other dimensions than a file is read with."""
+    """Raises InvalidRecalibrator unless it was fitted on the dimensions a file is read with."""
     if not selection.fits(space):
         raise InvalidRecalibrator(
             f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
@@ -84,3 +89,27 @@ def sound_statistics(
     statistics = observe(recording.space, binning, error, recording.covariance[kept])
     refused = int(np.count_nonzero(labelled & ~usable))
     return statistics, refused, int(np.count_nonzero(~labelled))
+
+
+class CannotWrite(OSError):
+    """An output file is not to be had."""
+
+
+@contextlib.contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """Where to write; it takes the place of `path` at the end, and never stays behind.
+
+    Raises CannotWrite.
+    """
+    temporary = path.with_name(f".{os.getpid()}.{path.name}")  # the ending tells the format
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise CannotWrite(
+            f"--output {path}: cannot be written ({error.strerror or error}). "
+            "Name a file in a folder that exists and that you may write to."
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
