@@ -4,6 +4,7 @@ enough of them to be folded in one go.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +64,9 @@ def no_statistics(space: Space, binning: Binning) -> SliceStatistics:
     return SliceStatistics(zero, zero)
 
 
+_DONE = object()
+
+
 @dataclass(slots=True)
 class SliceAccumulator:
     """Statistics by slice, and the rows that are not in them yet."""
@@ -72,6 +76,7 @@ class SliceAccumulator:
     statistics: dict[int, SliceStatistics] = field(default_factory=dict)
     _waiting: list[MatchedRows] = field(default_factory=list)
     _rows: int = 0
+    _folding: Iterator[None] | None = None
 
     def add(self, rows: MatchedRows) -> None:
         """Take in rows; cheap."""
@@ -91,34 +96,47 @@ class SliceAccumulator:
 
     def fold(self) -> None:
         """Bring all waiting rows into the statistics."""
-        waiting, self._waiting, self._rows = self._waiting, [], 0
+        while self._folding is not None or self._waiting:
+            self._step()
+
+    def fold_some(self) -> None:
+        """One short step towards that, if it is due or begun: frames pass between the steps."""
+        if self._folding is not None or self.due:
+            self._step()
+
+    def _step(self) -> None:
+        if self._folding is None:
+            waiting, self._waiting, self._rows = self._waiting, [], 0
+            self._folding = self._fold(waiting)
+        if next(self._folding, _DONE) is _DONE:
+            self._folding = None
+
+    def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
+        """One slice at one stage a step; a slice's two stages change together."""
         by_kind: dict[tuple[Space, bool], list[MatchedRows]] = {}
         for rows in waiting:
             by_kind.setdefault((rows.space, rows.unchanged), []).append(rows)
         for (space, unchanged), group in by_kind.items():
-            self._fold_kind(space, unchanged, group)
+            slices = np.concatenate([rows.slices for rows in group])
+            for i in np.unique(slices).tolist():
+                here = np.flatnonzero(slices == i)
+                first = second = self._observe(
+                    space, here, [(rows.error, rows.covariance) for rows in group]
+                )
+                if not unchanged:
+                    yield
+                    second = self._observe(
+                        space,
+                        here,
+                        [(rows.recalibrated_error, rows.recalibrated_covariance) for rows in group],
+                    )
+                known = self.statistics.get(i) or no_statistics(space, self.binning)
+                self.statistics[i] = known.merge(SliceStatistics(first, second))
+                yield
 
-    def _fold_kind(self, space: Space, unchanged: bool, group: list[MatchedRows]) -> None:
-        slices = np.concatenate([rows.slices for rows in group])
-        raw = (
-            np.concatenate([rows.error for rows in group]),
-            np.concatenate([rows.covariance for rows in group]),
-        )
-        recalibrated = (
-            raw
-            if unchanged
-            else (
-                np.concatenate([rows.recalibrated_error for rows in group]),
-                np.concatenate([rows.recalibrated_covariance for rows in group]),
-            )
-        )
-        for i in np.unique(slices).tolist():
-            here = np.flatnonzero(slices == i)
-            first = observe(space, self.binning, raw[0][here], raw[1][here])
-            second = (
-                first
-                if unchanged
-                else observe(space, self.binning, recalibrated[0][here], recalibrated[1][here])
-            )
-            known = self.statistics.get(i) or no_statistics(space, self.binning)
-            self.statistics[i] = known.merge(SliceStatistics(first, second))
+    def _observe(
+        self, space: Space, rows: IntArray, parts: list[tuple[FloatArray, FloatArray]]
+    ) -> StageStatistics:
+        error = np.concatenate([error for error, _ in parts])[rows]
+        covariance = np.concatenate([covariance for _, covariance in parts])[rows]
+        return observe(space, self.binning, error, covariance)

@@ -139,7 +139,7 @@ class Service:
             await self._abort(context, stream)
         result = encode_process_frame_response(self.pipeline.process(stream, message.frame))
         self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-        self._fold_if_due()
+        self.pipeline.accumulator.fold_some()
         return result
 
     def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
@@ -187,7 +187,7 @@ class Service:
                 session.writing_since = time.monotonic()
                 await context.write(reply)
                 session.writing_since = None
-                self._fold_if_due()
+                self.pipeline.accumulator.fold_some()
         except asyncio.CancelledError:
             if not (session.draining or session.stuck):
                 raise
@@ -209,10 +209,6 @@ class Service:
             self.pipeline.counters.internal_errors += 1
             fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
             return answer(fault, index)
-
-    def _fold_if_due(self) -> None:
-        if self.pipeline.accumulator.due:
-            self.pipeline.accumulator.fold()
 
     # ---- reading
 

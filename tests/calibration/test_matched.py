@@ -112,3 +112,19 @@ def test_no_statistics_hold_no_rows_at_either_stage(space: Space):
     none = no_statistics(space, BINNING)
     assert none.raw.n == 0
     assert none.recalibrated is none.raw
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_folding_a_step_at_a_time_between_arrivals_equals_folding_at_once(seed):
+    sizes = np.random.default_rng(seed).integers(0, 60, 40).tolist()
+    arrivals = [matched(i, n, changed=i % 3 == 0) for i, n in enumerate(sizes)]
+    stepwise = SliceAccumulator(BINNING, fold_rows=100)
+    for rows in arrivals:
+        stepwise.add(rows)
+        stepwise.fold_some()
+    assert stepwise.statistics
+    stepwise.fold()
+    at_once = accumulated(*arrivals)
+    assert stepwise.statistics.keys() == at_once.keys()
+    for i, statistics in stepwise.statistics.items():
+        laws.assert_same(statistics, at_once[i])

@@ -134,18 +134,18 @@ def csv_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
     names += [f"var_{name}" for name in DIMENSIONS]
     names += ["cov_xy"] if full else []
     names += ["gt_id", "ignore", *(f"gt_{name}" for name in DIMENSIONS)]
+    variance = np.einsum("nii->ni", rows.covariance)
+    columns = [rows.sequence, rows.role, rows.frame, rows.time_s, rows.class_name, rows.score]
+    columns += [*rows.mean.T, *variance.T]
+    columns += [rows.covariance[:, 0, 1]] if full else []
+    columns += [rows.track, rows.ignore.astype(int), *rows.truth.T]
+    blank = {"gt_id": "-1", **{f"gt_{name}": "nan" for name in DIMENSIONS}}
+    cells = [
+        ["" if cell == blank.get(name) else cell for cell in map(str, column.tolist())]
+        for name, column in zip(names, columns, strict=True)
+    ]
     text = io.StringIO()
-    table = csv.writer(text)
-    table.writerow(names)
-    for i in range(rows.n):
-        labelled = bool(rows.labelled[i])
-        table.writerow(
-            [rows.sequence[i], rows.role[i], rows.frame[i], rows.time_s[i], rows.class_name[i]]
-            + [rows.score[i], *rows.mean[i].tolist(), *np.diag(rows.covariance[i]).tolist()]
-            + ([float(rows.covariance[i, 0, 1])] if full else [])
-            + [rows.track[i] if labelled else "", int(rows.ignore[i])]
-            + (rows.truth[i].tolist() if labelled else [""] * len(DIMENSIONS))
-        )
+    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
     data = text.getvalue().encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
