@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
@@ -67,12 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     options = build_parser(chosen).parse_args(arguments)
     try:
-        return _verb(options.verb).run(options)
+        code = _verb(options.verb).run(options)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output has had enough, as `head` does.
-        sys.stderr.close()
+        # The reader of our output has had enough, as `head` does; what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, ExceptionGroup) as error:
         for cause in _causes(error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
     PositiveInt,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from monitor.calibration.slices import SliceBy
@@ -48,11 +49,30 @@ class ServerConfig(_Section):
         4 * 2**20
     )  # bytes; above it a message is refused, the stream lives
     transport_message_bytes: PositiveInt = 16 * 2**20  # bytes; above it gRPC ends the stream
-    max_streams: PositiveInt = 64  # streams known at a time
+    max_streams: PositiveInt = 64  # names of streams that are taken, until a restart
     write_timeout_seconds: PositiveFloat = (
         10.0  # s; a client that reads nothing for so long is dropped
     )
     grace_seconds: NonNegativeFloat = 5.0  # s; how long SIGTERM waits for frames in work
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.max_message_bytes > self.transport_message_bytes:
+            raise ValueError(
+                f"max_message_bytes {self.max_message_bytes} is above transport_message_bytes "
+                f"{self.transport_message_bytes}: nothing so large would arrive"
+            )
+        for key in ("grpc_address", "http_address"):
+            split_address(getattr(self, key), key)
+        return self
+
+
+def split_address(address: str, key: str) -> tuple[str, int]:
+    """host and port of 'host:port'. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{key} '{address}' must be host:port, such as 127.0.0.1:50051")
+    return host.strip("[]"), int(port)
 
 
 class RecalibrationConfig(_Section):
@@ -99,6 +119,16 @@ class LimitsConfig(_Section):
     largest_mean: PositiveFloat = 1e8
     smallest_deviation: PositiveFloat = 1e-6
     largest_deviation: PositiveFloat = 1e5
+    max_spaces: PositiveInt = 16  # different sets of dimensions, over all streams
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.smallest_deviation >= self.largest_deviation:
+            raise ValueError(
+                f"smallest_deviation {self.smallest_deviation:g} is not below "
+                f"largest_deviation {self.largest_deviation:g}: nothing would pass"
+            )
+        return self
 
 
 class PendingConfig(_Section):
@@ -139,14 +169,35 @@ def load(path: str | Path) -> Config:
     except UnicodeDecodeError as error:
         raise InvalidConfiguration(f"{path} is not UTF-8 text: {error}.") from None
     try:
-        return Config.model_validate(tomllib.loads(text))
+        settings = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfiguration(f"{path} is not TOML: {error}.") from None
+    return _checked(settings, str(path))
+
+
+def with_addresses(config: Config, grpc_address: str | None, http_address: str | None) -> Config:
+    """The settings with other addresses, where they are given. Raises InvalidConfiguration."""
+    settings = config.model_dump()
+    if grpc_address is not None:
+        settings["server"]["grpc_address"] = grpc_address
+    if http_address is not None:
+        settings["server"]["http_address"] = http_address
+    return _checked(settings, "command line")
+
+
+def _checked(settings: dict[str, Any], source: str) -> Config:
+    try:
+        return Config.model_validate(settings)
     except ValidationError as error:
         findings = "; ".join(
-            f"[{'.'.join(str(part) for part in item['loc'])}] = {item['input']!r}: {item['msg']}"
+            f"[{'.'.join(str(part) for part in item['loc'])}]{_value(item['input'])}: {item['msg']}"
             for item in error.errors()
         )
         raise InvalidConfiguration(
-            f"{path}: {findings}. See deploy/sidecar.toml for every key and its unit."
+            f"{source}: {findings}. See deploy/sidecar.toml for every key and its unit."
         ) from None
+
+
+def _value(value: object) -> str:
+    """The offending value; a whole section says so in its message."""
+    return "" if isinstance(value, dict) else f" = {value!r}"

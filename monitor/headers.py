@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 
 from monitor.calibration.detections import Reason
+from monitor.calibration.space import Space
 from monitor.config import Config
 from monitor.frames import Header, Refusal
 
@@ -13,10 +14,13 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 
 
-def refuse_header(header: Header, config: Config, streams: Collection[str]) -> Refusal | None:
+def refuse_header(
+    header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
+) -> Refusal | None:
     """What is wrong with a header, or None. Names become metric labels, so they are bounded.
 
     streams  names of the streams that are known already
+    spaces   spaces that statistics are kept in already
     """
     limits = config.limits
     names, classes = header.space.names, header.classes
@@ -35,6 +39,13 @@ def refuse_header(header: Header, config: Config, streams: Collection[str]) -> R
                 "dimensions.name",
                 f"'{name[:80]}': unique, 1 to 64 characters of A-Z a-z 0-9 _ . -",
             )
+    for field, texts in (
+        ("dimensions.unit", [dimension.unit for dimension in header.space.dimensions]),
+        ("coordinate_frame", [header.coordinate_frame]),
+    ):
+        for text in texts:
+            if text and not _LABEL.fullmatch(text):
+                return _refusal(field, f"'{text[:80]}': at most 64 printable characters.")
     if not 1 <= len(classes) <= limits.max_classes:
         return _refusal(
             "class_names",
@@ -48,6 +59,12 @@ def refuse_header(header: Header, config: Config, streams: Collection[str]) -> R
             "stream",
             f"'{header.stream}' would be stream {len(streams) + 1}: at most "
             f"{config.server.max_streams} ([server] max_streams).",
+        )
+    if header.space not in spaces and len(spaces) >= limits.max_spaces:
+        return _refusal(
+            "dimensions",
+            f"{', '.join(names)} would be set {len(spaces) + 1} of dimensions: at most "
+            f"{limits.max_spaces} ([limits] max_spaces). Use the same names, units and kinds.",
         )
     return None
 

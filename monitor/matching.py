@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.calibration.detections import Limits, Reason
-from monitor.calibration.notices import Notice
+from monitor.calibration.detections import IdArray, Limits, Reason
+from monitor.calibration.notices import Notice, numbers
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.counters import TruthAccount
 from monitor.frames import ReceivedTruth
@@ -21,14 +21,16 @@ from monitor.pending import PendingFrame
 class Matching:
     """The outcome for the labels of one frame.
 
-    resolved  rows of the frame whose fate is known by them
-    rows      (m,) the matched ones among these, with their truth (m, K)
+    resolved      rows of the frame whose fate is known by them
+    rows          (m,) the matched ones among these, with their truth (m, K)
+    refused_rows  rows that a label names but says nothing usable of
     """
 
     account: TruthAccount
     resolved: IntArray
     rows: IntArray
     truth: FloatArray
+    refused_rows: IntArray
     notices: tuple[Notice, ...]
 
 
@@ -37,9 +39,7 @@ def match_by_id(labels: ReceivedTruth, frame: PendingFrame, limits: Limits) -> M
     truth, usable = _usable(labels, frame.space.k, limits)
     candidates = np.flatnonzero(usable)
     ids = labels.id[candidates]
-    place = np.searchsorted(frame.sorted_ids, ids)
-    found = place < frame.sorted_ids.size
-    found[found] = frame.sorted_ids[place[found]] == ids[found]
+    found, place = _find(ids, frame)
     unusable = int(np.isin(ids[~found], frame.unusable).sum())
     candidates, rows = candidates[found], frame.order[place[found]]
     _, first_of = np.unique(rows, return_index=True)
@@ -56,8 +56,23 @@ def match_by_id(labels: ReceivedTruth, frame: PendingFrame, limits: Limits) -> M
         ignored=int(np.count_nonzero(~counted)),
         refused=int(labels.n - ids.size),
     )
-    notices = _notices(labels, usable, frame) if account.refused else ()
-    return Matching(account, resolved, resolved[counted], truth[candidates[counted]], notices)
+    refused_found, refused_place = _find(labels.id[~usable & labels.has_id], frame)
+    return Matching(
+        account=account,
+        resolved=resolved,
+        rows=resolved[counted],
+        truth=truth[candidates[counted]],
+        refused_rows=frame.order[refused_place[refused_found]],
+        notices=_notices(labels, usable, frame, limits) if account.refused else (),
+    )
+
+
+def _find(ids: IdArray, frame: PendingFrame) -> tuple[BoolArray, IntArray]:
+    """Which ids are in the frame, and where in its sorted ids; (n,) each."""
+    place = np.searchsorted(frame.sorted_ids, ids)
+    found = place < frame.sorted_ids.size
+    found[found] = frame.sorted_ids[place[found]] == ids[found]
+    return found, place
 
 
 def _usable(labels: ReceivedTruth, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:
@@ -69,17 +84,19 @@ def _usable(labels: ReceivedTruth, k: int, limits: Limits) -> tuple[FloatArray, 
     return truth, labels.has_id & (valid | labels.ignore)
 
 
-def _notices(labels: ReceivedTruth, usable: BoolArray, frame: PendingFrame) -> tuple[Notice, ...]:
+def _notices(
+    labels: ReceivedTruth, usable: BoolArray, frame: PendingFrame, limits: Limits
+) -> tuple[Notice, ...]:
     first = int(np.flatnonzero(~usable)[0])
-    space = frame.space
-    return (
-        Notice(
-            Reason.GROUND_TRUTH_INVALID,
-            "ground_truth" if labels.has_id[first] else "detection_id",
-            f"label {first} has {int(labels.truth_length[first])} values: send a detection_id "
-            f"and {space.k} finite values "
-            f"({', '.join(space.names)}).",
-            int(np.count_nonzero(~usable)),
-            first,
-        ),
-    )
+    space, sent = frame.space, int(labels.truth_length[first])
+    if labels.has_id[first]:
+        field = "ground_truth"
+        message = (
+            f"{numbers(labels.truth[first], sent)}: send {space.k} values "
+            f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
+            "([limits] largest_mean)."
+        )
+    else:
+        field, message = "detection_id", "absent: name the detection that the label belongs to."
+    count = int(np.count_nonzero(~usable))
+    return (Notice(Reason.GROUND_TRUTH_INVALID, field, message, count, first),)

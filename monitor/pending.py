@@ -44,6 +44,7 @@ class PendingFrame:
     """
 
     space: Space
+    stamp_ns: int | None
     sorted_ids: IdArray
     order: IntArray
     slices: IntArray
@@ -74,6 +75,12 @@ class PendingFrame:
         """Detections that still wait."""
         return int(self.resolved.size - np.count_nonzero(self.resolved))
 
+    def release(self) -> None:
+        """Let go of the estimates: nothing waits for them. The ids stay, to know a label again."""
+        k = self.space.k
+        self.mean, self.packed = np.zeros((0, k)), np.zeros((0, k))
+        self.slices, self.selection = np.zeros(0, np.int64), None
+
     def estimates(self, rows: IntArray) -> Estimates:
         """What the detector sent for these rows of the batch."""
         k = self.space.k
@@ -89,6 +96,7 @@ class PendingFrame:
 
 def pending_frame(
     batch: FrameBatch,
+    stamp_ns: int | None,
     slices: IntArray,
     selection: Selection | None,
     resolved: BoolArray,
@@ -105,6 +113,7 @@ def pending_frame(
     order = np.arange(batch.id.size) if ascending else np.argsort(batch.id, kind="stable")
     return PendingFrame(
         space=batch.space,
+        stamp_ns=stamp_ns,
         sorted_ids=batch.id[order],
         order=order,
         slices=slices.astype(np.int64),
@@ -143,6 +152,8 @@ class PendingStore:
 
     def add(self, key: FrameKey, frame: PendingFrame) -> int:
         """Store a frame; returns how many unresolved detections were dropped to make room."""
+        if frame.unresolved == 0:
+            frame.release()
         self._frames[key] = frame
         self._dropped.pop(key, None)
         self.bytes += frame.nbytes
@@ -158,7 +169,20 @@ class PendingStore:
                 self._dropped.popitem(last=False)
         return lost
 
+    def discard(self, key: FrameKey) -> int:
+        """Forget a frame, if it is there; returns how many of its detections still waited."""
+        frame = self._frames.pop(key, None)
+        if frame is None:
+            return 0
+        self.bytes -= frame.nbytes
+        self.detections -= frame.unresolved
+        return frame.unresolved
+
     def resolve(self, frame: PendingFrame, rows: IntArray) -> None:
-        """Note that the fate of these rows is known."""
+        """Note that the fate of these rows of a stored frame is known."""
         self.detections -= int(rows.size - np.count_nonzero(frame.resolved[rows]))
         frame.resolved[rows] = True
+        if rows.size and frame.unresolved == 0:
+            before = frame.nbytes
+            frame.release()
+            self.bytes += frame.nbytes - before

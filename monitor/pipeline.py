@@ -7,7 +7,8 @@ Runs on one event loop and nowhere else, so there is no lock. Nothing here block
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from monitor.calibration.matched import MatchedRows, SliceAccumulator, SliceStat
 from monitor.calibration.notices import Notice, describe
 from monitor.calibration.slices import TOTAL, SliceTable, StreamSlices, label
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
+from monitor.calibration.steps import finished
 from monitor.config import Config, Mode
 from monitor.counters import Counters, TruthAccount
 from monitor.frames import (
@@ -32,8 +34,12 @@ from monitor.matching import match_by_id
 from monitor.pending import PendingFrame, PendingStore, pending_frame
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection, from_json
+from monitor.recalibration.soundness import sound_rows
 
 log = logging.getLogger(__name__)
+
+# Names of slices, totals last, with their statistics.
+SlicesRead = tuple[tuple[str, SliceStatistics], ...]
 
 
 @dataclass(slots=True)
@@ -82,6 +88,10 @@ class Pipeline:
     slices: SliceTable = field(init=False)
     pending: PendingStore = field(init=False)
     accumulator: SliceAccumulator = field(init=False)
+    _spaces: set[Space] = field(default_factory=set)
+    _totals: dict[Space, tuple[tuple[SliceStatistics, ...], SliceStatistics]] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         settings = self.config.statistics
@@ -99,11 +109,12 @@ class Pipeline:
 
     def register(self, header: Header) -> Stream | Refusal:
         """A stream for this header; a known one if nothing changed but the connection."""
-        refusal = refuse_header(header, self.config, self.streams)
-        if refusal is not None:
-            return refusal
         space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
         header = Header(header.stream, space, header.classes, header.coordinate_frame)
+        refusal = refuse_header(header, self.config, self.streams, self._spaces)
+        if refusal is not None:
+            return refusal
+        self._spaces.add(space)
         known = self.streams.get(header.stream)
         if known is not None and known.header == header:
             return known
@@ -132,11 +143,6 @@ class Pipeline:
         self.counters.by_reason += np.bincount(
             answer.reason, minlength=self.counters.by_reason.size
         )
-        for notice in answer.notices:
-            if notice.reason in (Reason.GROUND_TRUTH_INVALID, Reason.DUPLICATE_FRAME) or (
-                notice.reason is Reason.MISSING_FRAME_KEY
-            ):
-                self.counters.note(notice.reason, max(1, notice.count))
         return answer
 
     def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
@@ -144,48 +150,76 @@ class Pipeline:
         examined = examine(frame.detections, header.space, len(header.classes), self.limits)
         batch = examined.batch
         slices = stream.slices.of(batch.class_index)
-        estimates = Estimates(batch.mean, batch.covariance, batch.diagonal)
-        selection, recalibrated, why = self._recalibrate(header.space, estimates, slices)
-        if why != Reason.NONE:
-            examined.reason[batch.rows] = why
+        sent = Estimates(batch.mean, batch.covariance, batch.diagonal)
+        selection, made, sound, why = self._recalibrate(header.space, sent, slices)
+        if why != Reason.NONE or not sound.all():
+            reason = examined.reason.copy()
+            reason[batch.rows] = why
+            reason[batch.rows[~sound]] = Reason.RECALIBRATOR_FAILED
+            examined = replace(examined, reason=reason, clean=False)
         notices: tuple[Notice, ...] = ()
-        if why != Reason.NONE or not examined.clean:
+        if not examined.clean:
             notices = describe(
                 examined, frame.detections, header.space, header.classes, self.limits
             )
-        notices += self._remember(stream, frame, examined, slices, selection, recalibrated)
-        observing = why == Reason.OBSERVE_MODE
+        try:
+            notices += self._remember(stream, frame, examined, slices, selection, made)
+        except Exception:
+            # What is counted must not cost the tracker its recalibrated estimates.
+            log.exception("frame of stream %s answered, but not counted", header.stream)
+            self.counters.internal_errors += 1
+        rows, outcome = batch.rows, made
+        if not sound.all():
+            rows = batch.rows[sound]
+            outcome = Estimates(made.mean[sound], made.covariance[sound], made.diagonal[sound])
         # What the identity made goes back as it came, bit for bit.
-        forwarding = why == Reason.NONE and recalibrated is not estimates
+        forwarding = why == Reason.NONE and made is not sent
+        observing = why == Reason.OBSERVE_MODE
         return FrameAnswer(
             received=frame,
             reason=examined.reason,
-            rows=batch.rows if forwarding else batch.rows[:0],
-            forwarded=recalibrated if forwarding else None,
-            shadow_rows=batch.rows if observing else batch.rows[:0],
-            shadow=recalibrated if observing else None,
+            rows=rows if forwarding else rows[:0],
+            forwarded=outcome if forwarding else None,
+            shadow_rows=rows if observing else rows[:0],
+            shadow=outcome if observing else None,
             versions=(self.selection.version,),
             notices=notices,
         )
 
     def _recalibrate(
-        self, space: Space, estimates: Estimates, slices: IntArray
-    ) -> tuple[Selection | None, Estimates, Reason]:
-        """What acted, what came out, and the reason that goes with it."""
+        self, space: Space, sent: Estimates, slices: IntArray
+    ) -> tuple[Selection | None, Estimates, BoolArray, Reason]:
+        """What acted, what it made, of which rows it could, and the reason that goes with it."""
         selection = self.selection
         if not selection.fits(space):
-            return None, estimates, Reason.RECALIBRATOR_MISMATCH
+            everywhere = np.ones(slices.size, bool)
+            return None, sent, everywhere, Reason.RECALIBRATOR_MISMATCH
+        made, sound = self._made(selection, sent, slices)
+        observing = self.config.recalibration.mode is Mode.OBSERVE
+        # What failed the whole frame is not tried again on some rows of it, when truth arrives.
+        acted = selection if sound.any() else None
+        return acted, made, sound, Reason.OBSERVE_MODE if observing else Reason.NONE
+
+    def _made(
+        self, selection: Selection, sent: Estimates, slices: IntArray
+    ) -> tuple[Estimates, BoolArray]:
+        """What a recalibrator makes of estimates; where it fails, what was sent and False, (n,)."""
         try:
-            recalibrated = selection.apply(estimates, slices, self.slices.names)
-            sound = recalibrated is estimates or _sound(recalibrated, estimates)
+            made = selection.apply(sent, slices, self.slices.names)
+            sound = sound_rows(sent, made, definite=selection.keeps_definite)
         except Exception:
             log.exception("recalibrator %s failed", selection.version)
             self.counters.internal_errors += 1
-            sound = False
-        if not sound:
-            return None, estimates, Reason.RECALIBRATOR_FAILED
-        observing = self.config.recalibration.mode is Mode.OBSERVE
-        return selection, recalibrated, Reason.OBSERVE_MODE if observing else Reason.NONE
+            return sent, np.zeros(slices.size, bool)
+        if sound.all():
+            return made, sound
+        if not sound.any():
+            return sent, sound
+        mean, covariance = made.mean.copy(), made.covariance.copy()
+        diagonal = made.diagonal.copy()
+        mean[~sound], covariance[~sound] = sent.mean[~sound], sent.covariance[~sound]
+        diagonal[~sound] = sent.diagonal[~sound]
+        return Estimates(mean, covariance, diagonal), sound
 
     def _remember(
         self,
@@ -199,33 +233,36 @@ class Pipeline:
         """Count inline truth, and keep the frame for the truth that comes later."""
         self._advance_watermark(stream, frame.stamp_ns)
         batch = examined.batch
-        name = stream.header.stream
+        self.counters.note(
+            Reason.GROUND_TRUTH_INVALID, int(np.count_nonzero(examined.truth_invalid))
+        )
         notices: tuple[Notice, ...] = ()
-        key = None if frame.frame_id is None else (name, frame.frame_id)
-        if key is None:
-            notices = (
-                Notice(
-                    Reason.MISSING_FRAME_KEY,
-                    "frame_id",
-                    "absent: number the frames, or later truth cannot refer to this one.",
-                ),
-            )
-        elif key in self.pending:
-            return (
-                Notice(
-                    Reason.DUPLICATE_FRAME,
-                    "frame_id",
-                    f"{frame.frame_id} is waiting for its truth: answered again, counted once. "
-                    "Number the frames of a stream uniquely.",
-                ),
-            )
+        key = None
+        if frame.frame_id is None:
+            self.counters.note(Reason.MISSING_FRAME_KEY, 1)
+            notices = (_NO_FRAME_ID,)
+        else:
+            key = (stream.header.stream, frame.frame_id)
+            known = self.pending.get(key)
+            if known is not None and known.stamp_ns == frame.stamp_ns:
+                self.counters.note(Reason.DUPLICATE_FRAME, 1)
+                repeated = int(np.count_nonzero(frame.detections.truth_length))
+                self.counters.truth.add(TruthAccount(duplicate=repeated))
+                return (_duplicate(frame.frame_id),)
         labelled = self._count_inline_truth(frame, examined, slices, recalibrated)
         if key is None:
             self.counters.dropped += int(np.count_nonzero(~labelled))
             return notices
-        self.counters.dropped += self.pending.add(
-            key, pending_frame(batch, slices, selection, labelled, _without_use(frame, batch.rows))
+        waiting = pending_frame(
+            batch,
+            frame.stamp_ns,
+            slices,
+            selection,
+            labelled,
+            _without_use(frame, batch.rows),
         )
+        # The same number at another time: the detector began anew.
+        self.counters.dropped += self.pending.discard(key) + self.pending.add(key, waiting)
         return notices
 
     def _count_inline_truth(
@@ -313,10 +350,6 @@ class Pipeline:
                 notices = (self._orphan(labels),)
         else:
             notices = self._match(frame, labels, account)
-            if labels.complete:
-                rest = np.flatnonzero(~frame.resolved)
-                self.counters.unmatched += int(rest.size)
-                self.pending.resolve(frame, rest)
         self.counters.truth.add(account)
         return TruthAnswer(account, notices)
 
@@ -324,7 +357,13 @@ class Pipeline:
         if labels.stream not in self.streams:
             message = f"no stream '{labels.stream[:64]}': process its frames first."
             return Notice(Reason.GROUND_TRUTH_INVALID, "stream", message, labels.n)
-        message = f"no frame {labels.frame_id} of stream '{labels.stream}' was processed."
+        if labels.frame_id is None:
+            message = "absent: name the frame that the labels belong to."
+            return Notice(Reason.MISSING_FRAME_KEY, "frame_id", message, labels.n)
+        message = (
+            f"{labels.frame_id}: no such frame of stream '{labels.stream}' is known. "
+            "Send the labels of frames that were answered, with their frame_id."
+        )
         return Notice(Reason.GROUND_TRUTH_INVALID, "frame_id", message, labels.n)
 
     def _match(
@@ -332,16 +371,22 @@ class Pipeline:
     ) -> tuple[Notice, ...]:
         matching = match_by_id(labels, frame, self.limits)
         account.add(matching.account)
-        self.pending.resolve(frame, matching.resolved)
+        self.counters.note(Reason.GROUND_TRUTH_INVALID, matching.account.refused)
         rows = matching.rows
         sent = frame.estimates(rows)
         slices = frame.slices[rows]
-        made = (
-            sent
-            if frame.selection is None
-            else frame.selection.apply(sent, slices, self.slices.names)
-        )
+        made = sent
+        if frame.selection is not None:
+            made, _ = self._made(frame.selection, sent, slices)
         self._count(frame.space, slices, sent, made, matching.truth)
+        resolved = matching.resolved
+        if labels.complete:
+            # A detection whose label could not be read may still get a better one.
+            rest = ~frame.resolved
+            rest[matching.resolved] = rest[matching.refused_rows] = False
+            self.counters.unmatched += int(np.count_nonzero(rest))
+            resolved = np.append(resolved, np.flatnonzero(rest))
+        self.pending.resolve(frame, resolved)
         return matching.notices
 
     # ---- recalibrators
@@ -374,22 +419,54 @@ class Pipeline:
 
     # ---- statistics
 
-    def statistics(self) -> tuple[tuple[str, SliceStatistics], ...]:
+    def statistics(self) -> SlicesRead:
         """Every slice with its statistics, then a total of each space; folded up to now."""
-        self.accumulator.fold()
-        found: list[tuple[str, SliceStatistics]] = []
-        totals: dict[Space, SliceStatistics] = {}
-        for i, entry in enumerate(self.slices.slices):
-            statistics = self.accumulator.statistics.get(i)
-            if statistics is None:
-                continue
-            found.append((entry.name, statistics))
-            known = totals.get(entry.space)
-            totals[entry.space] = statistics if known is None else known.merge(statistics)
-        for space, statistics in totals.items():
-            taken = {name for name, _ in found}
-            found.append((label(TOTAL, space, taken), statistics))
-        return tuple(found)
+        return finished(self.statistics_in_steps())
+
+    def statistics_in_steps(self) -> Generator[None, None, SlicesRead]:
+        """The same in short steps, up to the first of them; all slices are those of one moment."""
+        yield from self.accumulator.steps()
+        found = [
+            (entry, self.accumulator.statistics[i])
+            for i, entry in enumerate(self.slices.slices)
+            if i in self.accumulator.statistics
+        ]
+        named = [(entry.name, statistics) for entry, statistics in found]
+        for space in dict.fromkeys(entry.space for entry, _ in found):
+            parts = tuple(statistics for entry, statistics in found if entry.space == space)
+            total = yield from self._total(space, parts)
+            named.append((label(TOTAL, space, {name for name, _ in named}), total))
+        return tuple(named)
+
+    def _total(
+        self, space: Space, parts: tuple[SliceStatistics, ...]
+    ) -> Generator[None, None, SliceStatistics]:
+        """The sum of slices; the last one again if none of them changed."""
+        known = self._totals.get(space)
+        if known is not None and list(map(id, known[0])) == list(map(id, parts)):
+            return known[1]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total.merge(part)
+            yield
+        self._totals[space] = (parts, total)
+        return total
+
+
+_NO_FRAME_ID = Notice(
+    Reason.MISSING_FRAME_KEY,
+    "frame_id",
+    "absent: number the frames, or later truth cannot refer to this one.",
+)
+
+
+def _duplicate(frame_id: int) -> Notice:
+    return Notice(
+        Reason.DUPLICATE_FRAME,
+        "frame_id",
+        f"{frame_id} came before with the same stamp: answered again, counted once. "
+        "Number the frames of a stream uniquely.",
+    )
 
 
 def _without_use(frame: ReceivedFrame, rows: IntArray) -> IdArray:
@@ -400,14 +477,3 @@ def _without_use(frame: ReceivedFrame, rows: IntArray) -> IdArray:
     rest = detections.has_id.copy()
     rest[rows] = False
     return detections.id[rest]
-
-
-def _sound(made: Estimates, sent: Estimates) -> bool:
-    """As many as were sent, finite, with positive variances: what scaling cannot but give."""
-    if made.mean.shape != sent.mean.shape or made.covariance.shape != sent.covariance.shape:
-        return False
-    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
-    # A sum is finite only if all of it is, and quicker to look at.
-    with np.errstate(invalid="ignore", over="ignore"):
-        finite = np.isfinite(made.covariance.sum()) and np.isfinite(made.mean.sum())
-    return bool(finite and variance.min(initial=np.inf) > 0)

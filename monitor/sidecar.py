@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import html
 import logging
 import signal
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monitor import __version__
-from monitor.config import Config, InvalidConfiguration
+from monitor.config import Config, InvalidConfiguration, split_address
 from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.page import Endpoint
 from monitor.edges.server import CannotListen, Server
@@ -50,19 +51,7 @@ def build_pipeline(config: Config) -> Pipeline:
                 f"[recalibration] recalibrator = '{path}': {error}"
             ) from None
         pipeline.promote(selection.version, "configuration")
-    split_address(config.server.grpc_address, "grpc_address")
-    split_address(config.server.http_address, "http_address")
     return pipeline
-
-
-def split_address(address: str, key: str) -> tuple[str, int]:
-    """host and port of 'host:port'. Raises InvalidConfiguration."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise InvalidConfiguration(
-            f"[server] {key} = '{address}': expected host:port, such as 127.0.0.1:50051."
-        )
-    return host.strip("[]"), int(port)
 
 
 @dataclass(slots=True)
@@ -105,7 +94,8 @@ class Sidecar:
             loop.add_signal_handler(number, self._stopping.set)
         self.endpoint.published.ready = True
         housekeeping = [
-            asyncio.create_task(task()) for task in (self._keep_fresh, self._watch_the_loop)
+            asyncio.create_task(task())
+            for task in (self._keep_fresh, self._watch_the_loop, self._drop_stuck)
         ]
         listening(self)
         await self._stopping.wait()
@@ -122,7 +112,6 @@ class Sidecar:
             await asyncio.sleep(self.config.metrics.refresh_seconds)
             try:
                 await self._refresh()
-                self.server.service.drop_stuck(self.config.server.write_timeout_seconds)
             except Exception:
                 log.exception("the metrics were not refreshed")
                 self.pipeline.counters.internal_errors += 1
@@ -130,9 +119,11 @@ class Sidecar:
     async def _refresh(self) -> None:
         """Make the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
-        readings = await in_steps(self._cache.read(pipeline.statistics()))
+        statistics = await in_steps(pipeline.statistics_in_steps())
+        counters = copy.deepcopy(pipeline.counters)
+        readings = await in_steps(self._cache.read(statistics))
         snapshot = Snapshot(
-            counters=pipeline.counters,
+            counters=counters,
             readings=readings,
             pending_bytes=pipeline.pending.bytes,
             pending_detections=pipeline.pending.detections,
@@ -147,6 +138,12 @@ class Sidecar:
         published.metrics = text
         published.page = _page(snapshot).encode()
         pipeline.counters.loop_lag_seconds = 0.0
+
+    async def _drop_stuck(self) -> None:
+        timeout = self.config.server.write_timeout_seconds
+        while True:
+            await asyncio.sleep(timeout / 4)
+            self.server.service.drop_stuck(timeout)
 
     async def _watch_the_loop(self) -> None:
         while True:

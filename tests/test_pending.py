@@ -32,7 +32,7 @@ def waiting(n, form=FULL, *, resolved=(), unusable=(), k=3) -> PendingFrame:
     batch = batch_of([form] * n, k)
     known = np.isin(np.arange(n), resolved)
     return pending_frame(
-        batch, np.zeros(n, np.int64), IDENTITY, known, np.array(unusable, np.uint64)
+        batch, 0, np.zeros(n, np.int64), IDENTITY, known, np.array(unusable, np.uint64)
     )
 
 
@@ -44,7 +44,9 @@ def waiting(n, form=FULL, *, resolved=(), unusable=(), k=3) -> PendingFrame:
 def test_what_the_detector_sent_comes_back_bit_for_bit(forms, k, data):
     batch = batch_of(forms, k)
     n = len(forms)
-    frame = pending_frame(batch, np.arange(n), None, np.zeros(n, bool), np.zeros(0, np.uint64))
+    frame = pending_frame(
+        batch, None, np.arange(n), None, np.zeros(n, bool), np.zeros(0, np.uint64)
+    )
     rows = np.array(data.draw(st.permutations(range(n))), dtype=np.int64)
     found = frame.estimates(rows)
     laws.assert_same(found.mean, batch.mean[rows])
@@ -58,7 +60,7 @@ def test_nothing_of_the_received_buffers_is_kept_alive():
     batch = batch_of([FULL] * 4)
     resolved = np.zeros(4, bool)
     slices = np.zeros(4, np.int64)
-    frame = pending_frame(batch, slices, None, resolved, np.zeros(0, np.uint64))
+    frame = pending_frame(batch, 5, slices, None, resolved, np.zeros(0, np.uint64))
     before = frame.estimates(np.arange(4))
     for array in (batch.mean, batch.covariance, batch.diagonal, batch.id, resolved):
         array.setflags(write=True)
@@ -167,6 +169,50 @@ def test_resolving_counts_each_detection_once():
     assert store.detections == 1
 
 
+def assert_only_ids_are_left(frame, n):
+    # id and order; two flags: nothing of the estimates.
+    assert frame.nbytes == FRAME_OVERHEAD + n * (8 + 8 + 2)
+    assert frame.sorted_ids.size == n
+    assert frame.selection is None
+    assert frame.unresolved == 0
+    assert frame.estimates(np.zeros(0, np.int64)).covariance.shape == (0, 3, 3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_frame_of_which_nothing_waits_any_more_keeps_its_ids_alone(form):
+    frame, other = waiting(4, form), waiting(2)
+    ids = frame.sorted_ids.copy()
+    store = store_of(frame, other)
+    store.resolve(frame, np.array([0, 1, 3]))
+    assert store.bytes == frame.nbytes + other.nbytes
+    assert frame.mean.shape == (4, 3)
+    store.resolve(frame, np.array([2]))
+    assert_only_ids_are_left(frame, 4)
+    laws.assert_same(frame.sorted_ids, ids)
+    assert store.get(("s", 0)) is frame
+    assert store.bytes == frame.nbytes + other.nbytes
+    store.resolve(frame, np.array([2]))
+    assert store.bytes == frame.nbytes + other.nbytes
+
+
+def test_a_frame_that_comes_with_all_its_truth_keeps_its_ids_alone():
+    frame = waiting(4, resolved=range(4))
+    store = store_of(frame)
+    assert_only_ids_are_left(frame, 4)
+    assert (store.bytes, store.detections) == (frame.nbytes, 0)
+
+
+def test_a_discarded_frame_is_forgotten_and_what_waited_in_it_is_told():
+    kept = waiting(2)
+    store = store_of(waiting(5, resolved=(0, 3)), kept)
+    assert store.discard(("s", 0)) == 3
+    assert store.discard(("s", 0)) == store.discard(("t", 1)) == 0
+    assert ("s", 0) not in store
+    # It had not to go for want of room: a label of it is not late.
+    assert not store.was_dropped(("s", 0))
+    assert (len(store), store.bytes, store.detections) == (1, kept.nbytes, 2)
+
+
 moves = st.lists(
     st.tuples(st.sampled_from("st"), st.integers(0, 30), st.integers(0, 6), st.integers(0, 6)),
     max_size=30,
@@ -203,6 +249,9 @@ def test_bytes_and_counts_are_those_of_the_frames_that_are_there(drawn, max_byte
 def test_flags_of_each_detection_are_kept_beside_its_values(flag):
     batch = batch_of([VARIANCES, FULL])
     batch = replace(batch, diagonal=np.array([flag, not flag]))
-    frame = pending_frame(batch, np.array([5, 6]), None, np.zeros(2, bool), np.zeros(0, np.uint64))
+    frame = pending_frame(
+        batch, 9, np.array([5, 6]), None, np.zeros(2, bool), np.zeros(0, np.uint64)
+    )
     assert frame.estimates(np.array([1, 0])).diagonal.tolist() == [not flag, flag]
     assert frame.slices.tolist() == [5, 6]
+    assert frame.stamp_ns == 9

@@ -21,6 +21,7 @@ from monitor.counters import TruthAccount
 from monitor.frames import FrameAnswer, Header, Refusal
 from monitor.pipeline import Pipeline, Stream, UnknownVersion
 from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
+from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
@@ -35,7 +36,8 @@ EYE = tuple(map(tuple, np.eye(3).tolist()))
 MOMENT = ((1.2, 0.4, 0.0), (0.4, 1.0, 0.1), (0.0, 0.1, 0.7))
 WHITEN = CovarianceScaling((1.5, 0.5, 2.0), EYE, MOMENT, (2, 0, 1), FullInput.WHITEN)
 BY_SLICE = Selection(XYZ.names, WHITEN, {"truck": VarianceScaling((3.0, 2.0, 1.0))})
-SELECTIONS = {"identity": IDENTITY, "double": DOUBLE, "by slice": BY_SLICE}
+SOME = Selection(XYZ.names, Identity(), {"truck": WHITEN, "bus": Identity()})
+SELECTIONS = {"identity": IDENTITY, "double": DOUBLE, "by slice": BY_SLICE, "some": SOME}
 SECOND = 10**9
 
 
@@ -200,73 +202,145 @@ def test_a_recalibrator_of_other_dimensions_is_not_applied():
 
 @dataclass(frozen=True)
 class Broken:
-    """Fails in one of several ways."""
+    """Doubles σ, and fails in one of several ways: whole, or at detections whose z is above 0."""
 
     failure: str
+    keeps_definite: bool = True
     method: ClassVar[str] = "broken"
     k: ClassVar[None] = None
 
     def apply(self, estimates: Estimates) -> Estimates:
-        covariance = 2.0 * estimates.covariance
+        covariance = 4.0 * estimates.covariance
         mean = estimates.mean.copy()
-        n = len(mean)
+        bad = estimates.mean[:, 2] > 0
         match self.failure:
             case "raises":
                 raise ZeroDivisionError("broken")
+            case "raises at a bad one":
+                if bad.any():
+                    raise ZeroDivisionError("broken")
+            case "gives back fewer":
+                return Estimates(mean[:1], covariance[:1], estimates.diagonal[:1])
             case "NaN covariance":
-                covariance[n // 2, 0, 1] = np.nan
+                covariance[bad, 0, 1] = np.nan
             case "infinite covariance":
-                covariance[n // 2, 0, 1], covariance[n // 2, 1, 0] = np.inf, -np.inf
+                covariance[bad, 0, 1], covariance[bad, 1, 0] = np.inf, -np.inf
             case "NaN mean":
-                mean[n // 2, 0] = np.nan
+                mean[bad, 0] = np.nan
             case "infinite mean":
-                mean[n // 2] = [np.inf, -np.inf, 0.0]
+                mean[bad] = [np.inf, -np.inf, 0.0]
             case "negative variance":
-                covariance[n // 2, 1, 1] = -1.0
+                covariance[bad, 1, 1] = -1.0
             case "zero variance":
-                covariance[n // 2, 1, 1] = 0.0
+                covariance[bad, 1, 1] = 0.0
+            case "indefinite":
+                covariance[bad] = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
         return Estimates(mean, covariance, estimates.diagonal)
 
     def parameters(self) -> dict[str, Any]:
         return {"failure": self.failure}
 
 
-FAILURES = [
-    "raises",
-    "NaN covariance",
-    "infinite covariance",
-    "NaN mean",
-    "infinite mean",
-    "negative variance",
-    "zero variance",
+ROW_FAILURES = [
+    ("NaN covariance", True),
+    ("NaN covariance", False),
+    ("infinite covariance", True),
+    ("NaN mean", True),
+    ("infinite mean", True),
+    ("negative variance", True),
+    ("zero variance", True),
+    ("indefinite", False),
 ]
+MIXED = [-1.0, 2.0, -3.0, 4.0, -5.0]  # z of five detections, two of them bad
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_recalibrator_that_fails_is_passed_by_and_counted(failure, late):
-    pipeline = pipeline_of(Selection(XYZ.names, Broken(failure)))
-    rows = [sent(i, truth=not late) for i in range(5)] + [BAD]
+def at_heights(heights) -> list[Sent]:
+    rows = [sent(i) for i in range(len(heights))]
+    return [replace(row, mean=(*row.mean[:2], z)) for row, z in zip(rows, heights, strict=True)]
+
+
+@pytest.mark.parametrize(("failure", "definite"), ROW_FAILURES)
+@pytest.mark.parametrize("mode", ["apply", "observe"])
+def test_only_the_rows_a_recalibrator_fails_at_are_passed_by(failure, definite, mode):
+    selection = Selection(XYZ.names, Broken(failure, definite))
+    pipeline = pipeline_of(selection, recalibration={"mode": mode})
+    rows = [BAD, *at_heights(MIXED)]
+    answer = pipeline.process(opened(pipeline), frame(rows))
+    failed, other = Reason.RECALIBRATOR_FAILED, Reason.NONE
+    if mode == "observe":
+        other = Reason.OBSERVE_MODE
+    assert answer.reason.tolist() == [
+        Reason.COVARIANCE_NOT_POSITIVE_DEFINITE,
+        *(failed if z > 0 else other for z in MIXED),
+    ]
+    made, made_rows = answer.forwarded, answer.rows
+    if mode == "observe":
+        assert (answer.forwarded, outgoing(answer)) == (None, raw(rows))
+        made, made_rows = answer.shadow, answer.shadow_rows
+    assert made is not None
+    assert made_rows.tolist() == [1, 3, 5]
+    for position, row in enumerate(made_rows.tolist()):
+        assert tuple(made.mean[position]) == rows[row].mean
+        expected = 4.0 * np.reshape(rows[row].covariance, (3, 3))
+        assert np.array_equal(made.covariance[position], expected)
+    found = outgoing(answer)
+    assert [found[i] for i in (0, 2, 4)] == raw([rows[i] for i in (0, 2, 4)])
+    counters = pipeline.counters
+    assert counters.by_reason[failed] == 2
+    assert counters.internal_errors == 0
+    (notice,) = [notice for notice in answer.notices if notice.reason is failed]
+    assert (notice.count, notice.first_index) == (2, 2)
+
+
+@pytest.mark.parametrize("failure", ["raises", "raises at a bad one", "gives back fewer"])
+@pytest.mark.parametrize("by_slice", [False, True])
+@pytest.mark.parametrize("mode", ["apply", "observe"])
+def test_a_recalibrator_that_fails_whole_is_passed_by_and_counted(failure, by_slice, mode):
+    broken: Recalibrator = Broken(failure)
+    selection = Selection(XYZ.names, broken, {"no such slice": WHITEN} if by_slice else {})
+    pipeline = pipeline_of(selection, recalibration={"mode": mode})
+    rows = [*at_heights(MIXED), BAD]
     answer = pipeline.process(opened(pipeline), frame(rows))
     assert answer.reason.tolist() == [Reason.RECALIBRATOR_FAILED] * 5 + [
         Reason.COVARIANCE_NOT_POSITIVE_DEFINITE
     ]
     assert outgoing(answer) == raw(rows)
+    assert answer.shadow_rows.size == 0
     counters = pipeline.counters
     assert counters.by_reason[Reason.RECALIBRATOR_FAILED] == counters.passed_through == 5
-    assert counters.internal_errors == (1 if failure == "raises" else 0)
+    assert counters.internal_errors == int(failure != "gives back fewer" or by_slice)
     assert Reason.RECALIBRATOR_FAILED in {notice.reason for notice in answer.notices}
-    if late:
-        pipeline.report_truth(labels([Label(row.id, truth_of(row)) for row in rows[:5]]))
-    total = counted(pipeline)[TOTAL]
-    assert total.raw.n == 5
-    laws.assert_same(total.recalibrated, total.raw)
 
 
+@pytest.mark.parametrize("heights", [MIXED, [1.0] * 5, [-1.0] * 5])
 @pytest.mark.parametrize(
-    "stage", ["examine", "describe", "pending_frame"], ids=lambda name: f"{name} raises"
+    ("failure", "definite"),
+    [*ROW_FAILURES, ("raises", True), ("raises at a bad one", True), ("gives back fewer", True)],
 )
+def test_what_went_out_is_what_is_scored_by_inline_and_late_truth(failure, definite, heights):
+    broken: Recalibrator = Broken(failure, definite)
+    inline, late = (pipeline_of(Selection(XYZ.names, broken)) for _ in range(2))
+    rows = at_heights(heights)
+    answer = inline.process(
+        opened(inline), frame([replace(row, truth=truth_of(row)) for row in rows])
+    )
+    late.process(opened(late), frame(rows))
+    # One at a time: a row must fare as it did among its neighbours.
+    for row in rows:
+        late.report_truth(labels([Label(row.id, truth_of(row))]))
+    assert_same_statistics(inline, late)
+    assert late.counters.internal_errors == inline.counters.internal_errors
+    out = outgoing(answer)
+    truths = np.array([truth_of(row) for row in rows])
+    error = truths - [mean for mean, _ in out]
+    covariance = np.array([covariance for _, covariance in out]).reshape(-1, 3, 3)
+    total = counted(inline)[TOTAL]
+    laws.assert_same(
+        total.recalibrated, observe(XYZ, inline.accumulator.binning, error, covariance)
+    )
+
+
+@pytest.mark.parametrize("stage", ["examine", "describe"], ids=lambda name: f"{name} raises")
 def test_whatever_of_ours_fails_the_raw_estimates_go_out(stage, monkeypatch):
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
@@ -285,6 +359,34 @@ def test_whatever_of_ours_fails_the_raw_estimates_go_out(stage, monkeypatch):
     # The next frame is a frame like any other.
     answer = pipeline.process(stream, frame(rows, 2))
     assert answer.reason[0] == Reason.NONE
+
+
+@pytest.mark.parametrize("stage", ["pending_frame", "space", "watermark"])
+def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    pipeline, whole = pipeline_of(DOUBLE), pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    rows = [sent(1, truth=True), BAD, sent(2)]
+    with monkeypatch.context() as patched:
+        if stage == "pending_frame":
+            patched.setattr(pipeline_module, stage, fail)
+        else:
+            method = {"space": "_count", "watermark": "_advance_watermark"}[stage]
+            patched.setattr(Pipeline, method, fail)
+        answer = pipeline.process(stream, frame(rows))
+    expected = whole.process(opened(whole), frame(rows))
+    assert answer.reason.tolist() == expected.reason.tolist()
+    assert outgoing(answer) == outgoing(expected) != raw(rows)
+    assert answer.notices == expected.notices
+    assert pipeline.counters.internal_errors == 1
+    assert pipeline.counters.recalibrated == 2
+    assert pipeline.counters.frames == 1
+    # The next frame is a frame like any other.
+    pipeline.process(stream, frame(rows, 2))
+    assert ("lidar", 2) in pipeline.pending
+    assert pipeline.counters.internal_errors == 1
 
 
 # ---- counters
@@ -383,9 +485,13 @@ class Bookkeeping:
     unusable: set[int]
     known: set[int] = field(default_factory=set)
 
-    def outcome(self, label: Label) -> str:
+    @staticmethod
+    def readable(label: Label) -> bool:
         valid = len(label.truth) == 3 and all(abs(value) <= 1e8 for value in label.truth)
-        if label.id is None or not (valid or label.ignore):
+        return label.id is not None and (valid or label.ignore)
+
+    def outcome(self, label: Label) -> str:
+        if not self.readable(label):
             return "refused"
         if label.id not in self.usable:
             return "unusable" if label.id in self.unusable else "orphan"
@@ -408,6 +514,7 @@ def test_every_label_is_in_exactly_one_count(ids, n, refused, inline, messages):
     rows = [sent(id, truth=i < inline) for i, id in enumerate(ids[:n])]
     bad = [replace(BAD, id=id) for id in ids[n : n + refused]]
     pipeline.process(opened(pipeline), frame([*bad, *rows], 1))
+    notes = 0
     books = Bookkeeping(set(ids[:n]), {row.id or 0 for row in bad}, set(ids[: min(inline, n)]))
     expected: Counter[str] = Counter(matched=min(inline, n))
     unmatched = 0
@@ -420,11 +527,16 @@ def test_every_label_is_in_exactly_one_count(ids, n, refused, inline, messages):
         assert account_of(answer.account) == {name: c for name, c in now.items() if c}
         assert sum(account_of(answer.account).values()) == len(drawn)
         expected += now
+        notes += now["refused"]
         if number == 1 and complete:
-            unmatched += len(books.usable - books.known)
-            books.known = set(books.usable)
+            # One that is named by a refused label may still get a better one.
+            named = {label.id for label in drawn if not books.readable(label)}
+            rest = books.usable - books.known - named
+            unmatched += len(rest)
+            books.known |= rest
     assert account_of(pipeline.counters.truth) == dict(+expected)
     assert pipeline.counters.unmatched == unmatched
+    assert pipeline.counters.notices.get(Reason.GROUND_TRUTH_INVALID, 0) == notes
     assert pipeline.pending.detections == len(books.usable - books.known)
     total = counted(pipeline).get(TOTAL)
     assert (total.raw.n if total else 0) == expected["matched"]
@@ -460,24 +572,78 @@ def test_a_complete_frame_leaves_no_detection_waiting():
     assert pipeline.counters.unmatched == 4
 
 
+def test_a_detection_whose_label_was_refused_in_a_complete_report_may_get_a_better_one():
+    pipeline = pipeline_of()
+    pipeline.process(opened(pipeline), frame([sent(i) for i in range(4)]))
+    drawn = [Label(1, GOOD_TRUTH), Label(2, (1.0,)), Label(3, (1.0,)), Label(3, GOOD_TRUTH)]
+    found = pipeline.report_truth(labels(drawn, complete=True))
+    assert account_of(found.account) == {"matched": 2, "refused": 2}
+    assert pipeline.counters.unmatched == 1
+    assert pipeline.pending.detections == 1
+    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH)], complete=True))
+    assert account_of(found.account) == {"matched": 1}
+    assert pipeline.counters.unmatched == 1
+    assert pipeline.pending.detections == 0
+    assert counted(pipeline)[TOTAL].raw.n == 3
+
+
+def test_a_frame_of_which_nothing_waits_any_more_takes_less_room_and_knows_its_labels_again():
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    rows = [sent(i) for i in range(20)]
+    pipeline.process(stream, frame([*rows, BAD], 1))
+    waiting = pipeline.pending.bytes
+    answer = [Label(row.id, truth_of(row)) for row in rows]
+    pipeline.report_truth(labels(answer))
+    assert pipeline.pending.bytes < waiting - 20 * 8 * (3 + 6)
+    pipeline.process(stream, frame([replace(row, truth=truth_of(row)) for row in rows], 2))
+    before = counted(pipeline)[TOTAL]
+    for number in (1, 2):
+        found = pipeline.report_truth(labels(answer, number, complete=True))
+        assert account_of(found.account) == {"duplicate": 20}
+    found = pipeline.report_truth(labels([Label(90, GOOD_TRUTH), Label(77, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"unusable": 1, "orphan": 1}
+    assert counted(pipeline)[TOTAL] is before
+    assert pipeline.counters.unmatched == 0
+
+
 @pytest.mark.parametrize(
-    ("stream", "frame_id", "field_name", "said"),
+    ("stream", "frame_id", "reason", "field_name", "said"),
     [
-        ("radar", 1, "stream", "no stream 'radar': process its frames first."),
-        ("lidar", 7, "frame_id", "no frame 7 of stream 'lidar' was processed."),
-        ("lidar", None, "frame_id", "no frame None of stream 'lidar'"),
+        (
+            "radar",
+            1,
+            Reason.GROUND_TRUTH_INVALID,
+            "stream",
+            "no stream 'radar': process its frames first.",
+        ),
+        (
+            "lidar",
+            7,
+            Reason.GROUND_TRUTH_INVALID,
+            "frame_id",
+            "7: no such frame of stream 'lidar' is known. "
+            "Send the labels of frames that were answered, with their frame_id.",
+        ),
+        (
+            "lidar",
+            None,
+            Reason.MISSING_FRAME_KEY,
+            "frame_id",
+            "absent: name the frame that the labels belong to.",
+        ),
     ],
 )
 def test_labels_of_a_frame_that_never_was_are_orphans_and_say_so(
-    stream, frame_id, field_name, said
+    stream, frame_id, reason, field_name, said
 ):
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1)]))
     found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)] * 3, frame_id, stream=stream))
     assert account_of(found.account) == {"orphan": 3}
     (notice,) = found.notices
-    assert (notice.field, notice.count) == (field_name, 3)
-    assert said in notice.message
+    assert (notice.reason, notice.field, notice.count) == (reason, field_name, 3)
+    assert notice.message == said
 
 
 def test_labels_of_a_frame_that_had_to_go_are_too_late():
@@ -495,14 +661,16 @@ def test_labels_of_a_frame_that_had_to_go_are_too_late():
 
 
 @pytest.mark.parametrize(
-    ("label", "field_name"),
+    ("label", "field_name", "value"),
     [
-        (Label(None, GOOD_TRUTH), "detection_id"),
-        (Label(1, (1.0,)), "ground_truth"),
-        (Label(1, (1.0, float("inf"), 0.0)), "ground_truth"),
+        (Label(None, GOOD_TRUTH), "detection_id", "absent"),
+        (Label(1, (1.0,)), "ground_truth", "[1]"),
+        (Label(1, ()), "ground_truth", "[]"),
+        (Label(1, (1.0, float("inf"), 0.0)), "ground_truth", "[1, inf, 0]"),
+        (Label(1, (1.0, -3e8, 0.0)), "ground_truth", "[1, -3e+08, 0]"),
     ],
 )
-def test_a_refused_label_is_named_and_its_neighbours_count(label, field_name):
+def test_a_refused_label_is_named_and_its_neighbours_count(label, field_name, value):
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1), sent(2)]))
     found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH), label]))
@@ -510,7 +678,17 @@ def test_a_refused_label_is_named_and_its_neighbours_count(label, field_name):
     (notice,) = found.notices
     assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, field_name)
     assert (notice.count, notice.first_index) == (1, 1)
-    assert "3 finite values (x, y, z)" in notice.message
+    remedy = {
+        "detection_id": "name the detection that the label belongs to.",
+        "ground_truth": (
+            f"send 3 values (x, y, z), finite and within ±{pipeline.limits.largest_mean:g} "
+            "([limits] largest_mean)."
+        ),
+    }
+    assert notice.message == f"{value}: {remedy[field_name]}"
+    assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 1
+    pipeline.report_truth(labels([label, label]))
+    assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 3
 
 
 @settings(deadline=None, max_examples=40)
@@ -567,9 +745,50 @@ def test_a_repeated_frame_is_answered_again_and_counted_once():
     assert outgoing(again) == outgoing(first)
     assert [notice.reason for notice in again.notices] == [Reason.DUPLICATE_FRAME]
     assert counted(pipeline)[TOTAL].raw.n == 1
-    assert account_of(pipeline.counters.truth) == {"matched": 1}
+    assert again.notices[0].message == (
+        "1 came before with the same stamp: answered again, counted once. "
+        "Number the frames of a stream uniquely."
+    )
+    assert account_of(pipeline.counters.truth) == {"matched": 1, "duplicate": 1}
     assert pipeline.counters.notices[Reason.DUPLICATE_FRAME] == 1
+    assert pipeline.counters.dropped == 0
     assert len(pipeline.pending) == 1
+    # The first one goes on waiting, with what it knows.
+    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH), Label(1, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"matched": 1, "duplicate": 1}
+
+
+def test_a_frame_that_was_wholly_labelled_is_repeated_like_any_other():
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    rows = [sent(1, truth=True), sent(2, truth=True)]
+    for _ in range(3):
+        answer = pipeline.process(stream, frame(rows, 1, None))
+    assert [notice.reason for notice in answer.notices] == [Reason.DUPLICATE_FRAME]
+    assert account_of(pipeline.counters.truth) == {"matched": 2, "duplicate": 4}
+    assert counted(pipeline)[TOTAL].raw.n == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (5, 4), (0, None), (None, 0)])
+def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(before, after):
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    pipeline.process(stream, frame([sent(1, truth=True), sent(2), sent(3)], 1, before))
+    answer = pipeline.process(stream, frame([sent(4, truth=True), sent(5)], 1, after))
+    assert answer.notices == ()
+    assert Reason.DUPLICATE_FRAME not in pipeline.counters.notices
+    # Two of the old one still waited.
+    assert pipeline.counters.dropped == 2
+    assert (len(pipeline.pending), pipeline.pending.detections) == (1, 1)
+    kept = pipeline.pending.get(("lidar", 1))
+    assert kept is not None
+    assert pipeline.pending.bytes == kept.nbytes
+    assert account_of(pipeline.counters.truth) == {"matched": 2}
+    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH), Label(5, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"orphan": 1, "matched": 1}
+    # From now on it is this stamp that makes a duplicate.
+    answer = pipeline.process(stream, frame([sent(4), sent(5)], 1, after))
+    assert [notice.reason for notice in answer.notices] == [Reason.DUPLICATE_FRAME]
 
 
 def test_a_frame_without_a_number_is_answered_and_its_inline_truth_counts():
@@ -780,6 +999,52 @@ def test_statistics_are_folded_up_to_now_and_twice_is_as_good_as_once():
     }
 
 
+def test_a_total_is_summed_again_only_if_a_slice_of_its_space_changed():
+    pipeline = pipeline_of(DOUBLE)
+    lidar = opened(pipeline)
+    camera = opened(pipeline, Header("camera", plain_space(("u", "v"), "px"), ("car",)))
+    other = f"{TOTAL} (u,v)"
+    assert pipeline.statistics() == ()
+    both = [replace(sent(i, truth=True), class_index=i) for i in range(2)]
+    pipeline.process(lidar, frame(both, 1))
+    # A recalibrator of other dimensions: both stages are one.
+    pipeline.process(camera, frame([sent(1, truth=True, k=2, classes=1)], 1))
+    first, second = counted(pipeline), counted(pipeline)
+    assert list(first) == list(second) == ["car", "truck", "car (u,v)", TOTAL, other]
+    assert all(second[name] is statistics for name, statistics in first.items())
+    pipeline.process(lidar, frame(both[:1], 2))
+    third = counted(pipeline)
+    assert third[other] is first[other]
+    assert third["truck"] is first["truck"]
+    assert third[TOTAL].raw.n == 3
+    laws.assert_same(third[TOTAL], third["car"].merge(third["truck"]))
+    pipeline.process(lidar, frame([replace(both[0], class_index=3)], 3))
+    assert counted(pipeline)[TOTAL].raw.n == 4
+
+
+def test_statistics_in_steps_are_of_one_moment_and_end_however_fast_frames_arrive():
+    pipeline = pipeline_of(DOUBLE, statistics={"fold_rows": 10})
+    stream = opened(pipeline)
+    rows = [replace(sent(i, truth=True), class_index=i) for i in range(4)]
+    pipeline.process(stream, frame(rows, 0))
+    steps = pipeline.statistics_in_steps()
+    number = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found = dict(end.value)
+            break
+        number += 1
+        assert number < 100
+        pipeline.process(stream, frame(rows, number))
+        pipeline.accumulator.fold_some()
+    assert number > 1
+    assert len({found[name].raw.n for name in CLASSES}) == 1
+    assert found[TOTAL].raw.n == sum(found[name].raw.n for name in CLASSES) >= 4
+    assert counted(pipeline)[TOTAL].raw.n == 4 * (number + 1)
+
+
 # ---- recalibrators
 
 
@@ -833,6 +1098,7 @@ class Shift:
     """Moves the mean and leaves the very same covariance."""
 
     method: ClassVar[str] = "shift"
+    keeps_definite: ClassVar[bool] = True
     k: ClassVar[None] = None
 
     def apply(self, estimates: Estimates) -> Estimates:

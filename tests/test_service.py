@@ -1437,7 +1437,7 @@ class Call:
 def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_lives(
     monkeypatch, caplog, method, response
 ):
-    def broken(data, limits):
+    def broken(*_):
         raise ZeroDivisionError("/srv/secret.py")
 
     monkeypatch.setattr(service_module, "decode_process_request", broken)

@@ -117,6 +117,7 @@ class Binning:
         for array in (self.deviation.edges, self.nees.edges, self.tau_array):
             digest.update(np.asarray(array, dtype="<f8").tobytes())
             digest.update(b"|")
+        digest.update(str(EXPONENT).encode())
         return digest.hexdigest()[:16]
 
     def describe(self) -> str:

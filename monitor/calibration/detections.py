@@ -193,7 +193,7 @@ def examine(received: ReceivedDetections, space: Space, classes: int, limits: Li
     if diagonal.all():
         mark(_failing(variance > 0), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
     else:
-        mark(_indefinite(covariance, variance), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+        mark(_indefinite(covariance, variance, space), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
     plausible = (variance >= limits.smallest_deviation**2) & (
         variance <= limits.largest_deviation**2
     )
@@ -249,7 +249,7 @@ def _all_usable(
         not diagonal
         and (
             (form == forms[2] and not np.array_equal(covariance, covariance.transpose(0, 2, 1)))
-            or _indefinite(covariance, variance) is not None
+            or _indefinite(covariance, variance, space) is not None
         )
     ):
         return None
@@ -265,8 +265,14 @@ def _all_usable(
     )
 
 
-def _indefinite(covariance: FloatArray, variance: FloatArray) -> BoolArray | None:
-    """(n,) covariances that are not positive definite; None if all are."""
+def _indefinite(covariance: FloatArray, variance: FloatArray, space: Space) -> BoolArray | None:
+    """(n,) covariances that are not positive definite; None if all are.
+
+    Factorised in the order the statistics use, so that what passes here passes there.
+    """
+    if space.order != tuple(range(space.k)):
+        order = np.array(space.order)
+        covariance, variance = covariance[:, order[:, None], order], variance[:, order]
     try:
         # LAPACK is the quickest while all are well; it raises for the whole frame if one is not.
         pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)

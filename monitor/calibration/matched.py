@@ -77,6 +77,7 @@ class SliceAccumulator:
     _waiting: list[MatchedRows] = field(default_factory=list)
     _rows: int = 0
     _folding: Iterator[None] | None = None
+    _folds: int = 0
 
     def add(self, rows: MatchedRows) -> None:
         """Take in rows; cheap."""
@@ -94,25 +95,43 @@ class SliceAccumulator:
         """Rows not yet folded."""
         return self._rows
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether any row is not yet in the statistics."""
+        return self._folding is not None or bool(self._waiting)
+
     def fold(self) -> None:
         """Bring all waiting rows into the statistics."""
-        while self._folding is not None or self._waiting:
-            self._step()
+        while self.unfinished:
+            self.step()
 
     def fold_some(self) -> None:
         """One short step towards that, if it is due or begun: frames pass between the steps."""
         if self._folding is not None or self.due:
-            self._step()
+            self.step()
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """One slice at one stage."""
         if self._folding is None:
             waiting, self._waiting, self._rows = self._waiting, [], 0
             self._folding = self._fold(waiting)
         if next(self._folding, _DONE) is _DONE:
             self._folding = None
+            self._folds += 1
+
+    def steps(self) -> Iterator[None]:
+        """Steps until all that waits now is in the statistics; what comes meanwhile may wait.
+
+        Bounded, however fast rows arrive: a fold that never catches up would never end.
+        """
+        last = self._folds + (self._folding is not None) + bool(self._waiting)
+        while self._folds < last:
+            self.step()
+            yield
 
     def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
-        """One slice at one stage a step; a slice's two stages change together."""
+        """One slice at one stage a step; all slices change together, at the end."""
+        folded: dict[int, SliceStatistics] = {}
         by_kind: dict[tuple[Space, bool], list[MatchedRows]] = {}
         for rows in waiting:
             by_kind.setdefault((rows.space, rows.unchanged), []).append(rows)
@@ -130,9 +149,11 @@ class SliceAccumulator:
                         here,
                         [(rows.recalibrated_error, rows.recalibrated_covariance) for rows in group],
                     )
-                known = self.statistics.get(i) or no_statistics(space, self.binning)
-                self.statistics[i] = known.merge(SliceStatistics(first, second))
+                known = folded.get(i) or self.statistics.get(i)
+                known = known or no_statistics(space, self.binning)
+                folded[i] = known.merge(SliceStatistics(first, second))
                 yield
+        self.statistics.update(folded)
 
     def _observe(
         self, space: Space, rows: IntArray, parts: list[tuple[FloatArray, FloatArray]]

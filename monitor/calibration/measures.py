@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from monitor.calibration.space import FloatArray, IntArray
 
@@ -119,5 +119,6 @@ def nees_mean(bins: ReliabilityBins) -> float:
 
 def chi_square_quantiles(tau: FloatArray, k: int) -> FloatArray:
     """χ²_k quantiles of τ: the squared radius of the central region that holds τ; (T,)."""
-    result: FloatArray = np.asarray(chi2.ppf(tau, k), dtype=np.float64)
+    # The inverse of F(x) = P(k/2, x/2); scipy.stats would double the time to start.
+    result: FloatArray = 2.0 * gammaincinv(k / 2, np.asarray(tau, dtype=np.float64))
     return result

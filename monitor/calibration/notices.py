@@ -49,8 +49,9 @@ def describe(
             Notice(
                 Reason.GROUND_TRUTH_INVALID,
                 "ground_truth",
-                f"{sent} values, {_numbers(received.truth[rows[0]], sent)}: send "
-                f"{space.k} finite values ({', '.join(space.names)}) or none.",
+                f"{sent} values, {numbers(received.truth[rows[0]], sent)}: send "
+                f"{space.k} values ({', '.join(space.names)}), finite and within "
+                f"±{limits.largest_mean:g} ([limits] largest_mean), or none.",
                 int(rows.size),
                 int(rows[0]),
             )
@@ -68,9 +69,9 @@ def _words(
 ) -> tuple[str, str]:
     k = space.k
     forms = f"{k} (variances), {k * (k + 1) // 2} (lower triangle) or {k * k} (full) values"
-    mean = _numbers(received.mean[row], int(received.mean_length[row]))
+    mean = numbers(received.mean[row], int(received.mean_length[row]))
     sent = int(received.covariance_length[row])
-    covariance = _numbers(received.covariance[row], sent)
+    covariance = numbers(received.covariance[row], sent)
     match reason:
         case Reason.MISSING_ID:
             return "id", "absent: number the detections of a frame."
@@ -115,7 +116,7 @@ def _words(
             return "detection", "passed through unmodified; see the log of the sidecar."
 
 
-def _numbers(values: np.ndarray, sent: int) -> str:
+def numbers(values: np.ndarray, sent: int) -> str:
     """The first few, so that a notice stays short."""
     shown = [f"{value:.6g}" for value in values[: min(sent, 8)].tolist()]
     return "[" + ", ".join(shown) + (", …]" if sent > 8 else "]")

@@ -249,7 +249,7 @@ def observe(
     """Statistics of a batch of matched detections.
 
     error       (N, K) truth − mean, angles wrapped: Space.error
-    covariance  (N, K, K) positive definite
+    covariance  (N, K, K) positive definite; a row that is not, by a rounding, is left out
     """
     result = nothing(space, binning)
     for start in range(0, error.shape[0], CHUNK):
@@ -267,6 +267,10 @@ def _observe_chunk(
     sigma = np.sqrt(variance)
     z = error / sigma
     u, log_det = _whitened(space, error, covariance, sigma, z)
+    regular = np.isfinite(log_det) & np.isfinite(u).all(axis=0)
+    if not regular.all():
+        # One NaN would spoil a sum for good.
+        return _observe_chunk(space, binning, error[regular], covariance[regular])
     deviation = np.empty((n, k + 1))
     deviation[:, :k] = sigma
     # σ_G = det(Σ)^(1/2K), Küppers et al. 2022, above eq. 11

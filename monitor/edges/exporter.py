@@ -23,7 +23,7 @@ from monitor.readings import SliceReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Reasons that concern whole messages or truth, not the fate of a detection.
+# Reasons to refuse a detection, a message or a truth; the others let a detection pass.
 _REFUSING = tuple(
     reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
 )
@@ -100,7 +100,7 @@ def _measures(readings: tuple[SliceReading, ...]) -> Iterator[Metric]:
         "nees_median_ratio", "Median NEES over the median of chi-square; 1 is calibrated.", of_joint
     )
     coverage = _gauge(
-        "coverage_ratio",
+        "coverage",
         "Share of errors within the chi-square region of level tau.",
         (*of_joint, "tau"),
     )

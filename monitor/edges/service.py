@@ -7,6 +7,7 @@ message; the handlers here take bytes, so that every message is answered.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
@@ -31,6 +32,7 @@ from monitor.edges.wire import (
     decode_process_frame_request,
     decode_process_request,
     decode_truth_request,
+    detection_tail,
 )
 from monitor.events import Events, Health
 from monitor.frames import Header, Refusal, TruthAnswer
@@ -43,6 +45,8 @@ log = logging.getLogger(__name__)
 
 MONITOR = "monitor.v1.PerceptionMonitor"
 ADMIN = "monitor.v1.RecalibratorAdmin"
+# As many as there are micro-bins.
+MOST_BINS = 512
 INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 # What a refusal or an error of the core is called over gRPC where no stream is to be kept alive.
@@ -100,13 +104,14 @@ class Service:
     async def process(self, _: object, context: Context) -> None:
         """PerceptionMonitor.Process."""
         stream: Stream | None = None
+        tail = detection_tail()
 
         def answer(data: bytes | Refusal, index: int) -> bytes:
             nonlocal stream
             began = time.perf_counter()
             if isinstance(data, Refusal):
                 return encode_process_response(data, index)
-            message = decode_process_request(data, self.limits)
+            message = decode_process_request(data, self.limits, tail)
             if isinstance(message, Header):
                 registered = self.pipeline.register(message)
                 if isinstance(registered, Refusal):
@@ -115,6 +120,9 @@ class Service:
                 stream = registered
                 return encode_header_answer(message.stream, None)
             if isinstance(message, Refusal):
+                if message.reason is Reason.INVALID_HEADER:
+                    self.pipeline.counters.refuse_frame(message.reason)
+                    return encode_header_answer("", message)
                 return self._refuse(message, index)
             if stream is None:
                 return self._refuse(_no_header("this stream"), index)
@@ -139,11 +147,18 @@ class Service:
             await self._abort(context, stream)
         result = encode_process_frame_response(self.pipeline.process(stream, message.frame))
         self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-        self.pipeline.accumulator.fold_some()
+        self._fold_some()
         return result
 
     def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
         if message.header is not None:
+            if message.stream not in ("", message.header.stream):
+                return Refusal(
+                    Reason.INVALID_HEADER,
+                    "stream",
+                    f"'{message.stream[:64]}', but the header is of "
+                    f"'{message.header.stream[:64]}': send the same name twice, or one of them.",
+                )
             return self.pipeline.register(message.header)
         known = self.pipeline.streams.get(message.stream)
         return known or _no_header(f"stream '{message.stream[:64]}'")
@@ -187,7 +202,7 @@ class Service:
                 session.writing_since = time.monotonic()
                 await context.write(reply)
                 session.writing_since = None
-                self.pipeline.accumulator.fold_some()
+                self._fold_some()
         except asyncio.CancelledError:
             if not (session.draining or session.stuck):
                 raise
@@ -210,12 +225,25 @@ class Service:
             fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
             return answer(fault, index)
 
+    def _fold_some(self) -> None:
+        """A step of the statistics, between two frames; it must never end a stream."""
+        try:
+            self.pipeline.accumulator.fold_some()
+        except Exception:
+            log.exception("matched detections were not counted")
+            self.pipeline.counters.internal_errors += 1
+
     # ---- reading
 
     async def get_calibration(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.GetCalibration."""
         request = await _parsed(perception_monitor_pb2.GetCalibrationRequest(), data, context)
-        statistics = self.pipeline.statistics()
+        if request.bins > MOST_BINS:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"bins: {request.bins}, at most {MOST_BINS}."
+            )
+        statistics = await in_steps(self.pipeline.statistics_in_steps())
+        counters = copy.deepcopy(self.pipeline.counters)
         if request.slices:
             wanted = set(request.slices)
             known = {name for name, _ in statistics}
@@ -226,11 +254,11 @@ class Service:
                     f"there are {', '.join(sorted(known))[:1000] or 'none yet'}.",
                 )
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
-        bins = min(request.bins, 512) or self.pipeline.config.statistics.bins
+        bins = request.bins or self.pipeline.config.statistics.bins
         readings = await in_steps(ReadingCache(bins).read(statistics))
         response = messages.calibration(
             readings,
-            self.pipeline.counters,
+            counters,
             self.pipeline.pending.detections,
             self.pipeline.selection.version,
             self.pipeline.config.statistics.tau,

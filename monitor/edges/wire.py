@@ -45,14 +45,14 @@ _DETECTION: Schema = {
     6: Kind.DOUBLES,
 }
 _TRUTH: Schema = {1: Kind.FIXED64, 2: Kind.DOUBLES, 3: Kind.FLAG}
-# They remember the last layout only to save a walk; what they read does not depend on it.
-_DETECTION_TAIL = TailReader(_DETECTIONS, _DETECTION)
+# It remembers the last layout only to save a walk; what it reads does not depend on that.
 _TRUTH_TAIL = TailReader(_DETECTIONS, _TRUTH)
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
 _WIDEST = {4: 32, 5: 32 * 32, 6: 32, 2: 32}
 
 
-_KINDS = {kind.value: kind for kind in DimensionKind}
+# What is not said is a length.
+_KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,16 @@ class UnaryFrame:
     frame: ReceivedFrame
 
 
-def decode_process_request(data: bytes, limits: WireLimits) -> Header | ReceivedFrame | Refusal:
+def detection_tail() -> TailReader:
+    """For the frames of one stream: it remembers their layout, and nothing else."""
+    return TailReader(_DETECTIONS, _DETECTION)
+
+
+def decode_process_request(
+    data: bytes, limits: WireLimits, tail: TailReader
+) -> Header | ReceivedFrame | Refusal:
     """A message of the Process stream."""
-    frame = _direct_frame(data, limits)
+    frame = _direct_frame(data, limits, tail)
     if frame is not None:
         return frame
     request = perception_monitor_pb2.ProcessRequest()
@@ -83,7 +90,7 @@ def decode_process_request(data: bytes, limits: WireLimits) -> Header | Received
         return refusal
     match request.WhichOneof("message"):
         case "frame":
-            return _too_many(request.frame, limits) or _frame(request.frame)
+            return _too_many(request.frame, limits) or _frame(request.frame, tail)
         case "header":
             return _header(request.header)
         case _:
@@ -92,7 +99,7 @@ def decode_process_request(data: bytes, limits: WireLimits) -> Header | Received
             )
 
 
-def _direct_frame(data: bytes, limits: WireLimits) -> ReceivedFrame | None:
+def _direct_frame(data: bytes, limits: WireLimits, tail: TailReader) -> ReceivedFrame | None:
     """A frame that is written just as protobuf would write it again, read where it lies.
 
     None for everything else: the first frame, other layouts, headers, malformed messages.
@@ -109,7 +116,7 @@ def _direct_frame(data: bytes, limits: WireLimits) -> ReceivedFrame | None:
     if data[at : at + 1] == b"\x11" and len(data) >= at + 9:  # field 2: stamp_ns
         stamp_ns = int.from_bytes(data[at + 1 : at + 9], "little", signed=True)
         at += 9
-    records = _DETECTION_TAIL.read_again(data, at)
+    records = tail.read_again(data, at)
     if records is None or records.n > limits.max_detections:
         return None
     columns = _Columns(records.n, ((slice(None), records),))
@@ -125,8 +132,12 @@ def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame 
     refusal = _too_many(request.frame, limits)
     if refusal is not None:
         return refusal
+    if not request.HasField("frame"):
+        return Refusal(Reason.MALFORMED, "frame", "absent: set it, an empty one if need be.")
     header = _header(request.header) if request.HasField("header") else None
-    return UnaryFrame(request.stream, header, _frame(request.frame))
+    if isinstance(header, Refusal):
+        return header
+    return UnaryFrame(request.stream, header, _frame(request.frame, detection_tail()))
 
 
 def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:
@@ -184,7 +195,15 @@ def _parse(message: Message, data: bytes, limits: WireLimits) -> Refusal | None:
     return None
 
 
-def _header(header: frame_pb2.StreamHeader) -> Header:
+def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
+    for dimension in header.dimensions:
+        if dimension.kind not in _KINDS:
+            return Refusal(
+                Reason.INVALID_HEADER,
+                "dimensions.kind",
+                f"{dimension.kind} of '{dimension.name[:64]}': known are "
+                f"{', '.join(f'{kind.value} ({kind.name.lower()})' for kind in DimensionKind)}.",
+            )
     return Header(
         stream=header.stream,
         space=Space(
@@ -192,7 +211,7 @@ def _header(header: frame_pb2.StreamHeader) -> Header:
                 Dimension(
                     dimension.name,
                     dimension.unit,
-                    _KINDS.get(dimension.kind, DimensionKind.LENGTH),
+                    _KINDS[dimension.kind],
                 )
                 for dimension in header.dimensions
             )
@@ -202,9 +221,9 @@ def _header(header: frame_pb2.StreamHeader) -> Header:
     )
 
 
-def _frame(frame: frame_pb2.Frame) -> ReceivedFrame:
+def _frame(frame: frame_pb2.Frame, tail: TailReader) -> ReceivedFrame:
     has_id, has_stamp = frame.HasField("frame_id"), frame.HasField("stamp_ns")
-    columns, records = _columns(frame, 9 * (has_id + has_stamp), _DETECTION_TAIL)
+    columns, records = _columns(frame, 9 * (has_id + has_stamp), tail)
     return _received(
         frame.frame_id if has_id else None,
         frame.stamp_ns if has_stamp else None,

@@ -52,6 +52,7 @@ class CovarianceScaling:
     full_input: FullInput = FullInput.SCALE
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "covariance-scaling"
+    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:

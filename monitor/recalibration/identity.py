@@ -13,6 +13,7 @@ class Identity:
     """Changes nothing."""
 
     method: ClassVar[str] = "identity"
+    keeps_definite: ClassVar[bool] = True
     k: ClassVar[None] = None
 
     def apply(self, estimates: Estimates) -> Estimates:

@@ -32,6 +32,11 @@ class Estimates:
     covariance: FloatArray
     diagonal: BoolArray
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of all arrays: an outcome has those of what was sent."""
+        return self.mean.shape, self.covariance.shape, self.diagonal.shape
+
 
 class Recalibrator(Protocol):
     """One fitted method. Immutable, so that it may be swapped between two frames."""
@@ -44,6 +49,11 @@ class Recalibrator(Protocol):
     @property
     def k(self) -> int | None:
         """The number of dimensions it was fitted on; None if any will do."""
+        ...
+
+    @property
+    def keeps_definite(self) -> bool:
+        """Whether positive definite covariances stay so by the form of the method alone."""
         ...
 
     def apply(self, estimates: Estimates) -> Estimates:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import gammainc
 
+from monitor.calibration.binning import chi_square
 from monitor.calibration.reading import quantile_of_histogram
 from monitor.calibration.space import FloatArray
 from monitor.calibration.statistics import StageStatistics
@@ -58,7 +59,7 @@ def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
 def _quantile(statistics: StageStatistics, i: int) -> float:
     counts = statistics.nees_histogram[i]
     quantile = quantile_of_histogram(statistics.binning.nees, counts, QUANTILE_LEVEL)
-    return quantile / float(chi2.ppf(QUANTILE_LEVEL, 1))
+    return quantile / chi_square((QUANTILE_LEVEL,), 1).item()
 
 
 def _winsorised(statistics: StageStatistics, i: int) -> float:
@@ -66,9 +67,9 @@ def _winsorised(statistics: StageStatistics, i: int) -> float:
     counts = statistics.nees_histogram[i].astype(np.float64)
     lower, upper = statistics.binning.nees.bounds
     centre = np.sqrt(np.maximum(lower, upper[0] / 2) * np.minimum(upper, lower[-1] * 2))
-    cut = float(chi2.ppf(WINSOR_LEVEL, 1))
+    cut = chi_square((WINSOR_LEVEL,), 1).item()
     # E[χ²₁; χ²₁ ≤ c] = F_3(c)
-    expected = float(chi2.cdf(cut, 3)) + cut * (1.0 - WINSOR_LEVEL)
+    expected = float(gammainc(1.5, cut / 2)) + cut * (1.0 - WINSOR_LEVEL)
     low, high = np.log(centre[0]) - 1.0, np.log(centre[-1]) + 1.0
     for _ in range(60):
         middle = 0.5 * (low + high)

@@ -87,28 +87,44 @@ class Selection:
         """
         if not self.by_slice:
             return self.fallback.apply(estimates)
-        served = [(i, self.by_slice[name]) for i, name in enumerate(names) if name in self.by_slice]
-        result = self.fallback.apply(estimates)
-        mean, covariance, diagonal = (
-            result.mean.copy(),
-            result.covariance.copy(),
-            result.diagonal.copy(),
+        made = Estimates(
+            estimates.mean.copy(), estimates.covariance.copy(), estimates.diagonal.copy()
         )
-        for i, recalibrator in served:
-            here = np.flatnonzero(slices == i)
-            if here.size == 0:
-                continue
-            part = recalibrator.apply(
-                Estimates(
-                    estimates.mean[here], estimates.covariance[here], estimates.diagonal[here]
-                )
-            )
-            mean[here], covariance[here], diagonal[here] = (
-                part.mean,
-                part.covariance,
-                part.diagonal,
-            )
-        return Estimates(mean, covariance, diagonal)
+        unclaimed = np.ones(slices.size, bool)
+        changed = False
+        for i, name in enumerate(names):
+            if name in self.by_slice:
+                here = np.flatnonzero(slices == i)
+                unclaimed[here] = False
+                changed |= _apply_to(self.by_slice[name], estimates, here, made)
+        changed |= _apply_to(self.fallback, estimates, np.flatnonzero(unclaimed), made)
+        return made if changed else estimates
+
+    @property
+    def keeps_definite(self) -> bool:
+        """Whether all of its recalibrators keep covariances positive definite by their form."""
+        return all(one.keeps_definite for one in (self.fallback, *self.by_slice.values()))
+
+
+def _apply_to(
+    recalibrator: Recalibrator, estimates: Estimates, rows: IntArray, made: Estimates
+) -> bool:
+    """Write what a recalibrator makes of some rows into `made`; whether it changed any."""
+    if rows.size == 0:
+        return False
+    part = Estimates(estimates.mean[rows], estimates.covariance[rows], estimates.diagonal[rows])
+    outcome = recalibrator.apply(part)
+    if outcome is part:
+        return False
+    if outcome.shapes != part.shapes:
+        # One row would be written to all of them without a word.
+        raise ValueError(
+            f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
+            "a recalibrator gives back as many estimates as it gets."
+        )
+    made.mean[rows], made.covariance[rows] = outcome.mean, outcome.covariance
+    made.diagonal[rows] = outcome.diagonal
+    return True
 
 
 IDENTITY = Selection((), Identity())

@@ -24,6 +24,7 @@ class VarianceScaling:
     scale: tuple[float, ...]
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "variance-scaling"
+    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:

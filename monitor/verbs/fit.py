@@ -98,5 +98,7 @@ def _fit(statistics: StageStatistics, options: argparse.Namespace) -> Recalibrat
             return variance_scaling.fit(statistics, options.objective)
         case covariance_scaling.CovarianceScaling.method:
             return covariance_scaling.fit(statistics, options.objective, options.full_input)
-        case _:
+        case Identity.method:
             return Identity()
+        case _:
+            raise ValueError(f"--method {options.method}: it cannot be fitted yet.")

@@ -83,7 +83,8 @@ def sound_statistics(
     """Statistics of the rows with truth; how many were refused, and how many have no truth."""
     labelled = np.isfinite(recording.truth).all(axis=1)
     usable = labelled & sound_rows(recording)
-    usable &= (np.abs(recording.mean) <= limits.largest_mean).all(axis=1)
+    for values in (recording.mean, recording.truth):
+        usable &= (np.abs(values) <= limits.largest_mean).all(axis=1)
     kept = np.flatnonzero(usable)
     error = recording.space.error(recording.truth[kept], recording.mean[kept])
     statistics = observe(recording.space, binning, error, recording.covariance[kept])
@@ -101,10 +102,15 @@ def output_file(path: Path) -> Iterator[Path]:
 
     Raises CannotWrite.
     """
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")  # the ending tells the format
+    target = path.resolve()  # through links, so that they stay
+    if target.exists() and not target.is_file():
+        raise CannotWrite(
+            f"--output {path}: cannot be written (not a regular file). Name a file, or a new one."
+        )
+    temporary = target.with_name(f".{os.getpid()}.{target.name}")  # the ending tells the format
     try:
         yield temporary
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise CannotWrite(
             f"--output {path}: cannot be written ({error.strerror or error}). "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from monitor.calibration.space import FloatArray
 from monitor.edges.files import Recording, read_recording
 
 
@@ -71,9 +72,20 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
         raise ValueError(
             f"--fault …@t={fault.since:g}: {path} has no column t. Leave @t out, or add the column."
         )
-    time = np.zeros(recording.mean.shape[0]) if recording.time_s is None else recording.time_s
+    time = _since_start(recording)
     factor = np.where(time >= fault.since, fault.variance, 1.0)
     return replace(recording, covariance=recording.covariance * factor[:, None, None])
+
+
+def _since_start(recording: Recording) -> FloatArray:
+    """Seconds of each row since the first row of its sequence; zeros where there are no times."""
+    rows = recording.mean.shape[0]
+    if recording.time_s is None:
+        return np.zeros(rows)
+    start = np.full(len(recording.sequences), np.inf)
+    np.minimum.at(start, recording.sequence_index, recording.time_s)
+    since: FloatArray = recording.time_s - start[recording.sequence_index]
+    return since
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ async def _replay(
     if tally.account.matched != tally.labels:
         print(
             f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels "
-            f"matched: {tally.account}. {tally.complaint}",
+            f"matched; {_in_words(tally.account)}. {tally.complaint}",
             file=sys.stderr,
         )
     if options.json:
@@ -262,6 +262,11 @@ async def _play(
             tasks.create_task(played.send_frames(options.speed))
             tasks.create_task(played.read_answers(options.ground_truth_delay))
             tasks.create_task(played.read_accounts())
+
+
+def _in_words(account: TruthAccount) -> str:
+    counts = {name: getattr(account, name) for name in account.__dataclass_fields__}
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 
 
 def _seconds(text: str) -> float:

@@ -11,9 +11,8 @@ import os
 import signal
 import stat
 import sys
-from typing import Any
 
-from monitor.config import Config, load
+from monitor.config import Config, load, with_addresses
 from monitor.sidecar import Sidecar, build_pipeline, serve
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,11 @@ def run(options: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    config = _overridden(load(options.config) if options.config else Config(), options)
+    config = with_addresses(
+        load(options.config) if options.config else Config(),
+        options.grpc_address,
+        options.http_address,
+    )
     if options.check:
         pipeline = build_pipeline(config)
         print(f"configuration is valid; recalibrator {pipeline.selection.version}")
@@ -71,14 +74,6 @@ def run(options: argparse.Namespace) -> int:
         counters.truth.matched,
     )
     return 0
-
-
-def _overridden(config: Config, options: argparse.Namespace) -> Config:
-    changes: dict[str, Any] = {}
-    for key in ("grpc_address", "http_address"):
-        if getattr(options, key):
-            changes[key] = getattr(options, key)
-    return config.model_copy(update={"server": config.server.model_copy(update=changes)})
 
 
 def _listening(exit_with_parent: bool, sidecar: Sidecar) -> None:

@@ -363,7 +363,7 @@ def test_bad_inline_truth_costs_the_label_and_not_the_detection(truth):
     assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, "ground_truth")
     assert (notice.count, notice.first_index) == (1, 1)
     assert f"{len(truth)} values" in notice.message
-    assert "send 3 finite values (x, y, z) or none" in notice.message
+    assert "send 3 values (x, y, z), finite and within" in notice.message
 
 
 def test_truth_of_a_refused_row_may_be_bad_as_well():

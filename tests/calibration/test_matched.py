@@ -128,3 +128,63 @@ def test_folding_a_step_at_a_time_between_arrivals_equals_folding_at_once(seed):
     assert stepwise.statistics.keys() == at_once.keys()
     for i, statistics in stepwise.statistics.items():
         laws.assert_same(statistics, at_once[i])
+
+
+def test_rows_are_unfinished_from_their_arrival_to_the_last_step_of_their_fold():
+    accumulator = SliceAccumulator(BINNING, fold_rows=10)
+    assert not accumulator.unfinished
+    accumulator.step()
+    assert not accumulator.unfinished
+    accumulator.add(matched(1, 30, changed=True))
+    assert (accumulator.unfinished, accumulator.waiting) == (True, 30)
+    steps = 0
+    while accumulator.unfinished:
+        accumulator.step()
+        assert accumulator.waiting == 0
+        steps += 1
+    # Two slices at two stages, and the end.
+    assert steps == 5
+    assert sum(one.raw.n for one in accumulator.statistics.values()) == 30
+
+
+def test_slices_change_together_at_the_end_of_a_fold():
+    accumulator = SliceAccumulator(BINNING, fold_rows=10)
+    accumulator.add(matched(1, 40, changed=True))
+    accumulator.fold()
+    before = dict(accumulator.statistics)
+    accumulator.add(matched(2, 40, changed=True))
+    while accumulator.unfinished:
+        assert accumulator.statistics == before
+        accumulator.step()
+    assert all(accumulator.statistics[i].raw.n > one.raw.n for i, one in before.items())
+
+
+def test_a_fold_is_begun_only_when_it_is_due_and_then_goes_on():
+    accumulator = SliceAccumulator(BINNING, fold_rows=10)
+    accumulator.add(matched(1, 9, changed=False))
+    accumulator.fold_some()
+    assert accumulator.waiting == 9
+    accumulator.add(matched(2, 1, changed=False))
+    accumulator.fold_some()
+    assert (accumulator.waiting, accumulator.unfinished) == (0, True)
+    # Few rows that came meanwhile wait for the next fold.
+    accumulator.add(matched(3, 2, changed=False))
+    for _ in range(9):
+        accumulator.fold_some()
+    assert accumulator.waiting == 2
+    assert sum(one.raw.n for one in accumulator.statistics.values()) == 10
+
+
+def test_steps_bring_in_what_waits_and_end_however_fast_rows_arrive():
+    accumulator = SliceAccumulator(BINNING, fold_rows=10)
+    accumulator.add(matched(0, 20, changed=True))
+    accumulator.step()
+    accumulator.add(matched(1, 30, changed=True))
+    taken = 0
+    for _ in accumulator.steps():
+        taken += 1
+        accumulator.add(matched(2 + taken, 20, changed=True))
+        accumulator.fold_some()
+    assert taken < 10
+    assert sum(one.raw.n for one in accumulator.statistics.values()) >= 50
+    assert accumulator.unfinished

@@ -350,3 +350,12 @@ def test_different_rows_make_different_statistics(one, two):
     assume(one != two)
     with pytest.raises(AssertionError):
         laws.assert_same(stage(one, 5, 2), stage(two, 5, 2))
+
+
+def test_a_covariance_that_is_singular_by_a_rounding_is_left_out_and_its_neighbours_stay():
+    space = plain_space(("x", "y"))
+    error = np.ones((3, 2))
+    covariance = np.stack([np.eye(2), np.full((2, 2), 1.0), 4.0 * np.eye(2)])
+    found = observe(space, Binning(), error, covariance)
+    assert found.n == 2
+    laws.assert_same(found, observe(space, Binning(), error[[0, 2]], covariance[[0, 2]]))

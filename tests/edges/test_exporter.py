@@ -18,6 +18,7 @@ from monitor.edges.wire import (
     WireLimits,
     decode_process_request,
     decode_truth_request,
+    detection_tail,
 )
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
 from monitor.pipeline import Pipeline, Stream
@@ -27,6 +28,7 @@ from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import frame_pb2
 
 LIMITS = WireLimits(2**20, 100)
+TAIL = detection_tail()
 Result = TypeVar("Result")
 BOX = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
@@ -46,7 +48,7 @@ LABELS = {
     "qce": {"slice", "stage", "dimension"},
     "nees_ratio": {"slice", "stage", "dimension"},
     "nees_median_ratio": {"slice", "stage"},
-    "coverage_ratio": {"slice", "stage", "tau"},
+    "coverage": {"slice", "stage", "tau"},
     "frames": set(),
     "detections": {"outcome"},
     "passed_through": {"reason"},
@@ -72,7 +74,7 @@ LABELS = {
 
 def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
     """A request the way the server takes it."""
-    message = decode_process_request(data, LIMITS)
+    message = decode_process_request(data, LIMITS, TAIL)
     if isinstance(message, Refusal):
         pipeline.counters.refuse_frame(message.reason)
         return
@@ -82,7 +84,7 @@ def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:
 
 
 def registered(pipeline: Pipeline, name: str, space: Space) -> Stream:
-    header = decode_process_request(encode_header(Header(name, space, CLASSES)), LIMITS)
+    header = decode_process_request(encode_header(Header(name, space, CLASSES)), LIMITS, TAIL)
     assert isinstance(header, Header)
     stream = pipeline.register(header)
     assert isinstance(stream, Stream)

@@ -36,11 +36,11 @@ from monitor.edges.requests import (
     refused,
 )
 from monitor.edges.wire import (
-    UnaryFrame,
     WireLimits,
     decode_process_frame_request,
     decode_process_request,
     decode_truth_request,
+    detection_tail,
 )
 from monitor.frames import (
     FrameAnswer,
@@ -57,6 +57,14 @@ from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 
 LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
+TAIL = detection_tail()
+
+
+def decode_frame(data, limits):
+    """As the other decoders: with a reader that has seen nothing."""
+    return decode_process_request(data, limits, detection_tail())
+
+
 PASSED_THROUGH = {2, 3, 4, 5, 6}  # the numbers of frame.proto
 IDS = st.sampled_from([0, 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e300, 5e-324]
@@ -265,7 +273,7 @@ def assert_same_frame(received, frame):
 
 
 def assert_decoded_as_protobuf_does(data):
-    decoded = decode_process_request(data, LIMITS)
+    decoded = decode_process_request(data, LIMITS, TAIL)
     request = parsed(perception_monitor_pb2.ProcessRequest, data)
     if request is None or request.WhichOneof("message") is None:
         assert isinstance(decoded, Refusal)
@@ -356,7 +364,13 @@ def test_a_unary_frame_is_decoded_as_protobuf_reads_it(data):
         assert isinstance(decoded, Refusal)
         assert decoded.reason is Reason.MALFORMED
         return
-    assert isinstance(decoded, UnaryFrame)
+    if not request.HasField("frame"):
+        assert isinstance(decoded, Refusal)
+        assert (decoded.reason, decoded.field) == (Reason.MALFORMED, "frame")
+        return
+    if isinstance(decoded, Refusal):
+        assert decoded.field == "dimensions.kind"
+        return
     assert decoded.stream == request.stream
     assert_same_frame(decoded.frame, request.frame)
     if request.HasField("header"):
@@ -384,11 +398,12 @@ def test_a_header_is_decoded_as_protobuf_reads_it(header):
     assert_decoded_as_protobuf_does(request.SerializeToString())
 
 
-def test_a_kind_of_dimension_that_is_not_known_yet_is_a_length():
+def test_a_kind_of_dimension_that_is_not_known_is_refused_rather_than_measured_wrongly():
     data = tagged(1, 2, tagged(2, 2, tagged(1, 2, b"x") + tagged(3, 0, varint(99))))
-    decoded = decode_process_request(data, LIMITS)
-    assert isinstance(decoded, Header)
-    assert decoded.space.dimensions[0].kind is DimensionKind.LENGTH
+    decoded = decode_process_request(data, LIMITS, TAIL)
+    assert isinstance(decoded, Refusal)
+    assert (decoded.reason, decoded.field) == (Reason.INVALID_HEADER, "dimensions.kind")
+    assert "99 of 'x'" in decoded.message
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 16])
@@ -404,7 +419,7 @@ def test_a_frame_of_one_layout_takes_the_fast_way(k, form):
             for i in range(5)
         ],
     )
-    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
     assert isinstance(decoded, ReceivedFrame)
     assert decoded.fast
     assert_same_frame(decoded, frame)
@@ -414,7 +429,7 @@ def test_one_absent_field_makes_a_frame_take_the_slow_way():
     detections = [frame_pb2.Detection(id=i, mean=[1.0]) for i in range(4)]
     detections[2].ClearField("id")
     frame = frame_pb2.Frame(detections=detections)
-    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
     assert isinstance(decoded, ReceivedFrame)
     assert not decoded.fast
     assert_same_frame(decoded, frame)
@@ -436,7 +451,7 @@ def test_detections_too_long_for_the_arrays_keep_their_length_and_their_bytes():
     frame = frame_pb2.Frame(
         detections=[long_mean, frame_pb2.Detection(id=3, mean=[1.0]), long_covariance]
     )
-    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    decoded = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
     assert isinstance(decoded, ReceivedFrame)
     assert_same_frame(decoded, frame)
     assert decoded.detections.mean.shape == (3, 32)
@@ -448,7 +463,7 @@ def test_detections_too_long_for_the_arrays_keep_their_length_and_their_bytes():
 
 
 DECODERS = [
-    (decode_process_request, lambda frame: in_request(frame)),
+    (decode_frame, lambda frame: in_request(frame)),
     (decode_process_frame_request, lambda frame: tagged(15, 2, frame)),
     (decode_truth_request, lambda frame: tagged(1, 2, frame)),
 ]
@@ -490,7 +505,7 @@ def test_a_length_beyond_the_message_is_refused(decode, wrap, length):
 
 
 def test_a_refusal_says_what_it_is_about_and_shows_no_internals():
-    refusal = decode_process_request(b"\xff\xff", LIMITS)
+    refusal = decode_process_request(b"\xff\xff", LIMITS, TAIL)
     assert isinstance(refusal, Refusal)
     assert refusal.field == "message"
     assert refusal.message == "2 bytes are not a monitor.v1.ProcessRequest."
@@ -544,7 +559,7 @@ def answers(draw):
             detection.id = draw(IDS)
             detection.mean.extend(draw(doubles(k)))
             detection.covariance.extend(draw(doubles(kind)))
-    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
     assert isinstance(received, ReceivedFrame)
 
     usable = np.array([kind != "any" for kind in kinds], bool)
@@ -727,7 +742,7 @@ def scaling_stream() -> tuple[Pipeline, Stream]:
 def answered(frame):
     """The FrameResult of a frame that went through everything but gRPC."""
     pipeline, stream = scaling_stream()
-    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS)
+    received = decode_process_request(in_request(frame.SerializeToString()), LIMITS, TAIL)
     assert isinstance(received, ReceivedFrame)
     data = encode_process_response(pipeline.process(stream, received), 1)
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
@@ -894,4 +909,4 @@ def test_the_client_sends_truth_as_protobuf_would_write_it(n, k, complete, data)
 def test_a_header_comes_out_of_the_wire_as_the_client_put_it_in():
     dimensions = tuple(Dimension(f"d{int(kind)}", "m", kind) for kind in DimensionKind)
     header = Header("lidar", Space(dimensions), ("car", "person"), "base")
-    assert decode_process_request(encode_header(header), LIMITS) == header
+    assert decode_process_request(encode_header(header), LIMITS, TAIL) == header

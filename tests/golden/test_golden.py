@@ -23,7 +23,12 @@ from monitor.edges.answers import (
 )
 from monitor.edges.exporter import Snapshot, render
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
-from monitor.edges.wire import WireLimits, decode_process_request, decode_truth_request
+from monitor.edges.wire import (
+    WireLimits,
+    decode_process_request,
+    decode_truth_request,
+    detection_tail,
+)
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
 from monitor.pipeline import Pipeline, Stream
 from monitor.readings import ReadingCache
@@ -32,6 +37,7 @@ from monitor.recalibration.variance_scaling import VarianceScaling
 
 FOLDER = Path(__file__).parent
 LIMITS = WireLimits(2**20, 100)
+TAIL = detection_tail()
 Result = TypeVar("Result")
 SPACE = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
@@ -76,7 +82,7 @@ def fixed_pipeline() -> tuple[Pipeline, Stream]:
 
 
 def processed(pipeline: Pipeline, stream: Stream, data: bytes, index: int) -> bytes:
-    frame = decode_process_request(data, LIMITS)
+    frame = decode_process_request(data, LIMITS, TAIL)
     assert isinstance(frame, ReceivedFrame)
     return encode_process_response(pipeline.process(stream, frame), index)
 
@@ -91,7 +97,7 @@ def messages() -> dict[str, bytes]:
     """Every message of a short conversation."""
     pipeline, stream = fixed_pipeline()
     frame, truth = small_frame(1)
-    malformed = decode_process_request(b"\xff", LIMITS)
+    malformed = decode_process_request(b"\xff", LIMITS, TAIL)
     assert isinstance(malformed, Refusal)
     sent = encode_frame(frame)
     found = {
@@ -177,7 +183,7 @@ def test_the_exposition_text_is_that_of_the_file():
 
 def test_a_frame_that_was_recorded_is_still_understood():
     data = bytes.fromhex((FOLDER / "frame_request.hex").read_text("utf-8"))
-    found = decode_process_request(data, LIMITS)
+    found = decode_process_request(data, LIMITS, TAIL)
     frame, _ = small_frame(1)
     assert isinstance(found, ReceivedFrame)
     assert (found.frame_id, found.stamp_ns) == (frame.frame_id, frame.stamp_ns)

@@ -67,6 +67,67 @@ def test_the_identity_gives_back_the_very_same_estimates():
     assert IDENTITY.apply(before, np.zeros(4, np.int64), ("car",)) is before
 
 
+def test_the_fallback_acts_only_on_rows_that_no_slice_claims():
+    seen: list[int] = []
+
+    class Watched(Identity):
+        def apply(self, estimates: Estimates) -> Estimates:
+            seen.append(estimates.mean.shape[0])
+            return estimates
+
+    selection = Selection(("x", "y"), Watched(), {"car": TRIPLE, "bus": DOUBLE})
+    names = ("car", "truck", "bus")
+    selection.apply(estimates(6), np.array([0, 1, 2, 0, 1, 1]), names)
+    assert seen == [3]
+    selection.apply(estimates(3), np.array([0, 2, 2]), names)
+    assert seen == [3]
+
+
+def test_rows_that_the_identity_serves_keep_their_bits():
+    before = estimates(5)
+    before.covariance[1, 0, 1] = np.nextafter(before.covariance[1, 1, 0], 9)
+    before.mean[1, 0] = -0.0
+    claims: tuple[dict[str, Recalibrator], ...] = (
+        {"car": Identity(), "bus": DOUBLE},
+        {"bus": DOUBLE},
+    )
+    for by_slice in claims:
+        made = Selection(("x", "y"), Identity(), by_slice).apply(
+            before, np.array([1, 0, 1, 0, 0]), ("car", "bus")
+        )
+        kept = np.array([1, 3, 4])
+        assert made.mean[kept].tobytes() == before.mean[kept].tobytes()
+        assert made.covariance[kept].tobytes() == before.covariance[kept].tobytes()
+        assert (made.covariance[[0, 2]] == 4.0 * before.covariance[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("slices", [[0, 0, 0], [0, 1, 1], [1, 1, 1], []])
+def test_where_only_the_identity_acts_the_very_same_estimates_come_back(slices):
+    before = estimates(len(slices))
+    selection = Selection(("x", "y"), Identity(), {"car": Identity(), "bus": DOUBLE})
+    assert selection.apply(before, np.array(slices, np.int64), ("car", "tram", "bus")) is before
+
+
+def test_a_slice_whose_recalibrator_gives_back_fewer_is_a_failure_and_not_repeated_to_all():
+    class First(Identity):
+        def apply(self, estimates: Estimates) -> Estimates:
+            return Estimates(estimates.mean[:1], estimates.covariance[:1], estimates.diagonal[:1])
+
+    selection = Selection(("x", "y"), DOUBLE, {"car": First()})
+    with pytest.raises(ValueError, match="gives back as many estimates as it gets"):
+        selection.apply(estimates(4), np.array([0, 0, 1, 0]), ("car", "bus"))
+
+
+def test_a_selection_keeps_covariances_definite_if_all_of_its_recalibrators_do():
+    class Unsure(Identity):
+        keeps_definite = False
+
+    assert BY_SLICE.keeps_definite
+    assert IDENTITY.keeps_definite
+    assert not Selection(("x", "y"), Unsure(), {"car": DOUBLE}).keeps_definite
+    assert not Selection(("x", "y"), DOUBLE, {"car": DOUBLE, "bus": Unsure()}).keeps_definite
+
+
 def test_a_selection_leaves_its_argument_alone():
     before, same = estimates(5), estimates(5)
     for fallback in (DOUBLE, Identity()):

@@ -410,3 +410,15 @@ def test_an_option_that_makes_no_sense_is_wrong_usage(capsys, drive, option, tex
     assert said.out == ""
     assert f"argument {option}: " in said.err
     assert f"'{text}'" in said.err
+
+
+def test_a_fault_counts_its_seconds_from_the_start_of_each_sequence(tmp_path, capsys):
+    lines = ["seq,frame,t,x,var_x,gt_x"]
+    for sequence, start in (("a", 1000.0), ("b", 5000.0)):
+        lines += [f"{sequence},{i},{start + i},0,1,1" for i in range(4)]
+    path = tmp_path / "late.csv"
+    path.write_text("\n".join(lines) + "\n")
+    assert main(["evaluate", str(path), "--fault", "variance=0.25@t=2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # Two of four rows of either sequence: NEES 1 before the fault and 4 from it on.
+    assert found["joint"]["nees_mean"] == pytest.approx(2.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -415,3 +416,18 @@ def test_method_and_output_must_be_given(capsys, drive, words):
         main(["fit", str(drive), *words])
     assert end.value.code == 2
     assert "required" in capsys.readouterr().err
+
+
+def test_an_output_that_is_a_link_is_written_through_and_a_device_is_refused(tmp_path, capsys):
+    path = tmp_path / "drive.csv"
+    path.write_text("x,var_x,gt_x\n0,1,1\n0,1,-2\n")
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("old")
+    link.symlink_to(real)
+    words = ["fit", str(path), "--method", "variance-scaling", "--output"]
+    assert main([*words, str(link)]) == 0
+    assert link.is_symlink()
+    assert real.read_text().startswith("{")
+    os.mkfifo(tmp_path / "pipe")
+    assert main([*words, str(tmp_path / "pipe")]) == 1
+    assert "not a regular file" in capsys.readouterr().err

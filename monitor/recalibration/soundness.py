@@ -1,0 +1,35 @@
+"""Whether what a recalibrator made can be given to a tracker."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.calibration.cholesky import factorise, positive_definite
+from monitor.calibration.space import BoolArray
+from monitor.recalibration.recalibrator import Estimates
+
+
+def sound_rows(sent: Estimates, made: Estimates, *, definite: bool) -> BoolArray:
+    """(n,) outcomes that are finite and positive definite; none if they are not as many as sent.
+
+    definite  the recalibrator cannot but keep covariances positive definite, so that
+              they need not be factorised again
+    """
+    n = sent.mean.shape[0]
+    if made is sent:
+        return np.ones(n, bool)
+    if made.shapes != sent.shapes:
+        return np.zeros(n, bool)
+    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
+    # A sum is finite only if all of it is, and quicker to look at.
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = np.isfinite(made.covariance.sum()) and np.isfinite(made.mean.sum())
+    if definite and finite and variance.min(initial=np.inf) > 0:
+        return np.ones(n, bool)
+    # The factor is of the lower triangle: it does not see what is above.
+    sound: BoolArray = (
+        np.isfinite(made.mean).all(axis=1)
+        & np.isfinite(made.covariance).all(axis=(1, 2))
+        & positive_definite(factorise(made.covariance))
+    )
+    return sound

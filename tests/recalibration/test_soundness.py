@@ -1,0 +1,94 @@
+"""Which outcomes of a recalibrator can be given to a tracker: judged row by row."""
+
+import numpy as np
+import pytest
+
+from monitor.recalibration.recalibrator import Estimates
+from monitor.recalibration.soundness import sound_rows
+
+NAN, INF = float("nan"), float("inf")
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def some(n=4, k=3) -> Estimates:
+    random = np.random.default_rng(n)
+    root = random.normal(size=(n, k, k)) + 2 * np.eye(k)
+    return Estimates(random.normal(size=(n, k)), root @ root.transpose(0, 2, 1), np.zeros(n, bool))
+
+
+def doubled(sent: Estimates) -> Estimates:
+    return Estimates(sent.mean.copy(), 4.0 * sent.covariance, sent.diagonal.copy())
+
+
+@pytest.mark.parametrize("definite", [True, False])
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_usable_outcomes_are_sound(n, definite):
+    sent = some(n)
+    assert sound_rows(sent, doubled(sent), definite=definite).tolist() == [True] * n
+
+
+def test_what_was_sent_is_not_judged_again():
+    sent = some()
+    sent.covariance[1] = NAN
+    assert sound_rows(sent, sent, definite=False).all()
+
+
+@pytest.mark.parametrize("definite", [True, False])
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("place", [(0, 1), (1, 0), (1, 2), (0, 0), (2, 2)])
+def test_a_covariance_that_is_not_finite_anywhere_fails_its_row_alone(place, value, definite):
+    sent = some()
+    made = doubled(sent)
+    made.covariance[(2, *place)] = value
+    assert sound_rows(sent, made, definite=definite).tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize("definite", [True, False])
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_mean_that_is_not_finite_fails_its_row_alone(value, definite):
+    sent = some()
+    made = doubled(sent)
+    made.mean[0, 1] = value
+    assert sound_rows(sent, made, definite=definite).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("definite", [True, False])
+@pytest.mark.parametrize("value", [0.0, -1.0, -1e-300])
+def test_a_variance_that_is_not_positive_fails_its_row_alone(value, definite):
+    sent = some()
+    made = doubled(sent)
+    made.covariance[3, 1, 1] = value
+    assert sound_rows(sent, made, definite=definite).tolist() == [True, True, True, False]
+
+
+def test_an_indefinite_covariance_of_positive_variances_fails_unless_the_method_rules_it_out():
+    sent = some()
+    made = doubled(sent)
+    made.covariance[1] = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    assert sound_rows(sent, made, definite=False).tolist() == [True, False, True, True]
+    # Not factorised again: the method is taken at its word.
+    assert sound_rows(sent, made, definite=True).all()
+
+
+@pytest.mark.parametrize("definite", [True, False])
+def test_values_whose_sum_alone_overflows_are_sound(definite):
+    sent = some(4, 1)
+    made = Estimates(np.full((4, 1), 1e308), np.full((4, 1, 1), 1e308), sent.diagonal)
+    assert sound_rows(sent, made, definite=definite).all()
+
+
+@pytest.mark.parametrize("part", ["mean", "covariance", "diagonal"])
+@pytest.mark.parametrize("change", ["fewer", "more", "flat"])
+@pytest.mark.parametrize("definite", [True, False])
+def test_outcomes_of_another_shape_are_all_failures(part, change, definite):
+    sent = some()
+    made = doubled(sent)
+    array = getattr(made, part)
+    wrong = {
+        "fewer": array[:1],
+        "more": np.concatenate([array, array]),
+        "flat": array[..., None],
+    }[change]
+    parts = {"mean": made.mean, "covariance": made.covariance, "diagonal": made.diagonal}
+    found = sound_rows(sent, Estimates(**{**parts, part: wrong}), definite=definite)
+    assert found.tolist() == [False] * 4
