@@ -270,6 +270,8 @@ def _observe_chunk(
     regular = np.isfinite(log_det) & np.isfinite(u).all(axis=0)
     if not regular.all():
         # One NaN would spoil a sum for good.
+        if not regular.any():
+            return nothing(space, binning)
         return _observe_chunk(space, binning, error[regular], covariance[regular])
     deviation = np.empty((n, k + 1))
     deviation[:, :k] = sigma

@@ -359,3 +359,5 @@ def test_a_covariance_that_is_singular_by_a_rounding_is_left_out_and_its_neighbo
     found = observe(space, Binning(), error, covariance)
     assert found.n == 2
     laws.assert_same(found, observe(space, Binning(), error[[0, 2]], covariance[[0, 2]]))
+    alone = observe(space, Binning(), error[1:2], covariance[1:2])
+    laws.assert_same(alone, nothing(space, Binning()))
