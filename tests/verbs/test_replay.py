@@ -300,7 +300,7 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(sidecar, words, rows
     again = json.loads(said.out)
     (line,) = said.err.splitlines()
     assert f"0 of {first['matched']} labels matched" in line
-    assert f"duplicate={first['matched']}" in line
+    assert f"{first['matched']} duplicate" in line
     assert again["matched"] == 0
     assert again["slices"] == first["slices"]
 
@@ -322,11 +322,11 @@ def test_bad_covariances_are_sent_counted_and_left_out(sidecar, rows, tmp_path, 
     said = capsys.readouterr()
     labels = np.count_nonzero(rows.labelled)
     assert f"{labels - 4} of {labels} labels matched" in said.err
-    assert "unusable=4" in said.err
+    assert "4 unusable" in said.err
     found = json.loads(said.out)
     assert found["detections"] == rows.n
     assert found["matched"] == labels - 4
-    own = found["slices"]["object (px,py,pz,yaw)"]["raw"]
+    (own,) = (entry["raw"] for entry in found["slices"].values() if "px" in entry["raw"]["ence"])
     expected = nees(rows.of(~bad)).mean() / 3
     assert own["nees_over_k"] == pytest.approx(expected, rel=1e-9)
 
