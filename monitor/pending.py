@@ -90,7 +90,7 @@ class PendingFrame:
             step = np.arange(k)
             covariance[:, step, step] = packed
         else:
-            covariance = packed.take(square_from_triangle(k), axis=1).reshape(-1, k, k)
+            covariance = packed[:, square_from_triangle(k)].reshape(-1, k, k)
         return Estimates(self.mean[rows], covariance, self.diagonal[rows])
 
 
@@ -108,7 +108,7 @@ def pending_frame(
         step = np.arange(k)
         packed = batch.covariance[:, step, step]
     else:
-        packed = batch.covariance.reshape(-1, k * k).take(triangle_in_square(k), axis=1)
+        packed = batch.covariance.reshape(-1, k * k)[:, triangle_in_square(k)]
     ascending = np.count_nonzero(batch.id[1:] > batch.id[:-1]) == batch.id.size - 1
     order = np.arange(batch.id.size) if ascending else np.argsort(batch.id, kind="stable")
     return PendingFrame(

@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.cholesky import SINGULAR, factorise, positive_definite
-from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space, square_from_triangle
+from monitor.calibration.space import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Space,
+    no_truth,
+    square_from_triangle,
+)
 
 IdArray = npt.NDArray[np.uint64]
 
@@ -260,8 +267,8 @@ def _all_usable(
         class_index=received.class_index,
         mean=mean,
         covariance=covariance,
-        diagonal=np.full(n, diagonal),
-        truth=truth if truth_length else np.full((n, k), np.nan),
+        diagonal=np.ones(n, bool) if diagonal else np.zeros(n, bool),
+        truth=truth if truth_length else no_truth(n, k),
     )
 
 
@@ -292,7 +299,7 @@ def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatA
     """Inline truth, NaN where none or unusable, (N, K); and where it is unusable, (N,)."""
     sent = received.truth_length > 0
     if not sent.any():
-        return np.full((received.n, k), np.nan), sent
+        return no_truth(received.n, k), sent
     truth = _columns(received.truth, k)
     failing = _failing(np.abs(truth) <= limits.largest_mean)
     bad = received.truth_length != k
@@ -345,7 +352,7 @@ def _full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, 
         if length[0] == k * k:
             return values[:, : k * k].reshape(n, k, k)
         if length[0] == forms[1]:
-            return values.take(square_from_triangle(k), axis=1).reshape(n, k, k)
+            return values[:, square_from_triangle(k)].reshape(n, k, k)
     matrices = np.zeros((n, k, k))
     step = np.arange(k)
     matrices[:, step, step] = 1.0
@@ -359,7 +366,7 @@ def _full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, 
         elif form == k * k:
             matrices[here] = part.reshape(-1, k, k)
         else:
-            matrices[here] = part.take(square_from_triangle(k), axis=1).reshape(-1, k, k)
+            matrices[here] = part[:, square_from_triangle(k)].reshape(-1, k, k)
     return matrices
 
 

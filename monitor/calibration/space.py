@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,14 @@ def triangle_in_square(k: int) -> IntArray:
     """Where each entry of a lower triangle lies in the k × k matrix, row by row."""
     rows, columns = triangle(k)
     return rows * k + columns
+
+
+@lru_cache(maxsize=256)
+def no_truth(n: int, k: int) -> FloatArray:
+    """(n, k) of NaN, read-only and shared: most frames come without truth."""
+    array = np.full((n, k), np.nan)
+    array.setflags(write=False)
+    return array
 
 
 class DimensionKind(IntEnum):

@@ -171,7 +171,7 @@ def _packed(covariance: FloatArray, form: int) -> FloatArray:
     if form == k:
         step = np.arange(k)
         return covariance[:, step, step]
-    return covariance.reshape(-1, k * k).take(triangle_in_square(k), axis=1)
+    return covariance.reshape(-1, k * k)[:, triangle_in_square(k)]
 
 
 def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:

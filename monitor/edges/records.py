@@ -43,6 +43,7 @@ class FieldPlace:
     offset: int
     count: int
     dtype: str
+    size: int  # bytes of one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
         elif kind is Kind.FLAG and record[at] > 0x7F:
             return None
         structure.extend(range(begin, at))
-        fields[number] = FieldPlace(at, count, dtype)
+        fields[number] = FieldPlace(at, count, dtype, size)
         at += size * count
     positions = np.array(structure, np.int64)
     values = np.frombuffer(record, np.uint8)[positions]
@@ -151,14 +152,10 @@ def build(
         place = layout.fields[field_number]
         values = fields[field_number][1]
         view = np.ndarray(
-            (n, count), place.dtype, out, offset=place.offset, strides=(layout.length, _size(place))
+            (n, count), place.dtype, out, offset=place.offset, strides=(layout.length, place.size)
         )
         view[:] = values.reshape(n, count)
     return out
-
-
-def _size(place: FieldPlace) -> int:
-    return np.dtype(place.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +175,7 @@ class Records:
         place = self.layout.fields.get(number)
         if place is None:
             return None
-        size = _size(place)
-        part = self.data[:, place.offset : place.offset + size * place.count]
+        part = self.data[:, place.offset : place.offset + place.size * place.count]
         return np.ascontiguousarray(part).view(place.dtype).reshape(self.n, place.count)
 
 

@@ -297,7 +297,8 @@ class _Columns:
     def present(self, number: int) -> npt.NDArray[np.bool_]:
         """(n,) whether the field was sent."""
         if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
-            return np.full(self.n, number in self.groups[0][1].layout.fields)
+            sent = number in self.groups[0][1].layout.fields
+            return np.ones(self.n, bool) if sent else np.zeros(self.n, bool)
         out = np.zeros(self.n, bool)
         for positions, records in self.groups:
             out[positions] = number in records.layout.fields
@@ -311,7 +312,8 @@ class _Columns:
             column = columns[0][1]
             if column is None:
                 return np.zeros((self.n, 0)), lengths
-            return column.astype(np.float64, copy=False), np.full(self.n, column.shape[1])
+            lengths += column.shape[1]
+            return column.astype(np.float64, copy=False), lengths
         for positions, column in columns:
             lengths[positions] = 0 if column is None else column.shape[1]
         width = min(int(lengths.max(initial=0)), _WIDEST[number])
