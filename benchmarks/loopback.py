@@ -26,7 +26,7 @@ import grpc
 import numpy as np
 
 from monitor.calibration.space import plain_space
-from monitor.edges.records import varint
+from monitor.edges.records import read_varint, varint
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
 from monitor.frames import Header
 from monitor.recalibration.selection import Selection
@@ -51,7 +51,7 @@ class Case:
     per_core: list[float] = field(default_factory=list)
 
 
-def payload(truth: bool, full: bool = True) -> bytes:
+def payload(truth: bool) -> bytes:
     """The detections of a frame, encoded; the frame's own numbers come in front of them."""
     rng = np.random.default_rng(0)
     a = rng.normal(size=(DETECTIONS, K, K))
@@ -64,23 +64,13 @@ def payload(truth: bool, full: bool = True) -> bytes:
         id=np.arange(DETECTIONS, dtype=np.uint64),
         class_index=rng.integers(0, 3, DETECTIONS),
         mean=mean,
-        covariance=covariance if full else np.einsum("nii->ni", covariance),
+        covariance=covariance,
         truth=mean + error if truth else None,
     )
     encoded = encode_frame(frame)
-    body_at = len(encoded) - encoded_length(encoded) + 18
-    return encoded[body_at:]
-
-
-def encoded_length(message: bytes) -> int:
-    """Length of the frame in a ProcessRequest: what follows the tag and the varint."""
-    at, shift, value = 1, 0, 0
-    while True:
-        value |= (message[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if message[at - 1] < 0x80:
-            return value
+    _, frame_at = read_varint(encoded, 1)
+    # Behind frame_id and stamp_ns, 9 bytes each.
+    return encoded[frame_at + 18 :]
 
 
 def message(number: int, body: bytes) -> bytes:

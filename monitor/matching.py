@@ -5,6 +5,7 @@ Every label ends in exactly one count of the account.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,3 +101,18 @@ def _notices(
         field, message = "detection_id", "absent: name the detection that the label belongs to."
     count = int(np.count_nonzero(~usable))
     return (Notice(Reason.GROUND_TRUTH_INVALID, field, message, count, first),)
+
+
+def orphan_notice(labels: ReceivedTruth, streams: Collection[str]) -> Notice:
+    """Why there is no frame for labels; streams are the names that are known."""
+    if labels.stream not in streams:
+        message = f"no stream '{labels.stream[:64]}': process its frames first."
+        return Notice(Reason.GROUND_TRUTH_INVALID, "stream", message, labels.n)
+    if labels.frame_id is None:
+        message = "absent: name the frame that the labels belong to."
+        return Notice(Reason.MISSING_FRAME_KEY, "frame_id", message, labels.n)
+    message = (
+        f"{labels.frame_id}: no such frame of stream '{labels.stream}' is known. "
+        "Send the labels of frames that were answered, with their frame_id."
+    )
+    return Notice(Reason.GROUND_TRUTH_INVALID, "frame_id", message, labels.n)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from monitor.calibration.binning import Binning, LogBins
-from monitor.calibration.detections import Examined, IdArray, Limits, Reason, examine
+from monitor.calibration.detections import Examined, Limits, Reason, examine
 from monitor.calibration.matched import MatchedRows, SliceAccumulator, SliceStatistics
-from monitor.calibration.notices import Notice, describe
-from monitor.calibration.slices import TOTAL, SliceTable, StreamSlices, label
+from monitor.calibration.notices import NO_FRAME_ID, Notice, describe, duplicate_frame
+from monitor.calibration.slices import SliceTable, StreamSlices
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
 from monitor.calibration.steps import finished
 from monitor.config import Config, Mode
@@ -30,11 +30,12 @@ from monitor.frames import (
     TruthAnswer,
 )
 from monitor.headers import refuse_header
-from monitor.matching import match_by_id
+from monitor.matching import match_by_id, orphan_notice
 from monitor.pending import PendingFrame, PendingStore, pending_frame
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection, from_json
 from monitor.recalibration.soundness import sound_rows
+from monitor.totals import SliceTotals
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +90,7 @@ class Pipeline:
     pending: PendingStore = field(init=False)
     accumulator: SliceAccumulator = field(init=False)
     _spaces: set[Space] = field(default_factory=set)
-    _totals: dict[Space, tuple[tuple[SliceStatistics, ...], SliceStatistics]] = field(
-        default_factory=dict
-    )
+    _totals: SliceTotals = field(default_factory=SliceTotals)
 
     def __post_init__(self) -> None:
         settings = self.config.statistics
@@ -240,7 +239,7 @@ class Pipeline:
         key = None
         if frame.frame_id is None:
             self.counters.note(Reason.MISSING_FRAME_KEY, 1)
-            notices = (_NO_FRAME_ID,)
+            notices = (NO_FRAME_ID,)
         else:
             key = (stream.header.stream, frame.frame_id)
             known = self.pending.get(key)
@@ -248,7 +247,7 @@ class Pipeline:
                 self.counters.note(Reason.DUPLICATE_FRAME, 1)
                 repeated = int(np.count_nonzero(frame.detections.truth_length))
                 self.counters.truth.add(TruthAccount(duplicate=repeated))
-                return (_duplicate(frame.frame_id),)
+                return (duplicate_frame(frame.frame_id),)
         labelled = self._count_inline_truth(frame, examined, slices, recalibrated)
         if key is None:
             self.counters.dropped += int(np.count_nonzero(~labelled))
@@ -259,7 +258,7 @@ class Pipeline:
             slices,
             selection,
             labelled,
-            _without_use(frame, batch.rows),
+            frame.detections.ids_beside(batch.rows),
         )
         # The same number at another time: the detector began anew.
         self.counters.dropped += self.pending.discard(key) + self.pending.add(key, waiting)
@@ -347,24 +346,11 @@ class Pipeline:
                 account.too_late = labels.n
             else:
                 account.orphan = labels.n
-                notices = (self._orphan(labels),)
+                notices = (orphan_notice(labels, self.streams),)
         else:
             notices = self._match(frame, labels, account)
         self.counters.truth.add(account)
         return TruthAnswer(account, notices)
-
-    def _orphan(self, labels: ReceivedTruth) -> Notice:
-        if labels.stream not in self.streams:
-            message = f"no stream '{labels.stream[:64]}': process its frames first."
-            return Notice(Reason.GROUND_TRUTH_INVALID, "stream", message, labels.n)
-        if labels.frame_id is None:
-            message = "absent: name the frame that the labels belong to."
-            return Notice(Reason.MISSING_FRAME_KEY, "frame_id", message, labels.n)
-        message = (
-            f"{labels.frame_id}: no such frame of stream '{labels.stream}' is known. "
-            "Send the labels of frames that were answered, with their frame_id."
-        )
-        return Notice(Reason.GROUND_TRUTH_INVALID, "frame_id", message, labels.n)
 
     def _match(
         self, frame: PendingFrame, labels: ReceivedTruth, account: TruthAccount
@@ -431,49 +417,5 @@ class Pipeline:
             for i, entry in enumerate(self.slices.slices)
             if i in self.accumulator.statistics
         ]
-        named = [(entry.name, statistics) for entry, statistics in found]
-        for space in dict.fromkeys(entry.space for entry, _ in found):
-            parts = tuple(statistics for entry, statistics in found if entry.space == space)
-            total = yield from self._total(space, parts)
-            named.append((label(TOTAL, space, {name for name, _ in named}), total))
-        return tuple(named)
-
-    def _total(
-        self, space: Space, parts: tuple[SliceStatistics, ...]
-    ) -> Generator[None, None, SliceStatistics]:
-        """The sum of slices; the last one again if none of them changed."""
-        known = self._totals.get(space)
-        if known is not None and list(map(id, known[0])) == list(map(id, parts)):
-            return known[1]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total.merge(part)
-            yield
-        self._totals[space] = (parts, total)
-        return total
-
-
-_NO_FRAME_ID = Notice(
-    Reason.MISSING_FRAME_KEY,
-    "frame_id",
-    "absent: number the frames, or later truth cannot refer to this one.",
-)
-
-
-def _duplicate(frame_id: int) -> Notice:
-    return Notice(
-        Reason.DUPLICATE_FRAME,
-        "frame_id",
-        f"{frame_id} came before with the same stamp: answered again, counted once. "
-        "Number the frames of a stream uniquely.",
-    )
-
-
-def _without_use(frame: ReceivedFrame, rows: IntArray) -> IdArray:
-    """Ids of the detections that are not among these rows: labels of them are unusable."""
-    detections = frame.detections
-    if rows.size == detections.n:
-        return detections.id[:0]
-    rest = detections.has_id.copy()
-    rest[rows] = False
-    return detections.id[rest]
+        totals = yield from self._totals.read(found)
+        return (*((entry.name, statistics) for entry, statistics in found), *totals)

@@ -117,6 +117,14 @@ class ReceivedDetections:
         """Number of detections."""
         return int(self.id.shape[0])
 
+    def ids_beside(self, rows: IntArray) -> IdArray:
+        """Ids that came with any detection but those in these rows."""
+        if rows.size == self.n:
+            return self.id[:0]
+        rest = self.has_id.copy()
+        rest[rows] = False
+        return self.id[rest]
+
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:

@@ -93,30 +93,6 @@ def qce_by_tau(bins: ReliabilityBins, tau: FloatArray) -> FloatArray:
     return result
 
 
-def qce_marginal_by_tau(bins: ReliabilityBins, tau: FloatArray) -> FloatArray:
-    """|coverage(τ) − τ| over all rows together, for each τ; (T,)."""
-    total = bins.n.sum()
-    if total == 0:
-        return np.full(tau.shape, np.nan)
-    result: FloatArray = np.abs(bins.within.sum(axis=0) / total - tau)
-    return result
-
-
-def coverage_by_tau(bins: ReliabilityBins) -> FloatArray:
-    """Fraction of rows with NEES ≤ χ²(τ), for each τ; (T,). PICP for one dimension."""
-    total = bins.n.sum()
-    if total == 0:
-        return np.full(bins.within.shape[1], np.nan)
-    result: FloatArray = bins.within.sum(axis=0) / total
-    return result
-
-
-def nees_mean(bins: ReliabilityBins) -> float:
-    """Mean normalised squared error; 1 per dimension is calibrated. NaN without truth."""
-    total = bins.n.sum()
-    return float(bins.nees.sum() / total) if total else float("nan")
-
-
 def chi_square_quantiles(tau: FloatArray, k: int) -> FloatArray:
     """χ²_k quantiles of τ: the squared radius of the central region that holds τ; (T,)."""
     # The inverse of F(x) = P(k/2, x/2); scipy.stats would double the time to start.

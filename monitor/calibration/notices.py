@@ -26,6 +26,23 @@ _NONE = int(Reason.NONE)
 _SILENT = frozenset({Reason.NONE, Reason.OBSERVE_MODE})
 
 
+NO_FRAME_ID = Notice(
+    Reason.MISSING_FRAME_KEY,
+    "frame_id",
+    "absent: number the frames, or later truth cannot refer to this one.",
+)
+
+
+def duplicate_frame(frame_id: int) -> Notice:
+    """A frame that came before."""
+    return Notice(
+        Reason.DUPLICATE_FRAME,
+        "frame_id",
+        f"{frame_id} came before with the same stamp: answered again, counted once. "
+        "Number the frames of a stream uniquely.",
+    )
+
+
 def describe(
     examined: Examined,
     received: ReceivedDetections,
@@ -113,7 +130,10 @@ def _words(
                 "promote one that was fitted on these."
             )
         case _:
-            return "detection", "passed through unmodified; see the log of the sidecar."
+            return "covariance", (
+                "what the promoted recalibrator made of it is not a positive definite covariance: "
+                "passed through; promote another."
+            )
 
 
 def numbers(values: np.ndarray, sent: int) -> str:

@@ -177,7 +177,7 @@ def _service(snapshot: Snapshot) -> Iterator[Metric]:
         ("late_frames", "Frames that came behind their stream's watermark.", counters.late_frames),
         (
             "internal_errors",
-            "Faults of the sidecar; the estimates went out raw.",
+            "Faults of the sidecar itself; its log says which.",
             counters.internal_errors,
         ),
         (

@@ -89,7 +89,6 @@ def read_recording(
     where: tuple[tuple[str, str], ...] = (),
     rows: slice | None = None,
     angles: tuple[str, ...] = ("yaw", "heading"),
-    variance_factor: float = 1.0,
 ) -> Recording:
     """Read detections that were recorded with their covariance, and the truth if it is there.
 
@@ -105,14 +104,9 @@ def read_recording(
     where            (column, text) pairs that must all hold; an array's value is compared as text
     rows             row numbers in the file as it stands, from 0, before classes and where
     angles           names of dimensions in radians that wrap
-    variance_factor  multiplies every covariance: a fire drill
     raises           RecordingError, naming file, field and value
     """
     path = Path(path)
-    if not 0 < variance_factor < np.inf:
-        raise RecordingError(
-            f"variance factor {variance_factor:g} must be positive and finite. Use 1 for none."
-        )
     source = _open(path)
     columns = source.columns
     chosen, classes, class_index = _select(columns, classes, where, rows)
@@ -129,7 +123,7 @@ def read_recording(
             )
         ),
         mean=found.mean,
-        covariance=found.covariance * variance_factor,
+        covariance=found.covariance,
         diagonal=found.diagonal,
         truth=found.truth,
         classes=classes,

@@ -52,14 +52,6 @@ def test_qce_is_equation_12_of_kueppers_for_each_bin():
     assert measures.qce_by_tau(TWO, TAU) == pytest.approx(expected)
 
 
-def test_marginal_qce_lets_bins_make_up_for_each_other():
-    assert measures.coverage_by_tau(TWO) == pytest.approx([2 / 6, 4 / 6])
-    assert measures.qce_marginal_by_tau(TWO, TAU) == pytest.approx([0.5 - 2 / 6, 0.9 - 4 / 6])
-    apart = bins_of([2, 2], [2, 2], [2, 2], None, [[0, 2], [2, 2]])
-    assert measures.qce_marginal_by_tau(apart, TAU)[0] == 0.0
-    assert measures.qce_by_tau(apart, TAU)[0] == pytest.approx(0.5)
-
-
 def test_the_noise_floor_counts_occupied_bins_only():
     expected = math.sqrt(2 / (math.pi * 6))
     assert measures.ence_noise_floor(TWO) == pytest.approx(expected)
@@ -73,12 +65,7 @@ def test_an_empty_bin_changes_nothing():
     )
     assert measures.ence(with_empty) == measures.ence(TWO)
     assert measures.uce(with_empty) == measures.uce(TWO)
-    assert measures.nees_mean(with_empty) == measures.nees_mean(TWO)
     assert np.array_equal(measures.qce_by_tau(with_empty, TAU), measures.qce_by_tau(TWO, TAU))
-
-
-def test_mean_nees_is_over_all_rows():
-    assert measures.nees_mean(TWO) == pytest.approx((16 + 8 / 9) / 6)
 
 
 @pytest.mark.parametrize("bins", [NONE, EMPTY])
@@ -87,11 +74,8 @@ def test_without_truth_every_measure_is_nan_and_says_so_quietly(bins):
     assert math.isnan(measures.ence(bins))
     assert math.isnan(measures.ence_noise_floor(bins))
     assert math.isnan(measures.uce(bins))
-    assert math.isnan(measures.nees_mean(bins))
-    for by_tau in (measures.qce_by_tau, measures.qce_marginal_by_tau):
-        assert by_tau(bins, TAU).shape == (2,)
-        assert np.isnan(by_tau(bins, TAU)).all()
-    assert np.isnan(measures.coverage_by_tau(EMPTY)).all()
+    assert measures.qce_by_tau(bins, TAU).shape == (2,)
+    assert np.isnan(measures.qce_by_tau(bins, TAU)).all()
 
 
 calibrated = st.lists(st.tuples(st.integers(1, 50), st.floats(1e-6, 1e6)), min_size=1, max_size=20)

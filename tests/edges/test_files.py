@@ -114,11 +114,6 @@ def test_classes_keep_the_order_asked_for(table):
     assert found.class_index.tolist() == [1, 0, 1, 0]
 
 
-def test_the_variance_factor_scales_the_covariance(table):
-    tight = read_recording(table, variance_factor=0.2)
-    assert tight.covariance == pytest.approx(0.2 * read_recording(table).covariance)
-
-
 def test_angles_are_those_named(table):
     kinds = [d.kind for d in read_recording(table, angles=("x",)).space.dimensions]
     assert kinds == [DimensionKind.ANGLE, DimensionKind.LENGTH, DimensionKind.LENGTH]
@@ -219,8 +214,6 @@ def test_where_compares_array_values_as_text(tmp_path):
             "none of 4 rows is left by rows 0:1 and class Person.",
         ),
         ({"rows": slice(4, None)}, "none of 4 rows is left by rows 4:."),
-        ({"variance_factor": 0.0}, "variance factor 0 must be positive"),
-        ({"variance_factor": float("nan")}, "variance factor nan must be positive"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(table, asked, sentence):
