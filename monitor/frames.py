@@ -13,18 +13,23 @@ from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
 from monitor.counters import TruthAccount
 from monitor.recalibration.recalibrator import Estimates
+from monitor.tracking.reported import EgoMotion, ReportedTracks
 
 NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What all frames of a stream have in common."""
+    """What all frames of a stream have in common.
+
+    return_tracks  whether its client asks for the tracks with every answer
+    """
 
     stream: str
     space: Space
     classes: tuple[str, ...]
     coordinate_frame: str = ""
+    return_tracks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class ReceivedFrame:
 
     overlong  bytes of the detections too long to be held in arrays, by row:
               they are refused and sent back as they came
+    ego       motion of the sensor, where it came with the frame; nothing is checked yet
     """
 
     frame_id: int | None
@@ -40,6 +46,7 @@ class ReceivedFrame:
     detections: ReceivedDetections
     fast: bool = True
     overlong: Mapping[int, bytes] = field(default_factory=dict)
+    ego: EgoMotion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class FrameAnswer:
     reason     (N,) of Reason for every detection; NONE: recalibrated
     rows       (m,) detections of `forwarded`; all others go back as they came
     shadow     what the recalibrator would have made of shadow_rows (mode = observe)
+    tracks     as of this frame; None where none were asked for
     """
 
     received: ReceivedFrame
@@ -72,6 +80,7 @@ class FrameAnswer:
     shadow: Estimates | None = None
     versions: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
+    tracks: ReportedTracks | None = None
 
 
 @dataclass(frozen=True, slots=True)

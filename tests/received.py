@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.detections import ReceivedDetections
+from monitor.calibration.detections import IdArray, ReceivedDetections
+from monitor.calibration.space import BoolArray, FloatArray
 from monitor.frames import ReceivedFrame, ReceivedTruth
 
 VARIANCES, TRIANGLE, FULL = "variances", "triangle", "full"
@@ -24,6 +25,8 @@ class Sent:
     covariance: tuple[float, ...]
     class_index: int | None = 0
     truth: tuple[float, ...] = ()
+    score: float | None = None
+    upstream_track: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,22 @@ def detections(rows: Sequence[Sent]) -> ReceivedDetections:
         truth=_padded([row.truth for row in rows]),
         truth_length=_lengths([row.truth for row in rows]),
         uniform=len({_layout(row) for row in rows}) == 1,
+        score=_scores(rows),
+        upstream_track=_upstream_tracks(rows),
     )
+
+
+def _scores(rows: Sequence[Sent]) -> FloatArray | None:
+    if all(row.score is None for row in rows):
+        return None
+    return np.array([np.nan if row.score is None else row.score for row in rows])
+
+
+def _upstream_tracks(rows: Sequence[Sent]) -> tuple[IdArray, BoolArray] | None:
+    has = np.array([row.upstream_track is not None for row in rows], bool)
+    if not has.any():
+        return None
+    return np.array([row.upstream_track or 0 for row in rows], np.uint64), has
 
 
 def _layout(row: Sent) -> tuple[object, ...]:
@@ -71,6 +89,8 @@ def _layout(row: Sent) -> tuple[object, ...]:
         len(row.mean),
         len(row.covariance),
         len(row.truth),
+        row.score is None,
+        row.upstream_track is None,
     )
 
 

@@ -32,14 +32,9 @@ from monitor.calibration.space import plain_space
 from monitor.cli import main
 from monitor.config import Config
 from monitor.edges import service as service_module
+from monitor.edges.answered import decode_answer, decode_truth_answer
 from monitor.edges.client import Client, SidecarRefused, SidecarUnavailable
-from monitor.edges.requests import (
-    OutgoingFrame,
-    decode_answer,
-    decode_truth_answer,
-    encode_frame,
-    encode_truth,
-)
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
 from monitor.edges.wire import WireLimits
 from monitor.events import Events
 from monitor.frames import Header

@@ -52,6 +52,8 @@ class Reason(IntEnum):
     INVALID_HEADER = 22
     MISSING_FRAME_KEY = 23
     DUPLICATE_FRAME = 24
+    EGO_MOTION_INVALID = 25
+    MISSING_STAMP = 26
 
     @property
     def label(self) -> str:
@@ -99,6 +101,8 @@ class ReceivedDetections:
     covariance        (N, ≥0) and covariance_length (N,)
     truth             (N, ≥0) and truth_length (N,); length 0 where absent
     uniform           all detections carry the same fields at the same lengths
+    score             (N,) NaN where absent; None if none came
+    upstream_track    (N,) and whether one was sent, (N,); None if none came
     """
 
     id: IdArray
@@ -111,6 +115,8 @@ class ReceivedDetections:
     truth: FloatArray
     truth_length: IntArray
     uniform: bool = False
+    score: FloatArray | None = None
+    upstream_track: tuple[IdArray, BoolArray] | None = None
 
     @property
     def n(self) -> int:

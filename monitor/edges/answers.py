@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.detections import PASSED_THROUGH, Reason
+from monitor.calibration.detections import PASSED_THROUGH, IdArray, Reason
 from monitor.calibration.notices import Notice
-from monitor.calibration.space import FloatArray, IntArray, triangle_in_square
-from monitor.edges.records import Kind, build, varint
+from monitor.calibration.space import Dimension, FloatArray, IntArray, triangle_in_square
+from monitor.edges.records import ByteArray, Kind, build, interleave, varint
+from monitor.edges.tracks import encode_tracks, track_of_detection
 from monitor.frames import FrameAnswer, Refusal, TruthAnswer
 from monitor.recalibration.recalibrator import Estimates
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
@@ -23,9 +24,17 @@ _STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
 _STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
 
 
-def encode_header_answer(stream: str, refusal: Refusal | None) -> bytes:
-    """ProcessResponse for a header."""
+def encode_header_answer(
+    stream: str, refusal: Refusal | None, track_dimensions: tuple[Dimension, ...] = ()
+) -> bytes:
+    """ProcessResponse for a header; with the dimensions of the tracks that will be returned."""
     result = perception_monitor_pb2.HeaderResult(stream=stream, accepted=refusal is None)
+    for dimension in track_dimensions:
+        result.track_dimensions.add(
+            name=dimension.name,
+            unit=dimension.unit,
+            kind=cast("frame_pb2.DimensionKind", int(dimension.kind)),
+        )
     if refusal is not None:
         result.notice.CopyFrom(_notice(refusal.notice()))
     return perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()
@@ -41,18 +50,18 @@ def encode_process_frame_response(answer: FrameAnswer | Refusal) -> bytes:
     return _framed(b"\x0a", _frame_result(answer, 0))  # field 1, length-delimited
 
 
-def _framed(tag: bytes, parts: tuple[bytes, bytes]) -> bytes:
-    return b"".join((tag, varint(len(parts[0]) + len(parts[1])), *parts))
+def _framed(tag: bytes, parts: tuple[bytes, ...]) -> bytes:
+    return b"".join((tag, varint(sum(map(len, parts))), *parts))
 
 
-def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[bytes, bytes]:
-    """FrameResult: its own fields, and its detections."""
+def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[bytes, ...]:
+    """FrameResult: its own fields, its tracks, and its detections."""
     result = frame_pb2.FrameResult(message_index=message_index)
     if isinstance(answer, Refusal):
         result.status = frame_pb2.STATUS_REFUSED
         result.reason = _wire_reason(answer.reason)
         result.notices.append(_notice(answer.notice()))
-        return result.SerializeToString(), b""
+        return (result.SerializeToString(),)
     received = answer.received
     if received.frame_id is not None:
         result.frame_id = received.frame_id
@@ -62,7 +71,10 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
     result.reason = frame_pb2.REASON_NONE
     result.recalibrator_versions.extend(answer.versions)
     result.notices.extend(_notice(notice) for notice in answer.notices)
-    return result.SerializeToString(), _detection_results(answer)
+    tracks = b""
+    if answer.tracks is not None:
+        tracks = encode_tracks(answer.tracks, received.detections.id)
+    return result.SerializeToString(), tracks, _detection_results(answer)
 
 
 def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:
@@ -102,6 +114,16 @@ class _Values:
     rows: IntArray
     mean: FloatArray
     covariance: FloatArray
+    shadow: _Values | None = None
+
+    def at(self, which: IntArray) -> _Values:
+        """Some of them, by their positions among these rows."""
+        return _Values(
+            self.rows[which],
+            self.mean[which],
+            self.covariance[which],
+            None if self.shadow is None else self.shadow.at(which),
+        )
 
 
 def _detection_results(answer: FrameAnswer) -> bytes:
@@ -109,42 +131,38 @@ def _detection_results(answer: FrameAnswer) -> bytes:
     n = answer.received.detections.n
     if n == 0:
         return b""
-    pieces: list[tuple[IntArray, npt.NDArray[np.uint8]]] = []
+    found: list[_Values] = []
     if answer.forwarded is not None and answer.rows.size:
-        for values in _by_form(answer, answer.rows, answer.forwarded):
-            pieces.append((values.rows, _records(answer, values, None)))
+        found += _by_form(answer, answer.rows, answer.forwarded)
     returned = np.ones(n, bool)
     returned[answer.rows] = False
     if answer.shadow is not None and answer.shadow_rows.size:
-        for values in _by_form(answer, answer.shadow_rows, answer.shadow):
-            for raw in _as_sent(answer, values.rows):
-                where = np.searchsorted(values.rows, raw.rows)
-                shadow = _Values(raw.rows, values.mean[where], values.covariance[where])
-                pieces.append((raw.rows, _records(answer, raw, shadow)))
+        for shadow in _by_form(answer, answer.shadow_rows, answer.shadow):
+            for raw in _as_sent(answer, shadow.rows):
+                where = np.searchsorted(shadow.rows, raw.rows)
+                found.append(replace(raw, shadow=shadow.at(where)))
         returned[answer.shadow_rows] = False
     overlong = answer.received.overlong
     returned[list(overlong)] = False
     if returned.any():
-        for values in _as_sent(answer, np.flatnonzero(returned)):
-            pieces.append((values.rows, _records(answer, values, None)))
+        found += _as_sent(answer, np.flatnonzero(returned))
+    track: IdArray | None = None
+    if answer.tracks is not None:
+        track = track_of_detection(answer.tracks, n)
+        found = [part for values in found for part in _apart(values, track)]
+    pieces = [(values.rows, _records(answer, values, track)) for values in found]
     pieces.extend(
         (np.array([row]), _overlong(answer, row, record)) for row, record in overlong.items()
     )
-    if len(pieces) == 1:
-        return pieces[0][1].tobytes()
-    return _interleave(n, pieces)
+    return interleave(n, pieces)
 
 
-def _interleave(n: int, pieces: list[tuple[IntArray, npt.NDArray[np.uint8]]]) -> bytes:
-    length = np.zeros(n, np.int64)
-    for rows, records in pieces:
-        length[rows] = records.shape[1]
-    end = np.cumsum(length)
-    out = np.empty(int(end[-1]), np.uint8)
-    for rows, records in pieces:
-        width = records.shape[1]
-        out[(end[rows] - width)[:, None] + np.arange(width)] = records
-    return out.tobytes()
+def _apart(values: _Values, track: IdArray) -> list[_Values]:
+    """Rows that are in a track, and rows that are not: their records differ by a field."""
+    tracked = track[values.rows] != 0
+    if tracked.all() or not tracked.any():
+        return [values]
+    return [values.at(np.flatnonzero(tracked)), values.at(np.flatnonzero(~tracked))]
 
 
 def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Values]:
@@ -196,8 +214,8 @@ def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
     return found
 
 
-def _records(answer: FrameAnswer, values: _Values, shadow: _Values | None) -> npt.NDArray[np.uint8]:
-    """DetectionResult records of one form; either all rows have an id or none has."""
+def _records(answer: FrameAnswer, values: _Values, track: IdArray | None) -> ByteArray:
+    """DetectionResult records of one form; all rows have an id or none has, likewise a track."""
     rows = values.rows
     reason = answer.reason[rows]
     fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {}
@@ -208,13 +226,15 @@ def _records(answer: FrameAnswer, values: _Values, shadow: _Values | None) -> np
     fields[4] = (Kind.FIXED32, np.zeros(rows.size, np.uint32))
     fields[5] = (Kind.DOUBLES, values.mean)
     fields[6] = (Kind.DOUBLES, values.covariance)
-    if shadow is not None:
-        fields[7] = (Kind.DOUBLES, shadow.mean)
-        fields[8] = (Kind.DOUBLES, shadow.covariance)
+    if values.shadow is not None:
+        fields[7] = (Kind.DOUBLES, values.shadow.mean)
+        fields[8] = (Kind.DOUBLES, values.shadow.covariance)
+    if track is not None and track[rows[0]]:
+        fields[9] = (Kind.FIXED64, track[rows])
     return build(_DETECTIONS, fields, rows.size)
 
 
-def _overlong(answer: FrameAnswer, row: int, record: bytes) -> npt.NDArray[np.uint8]:
+def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
     """The record of a detection that fits no array, field by field."""
     sent = frame_pb2.Detection.FromString(record)
     reason = int(answer.reason[row])

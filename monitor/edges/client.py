@@ -9,7 +9,8 @@ from types import TracebackType
 
 import grpc
 
-from monitor.edges.requests import encode_header, refused
+from monitor.edges.answered import refused, track_dimensions
+from monitor.edges.requests import encode_header
 from monitor.edges.service import ADMIN, MONITOR
 from monitor.frames import Header
 from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
@@ -62,9 +63,11 @@ class Client:
         call = self._channel.stream_stream(f"/{MONITOR}/Process")()
         conversation = Conversation(call)
         await conversation.send(encode_header(header))
-        complaint = refused(await conversation.receive())
+        answer = await conversation.receive()
+        complaint = refused(answer)
         if complaint is not None:
             raise SidecarRefused(complaint)
+        conversation.track_dimensions = track_dimensions(answer)
         return conversation
 
     def truth(self) -> Conversation:
@@ -98,9 +101,13 @@ class Client:
 
 @dataclass(slots=True)
 class Conversation:
-    """A stream of requests, each answered."""
+    """A stream of requests, each answered.
+
+    track_dimensions  of the tracks that come with the answers; none come where it is empty
+    """
 
     _call: grpc.aio.StreamStreamCall
+    track_dimensions: tuple[str, ...] = ()
 
     async def send(self, data: bytes) -> None:
         """Raises SidecarUnavailable when the stream is over."""

@@ -4,11 +4,10 @@ Refusal, which is answered like any other message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import DecodeError, Message
 
 from monitor.calibration.detections import Reason, ReceivedDetections
@@ -16,23 +15,17 @@ from monitor.calibration.space import (
     Dimension,
     DimensionKind,
     FloatArray,
-    IntArray,
     Space,
 )
-from monitor.edges.records import (
-    Kind,
-    Records,
-    Schema,
-    TailReader,
-    read_varint,
-    sorted_by_layout,
-)
+from monitor.edges.record_columns import RecordColumns, record_columns
+from monitor.edges.records import Kind, Schema, TailReader, read_varint, varint
 from monitor.frames import (
     Header,
     ReceivedFrame,
     ReceivedTruth,
     Refusal,
 )
+from monitor.tracking.reported import EgoMotion, Pose, Twist
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 
 _DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
@@ -43,13 +36,14 @@ _DETECTION: Schema = {
     4: Kind.DOUBLES,
     5: Kind.DOUBLES,
     6: Kind.DOUBLES,
+    7: Kind.FIXED64,
 }
 _TRUTH: Schema = {1: Kind.FIXED64, 2: Kind.DOUBLES, 3: Kind.FLAG}
 # It remembers the last layout only to save a walk; what it reads does not depend on that.
 _TRUTH_TAIL = TailReader(_DETECTIONS, _TRUTH)
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
-_WIDEST = {4: 32, 5: 32 * 32, 6: 32, 2: 32}
-
+_WIDEST = 32
+_WIDEST_COVARIANCE = 32 * 32
 
 # What is not said is a length.
 _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
@@ -116,11 +110,30 @@ def _direct_frame(data: bytes, limits: WireLimits, tail: TailReader) -> Received
     if data[at : at + 1] == b"\x11" and len(data) >= at + 9:  # field 2: stamp_ns
         stamp_ns = int.from_bytes(data[at + 1 : at + 9], "little", signed=True)
         at += 9
+    pose, at = _submessage(data, at, b"\x1a")  # field 3: ego_pose
+    twist, at = _submessage(data, at, b"\x22")  # field 4: ego_twist
     records = tail.read_again(data, at)
     if records is None or records.n > limits.max_detections:
         return None
-    columns = _Columns(records.n, ((slice(None), records),))
-    return _received(frame_id, stamp_ns, columns, [])
+    try:
+        ego = _ego(
+            None if pose is None else frame_pb2.Pose.FromString(pose),
+            None if twist is None else frame_pb2.Twist.FromString(twist),
+        )
+    except DecodeError:
+        return None
+    columns = RecordColumns(records.n, ((slice(None), records),))
+    return _received(frame_id, stamp_ns, ego, columns, [])
+
+
+def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
+    """The bytes in a field of less than 128, and where it ends; None, at: anything else."""
+    if data[at : at + 1] != tag or len(data) < at + 2:
+        return None, at
+    length, begin = data[at + 1], at + 2
+    if length > 0x7F or len(data) < begin + length:
+        return None, at
+    return data[begin : begin + length], begin + length
 
 
 def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
@@ -153,8 +166,8 @@ def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Ref
     fields = truth_pb2.FrameTruth(stream=truth.stream, complete=truth.complete)
     if truth.HasField("frame_id"):
         fields.frame_id = truth.frame_id
-    columns, _ = _columns(truth, fields.ByteSize(), _TRUTH_TAIL)
-    values, lengths = columns.doubles(2)
+    columns, _ = record_columns(truth, fields.ByteSize(), _TRUTH_TAIL)
+    values, lengths = columns.doubles(2, _WIDEST)
     return ReceivedTruth(
         stream=truth.stream,
         frame_id=truth.frame_id if truth.HasField("frame_id") else None,
@@ -218,28 +231,61 @@ def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
         ),
         classes=tuple(header.class_names),
         coordinate_frame=header.coordinate_frame,
+        return_tracks=header.return_tracks,
     )
 
 
 def _frame(frame: frame_pb2.Frame, tail: TailReader) -> ReceivedFrame:
     has_id, has_stamp = frame.HasField("frame_id"), frame.HasField("stamp_ns")
-    columns, records = _columns(frame, 9 * (has_id + has_stamp), tail)
+    pose = frame.ego_pose if frame.HasField("ego_pose") else None
+    twist = frame.ego_twist if frame.HasField("ego_twist") else None
+    head = 9 * (has_id + has_stamp) + _framed_size(pose) + _framed_size(twist)
+    ego = _ego(pose, twist)
+    columns, single = record_columns(frame, head, tail)
     return _received(
         frame.frame_id if has_id else None,
         frame.stamp_ns if has_stamp else None,
+        ego,
         columns,
-        records,
+        single,
     )
 
 
+def _framed_size(message: Message | None) -> int:
+    """Bytes of a submessage with its tag, which is one, and its length; 0 where absent."""
+    if message is None:
+        return 0
+    size = message.ByteSize()
+    return 1 + len(varint(size)) + size
+
+
+def _ego(pose: frame_pb2.Pose | None, twist: frame_pb2.Twist | None) -> EgoMotion | None:
+    """As many values as were sent."""
+    if pose is None and twist is None:
+        return None
+    return EgoMotion(
+        None if pose is None else Pose(_array(pose.position), _array(pose.orientation)),
+        None if twist is None else Twist(_array(twist.linear), _array(twist.angular)),
+    )
+
+
+def _array(values: Sequence[float]) -> FloatArray:
+    # A slice is a list, which NumPy reads much quicker than protobuf's own sequence.
+    return np.array(values[:], np.float64)
+
+
 def _received(
-    frame_id: int | None, stamp_ns: int | None, columns: _Columns, single: list[bytes]
+    frame_id: int | None,
+    stamp_ns: int | None,
+    ego: EgoMotion | None,
+    columns: RecordColumns,
+    single: list[bytes],
 ) -> ReceivedFrame:
     """single: the bytes of each detection, where they had to be taken apart."""
     class_index = columns.scalar(2, np.uint32).astype(np.int64)
-    mean, mean_length = columns.doubles(4)
-    covariance, covariance_length = columns.doubles(5)
-    truth, truth_length = columns.doubles(6)
+    mean, mean_length = columns.doubles(4, _WIDEST)
+    covariance, covariance_length = columns.doubles(5, _WIDEST_COVARIANCE)
+    truth, truth_length = columns.doubles(6, _WIDEST)
     overlong = (
         {}
         if not single
@@ -264,84 +310,12 @@ def _received(
             truth=truth,
             truth_length=truth_length,
             uniform=not single and mean.shape[0] > 0,
+            score=columns.scalar(3, np.float64, np.nan) if columns.sent(3) else None,
+            upstream_track=(
+                (columns.scalar(7, np.uint64), columns.present(7)) if columns.sent(7) else None
+            ),
         ),
         fast=not single,
         overlong=overlong,
+        ego=ego,
     )
-
-
-Positions = IntArray | slice
-Scalar = TypeVar("Scalar", np.uint64, np.uint32, np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """The fields of n records, in groups of one layout each."""
-
-    n: int
-    groups: tuple[tuple[Positions, Records], ...]
-
-    def scalar(self, number: int, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
-        """(n,), zero where absent."""
-        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
-            column = self.groups[0][1].column(number)
-            if column is not None:
-                return column[:, 0].astype(dtype, copy=False)
-        out = np.zeros(self.n, dtype)
-        for positions, records in self.groups:
-            column = records.column(number)
-            if column is not None:
-                out[positions] = column[:, 0]
-        return out
-
-    def present(self, number: int) -> npt.NDArray[np.bool_]:
-        """(n,) whether the field was sent."""
-        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
-            sent = number in self.groups[0][1].layout.fields
-            return np.ones(self.n, bool) if sent else np.zeros(self.n, bool)
-        out = np.zeros(self.n, bool)
-        for positions, records in self.groups:
-            out[positions] = number in records.layout.fields
-        return out
-
-    def doubles(self, number: int) -> tuple[FloatArray, IntArray]:
-        """(n, width) padded with NaN, and how many values were sent, (n,)."""
-        lengths = np.zeros(self.n, np.int64)
-        columns = [(positions, records.column(number)) for positions, records in self.groups]
-        if len(columns) == 1 and isinstance(columns[0][0], slice):
-            column = columns[0][1]
-            if column is None:
-                return np.zeros((self.n, 0)), lengths
-            lengths += column.shape[1]
-            return column.astype(np.float64, copy=False), lengths
-        for positions, column in columns:
-            lengths[positions] = 0 if column is None else column.shape[1]
-        width = min(int(lengths.max(initial=0)), _WIDEST[number])
-        values = np.full((self.n, width), np.nan)
-        for positions, column in columns:
-            if column is not None:
-                kept = min(width, column.shape[1])
-                values[positions, :kept] = column[:, :kept]
-        return values, lengths
-
-
-def _columns(
-    message: frame_pb2.Frame | truth_pb2.FrameTruth, head: int, reader: TailReader
-) -> tuple[_Columns, list[bytes]]:
-    """The detections of a message; and each one's bytes, if they are not in one piece.
-
-    head  bytes of the message's other fields
-    """
-    detections = message.detections
-    n = len(detections)
-    if n == 0:
-        return _Columns(0, ()), []
-    data = message.SerializeToString()
-    records = reader.read(data, head, n, lambda: detections[0].SerializeToString())
-    if records is not None:
-        return _Columns(n, ((slice(None), records),)), []
-    # Fields of a newer client end up behind the known ones and break the pattern.
-    message.DiscardUnknownFields()
-    single = [detection.SerializeToString() for detection in detections]
-    groups = sorted_by_layout(single, reader.schema)
-    return _Columns(n, tuple((p, r) for p, r in groups if r is not None)), single

@@ -48,6 +48,15 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_INVALID_HEADER: _ClassVar[Reason]
     REASON_MISSING_FRAME_KEY: _ClassVar[Reason]
     REASON_DUPLICATE_FRAME: _ClassVar[Reason]
+    REASON_EGO_MOTION_INVALID: _ClassVar[Reason]
+    REASON_MISSING_STAMP: _ClassVar[Reason]
+
+class TrackStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRACK_STATUS_UNSPECIFIED: _ClassVar[TrackStatus]
+    TRACK_STATUS_TENTATIVE: _ClassVar[TrackStatus]
+    TRACK_STATUS_CONFIRMED: _ClassVar[TrackStatus]
+    TRACK_STATUS_COASTING: _ClassVar[TrackStatus]
 DIMENSION_KIND_UNSPECIFIED: DimensionKind
 DIMENSION_KIND_LENGTH: DimensionKind
 DIMENSION_KIND_ANGLE: DimensionKind
@@ -81,6 +90,12 @@ REASON_NO_HEADER: Reason
 REASON_INVALID_HEADER: Reason
 REASON_MISSING_FRAME_KEY: Reason
 REASON_DUPLICATE_FRAME: Reason
+REASON_EGO_MOTION_INVALID: Reason
+REASON_MISSING_STAMP: Reason
+TRACK_STATUS_UNSPECIFIED: TrackStatus
+TRACK_STATUS_TENTATIVE: TrackStatus
+TRACK_STATUS_CONFIRMED: TrackStatus
+TRACK_STATUS_COASTING: TrackStatus
 
 class Dimension(_message.Message):
     __slots__ = ("name", "unit", "kind")
@@ -93,42 +108,66 @@ class Dimension(_message.Message):
     def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., kind: _Optional[_Union[DimensionKind, str]] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ("stream", "dimensions", "class_names", "coordinate_frame")
+    __slots__ = ("stream", "dimensions", "class_names", "coordinate_frame", "return_tracks")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     COORDINATE_FRAME_FIELD_NUMBER: _ClassVar[int]
+    RETURN_TRACKS_FIELD_NUMBER: _ClassVar[int]
     stream: str
     dimensions: _containers.RepeatedCompositeFieldContainer[Dimension]
     class_names: _containers.RepeatedScalarFieldContainer[str]
     coordinate_frame: str
-    def __init__(self, stream: _Optional[str] = ..., dimensions: _Optional[_Iterable[_Union[Dimension, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ..., coordinate_frame: _Optional[str] = ...) -> None: ...
+    return_tracks: bool
+    def __init__(self, stream: _Optional[str] = ..., dimensions: _Optional[_Iterable[_Union[Dimension, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ..., coordinate_frame: _Optional[str] = ..., return_tracks: bool = ...) -> None: ...
 
 class Detection(_message.Message):
-    __slots__ = ("id", "class_index", "score", "mean", "covariance", "ground_truth")
+    __slots__ = ("id", "class_index", "score", "mean", "covariance", "ground_truth", "upstream_track_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLASS_INDEX_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     COVARIANCE_FIELD_NUMBER: _ClassVar[int]
     GROUND_TRUTH_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_TRACK_ID_FIELD_NUMBER: _ClassVar[int]
     id: int
     class_index: int
     score: float
     mean: _containers.RepeatedScalarFieldContainer[float]
     covariance: _containers.RepeatedScalarFieldContainer[float]
     ground_truth: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, id: _Optional[int] = ..., class_index: _Optional[int] = ..., score: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., ground_truth: _Optional[_Iterable[float]] = ...) -> None: ...
+    upstream_track_id: int
+    def __init__(self, id: _Optional[int] = ..., class_index: _Optional[int] = ..., score: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., ground_truth: _Optional[_Iterable[float]] = ..., upstream_track_id: _Optional[int] = ...) -> None: ...
+
+class Pose(_message.Message):
+    __slots__ = ("position", "orientation")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ORIENTATION_FIELD_NUMBER: _ClassVar[int]
+    position: _containers.RepeatedScalarFieldContainer[float]
+    orientation: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, position: _Optional[_Iterable[float]] = ..., orientation: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Twist(_message.Message):
+    __slots__ = ("linear", "angular")
+    LINEAR_FIELD_NUMBER: _ClassVar[int]
+    ANGULAR_FIELD_NUMBER: _ClassVar[int]
+    linear: _containers.RepeatedScalarFieldContainer[float]
+    angular: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, linear: _Optional[_Iterable[float]] = ..., angular: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("frame_id", "stamp_ns", "detections")
+    __slots__ = ("frame_id", "stamp_ns", "ego_pose", "ego_twist", "detections")
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     STAMP_NS_FIELD_NUMBER: _ClassVar[int]
+    EGO_POSE_FIELD_NUMBER: _ClassVar[int]
+    EGO_TWIST_FIELD_NUMBER: _ClassVar[int]
     DETECTIONS_FIELD_NUMBER: _ClassVar[int]
     frame_id: int
     stamp_ns: int
+    ego_pose: Pose
+    ego_twist: Twist
     detections: _containers.RepeatedCompositeFieldContainer[Detection]
-    def __init__(self, frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., detections: _Optional[_Iterable[_Union[Detection, _Mapping]]] = ...) -> None: ...
+    def __init__(self, frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., ego_pose: _Optional[_Union[Pose, _Mapping]] = ..., ego_twist: _Optional[_Union[Twist, _Mapping]] = ..., detections: _Optional[_Iterable[_Union[Detection, _Mapping]]] = ...) -> None: ...
 
 class Notice(_message.Message):
     __slots__ = ("reason", "count", "first_index", "field", "message")
@@ -145,7 +184,7 @@ class Notice(_message.Message):
     def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., count: _Optional[int] = ..., first_index: _Optional[int] = ..., field: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class DetectionResult(_message.Message):
-    __slots__ = ("id", "status", "reason", "recalibrator_index", "mean", "covariance", "shadow_mean", "shadow_covariance")
+    __slots__ = ("id", "status", "reason", "recalibrator_index", "mean", "covariance", "shadow_mean", "shadow_covariance", "track_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +193,7 @@ class DetectionResult(_message.Message):
     COVARIANCE_FIELD_NUMBER: _ClassVar[int]
     SHADOW_MEAN_FIELD_NUMBER: _ClassVar[int]
     SHADOW_COVARIANCE_FIELD_NUMBER: _ClassVar[int]
+    TRACK_ID_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: Status
     reason: Reason
@@ -162,10 +202,31 @@ class DetectionResult(_message.Message):
     covariance: _containers.RepeatedScalarFieldContainer[float]
     shadow_mean: _containers.RepeatedScalarFieldContainer[float]
     shadow_covariance: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_index: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., shadow_mean: _Optional[_Iterable[float]] = ..., shadow_covariance: _Optional[_Iterable[float]] = ...) -> None: ...
+    track_id: int
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_index: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., shadow_mean: _Optional[_Iterable[float]] = ..., shadow_covariance: _Optional[_Iterable[float]] = ..., track_id: _Optional[int] = ...) -> None: ...
+
+class Track(_message.Message):
+    __slots__ = ("id", "class_index", "status", "detections", "detection_id", "nis", "state", "covariance")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CLASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DETECTIONS_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_ID_FIELD_NUMBER: _ClassVar[int]
+    NIS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COVARIANCE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    class_index: int
+    status: TrackStatus
+    detections: int
+    detection_id: int
+    nis: float
+    state: _containers.RepeatedScalarFieldContainer[float]
+    covariance: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, id: _Optional[int] = ..., class_index: _Optional[int] = ..., status: _Optional[_Union[TrackStatus, str]] = ..., detections: _Optional[int] = ..., detection_id: _Optional[int] = ..., nis: _Optional[float] = ..., state: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class FrameResult(_message.Message):
-    __slots__ = ("frame_id", "stamp_ns", "message_index", "status", "reason", "recalibrator_versions", "notices", "detections")
+    __slots__ = ("frame_id", "stamp_ns", "message_index", "status", "reason", "recalibrator_versions", "notices", "tracks", "detections")
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     STAMP_NS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +234,7 @@ class FrameResult(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     RECALIBRATOR_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
+    TRACKS_FIELD_NUMBER: _ClassVar[int]
     DETECTIONS_FIELD_NUMBER: _ClassVar[int]
     frame_id: int
     stamp_ns: int
@@ -181,5 +243,6 @@ class FrameResult(_message.Message):
     reason: Reason
     recalibrator_versions: _containers.RepeatedScalarFieldContainer[str]
     notices: _containers.RepeatedCompositeFieldContainer[Notice]
+    tracks: _containers.RepeatedCompositeFieldContainer[Track]
     detections: _containers.RepeatedCompositeFieldContainer[DetectionResult]
-    def __init__(self, frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., message_index: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_versions: _Optional[_Iterable[str]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., detections: _Optional[_Iterable[_Union[DetectionResult, _Mapping]]] = ...) -> None: ...
+    def __init__(self, frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., message_index: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_versions: _Optional[_Iterable[str]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., tracks: _Optional[_Iterable[_Union[Track, _Mapping]]] = ..., detections: _Optional[_Iterable[_Union[DetectionResult, _Mapping]]] = ...) -> None: ...

@@ -28,7 +28,7 @@ from monitor.v1 import frame_pb2 as monitor_dot_v1_dot_frame__pb2
 from monitor.v1 import truth_pb2 as monitor_dot_v1_dot_truth__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/perception_monitor.proto\x12\nmonitor.v1\x1a\x1cmonitor/v1/calibration.proto\x1a\x16monitor/v1/event.proto\x1a\x16monitor/v1/frame.proto\x1a\x16monitor/v1/truth.proto\"k\n\x0eProcessRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.StreamHeaderH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.monitor.v1.FrameH\x00\x42\t\n\x07message\"r\n\x0fProcessResponse\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.HeaderResultH\x00\x12(\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x17.monitor.v1.FrameResultH\x00\x42\t\n\x07message\"T\n\x0cHeaderResult\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\"\n\x06notice\x18\x03 \x01(\x0b\x32\x12.monitor.v1.Notice\"q\n\x13ProcessFrameRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12(\n\x06header\x18\x02 \x01(\x0b\x32\x18.monitor.v1.StreamHeader\x12 \n\x05\x66rame\x18\x0f \x01(\x0b\x32\x11.monitor.v1.Frame\">\n\x14ProcessFrameResponse\x12&\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x17.monitor.v1.FrameResult\"A\n\x18ReportGroundTruthRequest\x12%\n\x05truth\x18\x01 \x01(\x0b\x32\x16.monitor.v1.FrameTruth\"\x9f\x01\n\x19ReportGroundTruthResponse\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x15\n\x08\x66rame_id\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12)\n\x07\x61\x63\x63ount\x18\x03 \x01(\x0b\x32\x18.monitor.v1.TruthAccount\x12#\n\x07notices\x18\x04 \x03(\x0b\x32\x12.monitor.v1.NoticeB\x0b\n\t_frame_id\"K\n\x15GetCalibrationRequest\x12\x0e\n\x06slices\x18\x01 \x03(\t\x12\x0c\n\x04\x62ins\x18\x02 \x01(\r\x12\x14\n\x0cinclude_bins\x18\x03 \x01(\x08\"\x9c\x01\n\x16GetCalibrationResponse\x12\x0b\n\x03tau\x18\x01 \x03(\x01\x12,\n\x06slices\x18\x02 \x03(\x0b\x32\x1c.monitor.v1.SliceCalibration\x12)\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x19.monitor.v1.ServiceCounts\x12\x1c\n\x14recalibrator_version\x18\x04 \x01(\t\"\x14\n\x12WatchEventsRequest\"7\n\x13WatchEventsResponse\x12 \n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.monitor.v1.Event2\xbf\x03\n\x11PerceptionMonitor\x12\x46\n\x07Process\x12\x1a.monitor.v1.ProcessRequest\x1a\x1b.monitor.v1.ProcessResponse(\x01\x30\x01\x12Q\n\x0cProcessFrame\x12\x1f.monitor.v1.ProcessFrameRequest\x1a .monitor.v1.ProcessFrameResponse\x12\x64\n\x11ReportGroundTruth\x12$.monitor.v1.ReportGroundTruthRequest\x1a%.monitor.v1.ReportGroundTruthResponse(\x01\x30\x01\x12W\n\x0eGetCalibration\x12!.monitor.v1.GetCalibrationRequest\x1a\".monitor.v1.GetCalibrationResponse\x12P\n\x0bWatchEvents\x12\x1e.monitor.v1.WatchEventsRequest\x1a\x1f.monitor.v1.WatchEventsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/perception_monitor.proto\x12\nmonitor.v1\x1a\x1cmonitor/v1/calibration.proto\x1a\x16monitor/v1/event.proto\x1a\x16monitor/v1/frame.proto\x1a\x16monitor/v1/truth.proto\"k\n\x0eProcessRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.StreamHeaderH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.monitor.v1.FrameH\x00\x42\t\n\x07message\"r\n\x0fProcessResponse\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.HeaderResultH\x00\x12(\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x17.monitor.v1.FrameResultH\x00\x42\t\n\x07message\"\x85\x01\n\x0cHeaderResult\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\"\n\x06notice\x18\x03 \x01(\x0b\x32\x12.monitor.v1.Notice\x12/\n\x10track_dimensions\x18\x04 \x03(\x0b\x32\x15.monitor.v1.Dimension\"q\n\x13ProcessFrameRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12(\n\x06header\x18\x02 \x01(\x0b\x32\x18.monitor.v1.StreamHeader\x12 \n\x05\x66rame\x18\x0f \x01(\x0b\x32\x11.monitor.v1.Frame\">\n\x14ProcessFrameResponse\x12&\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x17.monitor.v1.FrameResult\"A\n\x18ReportGroundTruthRequest\x12%\n\x05truth\x18\x01 \x01(\x0b\x32\x16.monitor.v1.FrameTruth\"\x9f\x01\n\x19ReportGroundTruthResponse\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x15\n\x08\x66rame_id\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12)\n\x07\x61\x63\x63ount\x18\x03 \x01(\x0b\x32\x18.monitor.v1.TruthAccount\x12#\n\x07notices\x18\x04 \x03(\x0b\x32\x12.monitor.v1.NoticeB\x0b\n\t_frame_id\"K\n\x15GetCalibrationRequest\x12\x0e\n\x06slices\x18\x01 \x03(\t\x12\x0c\n\x04\x62ins\x18\x02 \x01(\r\x12\x14\n\x0cinclude_bins\x18\x03 \x01(\x08\"\x9c\x01\n\x16GetCalibrationResponse\x12\x0b\n\x03tau\x18\x01 \x03(\x01\x12,\n\x06slices\x18\x02 \x03(\x0b\x32\x1c.monitor.v1.SliceCalibration\x12)\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x19.monitor.v1.ServiceCounts\x12\x1c\n\x14recalibrator_version\x18\x04 \x01(\t\"\x14\n\x12WatchEventsRequest\"7\n\x13WatchEventsResponse\x12 \n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.monitor.v1.Event2\xbf\x03\n\x11PerceptionMonitor\x12\x46\n\x07Process\x12\x1a.monitor.v1.ProcessRequest\x1a\x1b.monitor.v1.ProcessResponse(\x01\x30\x01\x12Q\n\x0cProcessFrame\x12\x1f.monitor.v1.ProcessFrameRequest\x1a .monitor.v1.ProcessFrameResponse\x12\x64\n\x11ReportGroundTruth\x12$.monitor.v1.ReportGroundTruthRequest\x1a%.monitor.v1.ReportGroundTruthResponse(\x01\x30\x01\x12W\n\x0eGetCalibration\x12!.monitor.v1.GetCalibrationRequest\x1a\".monitor.v1.GetCalibrationResponse\x12P\n\x0bWatchEvents\x12\x1e.monitor.v1.WatchEventsRequest\x1a\x1f.monitor.v1.WatchEventsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,24 +39,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROCESSREQUEST']._serialized_end=260
   _globals['_PROCESSRESPONSE']._serialized_start=262
   _globals['_PROCESSRESPONSE']._serialized_end=376
-  _globals['_HEADERRESULT']._serialized_start=378
-  _globals['_HEADERRESULT']._serialized_end=462
-  _globals['_PROCESSFRAMEREQUEST']._serialized_start=464
-  _globals['_PROCESSFRAMEREQUEST']._serialized_end=577
-  _globals['_PROCESSFRAMERESPONSE']._serialized_start=579
-  _globals['_PROCESSFRAMERESPONSE']._serialized_end=641
-  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_start=643
-  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_end=708
-  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_start=711
-  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_end=870
-  _globals['_GETCALIBRATIONREQUEST']._serialized_start=872
-  _globals['_GETCALIBRATIONREQUEST']._serialized_end=947
-  _globals['_GETCALIBRATIONRESPONSE']._serialized_start=950
-  _globals['_GETCALIBRATIONRESPONSE']._serialized_end=1106
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=1108
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=1128
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1130
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1185
-  _globals['_PERCEPTIONMONITOR']._serialized_start=1188
-  _globals['_PERCEPTIONMONITOR']._serialized_end=1635
+  _globals['_HEADERRESULT']._serialized_start=379
+  _globals['_HEADERRESULT']._serialized_end=512
+  _globals['_PROCESSFRAMEREQUEST']._serialized_start=514
+  _globals['_PROCESSFRAMEREQUEST']._serialized_end=627
+  _globals['_PROCESSFRAMERESPONSE']._serialized_start=629
+  _globals['_PROCESSFRAMERESPONSE']._serialized_end=691
+  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_start=693
+  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_end=758
+  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_start=761
+  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_end=920
+  _globals['_GETCALIBRATIONREQUEST']._serialized_start=922
+  _globals['_GETCALIBRATIONREQUEST']._serialized_end=997
+  _globals['_GETCALIBRATIONRESPONSE']._serialized_start=1000
+  _globals['_GETCALIBRATIONRESPONSE']._serialized_end=1156
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=1158
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=1178
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1180
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1235
+  _globals['_PERCEPTIONMONITOR']._serialized_start=1238
+  _globals['_PERCEPTIONMONITOR']._serialized_end=1685
 # @@protoc_insertion_point(module_scope)

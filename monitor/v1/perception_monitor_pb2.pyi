@@ -27,14 +27,16 @@ class ProcessResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[HeaderResult, _Mapping]] = ..., frame: _Optional[_Union[_frame_pb2.FrameResult, _Mapping]] = ...) -> None: ...
 
 class HeaderResult(_message.Message):
-    __slots__ = ("stream", "accepted", "notice")
+    __slots__ = ("stream", "accepted", "notice", "track_dimensions")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    TRACK_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     stream: str
     accepted: bool
     notice: _frame_pb2.Notice
-    def __init__(self, stream: _Optional[str] = ..., accepted: bool = ..., notice: _Optional[_Union[_frame_pb2.Notice, _Mapping]] = ...) -> None: ...
+    track_dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
+    def __init__(self, stream: _Optional[str] = ..., accepted: bool = ..., notice: _Optional[_Union[_frame_pb2.Notice, _Mapping]] = ..., track_dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ...) -> None: ...
 
 class ProcessFrameRequest(_message.Message):
     __slots__ = ("stream", "header", "frame")

@@ -11,14 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from monitor.edges.answered import decode_answer, refused
 from monitor.edges.client import Client, Conversation
-from monitor.edges.requests import (
-    OutgoingFrame,
-    decode_answer,
-    encode_frame,
-    encode_truth,
-    refused,
-)
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
 from monitor.frames import Header
 from monitor.simulation.drive import (
     CLASSES,

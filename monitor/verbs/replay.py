@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from monitor.calibration.slices import SliceBy
 from monitor.config import Mode
 from monitor.counters import TruthAccount
+from monitor.edges.answered import decode_truth_answer, refused
 from monitor.edges.client import Client, Conversation, SidecarUnavailable
 from monitor.edges.report import as_json, table
-from monitor.edges.requests import decode_truth_answer, encode_frame, encode_truth, refused
+from monitor.edges.requests import encode_frame, encode_truth
 from monitor.recalibration.selection import IDENTITY
 from monitor.verbs.models import check_dimensions, read_model
 from monitor.verbs.playback import PlayedFrame, Sequence, sequences

@@ -1,17 +1,13 @@
 """Messages in and out against protobuf's own field access: decoded arrays, encoded bytes.
 
-Requests are also written by hand, as other clients may write them: fields in any order,
-repeated values unpacked, varints longer than need be, fields we do not know. Whether such
-bytes are a message at all is protobuf's to say.
+Requests are also written by hand, as other clients may write them. Whether such bytes are
+a message at all is protobuf's to say.
 """
 
-import struct
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,23 +16,15 @@ from monitor.calibration.notices import Notice
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
 from monitor.config import Config
 from monitor.counters import TruthAccount
+from monitor.edges.answered import decode_answer, decode_truth_answer, refused
 from monitor.edges.answers import (
     encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
     encode_truth_response,
 )
-from monitor.edges.requests import (
-    OutgoingFrame,
-    decode_answer,
-    decode_truth_answer,
-    encode_frame,
-    encode_header,
-    encode_truth,
-    refused,
-)
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
 from monitor.edges.wire import (
-    WireLimits,
     decode_process_frame_request,
     decode_process_request,
     decode_truth_request,
@@ -55,9 +43,29 @@ from monitor.recalibration.recalibrator import Estimates
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-
-LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
-TAIL = detection_tail()
+from tests.as_protobuf import (
+    LIMITS,
+    TAIL,
+    assert_decoded_as_protobuf_does,
+    assert_padded,
+    assert_same_frame,
+    assert_same_header,
+    on_wire,
+    parsed,
+)
+from tests.reported import reported_tracks, track_messages
+from tests.written import (
+    IDS,
+    damaged,
+    doubles,
+    in_request,
+    names,
+    packed,
+    tagged,
+    varint,
+    written_frames,
+    written_truths,
+)
 
 
 def decode_frame(data, limits):
@@ -66,234 +74,6 @@ def decode_frame(data, limits):
 
 
 PASSED_THROUGH = {2, 3, 4, 5, 6}  # the numbers of frame.proto
-IDS = st.sampled_from([0, 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
-SPECIAL = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e300, 5e-324]
-
-
-def doubles(count):
-    """That many values of any bits at all: NaNs keep their payload, zeros their sign."""
-    bits = st.binary(min_size=8 * count, max_size=8 * count)
-    values = bits.map(lambda block: list(struct.unpack(f"<{count}d", block)))
-    return values | st.sampled_from(SPECIAL).map(lambda value: [value] * count)
-
-
-def packed(values):
-    return struct.pack(f"<{len(values)}d", *values)
-
-
-# ---- messages written by hand
-
-
-def varint(value, padding=0):
-    """Base 128; `padding` bytes longer than need be."""
-    groups: list[int] = []
-    while value > 0x7F or not groups:
-        groups.append(value & 0x7F)
-        value >>= 7
-    if value:
-        groups.append(value)
-    groups += [0] * padding
-    return bytes(group | 0x80 for group in groups[:-1]) + bytes(groups[-1:])
-
-
-def tagged(number, wire_type, content, padding=0):
-    """One field; the content of wire type 2 gets its length."""
-    length = varint(len(content), padding) if wire_type == 2 else b""
-    return varint(number << 3 | wire_type, padding) + length + content
-
-
-paddings = st.sampled_from([0, 0, 0, 1, 3, 8])
-
-
-@st.composite
-def unknown_fields(draw, highest_known):
-    """A field that the message does not have, or one of its own with another wire type."""
-    newer = st.integers(highest_known + 1, 2**29 - 1) | st.just(highest_known + 1)
-    number = draw(newer | st.integers(1, highest_known))
-    content = draw(
-        st.sampled_from(
-            [
-                (0, b"\x01"),
-                (1, bytes(8)),
-                (2, b"text"),
-                (2, b""),
-                (5, bytes(4)),
-                (3, varint(number << 3 | 4)),  # an empty group
-            ]
-        )
-    )
-    return tagged(number, *content)
-
-
-@st.composite
-def repeated_doubles(draw, number, values):
-    """The values in one or more pieces, packed or not, in their order."""
-    pieces = []
-    rest = list(values)
-    while rest:
-        size = draw(st.integers(1, len(rest)))
-        part, rest = rest[:size], rest[size:]
-        if draw(st.booleans()):
-            pieces += [tagged(number, 1, packed([value])) for value in part]
-        else:
-            pieces.append(tagged(number, 2, packed(part), draw(paddings)))
-    return pieces
-
-
-@st.composite
-def written_detections(draw, k):
-    """Bytes of a Detection in no particular order."""
-    scalar = {1: (1, 8), 2: (5, 4), 3: (1, 8)}
-    pieces = []
-    for number, (wire_type, size) in scalar.items():
-        for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2]))):
-            content = draw(st.binary(min_size=size, max_size=size))
-            pieces.append(tagged(number, wire_type, content, draw(paddings)))
-    counts = {
-        4: [k, k, 0, k + 1],
-        5: [k, k * (k + 1) // 2, k * k, 0, 1],
-        6: [0, k, k - 1],
-    }
-    for number, choices in counts.items():
-        count = draw(st.sampled_from(choices))
-        pieces += draw(repeated_doubles(number, draw(doubles(count))))
-    if draw(st.integers(0, 4)) == 0:
-        pieces.append(draw(unknown_fields(6)))
-    return b"".join(draw(st.permutations(pieces)))
-
-
-@st.composite
-def written_frames(draw):
-    """Bytes of a Frame in no particular order."""
-    k = draw(st.integers(1, 8))
-    pieces = [
-        tagged(15, 2, body, draw(paddings))
-        for body in draw(st.lists(written_detections(k), max_size=5))
-    ]
-    for number in (1, 2):
-        for _ in range(draw(st.sampled_from([0, 1, 1, 2]))):
-            pieces.append(tagged(number, 1, draw(st.binary(min_size=8, max_size=8))))
-    if draw(st.integers(0, 4)) == 0:
-        pieces.append(draw(unknown_fields(15)))
-    return b"".join(draw(st.permutations(pieces)))
-
-
-@st.composite
-def written_truths(draw):
-    """Bytes of a FrameTruth in no particular order."""
-    k = draw(st.integers(1, 8))
-    pieces = [tagged(1, 2, draw(st.sampled_from([b"lidar", b"\xff", b""])))]
-    if draw(st.booleans()):
-        pieces.append(tagged(2, 1, draw(st.binary(min_size=8, max_size=8))))
-    pieces.append(tagged(3, 0, varint(draw(st.integers(0, 1)), draw(paddings))))
-    for _ in range(draw(st.integers(0, 5))):
-        label = [tagged(1, 1, draw(st.binary(min_size=8, max_size=8)))] * draw(st.integers(0, 1))
-        label += draw(repeated_doubles(2, draw(doubles(draw(st.sampled_from([k, k, 0, k + 1]))))))
-        if draw(st.booleans()):
-            # Any varint but 0 is true, however it is written.
-            label.append(tagged(3, 0, varint(draw(st.integers(0, 300)), draw(paddings))))
-        if draw(st.integers(0, 4)) == 0:
-            label.append(draw(unknown_fields(3)))
-        pieces.append(tagged(15, 2, b"".join(draw(st.permutations(label)))))
-    return b"".join(draw(st.permutations(pieces)))
-
-
-@st.composite
-def damaged(draw, messages):
-    """A message cut short, with a flipped bit, or with bytes put in."""
-    data = bytearray(draw(messages))
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(data)))
-        match draw(st.sampled_from(["cut", "flip", "insert"])):
-            case "cut":
-                del data[at:]
-            case "flip" if at < len(data):
-                data[at] ^= 1 << draw(st.integers(0, 7))
-            case _:
-                data[at:at] = draw(st.binary(max_size=4))
-    return bytes(data)
-
-
-def in_request(frame):
-    return tagged(2, 2, frame)
-
-
-# ---- what protobuf says about them
-
-
-def parsed(kind, data):
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        return None
-
-
-def layout_of(detection):
-    """Which fields there are, and how many values in each."""
-    return tuple(
-        (field.number, len(value) if field.number in (4, 5, 6) else 1)
-        for field, value in detection.ListFields()
-    )
-
-
-def without_unknown_fields(message):
-    known = type(message)()
-    known.CopyFrom(message)
-    known.DiscardUnknownFields()
-    return known.SerializeToString() == message.SerializeToString()
-
-
-def assert_padded(values, lengths, sent):
-    """The arrays hold the values sent, and NaN beyond them."""
-    assert lengths.tolist() == [len(row) for row in sent]
-    assert values.shape[0] == len(sent)
-    for found, row in zip(values, sent, strict=True):
-        kept = min(len(row), values.shape[1])
-        assert found[:kept].tobytes() == packed(row[:kept])
-        assert np.isnan(found[kept:]).all()
-
-
-def assert_same_frame(received, frame):
-    assert isinstance(received, ReceivedFrame)
-    assert received.frame_id == (frame.frame_id if frame.HasField("frame_id") else None)
-    assert received.stamp_ns == (frame.stamp_ns if frame.HasField("stamp_ns") else None)
-    found, sent = received.detections, list(frame.detections)
-    assert found.n == len(sent)
-    assert found.id.tolist() == [d.id for d in sent]
-    assert found.has_id.tolist() == [d.HasField("id") for d in sent]
-    classes = [d.class_index if d.HasField("class_index") else -1 for d in sent]
-    assert found.class_index.tolist() == classes
-    assert_padded(found.mean, found.mean_length, [d.mean for d in sent])
-    assert_padded(found.covariance, found.covariance_length, [d.covariance for d in sent])
-    assert_padded(found.truth, found.truth_length, [d.ground_truth for d in sent])
-    if len({layout_of(d) for d in sent}) > 1:
-        assert not received.fast
-    elif without_unknown_fields(frame):
-        assert received.fast
-
-
-def assert_decoded_as_protobuf_does(data):
-    decoded = decode_process_request(data, LIMITS, TAIL)
-    request = parsed(perception_monitor_pb2.ProcessRequest, data)
-    if request is None or request.WhichOneof("message") is None:
-        assert isinstance(decoded, Refusal)
-        assert decoded.reason is Reason.MALFORMED
-    elif request.WhichOneof("message") == "header":
-        assert_same_header(decoded, request.header)
-    else:
-        assert_same_frame(decoded, request.frame)
-
-
-def assert_same_header(found, header):
-    assert isinstance(found, Header)
-    assert found.stream == header.stream
-    assert found.classes == tuple(header.class_names)
-    assert found.coordinate_frame == header.coordinate_frame
-    assert [(d.name, d.unit) for d in found.space.dimensions] == [
-        (d.name, d.unit) for d in header.dimensions
-    ]
-    kinds = [d.kind if d.kind in (1, 2, 3) else 1 for d in header.dimensions]
-    assert [int(d.kind) for d in found.space.dimensions] == kinds
 
 
 def assert_truth_decoded_as_protobuf_does(data):
@@ -379,7 +159,6 @@ def test_a_unary_frame_is_decoded_as_protobuf_reads_it(data):
         assert decoded.header is None
 
 
-names = st.text(max_size=5)
 headers = st.builds(
     frame_pb2.StreamHeader,
     stream=names,
@@ -389,6 +168,7 @@ headers = st.builds(
     ),
     class_names=st.lists(names, max_size=4),
     coordinate_frame=names,
+    return_tracks=st.booleans(),
 )
 
 
@@ -524,11 +304,6 @@ notices = st.builds(
 )
 
 
-def on_wire(value) -> Any:
-    """The number of an enum; the stubs ask for the generated type."""
-    return int(value)
-
-
 def wire_notice(notice):
     return frame_pb2.Notice(
         reason=on_wire(notice.reason),
@@ -584,6 +359,7 @@ def answers(draw):
         shadow=made if mode == "observe" else None,
         versions=tuple(draw(st.lists(names, max_size=2))),
         notices=tuple(draw(st.lists(notices, max_size=2))),
+        tracks=draw(st.none() | reported_tracks(rows.tolist())),
     )
     return SimpleNamespace(k=k, frame=frame, answer=answer)
 
@@ -597,6 +373,11 @@ def result_of(made):
             setattr(result, name, getattr(frame, name))
     result.recalibrator_versions.extend(answer.versions)
     result.notices.extend(wire_notice(notice) for notice in answer.notices)
+    track_of = {}
+    if answer.tracks is not None:
+        ids = [sent.id for sent in frame.detections]
+        result.tracks.extend(track_messages(answer.tracks, ids))
+        track_of = dict(zip(answer.tracks.detection.tolist(), answer.tracks.id, strict=True))
     forwarded = dict(zip(answer.rows.tolist(), range(answer.rows.size), strict=True))
     shadowed = dict(zip(answer.shadow_rows.tolist(), range(answer.shadow_rows.size), strict=True))
     for row, (sent, reason) in enumerate(zip(frame.detections, answer.reason, strict=True)):
@@ -613,6 +394,8 @@ def result_of(made):
         if row in shadowed:
             detection.shadow_mean.extend(answer.shadow.mean[shadowed[row]])
             detection.shadow_covariance.extend(in_form(answer.shadow, shadowed[row], sent, k))
+        if row in track_of:
+            detection.track_id = int(track_of[row])
     return result
 
 
@@ -651,6 +434,21 @@ def test_the_client_reads_an_answer_as_protobuf_does(made):
             shadow = as_matrix(detection.shadow_covariance, k)
             assert found.shadow[row].tobytes() == shadow.tobytes()
     assert (found.shadow is not None) == any(d.shadow_covariance for d in result.detections)
+    assert found.track_id.tolist() == [d.track_id for d in result.detections]
+    assert_same_tracks(found.tracks, result.tracks)
+
+
+def assert_same_tracks(found, sent):
+    for name in ("id", "class_index", "status", "detections", "detection_id"):
+        assert getattr(found, name).tolist() == [getattr(track, name) for track in sent]
+    assert found.has_detection.tolist() == [track.HasField("detection_id") for track in sent]
+    for j, track in enumerate(sent):
+        assert found.nis[j : j + 1].tobytes() == packed(
+            [track.nis if track.HasField("nis") else np.nan]
+        )
+        assert found.state[j].tobytes() == packed(track.state)
+        expected = as_matrix(track.covariance, len(track.state))
+        assert found.covariance[j].tobytes() == expected.tobytes()
 
 
 def as_matrix(values, k):
@@ -878,6 +676,9 @@ def test_the_client_sends_what_protobuf_would_write(data):
         covariance=array(n, k, k) if full else array(n, k),
         score=array(n) if draw(st.booleans()) else None,
         truth=array(n, k) if draw(st.booleans()) else None,
+        upstream_track=(
+            np.array([draw(IDS) for _ in range(n)], np.uint64) if draw(st.booleans()) else None
+        ),
     )
     message = frame_pb2.Frame(frame_id=frame.frame_id, stamp_ns=frame.stamp_ns)
     for i in range(n):
@@ -890,6 +691,8 @@ def test_the_client_sends_what_protobuf_would_write(data):
             detection.score = frame.score[i]
         if frame.truth is not None:
             detection.ground_truth.extend(frame.truth[i])
+        if frame.upstream_track is not None:
+            detection.upstream_track_id = int(frame.upstream_track[i])
     request = perception_monitor_pb2.ProcessRequest(frame=message)
     assert encode_frame(frame) == request.SerializeToString()
 
@@ -908,5 +711,5 @@ def test_the_client_sends_truth_as_protobuf_would_write_it(n, k, complete, data)
 
 def test_a_header_comes_out_of_the_wire_as_the_client_put_it_in():
     dimensions = tuple(Dimension(f"d{int(kind)}", "m", kind) for kind in DimensionKind)
-    header = Header("lidar", Space(dimensions), ("car", "person"), "base")
+    header = Header("lidar", Space(dimensions), ("car", "person"), "base", return_tracks=True)
     assert decode_process_request(encode_header(header), LIMITS, TAIL) == header

@@ -8,6 +8,7 @@ import random
 import re
 import textwrap
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ import pytest
 
 from monitor.calibration.space import Dimension, DimensionKind, Space
 from monitor.config import Config
+from monitor.edges.answered import decode_answer
 from monitor.edges.answers import (
     encode_header_answer,
     encode_process_response,
@@ -34,6 +36,7 @@ from monitor.pipeline import Pipeline, Stream
 from monitor.readings import ReadingCache
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
 
 FOLDER = Path(__file__).parent
 LIMITS = WireLimits(2**20, 100)
@@ -93,6 +96,40 @@ def labelled(pipeline: Pipeline, data: bytes) -> bytes:
     return encode_truth_response(labels.stream, labels.frame_id, pipeline.report_truth(labels))
 
 
+def tracked_frame() -> OutgoingFrame:
+    """A small frame with all that a tracker can use."""
+    pose = Pose(np.array([100.0, -20.5, 1.75]), np.array([0.5, 0.5, -0.5, 0.5]))
+    twist = Twist(np.array([12.5, 0.0, 0.0]), np.array([0.0, 0.0, 0.125]))
+    frame, _ = small_frame(2)
+    upstream = np.array([7, 2**64 - 1, 9, 10, 11], np.uint64)
+    return replace(frame, upstream_track=upstream, ego=EgoMotion(pose, twist))
+
+
+def tracks() -> ReportedTracks:
+    """Of the rows 2, none and 0 of a small frame."""
+    eighths = np.arange(3 * 5 * 5).reshape(3, 5, 5) / 8
+    return ReportedTracks(
+        id=np.array([1, 2, 2**64 - 1], np.uint64),
+        class_index=np.array([0, 1, 0]),
+        status=np.array(
+            [TrackStatus.TENTATIVE, TrackStatus.COASTING, TrackStatus.CONFIRMED], np.uint8
+        ),
+        detections=np.array([1, 5, 300]),
+        detection=np.array([2, -1, 0]),
+        nis=np.array([np.nan, np.nan, 1.25]),
+        state=-eighths[:, 0],
+        covariance=eighths + eighths.transpose(0, 2, 1),
+    )
+
+
+def answer_with_tracks(data: bytes) -> bytes:
+    """Of a pipeline that tracks nothing, with tracks put in."""
+    pipeline, stream = fixed_pipeline()
+    frame = decode_process_request(data, LIMITS, TAIL)
+    assert isinstance(frame, ReceivedFrame)
+    return encode_process_response(replace(pipeline.process(stream, frame), tracks=tracks()), 1)
+
+
 def messages() -> dict[str, bytes]:
     """Every message of a short conversation."""
     pipeline, stream = fixed_pipeline()
@@ -108,7 +145,17 @@ def messages() -> dict[str, bytes]:
         "malformed_answer": encode_process_response(malformed, 2),
         "truth_request": encode_truth("lidar", frame.frame_id, frame.id, truth, complete=True),
     }
-    return found | {"truth_answer": labelled(pipeline, found["truth_request"])}
+    found["truth_answer"] = labelled(pipeline, found["truth_request"])
+    tracked = encode_frame(tracked_frame())
+    velocities = (Dimension("vx", "m/s"), Dimension("vy", "m/s"))
+    return found | {
+        "tracked_header_request": encode_header(replace(HEADER, return_tracks=True)),
+        "tracked_header_answer": encode_header_answer(
+            HEADER.stream, None, (*SPACE.dimensions, *velocities)
+        ),
+        "tracked_frame_request": tracked,
+        "tracked_frame_answer": answer_with_tracks(tracked),
+    }
 
 
 def at_once(work: Generator[None, None, Result]) -> Result:
@@ -141,6 +188,7 @@ def exposition() -> str:
         version=pipeline.selection.version,
         method=pipeline.selection.method,
         mode=str(pipeline.config.recalibration.mode),
+        tracks=pipeline.tracks(),
     )
     return at_once(render(snapshot)).decode()
 
@@ -191,3 +239,14 @@ def test_a_frame_that_was_recorded_is_still_understood():
     assert np.array_equal(found.detections.mean, frame.mean)
     i, j = np.tril_indices(3)
     assert np.array_equal(found.detections.covariance, frame.covariance[:, i, j])
+
+
+def test_tracks_that_were_recorded_are_still_understood():
+    data = bytes.fromhex((FOLDER / "tracked_frame_answer.hex").read_text("utf-8"))
+    found, expected = decode_answer(data, 3), tracks()
+    assert np.array_equal(found.track_id, [expected.id[2], 0, expected.id[0], 0, 0])
+    order = [0, 2, 1]
+    assert np.array_equal(found.tracks.id, expected.id[order])
+    assert np.array_equal(found.tracks.nis, expected.nis[order], equal_nan=True)
+    assert np.array_equal(found.tracks.state, expected.state[order])
+    assert np.array_equal(found.tracks.covariance, expected.covariance[order])

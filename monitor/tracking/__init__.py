@@ -1,0 +1,1 @@
+"""Pure: tracks of the objects that detections report, one batch of arrays a stream."""
