@@ -20,6 +20,13 @@ from pydantic import (
 )
 
 from monitor.calibration.slices import SliceBy
+from monitor.tracking.settings import (
+    UPRIGHT,
+    Association,
+    DimensionNoise,
+    MeasurementNoise,
+    TrackerSettings,
+)
 
 Level = Annotated[float, Field(gt=0, lt=1)]
 
@@ -138,6 +145,56 @@ class PendingConfig(_Section):
     max_disorder_seconds: NonNegativeFloat = 2.0  # s; how far the watermark stays behind
 
 
+class TrackerKind(StrEnum):
+    """Who tracks."""
+
+    EMBEDDED = "embedded"  # the sidecar's own Kalman tracker, fed what is forwarded
+    NONE = "none"  # nobody here
+
+
+class DimensionNoiseConfig(_Section):
+    """What differs for one dimension; what is left out is as for the others."""
+
+    density: PositiveFloat | None = None  # unit²/s³ with a velocity, unit²/s without
+    initial_speed: PositiveFloat | None = None  # unit/s
+    missing_deviation: PositiveFloat | None = None  # unit
+
+
+class TrackerConfig(_Section):
+    """The tracker; in the units of the stream."""
+
+    kind: TrackerKind = TrackerKind.NONE
+    association: Association = Association.OWN  # own, or upstream: by upstream_track_id
+    measurement_noise: MeasurementNoise = MeasurementNoise.DETECTION  # R: detection, or unit
+    inflate_for_correlation: bool = False  # R times (1 + ρ)/(1 − ρ), ρ of the innovations
+    velocity_dimensions: tuple[str, ...] = ("x", "y", "z")  # none of them there: all lengths
+    heading_dimension: str = "yaw"  # may be off by π, and turns with the sensor
+    acceleration_density: PositiveFloat = 1.0  # unit²/s³, white acceleration
+    walk_density: PositiveFloat = 0.01  # unit²/s, random walk of other lengths
+    turn_density: PositiveFloat = 0.1  # rad²/s, random walk of angles
+    initial_speed: PositiveFloat = 8.0  # unit/s, deviation of a velocity not yet known
+    missing_deviation: PositiveFloat = 1.0  # unit or rad, where a covariance is missing
+    dimensions: dict[str, DimensionNoiseConfig] = {
+        name: DimensionNoiseConfig(density=noise.density, initial_speed=noise.initial_speed)
+        for name, noise in UPRIGHT.items()
+    }  # what differs for single dimensions
+    gate_level: Level = 0.999  # share of true matches that lie in the gate
+    max_distance: PositiveFloat = 1e9  # unit; beyond it no match, whatever the covariances
+    birth_score: float = -1e9  # detections with a lower score begin no track
+    confirm_detections: PositiveInt = 3  # that make a track confirmed
+    tentative_misses: PositiveInt = 1  # frames without a detection that end it before that
+    coast_frames: Annotated[int, Field(ge=0)] = 5  # frames without one that it outlives after that
+    coast_seconds: PositiveFloat = 1.0  # s without a detection that any track outlives
+    max_tracks: Annotated[int, Field(ge=1, le=4096)] = 1000  # of a stream; no births beyond
+    half_life_seconds: PositiveFloat = 60.0  # s of event time; memory of innovation statistics
+
+    def settings(self) -> TrackerSettings:
+        """As the tracker takes them."""
+        own = {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
+        chosen = {name: value for name, value in dict(self).items() if name != "kind"}
+        return TrackerSettings(**(chosen | {"dimensions": own}))
+
+
 class MetricsConfig(_Section):
     """The HTTP endpoint."""
 
@@ -152,6 +209,7 @@ class Config(_Section):
     statistics: StatisticsConfig = StatisticsConfig()
     limits: LimitsConfig = LimitsConfig()
     pending: PendingConfig = PendingConfig()
+    tracker: TrackerConfig = TrackerConfig()
     metrics: MetricsConfig = MetricsConfig()
 
 

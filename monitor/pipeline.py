@@ -19,7 +19,7 @@ from monitor.calibration.notices import NO_FRAME_ID, Notice, describe, duplicate
 from monitor.calibration.slices import SliceTable, StreamSlices
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
 from monitor.calibration.steps import finished
-from monitor.config import Config, Mode
+from monitor.config import Config, Mode, TrackerKind
 from monitor.counters import Counters, TruthAccount
 from monitor.frames import (
     FrameAnswer,
@@ -35,7 +35,10 @@ from monitor.pending import PendingFrame, PendingStore, pending_frame
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection, from_json
 from monitor.recalibration.soundness import sound_rows
+from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
 from monitor.totals import SliceTotals
+from monitor.track_readings import TrackReading, read_tracks
+from monitor.tracking.settings import TrackerSettings
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +51,12 @@ class Stream:
     """One sensor's live state.
 
     watermark_ns  event time that is over but for stragglers; never moves back
+    tracker       None where nobody tracks
     """
 
     header: Header
     slices: StreamSlices
+    tracker: StreamTracker | None = None
     watermark_ns: int | None = None
 
 
@@ -89,6 +94,7 @@ class Pipeline:
     slices: SliceTable = field(init=False)
     pending: PendingStore = field(init=False)
     accumulator: SliceAccumulator = field(init=False)
+    _tracking: TrackerSettings | None = None
     _spaces: set[Space] = field(default_factory=set)
     _totals: SliceTotals = field(default_factory=SliceTotals)
 
@@ -103,13 +109,15 @@ class Pipeline:
         binning = Binning(deviation=LogBins(settings.lowest_deviation, 32, 16), tau=settings.tau)
         self.accumulator = SliceAccumulator(binning, settings.fold_rows)
         self.known[self.selection.version] = self.selection
+        if self.config.tracker.kind is TrackerKind.EMBEDDED:
+            self._tracking = self.config.tracker.settings()
 
     # ---- streams
 
     def register(self, header: Header) -> Stream | Refusal:
         """A stream for this header; a known one if nothing changed but the connection."""
         space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
-        header = Header(header.stream, space, header.classes, header.coordinate_frame)
+        header = replace(header, space=space)
         refusal = refuse_header(header, self.config, self.streams, self._spaces)
         if refusal is not None:
             return refusal
@@ -117,7 +125,16 @@ class Pipeline:
         known = self.streams.get(header.stream)
         if known is not None and known.header == header:
             return known
-        stream = Stream(header, StreamSlices(self.slices, space, header.stream, header.classes))
+        if known is not None and known.header == replace(
+            header, return_tracks=known.header.return_tracks
+        ):
+            # The same detector asks for something else: its tracks go on.
+            stream = replace(known, header=header)
+        else:
+            slices = StreamSlices(self.slices, space, header.stream, header.classes)
+            settings = self._tracking
+            tracker = None if settings is None else stream_tracker(header, settings)
+            stream = Stream(header, slices, tracker)
         self.streams[header.stream] = stream
         return stream
 
@@ -167,6 +184,7 @@ class Pipeline:
             # What is counted must not cost the tracker its recalibrated estimates.
             log.exception("frame of stream %s answered, but not counted", header.stream)
             self.counters.internal_errors += 1
+        tracked = self._track(stream, frame, examined, made if why == Reason.NONE else sent)
         rows, outcome = batch.rows, made
         if not sound.all():
             rows = batch.rows[sound]
@@ -182,8 +200,26 @@ class Pipeline:
             shadow_rows=rows if observing else rows[:0],
             shadow=outcome if observing else None,
             versions=(self.selection.version,),
-            notices=notices,
+            notices=notices + tracked.notices,
+            tracks=tracked.tracks if header.return_tracks else None,
         )
+
+    def _track(
+        self, stream: Stream, frame: ReceivedFrame, examined: Examined, forwarded: Estimates
+    ) -> Tracked:
+        """What the tracker makes of a frame; if it fails, nothing, and it begins anew."""
+        if stream.tracker is None:
+            return Tracked(None)
+        try:
+            tracked = stream.tracker.track(frame, examined, forwarded)
+        except Exception:
+            log.exception("the tracks of stream %s are lost", stream.header.stream)
+            self.counters.internal_errors += 1
+            stream.tracker.reset()
+            return Tracked(None)
+        for notice in tracked.notices:
+            self.counters.note(notice.reason, 1)
+        return tracked
 
     def _recalibrate(
         self, space: Space, sent: Estimates, slices: IntArray
@@ -402,6 +438,19 @@ class Pipeline:
         """All that are known, in the order they became known."""
         promoted = self.selection.version
         return tuple(Known(known, version == promoted) for version, known in self.known.items())
+
+    # ---- tracks
+
+    def tracks(self) -> TrackReading:
+        """What the trackers of all streams say of each slice."""
+        return read_tracks(
+            self.slices.names,
+            (
+                (stream.slices, stream.tracker)
+                for stream in self.streams.values()
+                if stream.tracker is not None
+            ),
+        )
 
     # ---- statistics
 

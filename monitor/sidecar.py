@@ -131,6 +131,7 @@ class Sidecar:
             version=pipeline.selection.version,
             method=pipeline.selection.method,
             mode=str(self.config.recalibration.mode),
+            tracks=pipeline.tracks(),
         )
         text = await in_steps(render(snapshot))
         published = self.endpoint.published

@@ -25,6 +25,7 @@ PURE_STDLIB = (
     "itertools",
     "json",
     "math",
+    "types",
     "typing",
 )
 # What a pure package may import beside the stdlib above, numpy and scipy.
@@ -52,7 +53,7 @@ PURE_FORBIDDEN = ("scipy.io", *(f"numpy.{name}" for name in NUMPY_IO))
 OWNERS = {
     "argparse": ("monitor/cli.py", "monitor/verbs.py", "monitor/verbs/"),
     "csv": ("monitor/edges/files.py",),
-    "filterpy": ("monitor/tracking/",),
+    "filterpy": ("monitor/tracking/motion.py",),
     "google.protobuf": ("monitor/edges/",),
     "grpc": ("monitor/edges/server.py", "monitor/edges/service.py", "monitor/edges/client.py"),
     "grpc_health": ("monitor/edges/server.py",),

@@ -104,6 +104,11 @@ class StreamSlices:
     def __post_init__(self) -> None:
         self._of_class = np.full(len(self.classes), -1, np.int64)
 
+    @property
+    def of_class(self) -> IntArray:
+        """(C,) slice of each class of the stream, −1 where none was seen yet."""
+        return self._of_class
+
     def of(self, class_index: IntArray) -> IntArray:
         """Slice index of each detection, (n,)."""
         slices = self._of_class[class_index]

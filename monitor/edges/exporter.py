@@ -20,6 +20,9 @@ from prometheus_client.registry import Collector
 from monitor.calibration.detections import PASSED_THROUGH, Reason
 from monitor.counters import Counters
 from monitor.readings import SliceReading
+from monitor.track_readings import TrackReading
+from monitor.tracking.reported import TrackStatus
+from monitor.tracking.rewind import Order
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -41,6 +44,7 @@ class Snapshot:
     version: str
     method: str
     mode: str
+    tracks: TrackReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ def _families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _measures(snapshot.readings)
     yield from _service(snapshot)
     yield from _labels(snapshot.counters)
+    yield from _tracks(snapshot.tracks)
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
@@ -240,3 +245,34 @@ def _labels(counters: Counters) -> Iterator[Metric]:
     ratio = _gauge("match_ratio", "Matched detections among those whose fate is known.", ())
     ratio.add_metric((), truth.matched / resolved if resolved else float("nan"))
     yield ratio
+
+
+def _tracks(reading: TrackReading) -> Iterator[Metric]:
+    frames = _counter("tracker_frames", "Frames by how they came to the tracker.", ("order",))
+    for order in Order:
+        frames.add_metric((str(order),), reading.orders[order])
+    yield frames
+    tracks = _gauge("tracks", "Tracks as of the last frame of each stream.", ("slice", "status"))
+    nis = _gauge(
+        "track_nis_ratio",
+        "Mean normalised innovation squared per dimension; 0.25 to 0.5 is usual, far above 1 "
+        "overconfident.",
+        ("slice",),
+    )
+    correlation = _gauge(
+        "track_innovation_correlation",
+        "Correlation of the whitened innovation with the one of the frame before.",
+        ("slice",),
+    )
+    rejected = _gauge(
+        "gate_reject_ratio",
+        "Of confirmed tracks with a detection near, the share whose gate let none in.",
+        ("slice",),
+    )
+    for entry in reading.slices:
+        for status in TrackStatus:
+            tracks.add_metric((entry.name, status.name.lower()), entry.counts[status])
+        nis.add_metric((entry.name,), entry.nis_ratio)
+        correlation.add_metric((entry.name,), entry.correlation)
+        rejected.add_metric((entry.name,), entry.reject_ratio)
+    yield from (tracks, nis, correlation, rejected)

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from monitor.calibration.detections import Reason
+from monitor.calibration.space import Dimension
 from monitor.counters import TruthAccount
 from monitor.edges import messages
 from monitor.edges.answers import (
@@ -118,7 +119,7 @@ class Service:
                     self.pipeline.counters.refuse_frame(registered.reason)
                     return encode_header_answer(message.stream, registered)
                 stream = registered
-                return encode_header_answer(message.stream, None)
+                return encode_header_answer(message.stream, None, _track_dimensions(stream))
             if isinstance(message, Refusal):
                 if message.reason is Reason.INVALID_HEADER:
                     self.pipeline.counters.refuse_frame(message.reason)
@@ -352,6 +353,13 @@ async def in_steps(work: Generator[None, None, Result]) -> Result:
             result: Result = end.value
             return result
         await asyncio.sleep(0)
+
+
+def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
+    """Of the tracks that will be returned; none where none will."""
+    if stream.tracker is None or not stream.header.return_tracks:
+        return ()
+    return stream.tracker.dimensions
 
 
 def _no_header(what: str) -> Refusal:

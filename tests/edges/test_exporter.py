@@ -156,6 +156,7 @@ def text_of(pipeline: Pipeline) -> str:
         version=pipeline.selection.version,
         method=pipeline.selection.method,
         mode=str(pipeline.config.recalibration.mode),
+        tracks=pipeline.tracks(),
     )
     return at_once(render(snapshot)).decode()
 

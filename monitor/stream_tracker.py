@@ -1,0 +1,141 @@
+"""The tracker of one stream, between a frame's estimates and its answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.calibration.detections import Examined, Reason
+from monitor.calibration.notices import Notice
+from monitor.calibration.space import Dimension, FloatArray, IntArray
+from monitor.frames import Header, ReceivedFrame
+from monitor.recalibration.recalibrator import Estimates
+from monitor.tracking.ego import InvalidEgoMotion, checked
+from monitor.tracking.innovations import InnovationSums
+from monitor.tracking.reported import EgoMotion, ReportedTracks, TrackStatus
+from monitor.tracking.rewind import Order, Tracker, follow
+from monitor.tracking.settings import TrackerSettings
+from monitor.tracking.tracker import Sightings, tracker_model
+
+_NO_STAMP = Notice(
+    Reason.MISSING_STAMP, "stamp_ns", "absent: the frame was not tracked. Send the capture time.", 0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """What the tracker has to say to a frame.
+
+    tracks   as of the frame; None where it was not tracked
+    notices  what kept it from being tracked, or tracks from being moved with the sensor
+    """
+
+    tracks: ReportedTracks | None
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(slots=True)
+class StreamTracker:
+    """Live state of a stream's tracks.
+
+    numbered  detections that have got a number so far; a track is called by that of its first
+    orders    frames by how they came
+    """
+
+    tracker: Tracker
+    numbered: int = 0
+    orders: Counter[Order] = field(default_factory=Counter)
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Of a track's state."""
+        return self.tracker.model.motion.dimensions
+
+    def reset(self) -> None:
+        """Forget all tracks; their numbers are not used again."""
+        self.tracker = Tracker(self.tracker.model)
+
+    def track(self, frame: ReceivedFrame, examined: Examined, forwarded: Estimates) -> Tracked:
+        """Work a frame in.
+
+        forwarded  (n,) estimates of examined.batch, as they go out
+        """
+        if frame.stamp_ns is None:
+            return Tracked(None, (_NO_STAMP,))
+        ego, notices = _usable_motion(frame.ego)
+        seen = _sightings(frame, examined, forwarded, self.numbered, ego)
+        self.numbered += frame.detections.n
+        self.tracker, step, order = follow(self.tracker, seen)
+        self.orders[order] += 1
+        return Tracked(None if step is None else step.reported(), notices)
+
+    def counts(self) -> IntArray:
+        """(3, C) tracks by status and class, in the order of TrackStatus."""
+        classes = self.tracker.model.classes
+        if self.tracker.last is None:
+            return np.zeros((len(TrackStatus), classes), np.int64)
+        tracks = self.tracker.last.reported()
+        place = (tracks.status.astype(np.int64) - 1) * classes + tracks.class_index
+        counted = np.bincount(place, minlength=len(TrackStatus) * classes)
+        return counted.reshape(len(TrackStatus), classes)
+
+    @property
+    def innovations(self) -> InnovationSums:
+        """By class."""
+        return self.tracker.state.innovations
+
+
+def stream_tracker(header: Header, settings: TrackerSettings) -> StreamTracker:
+    """The tracker of a stream that begins."""
+    return StreamTracker(Tracker(tracker_model(header.space, len(header.classes), settings)))
+
+
+def _usable_motion(ego: EgoMotion | None) -> tuple[EgoMotion | None, tuple[Notice, ...]]:
+    if ego is None:
+        return None, ()
+    try:
+        return checked(ego), ()
+    except InvalidEgoMotion as error:
+        field_name, _, message = str(error).partition(": ")
+        return None, (Notice(Reason.EGO_MOTION_INVALID, field_name, message, 0),)
+
+
+def _sightings(
+    frame: ReceivedFrame,
+    examined: Examined,
+    forwarded: Estimates,
+    numbered: int,
+    ego: EgoMotion | None,
+) -> Sightings:
+    """The detections of a frame that can be tracked: with a usable covariance, or with none."""
+    received, batch = frame.detections, examined.batch
+    row, mean, covariance = batch.rows, forwarded.mean, forwarded.covariance
+    class_index, missing = batch.class_index, np.zeros(row.size, bool)
+    if not examined.clean:
+        bare = np.flatnonzero(examined.reason == Reason.MISSING_COVARIANCE)
+        k = batch.space.k
+        row = np.concatenate([row, bare])
+        mean = np.concatenate([mean, received.mean[bare, :k]])
+        covariance = np.concatenate([covariance, _identities(bare.size, k)])
+        class_index = np.concatenate([class_index, received.class_index[bare]])
+        missing = np.concatenate([missing, np.ones(bare.size, bool)])
+    upstream = received.upstream_track
+    assert frame.stamp_ns is not None
+    return Sightings(
+        stamp_ns=frame.stamp_ns,
+        mean=mean,
+        covariance=covariance,
+        missing=missing,
+        class_index=class_index,
+        row=row,
+        number=(row + (numbered + 1)).astype(np.uint64),
+        score=None if received.score is None else received.score[row],
+        upstream=None if upstream is None else (upstream[0][row], upstream[1][row]),
+        ego=ego,
+    )
+
+
+def _identities(n: int, k: int) -> FloatArray:
+    return np.broadcast_to(np.eye(k), (n, k, k))

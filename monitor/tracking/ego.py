@@ -1,0 +1,129 @@
+"""Tracks moved with the sensor: from its axes of one frame into those of the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.calibration.space import DimensionKind, FloatArray
+from monitor.tracking.motion import MotionModel
+from monitor.tracking.reported import EgoMotion, Pose, Twist
+
+# Beyond these it is no vehicle: m, m/s, rad/s.
+_FARTHEST, _FASTEST, _QUICKEST_TURN = 1e9, 1e3, 1e2
+
+
+class InvalidEgoMotion(ValueError):
+    """The motion of the sensor that came with a frame cannot be used."""
+
+
+def checked(ego: EgoMotion) -> EgoMotion:
+    """The same, with the quaternion at unit length. Raises InvalidEgoMotion."""
+    pose, twist = ego.pose, ego.twist
+    if pose is not None:
+        _check("ego_pose.position", pose.position, 3, _FARTHEST)
+        _check("ego_pose.orientation", pose.orientation, 4, 1e6)
+        length = float(np.linalg.norm(pose.orientation))
+        if length < 1e-6:
+            raise InvalidEgoMotion(
+                "ego_pose.orientation: all zero; send a unit quaternion w, x, y, z."
+            )
+        pose = Pose(pose.position, pose.orientation / length)
+    if twist is not None:
+        _check("ego_twist.linear", twist.linear, 3, _FASTEST)
+        _check("ego_twist.angular", twist.angular, 3, _QUICKEST_TURN)
+    return EgoMotion(pose, twist)
+
+
+def _check(field: str, values: FloatArray, wanted: int, largest: float) -> None:
+    # NaN fails the comparison too.
+    if values.size != wanted or not (np.abs(values) <= largest).all():
+        shown = ", ".join(f"{value:g}" for value in values[:4].tolist())
+        raise InvalidEgoMotion(
+            f"{field}: [{shown}] ({values.size} values); send {wanted} within ±{largest:g}."
+        )
+
+
+def relative_motion(
+    before: Pose | None, ego: EgoMotion, seconds: float
+) -> tuple[FloatArray, FloatArray] | None:
+    """Rotation (3, 3) and place (3,) of the sensor now in its axes of the frame before.
+
+    By the two poses where there are two, else by the twist, taken as constant over the
+    seconds between (negative ones lead back); None where neither is known.
+    """
+    if before is not None and ego.pose is not None:
+        turned = _rotation(before.orientation)
+        shift = turned.T @ (ego.pose.position - before.position)
+        return turned.T @ _rotation(ego.pose.orientation), shift
+    return None if ego.twist is None else _integrated(ego.twist, seconds)
+
+
+def move(
+    state: FloatArray,
+    covariance: FloatArray,
+    model: MotionModel,
+    motion: tuple[FloatArray, FloatArray],
+    heading: str,
+) -> tuple[FloatArray, FloatArray]:
+    """Tracks in the axes of the sensor now: p ↦ Rᵀ (p − t), velocities turned likewise.
+
+    In x, y, z the motion is used whole; in x, y alone, its part in the plane. A space
+    without x and y, such as an image, stays as it is.
+
+    state       (T, S)
+    covariance  (T, S, S)
+    motion      from relative_motion
+    heading     name of the angle about z
+    """
+    names = model.space.names
+    if "x" not in names or "y" not in names:
+        return state, covariance
+    rotation, shift = motion
+    yaw = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
+    places = [names.index(name) for name in "xyz" if name in names]
+    if len(places) == 2:
+        cosine, sine = np.cos(yaw), np.sin(yaw)
+        rotation, shift = np.array([[cosine, -sine], [sine, cosine]]), shift[:2]
+    change = np.eye(model.size)
+    change[np.ix_(places, places)] = rotation.T
+    slots = {place: model.k + j for j, place in enumerate(model.moving.tolist())}
+    if all(place in slots for place in places):
+        velocities = [slots[place] for place in places]
+        change[np.ix_(velocities, velocities)] = rotation.T
+    moved = state.copy()
+    moved[:, places] -= shift
+    moved = moved @ change.T
+    if heading in names and model.space.dimensions[names.index(heading)].kind in (
+        DimensionKind.ANGLE,
+        DimensionKind.ANGLE_MODULO_PI,
+    ):
+        moved[:, names.index(heading)] -= yaw
+    model.wrap(moved)
+    return moved, change @ covariance @ change.T
+
+
+def _rotation(quaternion: FloatArray) -> FloatArray:
+    w, x, y, z = quaternion.tolist()
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def _integrated(twist: Twist, seconds: float) -> tuple[FloatArray, FloatArray]:
+    """The exponential of a constant twist: R = exp(W), t = (∫₀¹ exp(sW) ds) v Δt, W = [ω]× Δt."""
+    x, y, z = (twist.angular * seconds).tolist()
+    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    angle = float(np.sqrt(x * x + y * y + z * z))
+    if angle < 1e-6:
+        once, twice, thrice = 1.0, 0.5, 1.0 / 6.0
+    else:
+        once = np.sin(angle) / angle
+        twice = (1.0 - np.cos(angle)) / angle**2
+        thrice = (angle - np.sin(angle)) / angle**3
+    rotation = np.eye(3) + once * cross + twice * cross @ cross
+    along = np.eye(3) + twice * cross + thrice * cross @ cross
+    return rotation, along @ twist.linear * seconds

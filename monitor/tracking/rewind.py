@@ -1,0 +1,101 @@
+"""Frames that come late: the tracker goes back to before their time, and forward again.
+
+States are values, so that the last few can be kept; what comes out is what frames in
+order would have given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from monitor.tracking.tracker import (
+    Sightings,
+    Step,
+    TrackerModel,
+    TrackerState,
+    advance,
+    new_tracker,
+)
+
+# Frames that can be done again for one that is late.
+MOST_FRAMES = 8
+# So many frames in a row that are too late are no stragglers: the clock began anew.
+_TOO_MANY = 8
+
+
+class Order(StrEnum):
+    """How a frame came; the values are labels of calibration_tracker_frames_total."""
+
+    IN_ORDER = "in_order"
+    REWOUND = "rewound"  # late, and worked in
+    TOO_LATE = "too_late"  # before every state that is kept: its detections are not tracked
+    REPEATED = "repeated"  # with the stamp of one that was tracked: not tracked again
+    RESTARTED = "restarted"  # the clock went back for good: all tracks ended, and this frame first
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """A frame that was tracked, and the tracker before it."""
+
+    seen: Sightings
+    before: TrackerState
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """A tracker that can go back a little.
+
+    last      the latest frame's step
+    past      the latest frames, in order of their stamps
+    too_late  how many frames in a row were
+    """
+
+    model: TrackerModel
+    last: Step | None = None
+    past: tuple[_Past, ...] = ()
+    too_late: int = 0
+
+    @property
+    def state(self) -> TrackerState:
+        """After the latest frame."""
+        return new_tracker(self.model) if self.last is None else self.last.state
+
+
+def follow(tracker: Tracker, seen: Sightings) -> tuple[Tracker, Step | None, Order]:
+    """The tracker with a frame worked in, the step at that frame, and how it came.
+
+    The step is None where the frame was not tracked. That of the latest frame, sent again,
+    is the one it had. That of a late frame is as of its
+    own time; the answers to the frames after it have gone out already.
+    """
+    state = tracker.state
+    if state.stamp_ns is None or seen.stamp_ns > state.stamp_ns:
+        made, step = _worked_in(tracker.model, tracker.past, state, seen)
+        return made, step, Order.IN_ORDER
+    if any(entry.seen.stamp_ns == seen.stamp_ns for entry in tracker.past):
+        # Whoever sends the latest frame again has lost the answer, and gets the same.
+        latest = tracker.past[-1].seen
+        same = np.array_equal(latest.row, seen.row) and np.array_equal(latest.mean, seen.mean)
+        return tracker, tracker.last if same else None, Order.REPEATED
+    place = sum(entry.seen.stamp_ns < seen.stamp_ns for entry in tracker.past)
+    again = tracker.past[place:]
+    earliest = again[0].before
+    if earliest.stamp_ns is not None and earliest.stamp_ns >= seen.stamp_ns:
+        if tracker.too_late + 1 < _TOO_MANY:
+            return replace(tracker, too_late=tracker.too_late + 1), None, Order.TOO_LATE
+        made, step = _worked_in(tracker.model, (), new_tracker(tracker.model), seen)
+        return made, step, Order.RESTARTED
+    made, step = _worked_in(tracker.model, tracker.past[:place], earliest, seen)
+    for entry in again:
+        made, _ = _worked_in(tracker.model, made.past, made.state, entry.seen)
+    return made, step, Order.REWOUND
+
+
+def _worked_in(
+    model: TrackerModel, past: tuple[_Past, ...], state: TrackerState, seen: Sightings
+) -> tuple[Tracker, Step]:
+    step = advance(model, state, seen)
+    return Tracker(model, step, (*past, _Past(seen, state))[-MOST_FRAMES:]), step

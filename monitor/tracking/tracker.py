@@ -1,0 +1,354 @@
+"""One frame of a stream's tracker: predict, associate, update, begin and end tracks.
+
+Values in, values out; frames in the order of their stamps. Late ones are rewind.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.calibration.detections import IdArray
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
+from monitor.tracking.assignment import assign
+from monitor.tracking.ego import move, relative_motion
+from monitor.tracking.gating import GatedPairs, Gaussians, gate_limit, gated_pairs, measured_pairs
+from monitor.tracking.heading import flipping, fold
+from monitor.tracking.innovations import InnovationSums, innovation_sums, no_innovations
+from monitor.tracking.kalman import predict, update
+from monitor.tracking.motion import MotionModel, motion_model
+from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus
+from monitor.tracking.settings import Association, MeasurementNoise, TrackerSettings
+from monitor.tracking.tracks import Tracks, born, no_tracks
+
+# A track that got nothing, with a detection within so many gates of it, is called rejected.
+_NEAR = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """The n detections of a frame that can be tracked.
+
+    stamp_ns     capture time
+    mean         (n, K)
+    covariance   (n, K, K) as forwarded; of no meaning where missing (n,)
+    class_index  (n,)
+    row          (n,) position in the frame
+    number       (n,) never the same for two detections of a stream; 0 is not used
+    score        (n,), or None
+    upstream     (n,) track ids of the detector's own tracker and where there is one, or None
+    """
+
+    stamp_ns: int
+    mean: FloatArray
+    covariance: FloatArray
+    missing: BoolArray
+    class_index: IntArray
+    row: IntArray
+    number: IdArray
+    score: FloatArray | None = None
+    upstream: tuple[IdArray, BoolArray] | None = None
+    ego: EgoMotion | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of detections."""
+        return int(self.row.size)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerModel:
+    """What does not change while a stream lasts."""
+
+    settings: TrackerSettings
+    motion: MotionModel
+    classes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerState:
+    """A tracker between two frames.
+
+    stamp_ns  of the last frame; None before the first
+    pose      of the sensor at that frame, where known
+    """
+
+    tracks: Tracks
+    innovations: InnovationSums
+    stamp_ns: int | None = None
+    pose: Pose | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A frame's outcome.
+
+    state    after the frame
+    row      (T,) position in the frame of the detection each track got; −1 for none
+    nis      (T,) of that update; NaN where there was none, or nothing to compare with
+    """
+
+    state: TrackerState
+    row: IntArray
+    nis: FloatArray
+
+    def reported(self) -> ReportedTracks:
+        """All tracks, as they go out."""
+        tracks = self.state.tracks
+        status: npt.NDArray[np.uint8] = np.full(tracks.n, int(TrackStatus.TENTATIVE), np.uint8)
+        status[tracks.confirmed] = TrackStatus.CONFIRMED
+        status[tracks.confirmed & (self.row < 0)] = TrackStatus.COASTING
+        return ReportedTracks(
+            id=tracks.id,
+            class_index=tracks.class_index,
+            status=status,
+            detections=tracks.detections,
+            detection=self.row,
+            nis=self.nis,
+            state=tracks.state,
+            covariance=tracks.covariance,
+        )
+
+
+def tracker_model(space: Space, classes: int, settings: TrackerSettings) -> TrackerModel:
+    """The tracker of a stream."""
+    return TrackerModel(settings, motion_model(space, settings), classes)
+
+
+def new_tracker(model: TrackerModel) -> TrackerState:
+    """Before the first frame."""
+    return TrackerState(no_tracks(model.motion), no_innovations(model.classes))
+
+
+def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
+    """The tracker after a frame whose stamp is not before that of the last one."""
+    settings, motion = model.settings, model.motion
+    tracks, innovations = _brought_forward(model, before, seen)
+    noise = _noise(model, innovations, seen)
+    predicted = Gaussians(
+        tracks.state[:, : motion.k],
+        tracks.covariance[:, : motion.k, : motion.k],
+        tracks.class_index,
+    )
+    measured = Gaussians(seen.mean, noise, seen.class_index)
+    pairs = _associate(model, tracks, predicted, measured, seen)
+    rejected = _rejected(model, tracks, predicted, measured, pairs)
+
+    track, detection = pairs.track, pairs.detection
+    was_confirmed = tracks.confirmed[track]
+    frame_sums = innovation_sums(
+        model.classes,
+        tracks.class_index[track][was_confirmed],
+        pairs.whitened.T[was_confirmed],
+        tracks.whitened[track][was_confirmed],
+        rejected,
+    )
+    tracks = _updated(model, tracks, pairs, measured, seen)
+
+    row, nis = np.full(tracks.n, -1), np.full(tracks.n, np.nan)
+    row[track], nis[track] = seen.row[detection], pairs.nis
+    allowed = np.where(tracks.confirmed, settings.coast_frames, settings.tentative_misses - 1)
+    alive = np.flatnonzero(tracks.missed <= allowed)
+    if alive.size < tracks.n:
+        tracks, row, nis = tracks.of(alive), row[alive], nis[alive]
+    fresh, origin = _births(model, seen, noise, detection, settings.max_tracks - tracks.n)
+    after = TrackerState(
+        tracks=tracks.and_also(fresh),
+        innovations=innovations + frame_sums,
+        stamp_ns=seen.stamp_ns,
+        pose=seen.ego.pose if seen.ego is not None else None,
+    )
+    return Step(
+        after,
+        np.concatenate([row, seen.row[origin]]),
+        np.concatenate([nis, np.full(fresh.n, np.nan)]),
+    )
+
+
+def _brought_forward(
+    model: TrackerModel, before: TrackerState, seen: Sightings
+) -> tuple[Tracks, InnovationSums]:
+    """Tracks and sums at the time of a frame, in the axes of the sensor now."""
+    settings, motion, tracks = model.settings, model.motion, before.tracks
+    if before.stamp_ns is None:
+        return tracks, before.innovations
+    seconds = (seen.stamp_ns - before.stamp_ns) * 1e-9
+    innovations = before.innovations.fade(0.5 ** (seconds / settings.half_life_seconds))
+    alive = np.flatnonzero(seen.stamp_ns - tracks.updated_ns <= round(settings.coast_seconds * 1e9))
+    if alive.size < tracks.n:
+        tracks = tracks.of(alive)
+    if tracks.n == 0:
+        return tracks, innovations
+    state, covariance = tracks.state, tracks.covariance
+    # Predicted in the axes of the last frame, in which the velocity is given; then moved.
+    state, covariance = predict(state, covariance, *motion.step(seconds))
+    motion.wrap(state)
+    if seen.ego is not None:
+        travelled = relative_motion(before.pose, seen.ego, seconds)
+        if travelled is not None:
+            heading = settings.heading_dimension
+            state, covariance = move(state, covariance, motion, travelled, heading)
+    return tracks.at(state, covariance), innovations
+
+
+def _noise(model: TrackerModel, innovations: InnovationSums, seen: Sightings) -> FloatArray:
+    """R of each detection, (n, K, K)."""
+    settings, k = model.settings, model.motion.k
+    if settings.measurement_noise is MeasurementNoise.UNIT:
+        return np.broadcast_to(np.eye(k), (seen.n, k, k))
+    noise = seen.covariance
+    if seen.missing.any():
+        noise = noise.copy()
+        noise[seen.missing] = np.diag(model.motion.missing)
+    if settings.inflate_for_correlation:
+        noise = noise * innovations.inflation[seen.class_index][:, None, None]
+    return noise
+
+
+def _associate(
+    model: TrackerModel, tracks: Tracks, predicted: Gaussians, measured: Gaussians, seen: Sightings
+) -> GatedPairs:
+    """At most one detection for each track."""
+    space, settings = model.motion.space, model.settings
+    if settings.association is Association.UPSTREAM and seen.upstream is not None:
+        return _told(model, tracks, predicted, measured, seen)
+    limit = gate_limit(settings.gate_level, len(space.joint))
+    pairs = gated_pairs(predicted, measured, space, limit, settings.max_distance)
+    # −2 log of the likelihood: a track of which little is known takes no detection from one
+    # that expects it there.
+    cost = pairs.nis + pairs.log_determinant
+    return pairs.of(assign(pairs.track, pairs.detection, cost, tracks.class_index[pairs.track]))
+
+
+def _told(
+    model: TrackerModel, tracks: Tracks, predicted: Gaussians, measured: Gaussians, seen: Sightings
+) -> GatedPairs:
+    """By the ids of the detector's own tracker; what has none, among what has none.
+
+    Where one id comes twice in a frame, the first detection stands.
+    """
+    assert seen.upstream is not None
+    space, settings = model.motion.space, model.settings
+    ids, sent = seen.upstream
+    labelled = np.flatnonzero(sent)
+    first = labelled[np.unique(ids[labelled], return_index=True)[1]]
+    named = np.flatnonzero(tracks.has_upstream)
+    _, at_track, at_detection = np.intersect1d(
+        tracks.upstream[named], ids[first], assume_unique=True, return_indices=True
+    )
+    told = measured_pairs(predicted, measured, space, named[at_track], first[at_detection])
+    others, rest = np.flatnonzero(~tracks.has_upstream), np.flatnonzero(~sent)
+    limit = gate_limit(settings.gate_level, len(space.joint))
+    found = gated_pairs(
+        predicted.of(others), measured.of(rest), space, limit, settings.max_distance
+    )
+    kind = predicted.class_index[others][found.track]
+    found = found.of(assign(found.track, found.detection, found.nis + found.log_determinant, kind))
+    return told.and_also(found.numbered(others, rest))
+
+
+def _rejected(
+    model: TrackerModel,
+    tracks: Tracks,
+    predicted: Gaussians,
+    measured: Gaussians,
+    pairs: GatedPairs,
+) -> IntArray:
+    """Class of each confirmed track that got nothing although a detection that went to no
+    track lies within a few gates of it, (r,)."""
+    settings, space = model.settings, model.motion.space
+    lonely = tracks.confirmed.copy()
+    lonely[pairs.track] = False
+    free = np.ones(measured.class_index.size, bool)
+    free[pairs.detection] = False
+    track, detection = np.flatnonzero(lonely), np.flatnonzero(free)
+    if track.size == 0 or detection.size == 0:
+        return np.zeros(0, np.int64)
+    limit = gate_limit(settings.gate_level, len(space.joint)) * _NEAR**2
+    near = gated_pairs(
+        predicted.of(track), measured.of(detection), space, limit, settings.max_distance
+    )
+    kind = predicted.class_index[track]
+    chosen = assign(near.track, near.detection, near.nis, kind[near.track])
+    rejected: IntArray = kind[near.track[chosen]]
+    return rejected
+
+
+def _updated(
+    model: TrackerModel, tracks: Tracks, pairs: GatedPairs, measured: Gaussians, seen: Sightings
+) -> Tracks:
+    """All tracks, those with a detection updated by it."""
+    motion, settings = model.motion, model.settings
+    track, detection = pairs.track, pairs.detection
+    whitened = np.full_like(tracks.whitened, np.nan)
+    missed = tracks.missed + 1
+    if track.size == 0:
+        return replace(tracks, missed=missed, whitened=whitened)
+    whitened[track] = pairs.whitened.T
+    missed[track] = 0
+    innovation = motion.space.error(measured.mean[detection], tracks.state[track, : motion.k])
+    votes, turned = tracks.heading_votes, np.zeros(track.size, bool)
+    heading = flipping(motion.space, settings.heading_dimension)
+    if heading is not None:
+        votes = votes.copy()
+        innovation[:, heading], now = fold(innovation[:, heading], votes[track])
+        turned = now < 0
+        votes[track] = np.abs(now)
+    state, covariance = tracks.state.copy(), tracks.covariance.copy()
+    state[track], covariance[track] = update(
+        state[track], covariance[track], innovation, measured.covariance[detection]
+    )
+    if heading is not None and turned.any():
+        state[track[turned], heading] += np.pi
+    motion.wrap(state)
+    detections, updated_ns = tracks.detections.copy(), tracks.updated_ns.copy()
+    detections[track] += 1
+    updated_ns[track] = seen.stamp_ns
+    class_index = tracks.class_index.copy()
+    class_index[track] = seen.class_index[detection]
+    return replace(
+        tracks,
+        class_index=class_index,
+        state=state,
+        covariance=covariance,
+        detections=detections,
+        missed=missed,
+        updated_ns=updated_ns,
+        confirmed=tracks.confirmed | (detections >= settings.confirm_detections),
+        heading_votes=votes,
+        whitened=whitened,
+    )
+
+
+def _births(
+    model: TrackerModel, seen: Sightings, noise: FloatArray, taken: IntArray, room: int
+) -> tuple[Tracks, IntArray]:
+    """A track for each detection that went to none, and may begin one; and which it is."""
+    free = np.ones(seen.n, bool)
+    free[taken] = False
+    if seen.score is not None:
+        # NaN, no score at all, is not below.
+        free &= ~(seen.score < model.settings.birth_score)
+    ids, sent = seen.upstream or (np.zeros(seen.n, np.uint64), np.zeros(seen.n, bool))
+    told = model.settings.association is Association.UPSTREAM
+    if told:
+        # Of detections with one id, one begins the track.
+        labelled = np.flatnonzero(sent)
+        repeated = np.ones(labelled.size, bool)
+        repeated[np.unique(ids[labelled], return_index=True)[1]] = False
+        free[labelled[repeated]] = False
+    origin = np.flatnonzero(free)[: max(room, 0)]
+    fresh = born(
+        model.motion,
+        stamp_ns=seen.stamp_ns,
+        id=seen.number[origin],
+        upstream=ids[origin],
+        has_upstream=sent[origin] & told,
+        class_index=seen.class_index[origin],
+        mean=seen.mean[origin],
+        noise=noise[origin],
+        confirmed=model.settings.confirm_detections <= 1,
+    )
+    return fresh, origin
