@@ -41,6 +41,9 @@ _CONFIG = """
 [statistics]
 slice_by = ["stream"]
 
+[tracker]
+kind = "embedded"
+
 [metrics]
 refresh_seconds = 1.0
 """

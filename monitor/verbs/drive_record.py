@@ -20,6 +20,7 @@ from monitor.recalibration import covariance_scaling
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.selection import Selection
 from monitor.simulation.drive import SPACE, DriveSettings, SimulatedFrame
+from monitor.verbs.drive_tracks import TrackingRecord
 
 # Frames folded in one go: half a second of a sensor.
 _FOLD_FRAMES = 5
@@ -186,6 +187,7 @@ class Record:
     latency_s      from sending a frame to holding its answer, wall time, one per frame
     version        of the fitted recalibrator
     events         event time and text
+    tracking       of the faulty sensor
     """
 
     plan: Plan
@@ -196,6 +198,7 @@ class Record:
     latency_s: list[float] = field(default_factory=list)
     version: str | None = None
     events: list[tuple[float, str]] = field(default_factory=list)
+    tracking: TrackingRecord = field(default_factory=TrackingRecord)
 
     def __post_init__(self) -> None:
         # The sidecar's own, so that sums can be compared.

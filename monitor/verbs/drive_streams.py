@@ -38,7 +38,10 @@ async def drive(client: Client, record: Record, announce: Callable[[str], None])
 
     Raises SidecarUnavailable, SidecarRefused, BadAnswer, UnfitData.
     """
-    headers = [Header(name, SPACE, CLASSES, "vehicle") for name in record.sensors]
+    headers = [
+        Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == record.plan.faulty)
+        for name in record.sensors
+    ]
     opened = await asyncio.gather(*(client.open(header) for header in headers))
     streams = _Streams(
         client,
@@ -183,6 +186,8 @@ class _Streams:
         sensor.frames += 1
         sensor.detections += n
         phase = self.record.phase_of(frame, answer.versions)
+        if frame.sensor == self.record.plan.faulty:
+            self.record.tracking.add(frame, phase, answer)
         return AnsweredFrame(frame, phase, answer.mean, answer.covariance)
 
     # ---- truth

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from monitor.calibration.evaluation import Evaluation
 from monitor.calibration.reading import read
 from monitor.verbs.drive_record import Phase, Record
+from monitor.verbs.drive_tracks import Fed, TrackingQuality
 from monitor.verbs.scrape import Metrics
 
 _BINS = 20  # the sidecar's default
@@ -60,6 +61,7 @@ class Summary:
     record: Record
     sidecar: SidecarAccount
     cells: Mapping[str, Mapping[Phase, Cell]]
+    tracking: Mapping[str, Mapping[Fed, TrackingQuality]]
     differences: tuple[str, ...]
 
 
@@ -71,7 +73,8 @@ def summarise(record: Record, sidecar: SidecarAccount) -> Summary:
             phase: Cell(read(both.raw, _BINS), read(both.recalibrated, _BINS))
             for phase, both in ((phase, sensor.of(phase)) for phase in Phase)
         }
-    return Summary(record, sidecar, cells, tuple(_differences(record, sidecar)))
+    differences = tuple(_differences(record, sidecar))
+    return Summary(record, sidecar, cells, record.tracking.quality(), differences)
 
 
 def _differences(record: Record, sidecar: SidecarAccount) -> list[str]:
@@ -132,6 +135,11 @@ def as_text(summary: Summary) -> str:
             "  The floor is that of independent Gaussian errors; these have heavy tails and",
             "  memory, so that healthy sensors read above it, the more so on short drives.",
             "",
+            f"Tracking of {plan.faulty}, the tracker's R as sent → recalibrated.",
+            *_tracking_table(summary),
+            "  Switch: an object goes on under another track. Tracked: detections of objects",
+            "  that updated a confirmed track. The raw ones are tracked beside the sidecar.",
+            "",
             f"sent      {record.frames} frames, {record.detections} detections, "
             f"{record.labelled} with truth {plan.truth_delay_s:.3g} s late",
             f"pace      {record.frames / record.frames_wall_s:.1f} frames/s, "
@@ -153,6 +161,29 @@ def _table(summary: Summary, entry: Callable[[Cell], str]) -> list[str]:
     lines = [f"{'sensor':<18}{head}".rstrip()]
     for name, by_phase in summary.cells.items():
         row = "".join(f"  {entry(by_phase[phase]):<{_COLUMN - 2}}" for phase in Phase)
+        lines.append(f"{name:<18}{row}".rstrip())
+    return lines
+
+
+# Head, format and value of each line of the table of tracking.
+_TRACKING: tuple[tuple[str, str, Callable[[TrackingQuality], float]], ...] = (
+    ("ID switches", ".0f", lambda quality: quality.id_switches),
+    ("tracked, %", ".1f", lambda quality: 100 * quality.tracked / quality.detections),
+    ("velocity, m/s RMSE", ".2f", lambda quality: quality.velocity_rmse),
+)
+
+
+def _tracking_table(summary: Summary) -> list[str]:
+    head = "".join(f"  {phase:<{_COLUMN - 2}}" for phase in Phase)
+    lines = [f"{'':<18}{head}".rstrip()]
+    for name, form, value in _TRACKING:
+        row = ""
+        for phase in Phase:
+            by_input = summary.tracking.get(phase, {})
+            entry = " → ".join(
+                format(value(by_input[fed]), form) if fed in by_input else "–" for fed in Fed
+            )
+            row += f"  {entry:<{_COLUMN - 2}}"
         lines.append(f"{name:<18}{row}".rstrip())
     return lines
 
@@ -223,6 +254,13 @@ def as_json(summary: Summary) -> dict[str, object]:
                 for phase, cell in by_phase.items()
             }
             for name, by_phase in summary.cells.items()
+        },
+        "tracking": {
+            phase: {
+                str(fed): {name: _number(value) for name, value in asdict(quality).items()}
+                for fed, quality in by_input.items()
+            }
+            for phase, by_input in summary.tracking.items()
         },
         "events": [{"seconds": at, "text": text} for at, text in record.events],
         "sidecar": {

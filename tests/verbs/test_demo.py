@@ -60,6 +60,15 @@ def test_the_demo_shows_a_fault_and_its_repair_over_real_grpc():
             assert phase["n"] > 0
             assert phase["recalibrated"] == phase["raw"]
 
+    tracking = found["tracking"]
+    for phase in ("before", "during"):
+        # The sidecar's tracker and the demo's own are one code, fed the same.
+        assert tracking[phase]["recalibrated"] == tracking[phase]["raw"]
+    raw, recalibrated = tracking["after"]["raw"], tracking["after"]["recalibrated"]
+    assert recalibrated["detections"] == raw["detections"] > 300
+    assert recalibrated["tracked"] > raw["tracked"]
+    assert recalibrated["id_switches"] < raw["id_switches"]
+
 
 def test_an_interrupted_demo_ends_with_130_and_takes_its_sidecar_along():
     with subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
