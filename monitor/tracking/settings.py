@@ -33,7 +33,7 @@ class DimensionNoise:
 
 # What stands on the ground hardly moves up or down.
 UPRIGHT: Mapping[str, DimensionNoise] = MappingProxyType(
-    {"z": DimensionNoise(density=0.1, initial_speed=1.0)}
+    {"z": DimensionNoise(density=0.2, initial_speed=1.0)}
 )
 
 
