@@ -1,6 +1,6 @@
 """Named columns of a recorded file, as text or numbers, and the errors that say where they fail.
 
-Opening files and making sense of the columns lives in files.py.
+Opening files lives in tables.py and files.py; what the columns mean, in files.py and labels.py.
 """
 
 from __future__ import annotations
@@ -56,6 +56,17 @@ def require(columns: Columns, name: str) -> None:
         )
 
 
+def coded(columns: Columns, name: str, otherwise: str) -> tuple[tuple[str, ...], IntArray]:
+    """Different values of a column, sorted, as text; and which of them each row of the file has.
+
+    A file without the column has one value, `otherwise`.
+    """
+    if name not in columns.names:
+        return (otherwise,), np.zeros(columns.count, np.int64)
+    values, index = np.unique(columns.values(name), return_inverse=True)
+    return tuple(values.astype(np.str_).tolist()), index.astype(np.int64)
+
+
 class TextColumns:
     """Cells of a CSV file, parsed only when asked for.
 
@@ -69,6 +80,10 @@ class TextColumns:
         self.names = tuple(cells)
         self._all = cells
         self._lines = lines
+
+    def place(self, row: int) -> str:
+        """File and line of a row, to begin a message with."""
+        return f"{self.path}, line {self._lines[row]}"
 
     def _cells(self, name: str, rows: IntArray) -> list[str]:
         require(self, name)
@@ -113,7 +128,7 @@ class TextColumns:
                 if not (_parses(parse, cell) or (blank is not None and not cell))
             )
         raise RecordingError(
-            f"{self.path}, line {self._lines[row]}: {name} is {cell!r}, not {wanted}. "
+            f"{self.place(row)}: {name} is {cell!r}, not {wanted}. "
             "Correct the cell or leave the row out."
         )
 

@@ -5,16 +5,10 @@ A file is read whole; a recording holds only the rows that were asked for.
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
@@ -26,14 +20,14 @@ from monitor.calibration.space import (
     IntArray,
     Space,
 )
-from monitor.edges.columns import AnyArray, Columns, RecordingError, TextColumns
+from monitor.edges.columns import AnyArray, Columns, RecordingError, coded
 from monitor.edges.recorded_gaussians import (
     ArrayGaussians,
     GaussianSource,
-    TextGaussians,
     array_gaussians,
     text_gaussians,
 )
+from monitor.edges.tables import SUFFIXES, read_table
 
 __all__ = ["NO_TRACK", "OBJECT", "Recording", "RecordingError", "read_recording"]
 
@@ -41,8 +35,6 @@ __all__ = ["NO_TRACK", "OBJECT", "Recording", "RecordingError", "read_recording"
 OBJECT = "object"
 # Number of a track in a row that has none.
 NO_TRACK = -1
-# Rows of a CSV file that are turned into columns at a time.
-_PIECE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,55 +132,18 @@ def read_recording(
 
 
 def _open(path: Path) -> GaussianSource:
+    if path.name.endswith(SUFFIXES):
+        return text_gaussians(read_table(path))
+    if not path.name.endswith(".npz"):
+        raise RecordingError(f"{path}: the name must end in .csv, .csv.gz or .npz.")
     try:
-        if path.name.endswith(".npz"):
-            return _open_npz(path)
-        if path.name.endswith((".csv", ".csv.gz")):
-            return _open_csv(path)
+        return _open_npz(path)
     except RecordingError:
         raise
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         raise RecordingError(
             f"{path}: cannot be read ({error}). Give a readable file of recorded detections."
         ) from error
-    raise RecordingError(f"{path}: the name must end in .csv, .csv.gz or .npz.")
-
-
-def _open_csv(path: Path) -> TextGaussians:
-    packed = path.name.endswith(".gz")
-    lines: list[int] = []
-    with (
-        gzip.open(path, "rb") if packed else path.open("rb") as data,
-        io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text,
-    ):
-        rows = _rows(path, text, lines)
-        names = next(rows, [])
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise RecordingError(f"{path}: column {twice[0]!r} appears twice. Rename one of them.")
-        cells: list[list[str]] = [[] for _ in names]
-        # Turned from rows into columns a piece at a time, while the piece is in the cache.
-        while piece := list(islice(rows, _PIECE)):
-            for column, part in zip(cells, zip(*piece, strict=True), strict=True):
-                column.extend(part)
-    return text_gaussians(TextColumns(path, dict(zip(names, cells, strict=True)), lines))
-
-
-def _rows(path: Path, text: TextIO, lines: list[int]) -> Iterator[list[str]]:
-    """The header, then the rows; notes on which line each of the rows ends."""
-    reader = csv.reader(text)
-    names = next(reader, [])
-    yield names
-    for row in reader:
-        if not row:
-            continue
-        if len(row) != len(names):
-            raise RecordingError(
-                f"{path}, line {reader.line_num}: {len(row)} cells, but the header names "
-                f"{len(names)} columns. Complete the row or leave it out."
-            )
-        lines.append(reader.line_num)
-        yield row
 
 
 def _open_npz(path: Path) -> ArrayGaussians:
@@ -228,7 +183,7 @@ def _select(
     kept[rows or slice(None)] = True
     for name, text in where:
         kept &= columns.values(name).astype(np.str_) == text
-    there, index = _coded(columns, "class", OBJECT)
+    there, index = coded(columns, "class", OBJECT)
     unknown = [name for name in classes if name not in there]
     if unknown:
         raise RecordingError(
@@ -252,19 +207,11 @@ def _select(
     return chosen, classes or there, index
 
 
-def _coded(columns: Columns, name: str, otherwise: str) -> tuple[tuple[str, ...], IntArray]:
-    """Different values of a column, sorted, as text; and which of them each row of the file has."""
-    if name not in columns.names:
-        return (otherwise,), np.zeros(columns.count, np.int64)
-    values, index = np.unique(columns.values(name), return_inverse=True)
-    return tuple(values.astype(np.str_).tolist()), index.astype(np.int64)
-
-
 def _sequences(
     columns: Columns, chosen: IntArray
 ) -> tuple[tuple[str, ...], IntArray, dict[str, int]]:
     """Selected sequences, the one of each selected row, and the last frame of each in the file."""
-    names, index = _coded(columns, "seq", columns.path.name.split(".")[0])
+    names, index = coded(columns, "seq", columns.path.name.split(".")[0])
     used, selected = np.unique(index[chosen], return_inverse=True)
     last_frame: dict[str, int] = {}
     if "frame" in columns.names:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray, IntArray
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.edges.files import Recording
 from monitor.edges.requests import OutgoingFrame
 from monitor.frames import Header
@@ -23,18 +23,21 @@ class PlayedFrame:
     """A frame with its truth.
 
     labelled  positions of the detections with truth; truth (m, K)
+    ignore    (N,) which detections are neither true nor false
     """
 
     frame: OutgoingFrame
     time_s: float
     labelled: IntArray
     truth: FloatArray
+    ignore: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """One sequence of a recording: the rows of each frame, from frame 0 to its last."""
 
+    name: str
     recording: Recording
     header: Header
     rows: IntArray
@@ -54,6 +57,7 @@ class Sequence:
         if recording.diagonal:
             covariance = np.diagonal(covariance, axis1=1, axis2=2)
         score = None if recording.score is None else recording.score[rows]
+        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
         has_truth = np.isfinite(truth[:, 0])
         ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
         begin = 0
@@ -69,7 +73,7 @@ class Sequence:
                 covariance=covariance[here],
                 score=None if score is None else score[here],
             )
-            yield PlayedFrame(frame, time_s, labelled, truth[here][labelled])
+            yield PlayedFrame(frame, time_s, labelled, truth[here][labelled], ignore[here])
             begin = end
 
 
@@ -96,7 +100,7 @@ def sequences(recording: Recording, prefix: str) -> list[Sequence]:
         header = Header(f"{prefix}{name}", recording.space, recording.classes)
         time = None if recording.time_s is None else recording.time_s[rows[order]]
         times = _times(number[order], time, last)
-        found.append(Sequence(recording, header, rows[order], number[order], times))
+        found.append(Sequence(name, recording, header, rows[order], number[order], times))
     return found
 
 

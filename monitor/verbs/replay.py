@@ -8,39 +8,55 @@ import contextlib
 import json
 import math
 import sys
-import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from monitor.calibration.slices import SliceBy
 from monitor.config import Mode
 from monitor.counters import TruthAccount
-from monitor.edges.answered import decode_truth_answer, refused
-from monitor.edges.client import Client, Conversation, SidecarUnavailable
+from monitor.edges.client import Client, SidecarUnavailable
 from monitor.edges.report import as_json, table
-from monitor.edges.requests import encode_frame, encode_truth
-from monitor.recalibration.selection import IDENTITY
+from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.verbs.models import check_dimensions, read_model
-from monitor.verbs.playback import PlayedFrame, Sequence, sequences
+from monitor.verbs.playback import Sequence, sequences
 from monitor.verbs.recorded import add_selection, read_selected
+from monitor.verbs.sending import Manner, Tally, play
 from monitor.verbs.sidecar_process import running_sidecar
+from monitor.verbs.track_record import Records, new_records
+from monitor.verbs.tracking_options import (
+    add_tracking,
+    changes_estimates,
+    check_tracking,
+    read_yardstick,
+    tracker_section,
+)
+from monitor.verbs.tracking_quality import compare, tracking_table
+
+T = TypeVar("T")
 
 EXAMPLE = """examples:
   calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
   calibration-monitor replay drive.csv.gz --recalibrator car.json --ground-truth-delay 30s --json
   calibration-monitor replay drive.csv.gz --speed 1 --fault variance=0.2@t=10s
   calibration-monitor replay drive.csv.gz --address 127.0.0.1:50051
+  calibration-monitor replay drive.csv.gz --ground-truth labels.csv.gz --recalibrator car.json
 
 Each sequence is a stream; every frame number from 0 to its last is sent, empty ones too.
 --json prints frames, detections, matched, tau, and for each of slices and for total, by stage:
 n, nees_over_k, nees_median_ratio; by dimension ence, uce, qce; and the bins they come from, whose
 variance, squared_error and nees are sums over the bin's n detections and whose within counts, for
-each tau, those with nees inside the chi-square quantile."""
+each tau, those with nees inside the chi-square quantile.
 
-# Frames on their way at a time.
-WINDOW = 16
-# Sequences played at a time.
-SIDE_BY_SIDE = 8
+With --ground-truth it also prints tracking: raw, recalibrated and the reason why anything is null.
+recalibrated is of tracks fed what the sidecar forwards, raw of tracks fed what the detector says:
+where these differ the drive is played twice. Each holds, for all classes together and for each of
+classes: mota and idf1 (1 is best), id_switches, false_positives, misses, matches, labels, frames;
+position_rmse and velocity_rmse of the matches, also by dimension, against the labels and their
+central differences in the moving axes of the sensor; nis_over_k and state_nees_over_k. All labels
+of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
+(pip install 'calibration-monitor[tracking]')."""
+
 # The sidecar cuts no more.
 MOST_BINS = 512
 
@@ -77,17 +93,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bins", metavar="N", type=_bins, default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_tracking(parser)
 
 
-@dataclass(slots=True)
-class Tally:
-    """What was sent and what came back."""
+@dataclass(frozen=True, slots=True)
+class _Calibration:
+    """The sidecar's statistics at the end, for programs and for people."""
 
-    frames: int = 0
-    detections: int = 0
-    labels: int = 0
-    account: TruthAccount = field(default_factory=TruthAccount)
-    complaint: str = ""
+    recalibrator: str
+    values: dict[str, Any]
+    table: str
 
 
 def run(options: argparse.Namespace) -> int:
@@ -98,24 +113,49 @@ def run(options: argparse.Namespace) -> int:
             f"--address {options.address}: --mode and --slice-by are settings of that sidecar. "
             "Leave them out, or leave --address out."
         )
-    played: list[Sequence] = []
+    check_tracking(options)
+    files: list[list[Sequence]] = []
     for i, path in enumerate(options.files):
         prefix = "" if len(options.files) == 1 else f"file{i}."
-        played += sequences(read_selected(path, options), prefix)
-    document = None
+        files.append(sequences(read_selected(path, options), prefix))
+    played = [sequence for found in files for sequence in found]
+    selection = None
     if options.recalibrator:
         none = options.recalibrator == "none"
         selection = IDENTITY if none else read_model(options.recalibrator)
         for sequence in played:
             check_dimensions(selection, sequence.header.space)
-        document = selection.to_json()
+    yardstick = read_yardstick(options, files) if options.ground_truth is not None else None
+    config = _config(options, played)
+    tally = Tally()
+    manner = Manner(
+        options.speed, options.ground_truth_delay, new_records(played) if yardstick else {}
+    )
+
+    def talk(address: str) -> Coroutine[Any, Any, _Calibration]:
+        return _replay(address, played, selection, manner, tally, options.bins)
+
+    calibration = _with_sidecar(options.address, config, talk)
+    tracking = None
+    if yardstick is not None:
+        raw = None
+        if options.address is None and _forwards_other(options, selection):
+            raw = _raw_tracks(config, played)
+        tracking = compare(manner.tracks, raw, yardstick, options.address)
+    _complain(tally)
+    print(_report(tally, calibration, tracking, options.json))
+    return 0
+
+
+def _with_sidecar(
+    address: str | None, config: str, talk: Callable[[str], Coroutine[Any, Any, T]]
+) -> T:
+    """What comes of talking to the sidecar at an address, or to one started for it."""
     with contextlib.ExitStack() as stack:
-        address = options.address
         if address is None:
-            config = _config(options, played)
             address = stack.enter_context(running_sidecar(config)).grpc
         try:
-            report = asyncio.run(_replay(address, played, document, options))
+            return asyncio.run(talk(address))
         except ExceptionGroup as group:
             # Where one stream breaks, others break with it: one cause is enough.
             error = _first(group)
@@ -124,8 +164,6 @@ def run(options: argparse.Namespace) -> int:
                     f"the sidecar at {address} ended a stream before all was sent: see its log."
                 ) from error
             raise error from None
-    print(report)
-    return 0
 
 
 def _first(error: Exception) -> Exception:
@@ -137,46 +175,48 @@ def _config(options: argparse.Namespace, played: list[Sequence]) -> str:
     streams = max(64, len(played))
     slices = len(played) * max(len(sequence.header.classes) for sequence in played)
     slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
+    tracker = tracker_section(options) if options.ground_truth is not None else ""
     return (
         f'[recalibration]\nmode = "{options.mode}"\n'
         f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
-        f"[server]\nmax_streams = {streams}\n"
+        f"[server]\nmax_streams = {streams}\n{tracker}"
     )
+
+
+def _forwards_other(options: argparse.Namespace, selection: Selection | None) -> bool:
+    """Whether the started sidecar forwards anything else than what the detector says."""
+    observed = options.mode is not Mode.APPLY
+    return not observed and selection is not None and changes_estimates(selection)
+
+
+def _raw_tracks(config: str, played: list[Sequence]) -> Records:
+    """The tracks of the same drive without the recalibrator."""
+    manner = Manner(delay=math.inf, tracks=new_records(played))
+
+    async def talk(address: str) -> None:
+        async with Client(address) as client:
+            await play(client, played, manner, Tally())
+
+    _with_sidecar(None, config, talk)
+    return manner.tracks
 
 
 async def _replay(
-    address: str, played: list[Sequence], document: str | None, options: argparse.Namespace
-) -> str:
-    tally = Tally()
+    address: str,
+    played: list[Sequence],
+    selection: Selection | None,
+    manner: Manner,
+    tally: Tally,
+    bins: int,
+) -> _Calibration:
     async with Client(address) as client:
-        if document is not None:
-            await client.promote(document, "replay")
+        if selection is not None:
+            await client.promote(selection.to_json(), "replay")
         progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
-        gate = asyncio.Semaphore(SIDE_BY_SIDE)
-        async with asyncio.TaskGroup() as tasks:
-            for sequence in played:
-                tasks.create_task(_play(client, sequence, options, tally, gate))
+        await play(client, played, manner, tally)
         progress.cancel()
-        calibration = await client.calibration(include_bins=True, bins=options.bins)
-    if tally.account.matched != tally.labels:
-        print(
-            f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels "
-            f"matched; {_in_words(tally.account)}. {tally.complaint}",
-            file=sys.stderr,
-        )
-    if options.json:
-        counts = {
-            "frames": tally.frames,
-            "detections": tally.detections,
-            "matched": tally.account.matched,
-        }
-        return json.dumps({**counts, **as_json(calibration)})
-    head = (
-        f"{tally.frames} frames, {tally.detections} detections, "
-        f"{tally.account.matched} with ground truth; recalibrator "
-        f"{calibration.recalibrator_version}"
-    )
-    return f"{head}\n{table(calibration)}"
+        calibration = await client.calibration(include_bins=True, bins=bins)
+    return _Calibration(calibration.recalibrator_version, as_json(calibration), table(calibration))
 
 
 async def _show_progress(tally: Tally, frames: int) -> None:
@@ -186,83 +226,37 @@ async def _show_progress(tally: Tally, frames: int) -> None:
         await asyncio.sleep(0.2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """One sequence over a stream of frames and a stream of labels.
-
-    Sending and reading never wait for each other: with large frames a sidecar that
-    waits to be read does not read either.
-
-    asked  frames on their way; None: no more
-    told   numbers of labels in the messages on their way; None: no more
-    """
-
-    sequence: Sequence
-    frames: Conversation
-    labels: Conversation
-    tally: Tally
-    asked: asyncio.Queue[PlayedFrame | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
-    told: asyncio.Queue[int | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
-
-    async def send_frames(self, speed: float) -> None:
-        began = time.monotonic()
-        for played in self.sequence.play():
-            if math.isfinite(speed):
-                due = began + (played.time_s - self.sequence.times[0]) / speed
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self.asked.put(played)
-            await self.frames.send(encode_frame(played.frame))
-        await self.asked.put(None)
-        await self.frames.close()
-
-    async def read_answers(self, delay: float) -> None:
-        """And send the labels, each when event time has gone `delay` beyond its frame."""
-        waiting: deque[PlayedFrame] = deque()
-        while (played := await self.asked.get()) is not None:
-            complaint = refused(await self.frames.receive())
-            if complaint is not None:
-                stream = self.sequence.header.stream
-                raise ValueError(f"frame {played.frame.frame_id} of {stream}: {complaint}")
-            self.tally.frames += 1
-            self.tally.detections += played.frame.id.size
-            waiting.append(played)
-            while waiting and waiting[0].time_s <= played.time_s - delay:
-                await self._send_labels(waiting.popleft())
-        for played in waiting:
-            await self._send_labels(played)
-        await self.told.put(None)
-        await self.labels.close()
-
-    async def _send_labels(self, played: PlayedFrame) -> None:
-        if played.labelled.size == 0:
-            return
-        frame = played.frame
-        ids = frame.id[played.labelled]
-        await self.told.put(ids.size)
-        stream = self.sequence.header.stream
-        await self.labels.send(encode_truth(stream, frame.frame_id, ids, played.truth))
-
-    async def read_accounts(self) -> None:
-        while (labels := await self.told.get()) is not None:
-            account, complaint = decode_truth_answer(await self.labels.receive())
-            self.tally.labels += labels
-            self.tally.account.add(account)
-            self.tally.complaint = self.tally.complaint or complaint
+def _complain(tally: Tally) -> None:
+    """A line on the terminal where labels of detections were not used."""
+    if tally.account.matched != tally.labels:
+        print(
+            f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels "
+            f"matched; {_in_words(tally.account)}. {tally.complaint}",
+            file=sys.stderr,
+        )
 
 
-async def _play(
-    client: Client,
-    sequence: Sequence,
-    options: argparse.Namespace,
+def _report(
     tally: Tally,
-    gate: asyncio.Semaphore,
-) -> None:
-    async with gate:
-        played = _Played(sequence, await client.open(sequence.header), client.truth(), tally)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(played.send_frames(options.speed))
-            tasks.create_task(played.read_answers(options.ground_truth_delay))
-            tasks.create_task(played.read_accounts())
+    calibration: _Calibration,
+    tracking: dict[str, Any] | None,
+    as_object: bool,
+) -> str:
+    if as_object:
+        counts = {
+            "frames": tally.frames,
+            "detections": tally.detections,
+            "matched": tally.account.matched,
+        }
+        of_tracks = {} if tracking is None else {"tracking": tracking}
+        return json.dumps({**counts, **calibration.values, **of_tracks})
+    head = (
+        f"{tally.frames} frames, {tally.detections} detections, "
+        f"{tally.account.matched} with ground truth; recalibrator "
+        f"{calibration.recalibrator}"
+    )
+    tables = [calibration.table] + ([] if tracking is None else [tracking_table(tracking)])
+    return "\n".join([head, *tables])
 
 
 def _in_words(account: TruthAccount) -> str:

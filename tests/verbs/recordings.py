@@ -161,6 +161,19 @@ def npz_file(path: Path, rows: Recorded, *, full: bool = True) -> Path:
     return path
 
 
+def labels_file(path: Path, rows: Recorded) -> Path:
+    """A .csv or .csv.gz file of the true objects that were detected, one row each and frame."""
+    there = rows.of(rows.labelled)
+    names = ["seq", "frame", "t", "class", "gt_id", *DIMENSIONS]
+    columns = [there.sequence, there.frame, there.time_s, there.class_name, there.track]
+    cells = [map(str, column.tolist()) for column in [*columns, *there.truth.T]]
+    text = io.StringIO()
+    csv.writer(text).writerows([names, *zip(*cells, strict=True)])
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
 # ---- straight from the formulas
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.edges.requests import encode_frame
-from monitor.verbs import replay
+from monitor.verbs import replay, sending
 from monitor.verbs.sidecar_process import Addresses, SidecarFailed, running_sidecar
 from tests.verbs.recordings import (
     DIMENSIONS,
@@ -379,7 +379,7 @@ def kill_at_frame(monkeypatch, number):
             os.kill(killed[0], signal.SIGKILL)
         return encode_frame(frame)
 
-    monkeypatch.setattr(replay, "encode_frame", encode_and_kill)
+    monkeypatch.setattr(sending, "encode_frame", encode_and_kill)
 
 
 def test_a_sidecar_killed_on_the_way_is_told(refusal, words, monkeypatch):

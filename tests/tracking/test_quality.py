@@ -1,0 +1,278 @@
+"""Tracks against labels: which are matched, how far off they are, written out as plain loops."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from monitor.tracking.labels import Labels, label_velocity
+from monitor.tracking.quality import (
+    FrameTracks,
+    Pairs,
+    TrackErrors,
+    mean,
+    moving,
+    pooled,
+    rmse,
+    rmse_by_dimension,
+    scenes,
+    state_nees_over_k,
+    track_errors,
+)
+
+DIMENSIONS = ("yaw", "x", "y", "z", "x_velocity", "y_velocity", "z_velocity")
+AXES = moving(DIMENSIONS)
+K, S = 4, 7
+
+
+def labels(*rows, period=0.1):
+    """(frame, object, x, y) each; yaw is 9 and z is 1 everywhere."""
+    frame, id, x, y = (list(column) for column in zip(*rows, strict=True)) if rows else [[]] * 4
+    position = np.column_stack([np.full(len(x), 9.0), x, y, np.ones(len(x))]).reshape(-1, K)
+    frames = np.array(frame, np.int64)
+    return Labels(frames, np.array(id, np.int64), frames * period, position)
+
+
+def tracks(*rows, ignore=()):
+    """(id, x, y) each; ignore: ids of those whose detection is neither true nor false."""
+    state = np.array([[0, x, y, 1, 0, 0, 0] for _, x, y in rows], float).reshape(-1, S)
+    ids = [row[0] for row in rows]
+    return FrameTracks(
+        id=np.array(ids, np.uint64),
+        class_index=np.zeros(len(ids), np.int64),
+        ignore=np.isin(ids, list(ignore)),
+        nis=np.full(len(ids), np.nan),
+        state=state,
+        covariance=np.tile(np.eye(S), (len(ids), 1, 1)),
+    )
+
+
+# ---- dimensions
+
+
+def test_what_moves_is_what_has_a_velocity():
+    assert AXES.names == ("x", "y", "z")
+    assert AXES.position.tolist() == [1, 2, 3]
+    assert AXES.velocity.tolist() == [4, 5, 6]
+    some = moving(("u1", "v1", "w", "u1_velocity", "v1_velocity"))
+    assert (some.names, some.velocity.tolist()) == (("u1", "v1"), [3, 4])
+    assert moving(("yaw",)).names == ()
+
+
+# ---- velocity of labels
+
+
+def test_velocity_is_the_central_difference_of_an_object():
+    found = labels((4, 1, 0.0, 0.0), (5, 1, 9.0, 9.0), (6, 1, 1.0, -2.0))
+    velocity = label_velocity(found)
+    assert velocity[1] == pytest.approx([0, 5.0, -10.0, 0])
+    assert np.isnan(velocity[[0, 2]]).all()
+
+
+def test_an_object_that_was_not_labelled_in_both_neighbours_has_no_velocity():
+    gap = labels((0, 1, 0.0, 0.0), (1, 1, 1.0, 0.0), (3, 1, 3.0, 0.0), (4, 1, 4.0, 0.0))
+    assert np.isnan(label_velocity(gap)).all()
+    two = labels((0, 1, 0.0, 0.0), (1, 2, 1.0, 0.0), (2, 1, 2.0, 0.0))
+    assert np.isnan(label_velocity(two)).all()
+    assert np.isnan(label_velocity(labels((0, 1, 0.0, 0.0), (1, 1, 1.0, 0.0)))).all()
+    assert label_velocity(labels()).shape == (0, K)
+
+
+def test_where_no_time_passes_there_is_no_velocity():
+    still = labels((0, 1, 0.0, 0.0), (1, 1, 1.0, 0.0), (2, 1, 2.0, 0.0), period=0.0)
+    assert np.isnan(label_velocity(still)).all()
+
+
+@given(st.data())
+def test_velocity_is_that_of_a_plain_loop_in_any_order(data):
+    places = st.tuples(st.integers(0, 6), st.integers(0, 3))
+    keys = data.draw(st.lists(places, unique=True, max_size=20))
+    position = data.draw(arrays(float, (len(keys), 1), elements=st.floats(-50, 50)))
+    frame = np.array([f for f, _ in keys], np.int64)
+    time = np.asarray(frame * 0.1, np.float64)
+    found = label_velocity(Labels(frame, np.array([o for _, o in keys], np.int64), time, position))
+    at = {key: row for row, key in enumerate(keys)}
+    for (f, o), row in at.items():
+        before, after = at.get((f - 1, o)), at.get((f + 1, o))
+        if before is None or after is None:
+            assert np.isnan(found[row]).all()
+        else:
+            expected = (position[after] - position[before]) / (time[after] - time[before])
+            assert found[row] == pytest.approx(expected)
+
+
+# ---- scenes
+
+
+def test_a_scene_holds_distances_on_the_ground_and_nothing_beyond_the_match_distance():
+    truth = labels((0, 5, 0.0, 0.0), (0, 6, 10.0, 0.0))
+    (found,) = scenes(truth, [tracks((1, 0.3, 0.4), (2, 10.0, 2.0))], AXES, 2.0)
+    assert found.objects.tolist() == [5, 6]
+    assert found.tracks.tolist() == [1, 2]
+    assert found.distance[0, 0] == pytest.approx(0.5)
+    assert found.distance[1, 1] == 2.0
+    assert np.isnan(found.distance[[0, 1], [1, 0]]).all()
+
+
+def test_height_does_not_count():
+    above = tracks((1, 0.0, 0.0))
+    above.state[0, 3] = 100.0
+    (found,) = scenes(labels((0, 5, 0.0, 0.0)), [above], AXES, 1.0)
+    assert found.distance.tolist() == [[0.0]]
+
+
+def test_every_frame_has_a_scene_with_or_without_labels_and_tracks():
+    truth = labels((1, 5, 0.0, 0.0), (3, 5, 0.0, 0.0), (9, 5, 0.0, 0.0))
+    found = scenes(truth, [tracks(), tracks(), tracks((1, 0.0, 0.0)), tracks()], AXES, 1.0)
+    assert [scene.distance.shape for scene in found] == [(0, 0), (1, 0), (0, 1), (1, 0)]
+
+
+def test_an_ignored_track_without_an_object_is_left_out():
+    truth = labels((0, 5, 0.0, 0.0))
+    frame = tracks((1, 0.1, 0.0), (2, 0.2, 0.0), (3, 50.0, 0.0), (4, 60.0, 0.0), ignore=(2, 3))
+    (found,) = scenes(truth, [frame], AXES, 2.0)
+    assert found.tracks.tolist() == [1, 4]
+    assert found.distance.shape == (1, 2)
+    (empty,) = scenes(labels(), [frame], AXES, 2.0)
+    assert empty.tracks.tolist() == [1, 4]
+
+
+def test_an_ignored_track_that_gets_an_object_stays():
+    truth = labels((0, 5, 0.0, 0.0), (0, 6, 1.0, 0.0))
+    (found,) = scenes(truth, [tracks((1, 0.4, 0.0), (2, 0.9, 0.0), ignore=(1, 2))], AXES, 2.0)
+    assert found.tracks.tolist() == [1, 2]
+
+
+POINTS = st.lists(st.tuples(st.floats(0, 4), st.floats(0, 4)), min_size=1, max_size=4)
+
+
+@given(objects=POINTS, seen=POINTS, match_distance=st.floats(0.5, 3.0))
+def test_objects_are_shared_out_to_as_many_tracks_as_can_be_and_then_the_nearest(
+    objects, seen, match_distance
+):
+    def cheapest(columns):
+        """Of all ways to give each of these tracks an object of its own."""
+        ways = itertools.permutations(range(len(objects)), len(columns))
+        costs = (
+            (math.dist(objects[i], seen[j]) for i, j in zip(way, columns, strict=True))
+            for way in ways
+        )
+        sums = (sum(c if c <= match_distance else math.inf for c in cost) for cost in costs)
+        return min(sums, default=math.inf)
+
+    truth = labels(*((0, i, x, y) for i, (x, y) in enumerate(objects)))
+    frame = tracks(*((j, x, y) for j, (x, y) in enumerate(seen)), ignore=range(len(seen)))
+    (found,) = scenes(truth, [frame], AXES, match_distance)
+    kept = found.tracks.tolist()
+    same_number = list(itertools.combinations(range(len(seen)), len(kept)))
+    assert cheapest(kept) == pytest.approx(min(map(cheapest, same_number)))
+    assert math.isfinite(cheapest(kept))
+    one_more = itertools.combinations(range(len(seen)), len(kept) + 1)
+    assert not any(math.isfinite(cheapest(columns)) for columns in one_more)
+
+
+# ---- errors of matches
+
+
+@pytest.fixture
+def drive():
+    """Five frames of three objects, the tracks near them with any covariance, in any order."""
+    rng = np.random.default_rng(3)
+    rows = [(f, o, rng.normal(), rng.normal()) for f in range(5) for o in (7, 8, 9) if f + o != 10]
+    rng.shuffle(rows)
+    truth = labels(*((int(f), int(o), x, y) for f, o, x, y in rows))
+    frames = []
+    for _ in range(5):
+        root = rng.normal(size=(4, S, S))
+        frames.append(
+            FrameTracks(
+                id=rng.permutation(np.array([2**63, 4, 5, 6], np.uint64)),
+                class_index=np.zeros(4, np.int64),
+                ignore=np.zeros(4, bool),
+                nis=rng.uniform(size=4),
+                state=rng.normal(size=(4, S)),
+                covariance=root @ root.transpose(0, 2, 1) + np.eye(S),
+            )
+        )
+    pairs = Pairs(
+        frame=np.array([4, 0, 1, 2, 2, 3]),
+        object=np.array([8, 7, 8, 7, 9, 9]),
+        track=np.array([4, 2**63, 2**63, 5, 6, 6], np.uint64),
+    )
+    return truth, frames, pairs
+
+
+def test_errors_are_those_of_a_plain_loop(drive):
+    truth, frames, pairs = drive
+    found = track_errors(truth, frames, AXES, pairs)
+    at = {
+        (f, o): p
+        for f, o, p in zip(
+            truth.frame.tolist(), truth.id.tolist(), truth.position[:, 1:], strict=True
+        )
+    }
+    with_velocity = 0
+    matches = zip(pairs.frame.tolist(), pairs.object.tolist(), pairs.track.tolist(), strict=True)
+    for n, (f, o, track) in enumerate(matches):
+        row = frames[f].id.tolist().index(track)
+        state, covariance = frames[f].state[row, 1:], frames[f].covariance[row, 1:, 1:]
+        position = state[:3] - at[f, o]
+        assert found.position[n] == pytest.approx(position)
+        if (f - 1, o) not in at or (f + 1, o) not in at:
+            assert np.isnan(found.velocity[n]).all()
+            assert np.isnan(found.nees[n])
+            continue
+        with_velocity += 1
+        velocity = state[3:] - (at[f + 1, o] - at[f - 1, o]) / 0.2
+        assert found.velocity[n] == pytest.approx(velocity)
+        error = np.concatenate([position, velocity])
+        assert found.nees[n] == pytest.approx(error @ np.linalg.inv(covariance) @ error)
+    assert 0 < with_velocity < pairs.frame.size
+
+
+def test_no_match_has_no_errors(drive):
+    truth, frames, _ = drive
+    nothing = np.zeros(0, np.int64)
+    found = track_errors(truth, frames, AXES, Pairs(nothing, nothing, nothing.astype(np.uint64)))
+    assert found.position.shape == found.velocity.shape == (0, 3)
+    assert found.nees.shape == (0,)
+    assert math.isnan(rmse(found.position))
+    assert math.isnan(state_nees_over_k(found))
+
+
+def test_a_covariance_that_is_none_costs_only_its_own_nees(drive):
+    truth, frames, pairs = drive
+    whole = track_errors(truth, frames, AXES, pairs)
+    frames[3].covariance[frames[3].id == 6] = -np.eye(S)
+    found = track_errors(truth, frames, AXES, pairs)
+    assert np.isnan(found.nees[5])
+    assert np.array_equal(found.nees[:5], whole.nees[:5], equal_nan=True)
+    assert np.array_equal(found.position, whole.position)
+
+
+# ---- measures
+
+
+def test_measures_of_errors_worked_out_by_hand():
+    position = np.array([[3.0, 4.0], [0.0, 0.0]])
+    velocity = np.array([[np.nan, np.nan], [6.0, 8.0]])
+    errors = TrackErrors(position, velocity, np.array([np.nan, 8.0]))
+    assert rmse(errors.position) == pytest.approx(math.sqrt(25 / 2))
+    assert rmse(errors.velocity) == 10.0
+    assert rmse_by_dimension(errors.position) == pytest.approx([3 / math.sqrt(2), 4 / math.sqrt(2)])
+    assert rmse_by_dimension(errors.velocity) == [6.0, 8.0]
+    assert state_nees_over_k(errors) == 2.0  # two positions, two velocities
+    assert math.isnan(mean(np.array([np.nan])))
+
+
+def test_errors_of_parts_are_pooled_by_their_number():
+    few = TrackErrors(np.full((1, 2), 4.0), np.full((1, 2), np.nan), np.array([np.nan]))
+    many = TrackErrors(np.zeros((3, 2)), np.ones((3, 2)), np.ones(3))
+    found = pooled([few, many])
+    assert rmse(found.position) == pytest.approx(math.sqrt(32 / 4))
+    assert rmse(found.velocity) == pytest.approx(math.sqrt(2))
+    assert mean(found.nees) == 1.0
