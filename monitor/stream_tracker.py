@@ -113,8 +113,9 @@ def _sightings(
     received, batch = frame.detections, examined.batch
     row, mean, covariance = batch.rows, forwarded.mean, forwarded.covariance
     class_index, missing = batch.class_index, np.zeros(row.size, bool)
-    if not examined.clean:
-        bare = np.flatnonzero(examined.reason == Reason.MISSING_COVARIANCE)
+    bare = np.flatnonzero(examined.reason == Reason.MISSING_COVARIANCE)
+    if bare.size:
+        # Only then are the received means sure to be K wide.
         k = batch.space.k
         row = np.concatenate([row, bare])
         mean = np.concatenate([mean, received.mean[bare, :k]])

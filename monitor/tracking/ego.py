@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from monitor.calibration.space import DimensionKind, FloatArray
+from monitor.tracking.kalman import regular
 from monitor.tracking.motion import MotionModel
 from monitor.tracking.reported import EgoMotion, Pose, Twist
 
@@ -67,8 +68,8 @@ def move(
 ) -> tuple[FloatArray, FloatArray]:
     """Tracks in the axes of the sensor now: p ↦ Rᵀ (p − t), velocities turned likewise.
 
-    In x, y, z the motion is used whole; in x, y alone, its part in the plane. A space
-    without x and y, such as an image, stays as it is.
+    In x, y, z the motion is used whole; in x, y alone, its part in the plane; so too for
+    velocities. A space without x and y, such as an image, stays as it is.
 
     state       (T, S)
     covariance  (T, S, S)
@@ -81,17 +82,19 @@ def move(
     rotation, shift = motion
     yaw = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
     places = [names.index(name) for name in "xyz" if name in names]
-    if len(places) == 2:
-        cosine, sine = np.cos(yaw), np.sin(yaw)
-        rotation, shift = np.array([[cosine, -sine], [sine, cosine]]), shift[:2]
-    change = np.eye(model.size)
-    change[np.ix_(places, places)] = rotation.T
     slots = {place: model.k + j for j, place in enumerate(model.moving.tolist())}
-    if all(place in slots for place in places):
-        velocities = [slots[place] for place in places]
-        change[np.ix_(velocities, velocities)] = rotation.T
+    # A velocity in x or y alone has nothing to turn into.
+    turning = all(place in slots for place in places[:2])
+    velocities = [slots[place] for place in places if place in slots] if turning else []
+    change = np.eye(model.size)
+    for axes in (places, velocities):
+        if len(axes) == 3:
+            change[np.ix_(axes, axes)] = rotation.T
+        elif len(axes) == 2:
+            cosine, sine = np.cos(yaw), np.sin(yaw)
+            change[np.ix_(axes, axes)] = [[cosine, sine], [-sine, cosine]]
     moved = state.copy()
-    moved[:, places] -= shift
+    moved[:, places] -= shift[: len(places)]
     moved = moved @ change.T
     if heading in names and model.space.dimensions[names.index(heading)].kind in (
         DimensionKind.ANGLE,
@@ -99,7 +102,7 @@ def move(
     ):
         moved[:, names.index(heading)] -= yaw
     model.wrap(moved)
-    return moved, change @ covariance @ change.T
+    return moved, regular(change @ covariance @ change.T)
 
 
 def _rotation(quaternion: FloatArray) -> FloatArray:

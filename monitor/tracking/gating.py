@@ -136,20 +136,25 @@ def _windowed(
     plane = [
         i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
     ][:2]  # fmt: skip
-    return near_pairs(
-        _in_plane(tracks.mean[:, plane]),
-        _reach(tracks, plane, limit, max_distance),
+    place = _in_plane(tracks.mean[:, plane]), _in_plane(detections.mean[:, plane])
+    track, detection = near_pairs(
+        place[0],
+        _reach(tracks, plane, limit),
         tracks.class_index,
-        _in_plane(detections.mean[:, plane]),
-        _reach(detections, plane, limit, max_distance),
+        place[1],
+        _reach(detections, plane, limit),
         detections.class_index,
+        max_distance,
     )
+    if np.isfinite(max_distance):
+        close = (np.abs(place[1][detection] - place[0][track]) <= max_distance).all(axis=1)
+        track, detection = track[close], detection[close]
+    return track, detection
 
 
-def _reach(gaussians: Gaussians, plane: list[int], limit: float, most: float) -> FloatArray:
+def _reach(gaussians: Gaussians, plane: list[int], limit: float) -> FloatArray:
     """(n, 2) how far the gate can reach on the part of each: √(a + b) ≤ √a + √b."""
-    reach = np.sqrt(limit * gaussians.covariance[:, plane, plane])
-    return _in_plane(np.minimum(reach, 0.5 * most))
+    return _in_plane(np.sqrt(limit * gaussians.covariance[:, plane, plane]))
 
 
 def _in_plane(values: FloatArray) -> FloatArray:

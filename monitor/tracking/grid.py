@@ -14,6 +14,10 @@ _MOST_ROWS = 32
 # More pairs than this in a frame, and the windows are halved until they are fewer: whatever
 # covariances a detector sends, a frame costs a bounded time.
 MOST_PAIRS = 1 << 18
+# So few are looked at one by one in less time than they are sorted into cells.
+_FEW_PAIRS = 1024
+# What has too many neighbours in a window halved so often lies on one spot, and gets a few of them.
+_MOST_HALVINGS = 40
 
 
 def near_pairs(
@@ -23,24 +27,30 @@ def near_pairs(
     detections: FloatArray,
     detection_reach: FloatArray,
     detection_class: IntArray,
+    most: float = np.inf,
 ) -> tuple[IntArray, IntArray]:
     """Pairs of one class within reach of each other in both coordinates; maybe a few more.
 
     tracks      (T, 2) positions, and how far each reaches, (T, 2)
     detections  (N, 2), (N, 2); a pair is near where |Δ| ≤ the sum of both reaches
+    most        and |Δ| ≤ this
     returns     (M,) tracks, (M,) detections; at most MOST_PAIRS
     """
     if tracks.shape[0] == 0 or detections.shape[0] == 0:
         none = np.zeros(0, np.int64)
         return none, none
+    if tracks.shape[0] * detections.shape[0] <= _FEW_PAIRS:
+        track, detection = np.nonzero(track_class[:, None] == detection_class)
+        return track, detection
     # The window of a track must cover the widest detection. So that a single one with an absurd
     # covariance does not open the windows for all, the wide ones are looked for by themselves.
-    usual = np.median(detection_reach, axis=0)
+    usual = _middle(detection_reach)
     wide = (detection_reach > 4.0 * usual).any(axis=1)
     found = [
         _pairs(
             tracks, track_reach, track_class,
             detections[rows], detection_reach[rows].max(axis=0), detection_class[rows], rows,
+            most,
         )
         for rows in (np.flatnonzero(~wide), np.flatnonzero(wide))
         if rows.size
@@ -58,16 +68,21 @@ def _pairs(
     reach: FloatArray,
     detection_class: IntArray,
     rows: IntArray,
+    most: float,
 ) -> tuple[IntArray, IntArray]:
-    window = track_reach + reach
-    while True:
+    # No two lie farther apart than the whole scene is wide.
+    wide = 2.0 * np.ptp(np.concatenate([tracks, detections]), axis=0)
+    window = np.minimum(track_reach + reach, np.minimum(wide, most))
+    for _ in range(_MOST_HALVINGS):
         owner, order, begin, count = _ranges(
             tracks, window, track_class, detections, detection_class
         )
-        total = int(count.sum())
-        if total <= MOST_PAIRS // 2:
+        if count.sum() <= MOST_PAIRS // 2:
             break
         window = 0.5 * window
+    else:
+        count = np.minimum(count, MOST_PAIRS // 2 // owner.size)
+    total = int(count.sum())
     # Each range as its places: a running number, less where the range began in it.
     ends = np.cumsum(count)
     places = np.arange(total) - np.repeat(ends - count - begin, count)
@@ -86,8 +101,9 @@ def _ranges(
     returns  the track of each range; the order; where each range begins and how long it is
     """
     # Windows of the usual size cover two or three rows of cells.
-    cell = np.maximum(np.median(window, axis=0), np.finfo(float).tiny)
-    origin = detections[0]
+    cell = np.maximum(_middle(window), np.finfo(float).tiny)
+    # Amid them: what lies too far from here for a cell of its own must be the exception.
+    origin = _middle(detections)
     key = _key(detection_class, *_cells(detections - origin, cell).T)
     order = np.argsort(key, kind="stable")
     key = key[order]
@@ -111,6 +127,12 @@ def _ranges(
         begin = np.concatenate([begin, np.searchsorted(key, first)])
         end = np.concatenate([end, np.searchsorted(key, last)])
     return owner, order, begin, end - begin
+
+
+def _middle(values: FloatArray) -> FloatArray:
+    """The lower median of each column."""
+    middle: FloatArray = np.sort(values, axis=0)[(values.shape[0] - 1) // 2]
+    return middle
 
 
 def _cells(positions: FloatArray, cell: FloatArray) -> IntArray:

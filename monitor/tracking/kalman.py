@@ -6,6 +6,9 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 
+# Share of a variance that rounding may take from it, for what is made of a few sums of products.
+_ROUNDING = 1e-14
+
 
 def predict(
     state: FloatArray, covariance: FloatArray, transition: FloatArray, diffusion: FloatArray
@@ -18,7 +21,7 @@ def predict(
     diffusion   Q, (S, S)
     """
     turned = np.ascontiguousarray(transition.T)
-    return state @ turned, transition @ covariance @ turned + diffusion
+    return state @ turned, regular(transition @ covariance @ turned + diffusion)
 
 
 def update(
@@ -43,7 +46,19 @@ def update(
     joseph = rest @ covariance @ _transposed(rest)
     joseph += gain @ noise @ _transposed(gain)
     moved = state + (gain @ innovation[:, :, None])[:, :, 0]
-    return moved, 0.5 * (joseph + joseph.transpose(0, 2, 1))
+    return moved, regular(joseph)
+
+
+def regular(covariance: FloatArray) -> FloatArray:
+    """(T, S, S) symmetric, and definite where it was so but for rounding.
+
+    A sensor that knows a micrometre along and a kilometre across, turned by 45°, is
+    singular in doubles: with a little more on the diagonal, no correlation reaches ±1.
+    """
+    made = 0.5 * (covariance + covariance.transpose(0, 2, 1))
+    step = np.arange(made.shape[1])
+    made[:, step, step] *= 1.0 + _ROUNDING
+    return made
 
 
 def _transposed(matrices: FloatArray) -> FloatArray:

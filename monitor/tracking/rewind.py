@@ -22,7 +22,8 @@ from monitor.tracking.tracker import (
 
 # Frames that can be done again for one that is late.
 MOST_FRAMES = 8
-# So many frames in a row that are too late are no stragglers: the clock began anew.
+# So many frames in a row that are too late are no stragglers: the clock began anew. So many
+# that are worked in, and what lies far ahead of them came with the stamp of another clock.
 _TOO_MANY = 8
 
 
@@ -51,12 +52,14 @@ class Tracker:
     last      the latest frame's step
     past      the latest frames, in order of their stamps
     too_late  how many frames in a row were
+    rewound   how many frames in a row were worked in before the latest
     """
 
     model: TrackerModel
     last: Step | None = None
     past: tuple[_Past, ...] = ()
     too_late: int = 0
+    rewound: int = 0
 
     @property
     def state(self) -> TrackerState:
@@ -78,7 +81,11 @@ def follow(tracker: Tracker, seen: Sightings) -> tuple[Tracker, Step | None, Ord
     if any(entry.seen.stamp_ns == seen.stamp_ns for entry in tracker.past):
         # Whoever sends the latest frame again has lost the answer, and gets the same.
         latest = tracker.past[-1].seen
-        same = np.array_equal(latest.row, seen.row) and np.array_equal(latest.mean, seen.mean)
+        same = (
+            latest.stamp_ns == seen.stamp_ns
+            and np.array_equal(latest.row, seen.row)
+            and np.array_equal(latest.mean, seen.mean)
+        )
         return tracker, tracker.last if same else None, Order.REPEATED
     place = sum(entry.seen.stamp_ns < seen.stamp_ns for entry in tracker.past)
     again = tracker.past[place:]
@@ -88,10 +95,23 @@ def follow(tracker: Tracker, seen: Sightings) -> tuple[Tracker, Step | None, Ord
             return replace(tracker, too_late=tracker.too_late + 1), None, Order.TOO_LATE
         made, step = _worked_in(tracker.model, (), new_tracker(tracker.model), seen)
         return made, step, Order.RESTARTED
+    rewound = tracker.rewound + 1
+    if rewound > _TOO_MANY:
+        again = _without_gap(tracker.model, seen.stamp_ns, again)
     made, step = _worked_in(tracker.model, tracker.past[:place], earliest, seen)
     for entry in again:
         made, _ = _worked_in(tracker.model, made.past, made.state, entry.seen)
-    return made, step, Order.REWOUND
+    return (replace(made, rewound=rewound) if again else made), step, Order.REWOUND
+
+
+def _without_gap(model: TrackerModel, stamp_ns: int, later: tuple[_Past, ...]) -> tuple[_Past, ...]:
+    """Frames after a stamp, up to a gap that no track outlives: those beyond share none."""
+    longest = round(model.settings.coast_seconds * 1e9)
+    for i, entry in enumerate(later):
+        if entry.seen.stamp_ns - stamp_ns > longest:
+            return later[:i]
+        stamp_ns = entry.seen.stamp_ns
+    return later
 
 
 def _worked_in(
