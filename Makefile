@@ -21,13 +21,16 @@ SERVICE_FILES = $(shell grep -l '^service ' $(PROTO_FILES))
 MAKE_VENV = test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types protos benchmark clean
+# The tests compare our filter with that of each of these versions.
+FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
+
+.PHONY: demo test lint types protos benchmark benchmark-tracking clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
 
 # pytest comes last, so that its summary closes the output.
-test: lint types $(PROTOC)
+test: lint types $(PROTOC) $(FILTERPY)
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
 lint: $(DEV)
@@ -46,8 +49,11 @@ protos: $(PROTOC)
 benchmark: $(CORE)
 	$(BIN)/python benchmarks/loopback.py
 
+benchmark-tracking: $(CORE)
+	$(BIN)/python benchmarks/tracking.py
+
 clean:
-	rm -rf .venv .venv-protoc build dist .coverage *.egg-info
+	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -65,3 +71,6 @@ $(PROTOC): Makefile
 	$(MAKE_VENV)
 	$(INSTALL) '$(GRPC_TOOLS)'
 	touch $@
+
+.filterpy/%: | $(DEV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ filterpy==$*

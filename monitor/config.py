@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -175,22 +176,23 @@ class TrackerConfig(_Section):
     initial_speed: PositiveFloat = 8.0  # unit/s, deviation of a velocity not yet known
     missing_deviation: PositiveFloat = 1.0  # unit or rad, where a covariance is missing
     dimensions: dict[str, DimensionNoiseConfig] = {
-        name: DimensionNoiseConfig(density=noise.density, initial_speed=noise.initial_speed)
-        for name, noise in UPRIGHT.items()
-    }  # what differs for single dimensions
+        name: DimensionNoiseConfig(**asdict(noise)) for name, noise in UPRIGHT.items()
+    }  # what differs for single dimensions; those not named keep their default
     gate_level: Level = 0.999  # share of true matches that lie in the gate
-    max_distance: PositiveFloat = 1e9  # unit; beyond it no match, whatever the covariances
+    max_distance: PositiveFloat = 1e9  # unit; beyond it no match of our own making
     birth_score: float = -1e9  # detections with a lower score begin no track
     confirm_detections: PositiveInt = 3  # that make a track confirmed
     tentative_misses: PositiveInt = 1  # frames without a detection that end it before that
     coast_frames: Annotated[int, Field(ge=0)] = 5  # frames without one that it outlives after that
     coast_seconds: PositiveFloat = 1.0  # s without a detection that any track outlives
-    max_tracks: Annotated[int, Field(ge=1, le=4096)] = 1000  # of a stream; no births beyond
+    # Of a stream; no births beyond. Nine states are kept, 8 S² bytes a track each.
+    max_tracks: Annotated[int, Field(ge=1, le=4096)] = 1000
     half_life_seconds: PositiveFloat = 60.0  # s of event time; memory of innovation statistics
 
     def settings(self) -> TrackerSettings:
         """As the tracker takes them."""
-        own = {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
+        own = dict(UPRIGHT)
+        own |= {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
         chosen = {name: value for name, value in dict(self).items() if name != "kind"}
         return TrackerSettings(**(chosen | {"dimensions": own}))
 

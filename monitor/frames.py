@@ -22,14 +22,15 @@ NO_ROWS = np.zeros(0, np.int64)
 class Header:
     """What all frames of a stream have in common.
 
-    return_tracks  whether its client asks for the tracks with every answer
+    return_tracks  whether this client asks for the tracks with every answer; no part of
+                   what the stream is
     """
 
     stream: str
     space: Space
     classes: tuple[str, ...]
     coordinate_frame: str = ""
-    return_tracks: bool = False
+    return_tracks: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

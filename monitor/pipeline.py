@@ -38,6 +38,7 @@ from monitor.recalibration.soundness import sound_rows
 from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
 from monitor.totals import SliceTotals
 from monitor.track_readings import TrackReading, read_tracks
+from monitor.tracking.motion import one_second
 from monitor.tracking.settings import TrackerSettings
 
 log = logging.getLogger(__name__)
@@ -47,17 +48,32 @@ SlicesRead = tuple[tuple[str, SliceStatistics], ...]
 
 
 @dataclass(slots=True)
-class Stream:
-    """One sensor's live state.
+class EventTime:
+    """How far a stream's event time has come.
 
     watermark_ns  event time that is over but for stragglers; never moves back
-    tracker       None where nobody tracks
+    """
+
+    watermark_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Stream:
+    """One sensor's live state, as one connection sees it.
+
+    header   whether tracks are returned is each connection's own; the rest they share
+    tracker  None where nobody tracks
     """
 
     header: Header
     slices: StreamSlices
     tracker: StreamTracker | None = None
-    watermark_ns: int | None = None
+    time: EventTime = field(default_factory=EventTime)
+
+    @property
+    def watermark_ns(self) -> int | None:
+        """Of the stream's event time."""
+        return self.time.watermark_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,7 @@ class Pipeline:
         self.known[self.selection.version] = self.selection
         if self.config.tracker.kind is TrackerKind.EMBEDDED:
             self._tracking = self.config.tracker.settings()
+            one_second()  # imported now, so that the first header need not wait for it
 
     # ---- streams
 
@@ -124,18 +141,13 @@ class Pipeline:
         self._spaces.add(space)
         known = self.streams.get(header.stream)
         if known is not None and known.header == header:
+            if known.header.return_tracks != header.return_tracks:
+                self.streams[header.stream] = known = replace(known, header=header)
             return known
-        if known is not None and known.header == replace(
-            header, return_tracks=known.header.return_tracks
-        ):
-            # The same detector asks for something else: its tracks go on.
-            stream = replace(known, header=header)
-        else:
-            slices = StreamSlices(self.slices, space, header.stream, header.classes)
-            settings = self._tracking
-            tracker = None if settings is None else stream_tracker(header, settings)
-            stream = Stream(header, slices, tracker)
-        self.streams[header.stream] = stream
+        slices = StreamSlices(self.slices, space, header.stream, header.classes)
+        settings = self._tracking
+        tracker = None if settings is None else stream_tracker(header, settings)
+        self.streams[header.stream] = stream = Stream(header, slices, tracker)
         return stream
 
     # ---- frames
@@ -341,7 +353,7 @@ class Pipeline:
             self.counters.late_frames += 1
         reached = stamp_ns - int(self.config.pending.max_disorder_seconds * 1e9)
         if stream.watermark_ns is None or reached > stream.watermark_ns:
-            stream.watermark_ns = reached
+            stream.time.watermark_ns = reached
 
     def _count(
         self,

@@ -63,6 +63,7 @@ class StreamTracker:
         forwarded  (n,) estimates of examined.batch, as they go out
         """
         if frame.stamp_ns is None:
+            self.orders[Order.UNSTAMPED] += 1
             return Tracked(None, (_NO_STAMP,))
         ego, notices = _usable_motion(frame.ego)
         seen = _sightings(frame, examined, forwarded, self.numbered, ego)
@@ -98,8 +99,7 @@ def _usable_motion(ego: EgoMotion | None) -> tuple[EgoMotion | None, tuple[Notic
     try:
         return checked(ego), ()
     except InvalidEgoMotion as error:
-        field_name, _, message = str(error).partition(": ")
-        return None, (Notice(Reason.EGO_MOTION_INVALID, field_name, message, 0),)
+        return None, (Notice(Reason.EGO_MOTION_INVALID, error.field, error.message),)
 
 
 def _sightings(

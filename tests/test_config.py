@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from monitor.calibration.slices import SliceBy
-from monitor.config import Config, InvalidConfiguration, Mode, load
+from monitor.config import Config, InvalidConfiguration, Mode, TrackerConfig, load
+from monitor.tracking.settings import UPRIGHT, DimensionNoise, TrackerSettings
 
 SIDECAR = Path(__file__).parents[1] / "deploy" / "sidecar.toml"
 
@@ -161,3 +162,14 @@ def test_the_annotated_file_lists_every_key_at_its_default():
         exclude_none=True,  # TOML has no null: what is None is left out
     )
     assert load(SIDECAR) == Config()
+
+
+def test_the_tracker_is_set_as_its_own_defaults_say():
+    assert Config().tracker.settings() == TrackerSettings()
+
+
+def test_a_dimension_that_is_named_leaves_the_others_at_their_defaults():
+    tracker = TrackerConfig.model_validate({"dimensions": {"yaw": {"density": 0.5}}})
+    dimensions = tracker.settings().dimensions
+    assert dimensions["yaw"] == DimensionNoise(density=0.5)
+    assert dimensions["z"] == UPRIGHT["z"]

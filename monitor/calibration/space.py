@@ -119,10 +119,14 @@ class Space:
     def error(self, truth: FloatArray, mean: FloatArray) -> FloatArray:
         """truth − mean, angles wrapped; shapes (N, K) in, (N, K) out."""
         difference: FloatArray = truth - mean
+        self.wrap(difference)
+        return difference
+
+    def wrap(self, values: FloatArray) -> None:
+        """Bring angles back into their period around 0, in place; (N, ≥K)."""
         for i, period in self._periods:
             half = period / 2
-            difference[:, i] = (difference[:, i] + half) % period - half
-        return difference
+            values[:, i] = (values[:, i] + half) % period - half
 
 
 def plain_space(names: tuple[str, ...], unit: str = "") -> Space:

@@ -12,7 +12,7 @@ from monitor.calibration.detections import PASSED_THROUGH, IdArray, Reason
 from monitor.calibration.notices import Notice
 from monitor.calibration.space import Dimension, FloatArray, IntArray, triangle_in_square
 from monitor.edges.records import ByteArray, Kind, build, interleave, varint
-from monitor.edges.tracks import encode_tracks, track_of_detection
+from monitor.edges.tracks import encode_tracks
 from monitor.frames import FrameAnswer, Refusal, TruthAnswer
 from monitor.recalibration.recalibrator import Estimates
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
@@ -148,7 +148,7 @@ def _detection_results(answer: FrameAnswer) -> bytes:
         found += _as_sent(answer, np.flatnonzero(returned))
     track: IdArray | None = None
     if answer.tracks is not None:
-        track = track_of_detection(answer.tracks, n)
+        track = answer.tracks.of_detections(n)
         found = [part for values in found for part in _apart(values, track)]
     pieces = [(values.rows, _records(answer, values, track)) for values in found]
     pieces.extend(

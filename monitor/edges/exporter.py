@@ -143,7 +143,9 @@ def _service(snapshot: Snapshot) -> Iterator[Metric]:
         passed.add_metric((reason.label,), int(counters.by_reason[reason]))
     yield passed
     rejected = _counter(
-        "rejected", "Detections, messages and inline truth that were refused.", ("reason",)
+        "rejected",
+        "Detections, messages and further fields that were refused.",
+        ("reason",),
     )
     for reason in _REFUSING:
         count = int(counters.by_reason[reason]) + counters.frames_refused.get(reason, 0)
@@ -255,7 +257,7 @@ def _tracks(reading: TrackReading) -> Iterator[Metric]:
     tracks = _gauge("tracks", "Tracks as of the last frame of each stream.", ("slice", "status"))
     nis = _gauge(
         "track_nis_ratio",
-        "Mean normalised innovation squared per dimension; 0.25 to 0.5 is usual, far above 1 "
+        "Mean normalised innovation squared per dimension that is no angle; far above 1: "
         "overconfident.",
         ("slice",),
     )

@@ -50,10 +50,3 @@ def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
         }
         pieces.append((place[rows], build(_TRACKS, written, rows.size)))
     return interleave(m, pieces)
-
-
-def track_of_detection(tracks: ReportedTracks, n: int) -> IdArray:
-    """(n,) the track that each detection of a frame updated or began; 0 is no track's id."""
-    track = np.zeros(n, np.uint64)
-    track[tracks.detection[tracks.updated]] = tracks.id[tracks.updated]
-    return track

@@ -13,8 +13,17 @@ from monitor.tracking.reported import EgoMotion, Pose, Twist
 _FARTHEST, _FASTEST, _QUICKEST_TURN = 1e9, 1e3, 1e2
 
 
+# Units of lengths that the motion of a sensor, which is in metres, can be taken from.
+_METRES = ("m", "")
+
+
 class InvalidEgoMotion(ValueError):
-    """The motion of the sensor that came with a frame cannot be used."""
+    """The motion of the sensor that came with a frame cannot be used; says which field and why."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
 
 
 def checked(ego: EgoMotion) -> EgoMotion:
@@ -26,7 +35,7 @@ def checked(ego: EgoMotion) -> EgoMotion:
         length = float(np.linalg.norm(pose.orientation))
         if length < 1e-6:
             raise InvalidEgoMotion(
-                "ego_pose.orientation: all zero; send a unit quaternion w, x, y, z."
+                "ego_pose.orientation", "all zero; send a unit quaternion w, x, y, z."
             )
         pose = Pose(pose.position, pose.orientation / length)
     if twist is not None:
@@ -40,7 +49,7 @@ def _check(field: str, values: FloatArray, wanted: int, largest: float) -> None:
     if values.size != wanted or not (np.abs(values) <= largest).all():
         shown = ", ".join(f"{value:g}" for value in values[:4].tolist())
         raise InvalidEgoMotion(
-            f"{field}: [{shown}] ({values.size} values); send {wanted} within ±{largest:g}."
+            field, f"[{shown}] ({values.size} values); send {wanted} within ±{largest:g}."
         )
 
 
@@ -50,7 +59,7 @@ def relative_motion(
     """Rotation (3, 3) and place (3,) of the sensor now in its axes of the frame before.
 
     By the two poses where there are two, else by the twist, taken as constant over the
-    seconds between (negative ones lead back); None where neither is known.
+    seconds between; None where neither is known.
     """
     if before is not None and ego.pose is not None:
         turned = _rotation(before.orientation)
@@ -69,7 +78,7 @@ def move(
     """Tracks in the axes of the sensor now: p ↦ Rᵀ (p − t), velocities turned likewise.
 
     In x, y, z the motion is used whole; in x, y alone, its part in the plane; so too for
-    velocities. A space without x and y, such as an image, stays as it is.
+    velocities. A space without an x and a y in metres, such as an image, stays as it is.
 
     state       (T, S)
     covariance  (T, S, S)
@@ -77,11 +86,12 @@ def move(
     heading     name of the angle about z
     """
     names = model.space.names
-    if "x" not in names or "y" not in names:
+    metric = {d.name for d in model.space.dimensions if d.unit in _METRES}
+    if not {"x", "y"} <= metric:
         return state, covariance
     rotation, shift = motion
     yaw = float(np.arctan2(rotation[1, 0], rotation[0, 0]))
-    places = [names.index(name) for name in "xyz" if name in names]
+    places = [names.index(name) for name in "xyz" if name in metric]
     slots = {place: model.k + j for j, place in enumerate(model.moving.tolist())}
     # A velocity in x or y alone has nothing to turn into.
     turning = all(place in slots for place in places[:2])
@@ -101,8 +111,9 @@ def move(
         DimensionKind.ANGLE_MODULO_PI,
     ):
         moved[:, names.index(heading)] -= yaw
-    model.wrap(moved)
-    return moved, regular(change @ covariance @ change.T)
+    model.space.wrap(moved)
+    turned = change @ covariance @ change.T
+    return moved, regular(0.5 * (turned + turned.transpose(0, 2, 1)))
 
 
 def _rotation(quaternion: FloatArray) -> FloatArray:

@@ -12,9 +12,12 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import chdtri
 
-from monitor.calibration.cholesky import factorise, log_determinant, whiten
+from monitor.calibration.cholesky import SINGULAR, factorise, log_determinant, whiten
 from monitor.calibration.space import DimensionKind, FloatArray, IntArray, Space
 from monitor.tracking.grid import near_pairs
+
+# So much more on its diagonal, and the sum of two covariances always has a factor.
+_ROUNDING = 10.0 * SINGULAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,9 @@ def measured_pairs(
     inside = np.flatnonzero((innovation**2 <= limit * variance).all(axis=1))
     if inside.size < track.size:
         track, detection, innovation = track[inside], detection[inside], innovation[inside]
-    factor = factorise(spread[0][track] + spread[1][detection])
+    joined = spread[0][track] + spread[1][detection]
+    joined[:, step, step] *= 1.0 + _ROUNDING
+    factor = factorise(joined)
     whitened = whiten(factor, innovation)
     nis = (whitened**2).sum(axis=0)
     # A distance that is NaN fails the comparison, and is no pair.

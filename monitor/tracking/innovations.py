@@ -54,7 +54,7 @@ class InnovationSums:
 
     @property
     def nis_ratio(self) -> FloatArray:
-        """Mean NIS/J; NaN without updates. 1 only for white errors: 0.25 to 0.5 is usual."""
+        """Mean NIS/J; NaN without updates. 1 if R and the model are right and errors white."""
         return _ratio(self.nis, self.values)
 
     @property

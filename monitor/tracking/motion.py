@@ -7,7 +7,7 @@ time step scales them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -74,12 +74,14 @@ class MotionModel:
         transition, diffusion = self._powers
         return self.transition * seconds**transition, self.diffusion * seconds**diffusion
 
-    def wrap(self, state: FloatArray) -> None:
-        """Bring angles back into their period, in place; (T, S)."""
-        for i, dimension in enumerate(self.space.dimensions):
-            if dimension.kind is not DimensionKind.LENGTH:
-                half = np.pi if dimension.kind is DimensionKind.ANGLE else np.pi / 2
-                state[:, i] = (state[:, i] + half) % (2 * half) - half
+
+@cache
+def one_second() -> tuple[FloatArray, FloatArray]:
+    """F and Q, (2, 2) each, of one dimension with constant velocity and unit density."""
+    # The package takes half a second to import, which a sidecar without a tracker need not spend.
+    from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
+
+    return kinematic_state_transition(1, 1.0), Q_continuous_white_noise(2, 1.0, 1.0)
 
 
 def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
@@ -88,9 +90,6 @@ def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
     Dimensions with a velocity are the lengths named in the settings; where none of them
     is, all lengths: the edges of an image box all move.
     """
-    # The package takes half a second to import, which a sidecar without a tracker need not spend.
-    from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
-
     dimensions = space.dimensions
     lengths = [i for i, d in enumerate(dimensions) if d.kind is DimensionKind.LENGTH]
     named = [i for i in lengths if dimensions[i].name in settings.velocity_dimensions]
@@ -99,8 +98,7 @@ def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
     own = [settings.dimensions.get(d.name, DimensionNoise()) for d in dimensions]
 
     transition, diffusion = np.eye(size), np.zeros((size, size))
-    constant_velocity = kinematic_state_transition(1, 1.0)
-    white_acceleration = Q_continuous_white_noise(2, 1.0, 1.0)
+    constant_velocity, white_acceleration = one_second()
     for i, dimension in enumerate(dimensions):
         if i in moving:
             velocity = k + int(np.searchsorted(moving, i))

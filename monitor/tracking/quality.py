@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from monitor.calibration.cholesky import factorise, whiten
 from monitor.calibration.detections import IdArray
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
+from monitor.tracking.assignment import assign
 from monitor.tracking.labels import Labels, label_velocity
 
 _VELOCITY = "_velocity"
@@ -136,13 +136,9 @@ def scenes(
 
 def _shared_out(distance: FloatArray) -> IntArray:
     """The tracks that get an object: as many as can be, and then the nearest."""
-    possible = np.isfinite(distance)
-    if not possible.any():
-        return np.zeros(0, np.int64)
-    # One forbidden pair costs more than all possible ones together.
-    forbidden = 1.0 + 2.0 * distance[possible].max() * min(distance.shape)
-    objects, tracks = linear_sum_assignment(np.where(possible, distance, forbidden))
-    chosen: IntArray = tracks[possible[objects, tracks]]
+    objects, tracks = np.nonzero(np.isfinite(distance))
+    one_kind = np.zeros(tracks.size, np.int64)
+    chosen: IntArray = tracks[assign(tracks, objects, distance[objects, tracks], one_kind)]
     return chosen
 
 

@@ -46,7 +46,7 @@ class Twist:
 
 @dataclass(frozen=True, slots=True)
 class EgoMotion:
-    """Motion of the sensor as a frame tells it; at least one of the two."""
+    """Motion of the sensor as a frame tells it."""
 
     pose: Pose | None = None
     twist: Twist | None = None
@@ -85,3 +85,9 @@ class ReportedTracks:
         """(M,) which of them have a detection in the frame."""
         has_one: BoolArray = self.detection >= 0
         return has_one
+
+    def of_detections(self, n: int) -> IdArray:
+        """(n,) the track that each detection of the frame updated or began; 0 is no track's id."""
+        track = np.zeros(n, np.uint64)
+        track[self.detection[self.updated]] = self.id[self.updated]
+        return track

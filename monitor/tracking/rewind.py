@@ -34,6 +34,7 @@ class Order(StrEnum):
     REWOUND = "rewound"  # late, and worked in
     TOO_LATE = "too_late"  # before every state that is kept: its detections are not tracked
     REPEATED = "repeated"  # with the stamp of one that was tracked: not tracked again
+    UNSTAMPED = "unstamped"  # without a stamp: not tracked
     RESTARTED = "restarted"  # the clock went back for good: all tracks ended, and this frame first
 
 

@@ -49,12 +49,12 @@ class TrackerSettings:
     missing_deviation     unit or rad, standard deviation where a covariance is missing
     gate_level            probability that a true match lies in the gate, if S is right
     max_distance          unit; detections farther from a track in any of the first two
-                          lengths are never its own; infinity: the gate alone decides
+                          lengths are never its own, unless an upstream id says so
     birth_score           detections below it begin no track; those without a score do
     confirm_detections    how many confirm a track
     tentative_misses      frames without a detection that end a track before that
-    coast_frames          frames without a detection that end it after that
-    coast_seconds         s without a detection that end any track
+    coast_frames          frames without a detection that it outlives after that
+    coast_seconds         s without a detection that any track outlives
     half_life_seconds     s of event time; how fast innovation statistics forget
     """
 
@@ -70,8 +70,8 @@ class TrackerSettings:
     inflate_for_correlation: bool = False
     association: Association = Association.OWN
     gate_level: float = 0.999
-    max_distance: float = float("inf")
-    birth_score: float = float("-inf")
+    max_distance: float = 1e9
+    birth_score: float = -1e9
     confirm_detections: int = 3
     tentative_misses: int = 1
     coast_frames: int = 5

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from monitor.calibration.detections import IdArray
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
-from monitor.tracking.assignment import assign
+from monitor.tracking.association import by_likelihood, by_upstream_id, rejected
 from monitor.tracking.ego import move, relative_motion
-from monitor.tracking.gating import GatedPairs, Gaussians, gate_limit, gated_pairs, measured_pairs
+from monitor.tracking.gating import GatedPairs, Gaussians
 from monitor.tracking.heading import flipping, fold
 from monitor.tracking.innovations import InnovationSums, innovation_sums, no_innovations
 from monitor.tracking.kalman import predict, update
@@ -22,9 +22,6 @@ from monitor.tracking.motion import MotionModel, motion_model
 from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus
 from monitor.tracking.settings import Association, MeasurementNoise, TrackerSettings
 from monitor.tracking.tracks import Tracks, born, no_tracks
-
-# A track that got nothing, with a detection within so many gates of it, is called rejected.
-_NEAR = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,8 @@ class Step:
 
 
 def tracker_model(space: Space, classes: int, settings: TrackerSettings) -> TrackerModel:
-    """The tracker of a stream."""
+    """The tracker of a stream. Its gate looks at no angles, even where statistics do."""
+    space = replace(space, angles_in_joint=False)
     return TrackerModel(settings, motion_model(space, settings), classes)
 
 
@@ -133,8 +131,12 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
         tracks.class_index,
     )
     measured = Gaussians(seen.mean, noise, seen.class_index)
-    pairs = _associate(model, tracks, predicted, measured, seen)
-    rejected = _rejected(model, tracks, predicted, measured, pairs)
+    if settings.association is Association.UPSTREAM:
+        upstream = seen.upstream or _nothing_told(seen.n)
+        pairs = by_upstream_id(tracks, predicted, measured, motion.space, settings, upstream)
+    else:
+        pairs = by_likelihood(predicted, measured, motion.space, settings)
+    refused = rejected(tracks, predicted, measured, motion.space, settings, pairs)
 
     track, detection = pairs.track, pairs.detection
     was_confirmed = tracks.confirmed[track]
@@ -143,7 +145,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
         tracks.class_index[track][was_confirmed],
         pairs.whitened.T[was_confirmed],
         tracks.whitened[track][was_confirmed],
-        rejected,
+        refused,
     )
     tracks = _updated(model, tracks, pairs, measured, seen)
 
@@ -176,7 +178,9 @@ def _brought_forward(
         return tracks, before.innovations
     seconds = (seen.stamp_ns - before.stamp_ns) * 1e-9
     innovations = before.innovations.fade(0.5 ** (seconds / settings.half_life_seconds))
-    alive = np.flatnonzero(seen.stamp_ns - tracks.updated_ns <= round(settings.coast_seconds * 1e9))
+    # Not the difference of stamps, which may be too large for 64 bits.
+    longest_ago = seen.stamp_ns - round(settings.coast_seconds * 1e9)
+    alive = np.flatnonzero(tracks.updated_ns >= longest_ago)
     if alive.size < tracks.n:
         tracks = tracks.of(alive)
     if tracks.n == 0:
@@ -184,7 +188,7 @@ def _brought_forward(
     state, covariance = tracks.state, tracks.covariance
     # Predicted in the axes of the last frame, in which the velocity is given; then moved.
     state, covariance = predict(state, covariance, *motion.step(seconds))
-    motion.wrap(state)
+    motion.space.wrap(state)
     if seen.ego is not None:
         travelled = relative_motion(before.pose, seen.ego, seconds)
         if travelled is not None:
@@ -207,73 +211,9 @@ def _noise(model: TrackerModel, innovations: InnovationSums, seen: Sightings) ->
     return noise
 
 
-def _associate(
-    model: TrackerModel, tracks: Tracks, predicted: Gaussians, measured: Gaussians, seen: Sightings
-) -> GatedPairs:
-    """At most one detection for each track."""
-    space, settings = model.motion.space, model.settings
-    if settings.association is Association.UPSTREAM and seen.upstream is not None:
-        return _told(model, tracks, predicted, measured, seen)
-    limit = gate_limit(settings.gate_level, len(space.joint))
-    pairs = gated_pairs(predicted, measured, space, limit, settings.max_distance)
-    # −2 log of the likelihood: a track of which little is known takes no detection from one
-    # that expects it there.
-    cost = pairs.nis + pairs.log_determinant
-    return pairs.of(assign(pairs.track, pairs.detection, cost, tracks.class_index[pairs.track]))
-
-
-def _told(
-    model: TrackerModel, tracks: Tracks, predicted: Gaussians, measured: Gaussians, seen: Sightings
-) -> GatedPairs:
-    """By the ids of the detector's own tracker; what has none, among what has none.
-
-    Where one id comes twice in a frame, the first detection stands.
-    """
-    assert seen.upstream is not None
-    space, settings = model.motion.space, model.settings
-    ids, sent = seen.upstream
-    labelled = np.flatnonzero(sent)
-    first = labelled[np.unique(ids[labelled], return_index=True)[1]]
-    named = np.flatnonzero(tracks.has_upstream)
-    _, at_track, at_detection = np.intersect1d(
-        tracks.upstream[named], ids[first], assume_unique=True, return_indices=True
-    )
-    told = measured_pairs(predicted, measured, space, named[at_track], first[at_detection])
-    others, rest = np.flatnonzero(~tracks.has_upstream), np.flatnonzero(~sent)
-    limit = gate_limit(settings.gate_level, len(space.joint))
-    found = gated_pairs(
-        predicted.of(others), measured.of(rest), space, limit, settings.max_distance
-    )
-    kind = predicted.class_index[others][found.track]
-    found = found.of(assign(found.track, found.detection, found.nis + found.log_determinant, kind))
-    return told.and_also(found.numbered(others, rest))
-
-
-def _rejected(
-    model: TrackerModel,
-    tracks: Tracks,
-    predicted: Gaussians,
-    measured: Gaussians,
-    pairs: GatedPairs,
-) -> IntArray:
-    """Class of each confirmed track that got nothing although a detection that went to no
-    track lies within a few gates of it, (r,)."""
-    settings, space = model.settings, model.motion.space
-    lonely = tracks.confirmed.copy()
-    lonely[pairs.track] = False
-    free = np.ones(measured.class_index.size, bool)
-    free[pairs.detection] = False
-    track, detection = np.flatnonzero(lonely), np.flatnonzero(free)
-    if track.size == 0 or detection.size == 0:
-        return np.zeros(0, np.int64)
-    limit = gate_limit(settings.gate_level, len(space.joint)) * _NEAR**2
-    near = gated_pairs(
-        predicted.of(track), measured.of(detection), space, limit, settings.max_distance
-    )
-    kind = predicted.class_index[track]
-    chosen = assign(near.track, near.detection, near.nis, kind[near.track])
-    rejected: IntArray = kind[near.track[chosen]]
-    return rejected
+def _nothing_told(n: int) -> tuple[IdArray, BoolArray]:
+    """The ids of n detections of which none has one."""
+    return np.zeros(n, np.uint64), np.zeros(n, bool)
 
 
 def _updated(
@@ -302,10 +242,11 @@ def _updated(
     )
     if heading is not None and turned.any():
         state[track[turned], heading] += np.pi
-    motion.wrap(state)
+    motion.space.wrap(state)
     detections, updated_ns = tracks.detections.copy(), tracks.updated_ns.copy()
     detections[track] += 1
     updated_ns[track] = seen.stamp_ns
+    # Another class only where an upstream id said that it is the same object.
     class_index = tracks.class_index.copy()
     class_index[track] = seen.class_index[detection]
     return replace(
@@ -331,7 +272,7 @@ def _births(
     if seen.score is not None:
         # NaN, no score at all, is not below.
         free &= ~(seen.score < model.settings.birth_score)
-    ids, sent = seen.upstream or (np.zeros(seen.n, np.uint64), np.zeros(seen.n, bool))
+    ids, sent = seen.upstream or _nothing_told(seen.n)
     told = model.settings.association is Association.UPSTREAM
     if told:
         # Of detections with one id, one begins the track.

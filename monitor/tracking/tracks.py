@@ -105,7 +105,7 @@ def born(
     covariance[:, :k, :k] = noise
     step = np.arange(k, size)
     covariance[:, step, step] = model.initial_speed**2
-    model.wrap(state)
+    model.space.wrap(state)
     return Tracks(
         id=id,
         upstream=upstream,

@@ -17,6 +17,7 @@ from monitor.calibration.detections import IdArray
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.edges.answered import Answered
 from monitor.simulation.drive import CLASSES, SPACE, SimulatedFrame
+from monitor.tracking.quality import rmse
 from monitor.tracking.reported import TrackStatus
 from monitor.tracking.rewind import Tracker, follow
 from monitor.tracking.settings import TrackerSettings
@@ -104,8 +105,7 @@ class TrackingRecord:
         if step is None:
             return
         reported = step.reported()
-        track_id = np.zeros(n, np.uint64)
-        track_id[reported.detection[reported.updated]] = reported.id[reported.updated]
+        track_id = reported.of_detections(n)
         confirmed = reported.status == TrackStatus.CONFIRMED
         self._note(Fed.RAW, frame, phase, track_id, reported.id[confirmed],
                    reported.state[confirmed])  # fmt: skip
@@ -158,15 +158,14 @@ def _by_phase(rows: _Rows) -> dict[str, TrackingQuality]:
     rows = _Rows(*(getattr(rows, name)[order] for name in _Rows.__slots__))
     tracked = rows.track > 0
     switched = _switched(rows, tracked)
-    off = ((rows.position - rows.truth) ** 2).sum(axis=1)
-    too_fast = ((rows.velocity - _true_velocity(rows)) ** 2).sum(axis=1)
+    position, velocity = rows.position - rows.truth, rows.velocity - _true_velocity(rows)
     return {
         phase: TrackingQuality(
             detections=int(np.count_nonzero(here)),
             tracked=int(np.count_nonzero(here & tracked)),
             id_switches=int(np.count_nonzero(here & switched)),
-            position_rmse=_root_mean(off[here]),
-            velocity_rmse=_root_mean(too_fast[here]),
+            position_rmse=rmse(position[here]),
+            velocity_rmse=rmse(velocity[here]),
         )
         for phase in np.unique(rows.phase).tolist()
         for here in [rows.phase == phase]
@@ -190,8 +189,3 @@ def _true_velocity(rows: _Rows) -> FloatArray:
     difference = (rows.truth[2:] - rows.truth[:-2])[usable]
     velocity[1:-1][usable] = difference / seconds[usable, None]
     return velocity
-
-
-def _root_mean(squares: FloatArray) -> float:
-    squares = squares[np.isfinite(squares)]
-    return float(np.sqrt(squares.mean())) if squares.size else float("nan")

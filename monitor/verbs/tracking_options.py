@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,9 @@ from monitor.tracking.labels import Labels
 from monitor.tracking.settings import MeasurementNoise
 from monitor.verbs.playback import Sequence
 
-# Which classes are small, by parts of their names, and how far off a match of them may be.
-_SMALL = ("ped", "person", "cyc")
+# Which classes are small, by how a word of their name begins, and how far off a match of
+# them may be.
+_SMALL = re.compile(r"\b(ped|person|cycl)", re.IGNORECASE)
 _SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
 
 
@@ -166,7 +168,7 @@ def _match_distances(
             f"Classes there are: {', '.join(classes)}."
         )
     usual = {
-        name: _SMALL_DISTANCE if any(part in name.lower() for part in _SMALL) else _DISTANCE
+        name: _SMALL_DISTANCE if _SMALL.search(name.replace("_", " ")) else _DISTANCE
         for name in classes
     }
     return usual | by_class

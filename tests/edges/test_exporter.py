@@ -10,7 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.config import Config, Mode, RecalibrationConfig, StatisticsConfig
+from monitor.config import (
+    Config,
+    Mode,
+    RecalibrationConfig,
+    StatisticsConfig,
+    TrackerConfig,
+    TrackerKind,
+)
 from monitor.counters import FRAME_SECONDS
 from monitor.edges.exporter import Snapshot, render
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
@@ -69,6 +76,11 @@ LABELS = {
     "unmatched_detections": set(),
     "dropped_detections": set(),
     "match_ratio": set(),
+    "tracker_frames": {"order"},
+    "tracks": {"slice", "status"},
+    "track_nis_ratio": {"slice"},
+    "track_innovation_correlation": {"slice"},
+    "gate_reject_ratio": {"slice"},
 }
 
 
@@ -92,12 +104,13 @@ def registered(pipeline: Pipeline, name: str, space: Space) -> Stream:
 
 
 def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
-    """Two streams, a recalibrator that fits one of them, truth of every kind, refusals."""
+    """Two tracked streams, a recalibrator that fits one of them, truth of every kind, refusals."""
     random = np.random.default_rng(3)
     pipeline = Pipeline(
         Config(
             recalibration=RecalibrationConfig(mode=mode),
             statistics=StatisticsConfig(max_slices=max_slices),
+            tracker=TrackerConfig(kind=TrackerKind.EMBEDDED),
         )
     )
     document = Selection(BOX.names, VarianceScaling((1.5, 1.5, 1.5))).to_json()
@@ -215,6 +228,7 @@ def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
         "calibration_rejected_total",
         "calibration_ground_truth_total",
         "calibration_recalibrator_swaps_total",
+        "calibration_tracker_frames_total",
     }
 
 
@@ -233,6 +247,8 @@ def test_label_values_come_from_closed_sets(samples):
         },
         "method": {"variance-scaling"},
         "mode": {"apply"},
+        "order": {"in_order", "rewound", "too_late", "repeated", "unstamped", "restarted"},
+        "status": {"tentative", "confirmed", "coasting"},
         "le": {f"{bound:g}" for bound in FRAME_SECONDS} | {"+Inf"},
     }
     seen: dict[str, set[str]] = {}
@@ -323,6 +339,42 @@ def test_the_recalibrated_stage_differs_where_the_recalibrator_fits(samples):
         assert recalibrated == pytest.approx(raw / 1.5**2)
     raw, same = values(samples, "nees_ratio", slice="total (u,v)", dimension="u")
     assert raw == same
+
+
+def test_tracks_are_counted_by_slice_and_status_and_frames_by_how_they_came(busy, samples):
+    frames = {
+        labels["order"]: number
+        for name, labels, number in samples
+        if name == "calibration_tracker_frames_total"
+    }
+    assert frames == {
+        **dict.fromkeys(("rewound", "too_late", "repeated", "unstamped", "restarted"), 0),
+        "in_order": 2 * len(FRAME_IDS),
+    }
+    counts = np.sum([stream.tracker.counts() for stream in busy.streams.values()], axis=(0, 2))
+    statuses = ("tentative", "confirmed", "coasting")
+    exported = [sum(values(samples, "tracks", status=status)) for status in statuses]
+    assert exported == counts.tolist()
+    assert sum(exported) > 0
+    assert len(values(samples, "tracks")) == 2 * len(CLASSES) * 3
+
+
+def test_ratios_of_tracks_are_given_where_there_were_confirmed_ones(samples):
+    for name in ("track_nis_ratio", "track_innovation_correlation", "gate_reject_ratio"):
+        found = values(samples, name)
+        assert len(found) == 2 * len(CLASSES)
+        assert np.isfinite(found).all(), name
+    assert all(ratio > 0 for ratio in values(samples, "track_nis_ratio"))
+    assert all(-1 <= r <= 1 for r in values(samples, "track_innovation_correlation"))
+    assert all(0 <= share <= 1 for share in values(samples, "gate_reject_ratio"))
+
+
+def test_a_sidecar_that_does_not_track_exports_no_tracks():
+    pipeline = Pipeline(Config())
+    registered(pipeline, "lidar", BOX)
+    of_tracks = ("tracks", "track_nis_ratio", "track_innovation_correlation", "gate_reject_ratio")
+    samples = samples_of(text_of(pipeline))
+    assert not any(values(samples, name) for name in of_tracks)
 
 
 def test_one_slice_has_no_more_series_than_the_contract_allows(samples):

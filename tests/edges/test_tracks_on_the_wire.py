@@ -17,7 +17,7 @@ from monitor.edges.answered import decode_answer, track_dimensions
 from monitor.edges.answers import encode_header_answer, encode_process_response
 from monitor.edges.client import Client
 from monitor.edges.requests import OutgoingFrame, encode_frame
-from monitor.edges.tracks import encode_tracks, track_of_detection
+from monitor.edges.tracks import encode_tracks
 from monitor.edges.wire import decode_process_request, detection_tail
 from monitor.frames import FrameAnswer, Header, ReceivedFrame, Refusal
 from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
@@ -260,7 +260,7 @@ def test_tracks_are_what_protobuf_would_write(made):
 @given(tracked_frames())
 def test_a_detection_in_a_track_has_its_id_and_all_others_have_0(made):
     ids, tracks = made
-    found = track_of_detection(tracks, ids.size)
+    found = tracks.of_detections(ids.size)
     track_of = dict(zip(tracks.detection.tolist(), tracks.id.tolist(), strict=True))
     assert found.tolist() == [track_of.get(row, 0) for row in range(ids.size)]
 

@@ -1,0 +1,145 @@
+"""What is exported of the tracks: streams that share a slice are read as one."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from monitor.calibration.detections import Limits, examine
+from monitor.calibration.slices import SliceBy, SliceTable, StreamSlices
+from monitor.calibration.space import plain_space
+from monitor.frames import Header
+from monitor.recalibration.recalibrator import Estimates
+from monitor.stream_tracker import StreamTracker, stream_tracker
+from monitor.track_readings import SliceTracks, TrackReading, read_tracks
+from monitor.tracking.innovations import InnovationSums
+from monitor.tracking.reported import TrackStatus
+from monitor.tracking.rewind import Order
+from monitor.tracking.settings import TrackerSettings
+from tests.received import Sent, frame
+
+XY = plain_space(("x", "y"), "m")
+CLASSES = ("car", "truck", "bus")
+TENTH = 10**8  # ns
+
+
+def table(*by: SliceBy, limit=24) -> SliceTable:
+    return SliceTable(frozenset(by), limit)
+
+
+def driven(
+    slices: SliceTable, name: str, classes: list[int], frames=10, noise=0.2
+) -> tuple[StreamSlices, StreamTracker]:
+    """A stream with one thing of each of these classes, 10 m apart, each at every frame."""
+    random = np.random.default_rng([len(name), *classes])
+    header = Header(name, XY, CLASSES)
+    tracker = stream_tracker(header, TrackerSettings())
+    of_stream = StreamSlices(slices, XY, name, CLASSES)
+    for number in range(frames):
+        rows = [
+            Sent(i, tuple(random.normal((10.0 * i, 0.0), noise).tolist()), (0.04, 0.04), kind)
+            for i, kind in enumerate(classes)
+        ]
+        sent = frame(rows, number, number * TENTH)
+        examined = examine(sent.detections, XY, len(CLASSES), Limits())
+        batch = examined.batch
+        of_stream.of(batch.class_index)
+        tracker.track(sent, examined, Estimates(batch.mean, batch.covariance, batch.diagonal))
+    return of_stream, tracker
+
+
+def by_name(reading: TrackReading) -> dict[str, SliceTracks]:
+    return {entry.name: entry for entry in reading.slices}
+
+
+def confirmed(reading: TrackReading) -> dict[str, int]:
+    return {entry.name: entry.counts[TrackStatus.CONFIRMED] for entry in reading.slices}
+
+
+def test_without_streams_there_is_nothing_to_read():
+    reading = read_tracks((), [])
+    assert reading == TrackReading((), Counter())
+    # Slices may be there already, of streams that are not tracked.
+    assert read_tracks(("car",), []).slices == ()
+
+
+def test_streams_of_one_class_share_its_slice():
+    slices = table(SliceBy.CLASS)
+    streams = [driven(slices, "front", [0, 0, 1]), driven(slices, "rear", [0, 1, 1, 2])]
+    reading = read_tracks(slices.names, streams)
+    assert confirmed(reading) == {"car": 3, "truck": 3, "bus": 1}
+    for entry in reading.slices:
+        assert entry.counts.keys() == set(TrackStatus)
+
+
+def test_streams_are_told_apart_where_slices_are():
+    slices = table(SliceBy.CLASS, SliceBy.STREAM)
+    streams = [driven(slices, "front", [0, 0, 1]), driven(slices, "rear", [0, 1, 1])]
+    assert confirmed(read_tracks(slices.names, streams)) == {
+        "front/car": 2,
+        "front/truck": 1,
+        "rear/car": 1,
+        "rear/truck": 2,
+    }
+
+
+def test_classes_of_a_stream_that_is_one_slice_are_added():
+    slices = table(SliceBy.STREAM)
+    streams = [driven(slices, "front", [0, 0, 1, 2]), driven(slices, "rear", [1, 1, 1])]
+    reading = read_tracks(slices.names, streams)
+    assert confirmed(reading) == {"front": 4, "rear": 3}
+
+
+def test_classes_beyond_the_limit_are_added_in_the_overflow_slice():
+    slices = table(SliceBy.CLASS, limit=1)
+    streams = [driven(slices, "front", [0, 1, 2]), driven(slices, "rear", [2, 1])]
+    assert confirmed(read_tracks(slices.names, streams)) == {"car": 1, "overflow": 4}
+
+
+@pytest.mark.parametrize("name", ["nis_ratio", "correlation", "reject_ratio"])
+def test_a_shared_slice_weighs_every_update_alike(name):
+    slices = table(SliceBy.CLASS)
+    # The second sees more, and more noise.
+    streams = [driven(slices, "front", [0]), driven(slices, "rear", [0, 0, 0], 30, noise=0.4)]
+    sums: InnovationSums = streams[0][1].innovations + streams[1][1].innovations
+    (entry,) = read_tracks(slices.names, streams).slices
+    assert getattr(entry, name) == pytest.approx(getattr(sums, name)[0], rel=1e-12)
+    alone = [read_tracks(slices.names, [stream]).slices[0] for stream in streams]
+    assert alone[0].nis_ratio < entry.nis_ratio < alone[1].nis_ratio
+
+
+def test_what_no_confirmed_track_tells_is_nan():
+    slices = table(SliceBy.CLASS)
+    stream = driven(slices, "front", [0, 1], frames=2)
+    reading = read_tracks(slices.names, [stream])
+    for entry in reading.slices:
+        assert entry.counts == {
+            TrackStatus.TENTATIVE: 1,
+            TrackStatus.CONFIRMED: 0,
+            TrackStatus.COASTING: 0,
+        }
+        told = [entry.nis_ratio, entry.correlation, entry.reject_ratio]
+        assert np.isnan(told).all()
+
+
+def test_a_class_that_was_never_seen_is_not_read():
+    slices = table(SliceBy.CLASS)
+    slices.index(XY, "elsewhere", "bus")
+    stream = driven(slices, "front", [1])
+    reading = read_tracks(slices.names, [stream])
+    assert list(by_name(reading)) == ["truck"]
+
+
+def test_frames_of_all_streams_are_added_by_how_they_came():
+    slices = table(SliceBy.CLASS)
+    streams = [driven(slices, "front", [0], 5), driven(slices, "rear", [0], 7)]
+    streams[1][1].orders[Order.REWOUND] = 2
+    assert read_tracks(slices.names, streams).orders == {Order.IN_ORDER: 12, Order.REWOUND: 2}
+
+
+def test_reading_changes_nothing():
+    slices = table(SliceBy.CLASS)
+    stream = driven(slices, "front", [0, 1])
+    first = read_tracks(slices.names, [stream])
+    assert read_tracks(slices.names, [stream]) == first
+    assert stream[1].orders == {Order.IN_ORDER: 10}

@@ -1,0 +1,192 @@
+"""A thousand random steps of many tracks: our filter beside one filterpy.kalman.KalmanFilter each.
+
+Run by test_kalman.py with a version of filterpy first on the path; prints what it found as JSON.
+The F and Q of the reference come from filterpy or stand here, never from our motion model.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import filterpy
+import numpy as np
+from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
+from filterpy.kalman import KalmanFilter
+
+from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.tracking.kalman import predict, update
+from monitor.tracking.motion import motion_model
+from monitor.tracking.settings import TrackerSettings
+from monitor.tracking.tracks import born, no_tracks
+
+STEPS, MOST_TRACKS = 1000, 6
+ACCELERATION, WALK, TURN, SPEED = 2.0, 0.03, 0.2, 5.0
+YAW = Dimension("yaw", "rad", DimensionKind.ANGLE)
+# The space, and which of its dimensions move.
+CASES = {
+    "xyz, 6 states": (plain_space(("x", "y", "z")), (0, 1, 2)),
+    "xyzw, 8 states": (plain_space(("x", "y", "z", "w")), (0, 1, 2, 3)),
+    "xyz and sizes that walk, 8 states": (plain_space(("x", "l", "y", "z", "w")), (0, 2, 3)),
+    "box with yaw, 10 states": (
+        Space((YAW, *plain_space(("x", "y", "z", "l", "w", "h")).dimensions)),
+        (1, 2, 3),
+    ),
+}
+
+
+@dataclass
+class Walk:
+    """What happened, and the largest gaps.
+
+    state_gap       as a share of the larger of a state and its σ
+    covariance_gap  as a share of σi σj
+    """
+
+    states: int
+    updates: int = 0
+    skipped: int = 0
+    births: int = 0
+    deaths: int = 0
+    most: int = 0
+    state_gap: float = 0.0
+    covariance_gap: float = 0.0
+
+
+def walk(space: Space, moving: tuple[int, ...], seed: int) -> Walk:
+    """Both filters through the same random life."""
+    random, k = np.random.default_rng(seed), space.k
+    settings = TrackerSettings(
+        velocity_dimensions=tuple(space.names[i] for i in moving),
+        acceleration_density=ACCELERATION,
+        walk_density=WALK,
+        turn_density=TURN,
+        initial_speed=SPEED,
+        dimensions={},
+    )
+    model = motion_model(space, settings)
+    tracks, references = no_tracks(model), list[KalmanFilter]()
+    found = Walk(model.size)
+    for number in range(STEPS):
+        seconds = float(10 ** random.uniform(-3, 0.3))
+        tracks = tracks.at(*predict(tracks.state, tracks.covariance, *model.step(seconds)))
+        model.space.wrap(tracks.state)
+        f, q = transition(k, moving, seconds), diffusion(space, moving, seconds)
+        for one in references:
+            one.predict(F=f, Q=q)
+            wrap(one, space)
+
+        seen = np.flatnonzero(random.random(tracks.n) < 0.7)
+        noise = covariances(random, seen.size, k)
+        innovation = np.einsum(
+            "nij,nj->ni", np.linalg.cholesky(noise), random.normal(size=(seen.size, k))
+        )
+        state, covariance = tracks.state.copy(), tracks.covariance.copy()
+        state[seen], covariance[seen] = update(state[seen], covariance[seen], innovation, noise)
+        tracks = tracks.at(state, covariance)
+        model.space.wrap(tracks.state)
+        for row, nu, r in zip(seen.tolist(), innovation, noise, strict=True):
+            references[row].update(references[row].x[:k] + nu[:, None], R=r)
+            wrap(references[row], space)
+        found.updates += seen.size
+        found.skipped += tracks.n - seen.size
+
+        kept = np.flatnonzero(random.random(tracks.n) > 0.02)
+        found.deaths += tracks.n - kept.size
+        tracks, references = tracks.of(kept), [references[row] for row in kept.tolist()]
+        fresh = min(int(random.integers(0, 3)), MOST_TRACKS - tracks.n)
+        mean, noise = random.uniform(-3, 3, (fresh, k)), covariances(random, fresh, k)
+        tracks = tracks.and_also(
+            born(
+                model,
+                stamp_ns=number,
+                id=np.arange(fresh, dtype=np.uint64),
+                upstream=np.zeros(fresh, np.uint64),
+                has_upstream=np.zeros(fresh, bool),
+                class_index=np.zeros(fresh, np.int64),
+                mean=mean,
+                noise=noise,
+                confirmed=False,
+            )
+        )
+        references += [reference(z, r, len(moving)) for z, r in zip(mean, noise, strict=True)]
+        found.births += fresh
+        found.most = max(found.most, tracks.n)
+        compare(found, space, tracks.state, tracks.covariance, references)
+    return found
+
+
+def reference(mean: FloatArray, noise: FloatArray, moving: int) -> KalmanFilter:
+    """A filter that has seen one detection."""
+    k = mean.size
+    one = KalmanFilter(dim_x=k + moving, dim_z=k)
+    one.x[:k, 0] = mean
+    one.P = np.diag([0.0] * k + [SPEED**2] * moving)
+    one.P[:k, :k] = noise
+    one.H = np.eye(k, k + moving)
+    return one
+
+
+def transition(k: int, moving: tuple[int, ...], seconds: float) -> FloatArray:
+    f = np.eye(k + len(moving))
+    for j, i in enumerate(moving):
+        f[np.ix_([i, k + j], [i, k + j])] = kinematic_state_transition(1, seconds)
+    return f
+
+
+def diffusion(space: Space, moving: tuple[int, ...], seconds: float) -> FloatArray:
+    q = np.zeros((space.k + len(moving),) * 2)
+    for i, dimension in enumerate(space.dimensions):
+        if i in moving:
+            block = [i, space.k + moving.index(i)]
+            q[np.ix_(block, block)] = Q_continuous_white_noise(2, seconds, ACCELERATION)
+        else:
+            q[i, i] = seconds * (WALK if dimension.kind is DimensionKind.LENGTH else TURN)
+    return q
+
+
+def wrap(one: KalmanFilter, space: Space) -> None:
+    """filterpy knows no angles."""
+    for i, dimension in enumerate(space.dimensions):
+        if dimension.kind is DimensionKind.ANGLE:
+            one.x[i, 0] = np.arctan2(np.sin(one.x[i, 0]), np.cos(one.x[i, 0]))
+
+
+def covariances(random: np.random.Generator, n: int, k: int) -> FloatArray:
+    """Full ones; deviations from a centimetre to a metre in one detection."""
+    root = random.normal(size=(n, k, k))
+    deviation = 10 ** random.uniform(-2, 0, (n, k))
+    spread = root @ root.transpose(0, 2, 1) / k + 0.1 * np.eye(k)
+    made: FloatArray = deviation[:, :, None] * spread * deviation[:, None, :]
+    return made
+
+
+def compare(
+    found: Walk,
+    space: Space,
+    state: FloatArray,
+    covariance: FloatArray,
+    references: list[KalmanFilter],
+) -> None:
+    for x, p, one in zip(state, covariance, references, strict=True):
+        sigma, gap = np.sqrt(np.diagonal(one.P)), np.abs(x - one.x[:, 0])
+        for i, dimension in enumerate(space.dimensions):
+            if dimension.kind is DimensionKind.ANGLE:
+                # −π and π are one.
+                gap[i] = min(gap[i], 2 * np.pi - gap[i])
+        size = np.maximum(np.abs(one.x[:, 0]), sigma)
+        found.state_gap = max(found.state_gap, float((gap / size).max()))
+        away = np.abs(p - one.P) / np.outer(sigma, sigma)
+        found.covariance_gap = max(found.covariance_gap, float(away.max()))
+
+
+def main() -> None:
+    walks = {
+        name: asdict(walk(space, moving, seed))
+        for seed, (name, (space, moving)) in enumerate(CASES.items())
+    }
+    print(json.dumps({"version": filterpy.__version__, "file": filterpy.__file__, "walks": walks}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Late frames: the tracks are those of frames in order, and a clock that goes wrong is survived."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.tracking.reported import EgoMotion, Pose, Twist
+from monitor.tracking.rewind import MOST_FRAMES, Order, Tracker, follow
+from monitor.tracking.settings import Association
+from tests.laws import assert_same
+from tests.tracking.scenes import BOX, XY, XY_YAW, model_of, named, run, seen
+
+IN_ORDER, REWOUND = Order.IN_ORDER, Order.REWOUND
+TOO_LATE, REPEATED, RESTARTED = Order.TOO_LATE, Order.REPEATED, Order.RESTARTED
+seeds = st.integers(0, 2**32 - 1)
+HERE = [[0.0, 0.0], [50.0, 0.0]]
+
+
+def drive(seed, space=XY_YAW, frames=30):
+    """Objects that come and go, seen from a sensor that moves; some frames are empty."""
+    random, k = np.random.default_rng(seed), space.k
+    spots, speed = random.uniform(-40, 40, (12, k)), np.zeros((12, k))
+    speed[:, :2] = random.normal(0, 5, (12, 2))
+    made, turn = [], np.array([1.0, 0.0, 0.0, 0.0])
+    for number in range(frames):
+        spots = spots + 0.1 * speed
+        here = np.flatnonzero(random.random(12) < (0.0 if number % 11 == 5 else 0.85))
+        pose = Pose(np.array([0.1 * number, 0.0, 0.0]), turn)
+        twist = Twist(np.array([1.0, 0.0, 0.0]), np.zeros(3))
+        made.append(
+            seen(
+                number,
+                spots[here] + random.normal(0, 0.1, (here.size, k)),
+                covariance=0.01,
+                k=k,
+                kind=here % 2,
+                upstream=[int(i) if i % 3 else None for i in here],
+                ego=(EgoMotion(pose), EgoMotion(None, twist), None)[number % 3],
+            )
+        )
+    return made
+
+
+def followed(model, frames, tracker=None):
+    """The tracker after these frames, and the step and order of each."""
+    now, steps, orders = tracker or Tracker(model), [], []
+    for frame in frames:
+        now, step, order = follow(now, frame)
+        steps.append(step)
+        orders.append(order)
+    return now, steps, orders
+
+
+def lateness(order):
+    """How many frames that belong after it came before it, the most of all."""
+    return max(sum(other > one for other in order[:i]) for i, one in enumerate(order))
+
+
+@st.composite
+def late_orders(draw, n=30):
+    """Any order in which no frame comes more than MOST_FRAMES frames too late."""
+    delays = draw(st.lists(st.floats(0, MOST_FRAMES + 0.99), min_size=n, max_size=n))
+    order = sorted(range(n), key=lambda i: i + delays[i])
+    assert lateness(order) <= MOST_FRAMES
+    return order
+
+
+@pytest.mark.parametrize("association", Association)
+@pytest.mark.parametrize("space", [XY_YAW, BOX], ids=named)
+@settings(deadline=None, max_examples=10)
+@given(seed=seeds, order=late_orders())
+def test_frames_in_any_order_give_the_tracks_of_frames_in_order(space, association, seed, order):
+    made = drive(seed, space)
+    model = model_of(space, association=association, coast_seconds=10.0, coast_frames=20)
+    tidy, steps, orders = followed(model, made)
+    assert set(orders) == {IN_ORDER}
+    mixed, late_steps, orders = followed(model, [made[i] for i in order])
+    assert set(orders) <= {IN_ORDER, REWOUND}
+    assert_same(mixed.last, tidy.last)
+    for kept, expected in zip(mixed.past, tidy.past, strict=True):
+        assert_same(kept, expected)
+    # A late frame's own answer knows of all frames before it that have come.
+    for place, (one, step) in enumerate(zip(order, late_steps, strict=True)):
+        if set(order[: place + 1]) >= set(range(one + 1)):
+            assert_same(step, steps[one])
+
+
+def test_frames_in_order_are_those_of_the_bare_tracker():
+    made = drive(0)
+    model = model_of(XY_YAW)
+    for step, expected in zip(followed(model, made)[1], run(model, made), strict=True):
+        assert_same(step, expected)
+
+
+@pytest.mark.parametrize("late", [1, 3, MOST_FRAMES])
+def test_a_frame_as_late_as_may_be_is_worked_in(late):
+    made = drive(1)
+    for place in (0, 15):
+        order = [i for i in range(30) if i != place]
+        order.insert(place + late, place)
+        tracker, _, orders = followed(model_of(XY_YAW), [made[i] for i in order])
+        assert orders.index(REWOUND) == place + late
+        assert orders.count(IN_ORDER) == 29
+        assert_same(tracker.state, run(model_of(XY_YAW), made)[-1].state)
+
+
+def test_a_frame_later_than_that_changes_no_track():
+    made = drive(1)
+    order = [*range(10), *range(11, 11 + MOST_FRAMES + 1), 10, *range(20, 30)]
+    tracker, steps, orders = followed(model_of(XY_YAW), [made[i] for i in order])
+    assert orders.count(TOO_LATE) == 1
+    assert steps[orders.index(TOO_LATE)] is None
+    expected = run(model_of(XY_YAW), [f for i, f in enumerate(made) if i != 10])
+    assert_same(tracker.state, expected[-1].state)
+
+
+def test_only_a_few_frames_are_kept():
+    tracker, _, _ = followed(model_of(XY_YAW), drive(0))
+    assert len(tracker.past) == MOST_FRAMES
+
+
+# Frames that come twice
+
+
+def test_the_latest_frame_sent_again_gets_the_answer_it_had():
+    made = drive(0)
+    before, steps, _ = followed(model_of(XY_YAW), made)
+    after, step, order = follow(before, made[-1])
+    assert order is REPEATED
+    assert step is steps[-1]
+    assert after is before
+
+
+def test_other_detections_with_the_stamp_of_a_frame_that_was_tracked_are_not_tracked():
+    made = drive(0)
+    before, _, _ = followed(model_of(XY_YAW), made)
+    other = replace(seen(0, [[1.0, 2.0, 0.0]]), stamp_ns=made[-1].stamp_ns)
+    for frame in (other, made[-2], made[-5]):
+        after, step, order = follow(before, frame)
+        assert order is REPEATED and step is None
+        assert after is before
+
+
+def test_an_earlier_empty_frame_sent_again_does_not_get_the_answer_of_the_latest():
+    frames = [seen(0, HERE), seen(1, []), seen(2, [])]
+    before, steps, _ = followed(model_of(XY), frames)
+    assert follow(before, frames[1])[1:] == (None, REPEATED)
+    assert follow(before, frames[2])[1] is steps[2]
+
+
+# Clocks that go wrong
+
+
+def later(frames, seconds):
+    """The same frames at another time."""
+    return [replace(f, stamp_ns=f.stamp_ns + round(seconds * 1e9)) for f in frames]
+
+
+def test_stragglers_with_frames_in_time_between_them_restart_nothing():
+    now, model = [seen(i, HERE) for i in range(60)], model_of(XY)
+    made = now[:20]
+    for i, frame in enumerate(now[20:]):
+        made += [replace(frame, stamp_ns=i), frame]
+    tracker, _, orders = followed(model, made)
+    assert orders.count(TOO_LATE) == 40
+    assert tracker.state.tracks.id.tolist() == [1, 2]
+
+
+def test_after_a_clock_went_back_for_good_tracking_begins_anew():
+    before = [seen(i, HERE, stamp_ns=10**12 + i * 10**8) for i in range(20)]
+    after = [seen(100 + i, HERE) for i in range(20)]
+    tracker, steps, orders = followed(model_of(XY), before + after)
+    assert orders[:20] == [IN_ORDER] * 20
+    assert orders[20:] == [TOO_LATE] * 7 + [RESTARTED] + [IN_ORDER] * 12
+    assert all(step is None for step in steps[20:27])
+    # Ids are new, and the answers are those of a tracker that saw only this.
+    assert tracker.state.tracks.id.tolist() == [107001, 107002]
+    for step, expected in zip(steps[27:], run(model_of(XY), after[7:]), strict=True):
+        assert_same(step, expected)
+
+
+def test_one_absurd_stamp_in_the_future_ends_no_track():
+    made = [seen(i, HERE) for i in range(60)]
+    absurd = seen(999, HERE, stamp_ns=9 * 10**18)
+    tracker, steps, orders = followed(model_of(XY), [*made[:20], absurd, *made[20:]])
+    assert orders[:21] == [IN_ORDER] * 21
+    for step in steps[21:]:
+        assert step.reported().id.tolist() == [1, 2]
+    # and soon the frames are in order again: the absurd one is forgotten.
+    assert orders[30:] == [IN_ORDER] * 31
+    assert_same(tracker.state, run(model_of(XY), made)[-1].state)
+
+
+@pytest.mark.parametrize("absurd", [2, MOST_FRAMES])
+def test_a_few_absurd_stamps_in_the_future_end_no_track(absurd):
+    made = [seen(i, HERE) for i in range(60)]
+    wrong = later([seen(900 + i, HERE) for i in range(absurd)], 1e6)
+    tracker, _, orders = followed(model_of(XY), [*made[:20], *wrong, *made[20:]])
+    assert orders[-20:] == [IN_ORDER] * 20
+    assert tracker.state.tracks.id.tolist() == [1, 2]
+    assert tracker.state.stamp_ns == made[-1].stamp_ns
+
+
+def test_after_many_absurd_stamps_in_the_future_tracking_begins_anew():
+    made = [seen(i, HERE) for i in range(60)]
+    wrong = later([seen(900 + i, HERE) for i in range(MOST_FRAMES + 1)], 1e6)
+    tracker, _, orders = followed(model_of(XY), [*made[:20], *wrong, *made[20:]])
+    assert orders.count(RESTARTED) == 1
+    assert orders[-20:] == [IN_ORDER] * 20
+    assert tracker.state.tracks.n == 2
+
+
+def test_a_frame_far_ahead_of_a_pause_is_kept_until_many_come_before_it():
+    # Seven late ones may be stragglers of a busy bus; the pause was real.
+    made = [seen(i, HERE) for i in range(27)]
+    ahead = seen(500, HERE)
+    tracker, _, orders = followed(model_of(XY), [*made[:20], ahead, *made[20:27]])
+    assert orders[-7:] == [REWOUND] * 7
+    assert tracker.state.stamp_ns == ahead.stamp_ns
+    assert_same(tracker.state, run(model_of(XY), [*made, ahead])[-1].state)
