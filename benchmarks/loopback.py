@@ -1,7 +1,8 @@
 """Six sensors × 20 Hz × 200 detections of K = 7 over loopback: the sidecar beside a raw echo.
 
 Prints, for each case in turn and in the same run: server CPU at that pace, p50 and p99 of the
-reply, and from a closed loop the detections a second that one server core carries. Absolute
+reply, and from a closed loop the detections a second that one server core carries; with a
+tracker, also the confirmed tracks of a stream. All cases get the same moving scene. Absolute
 numbers belong to the machine that is named; the ratios to the echo travel better.
 
     python benchmarks/loopback.py [--seconds 8] [--rounds 2]
@@ -18,64 +19,40 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
-import numpy as np
 
-from monitor.calibration.space import plain_space
-from monitor.edges.records import read_varint, varint
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
+from benchmarks.scene import CLASSES, OBJECTS, RATE, SPACE, frames, message
+from monitor.edges.requests import encode_header
 from monitor.frames import Header
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import recalibrator_admin_pb2
 
-SENSORS, RATE, DETECTIONS, K = 6, 20.0, 200, 7
-NAMES = ("x", "y", "z", "l", "w", "h", "yaw")
+SENSORS = 6
 METHOD = "/monitor.v1.PerceptionMonitor/Process"
 WINDOW = 4  # frames on their way per stream in the closed loop
 
 
 @dataclass
 class Case:
+    """A server, what is sent to it and asked of it, and what was measured, once a round."""
+
     name: str
     command: list[str]
     truth: bool = False
     scaled: bool = False
+    return_tracks: bool = False
     cpu: list[float] = field(default_factory=list)
     p50: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)
     per_core: list[float] = field(default_factory=list)
-
-
-def payload(truth: bool) -> bytes:
-    """The detections of a frame, encoded; the frame's own numbers come in front of them."""
-    rng = np.random.default_rng(0)
-    a = rng.normal(size=(DETECTIONS, K, K))
-    covariance = (a @ a.transpose(0, 2, 1) + np.eye(K)) * 0.01
-    mean = rng.uniform(-50, 50, size=(DETECTIONS, K))
-    error = np.einsum("nij,nj->ni", np.linalg.cholesky(covariance), rng.normal(size=mean.shape))
-    frame = OutgoingFrame(
-        frame_id=1,
-        stamp_ns=1,
-        id=np.arange(DETECTIONS, dtype=np.uint64),
-        class_index=rng.integers(0, 3, DETECTIONS),
-        mean=mean,
-        covariance=covariance,
-        truth=mean + error if truth else None,
-    )
-    encoded = encode_frame(frame)
-    _, frame_at = read_varint(encoded, 1)
-    # Behind frame_id and stamp_ns, 9 bytes each.
-    return encoded[frame_at + 18 :]
-
-
-def message(number: int, body: bytes) -> bytes:
-    head = b"\x09" + number.to_bytes(8, "little") + b"\x11" + (number * 10**7).to_bytes(8, "little")
-    return b"\x12" + varint(len(head) + len(body)) + head + body
+    tracks: list[float] = field(default_factory=list)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -83,12 +60,25 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def confirmed_tracks(address: str) -> float:
+    """Of one stream, on average, as of the last refresh of the metrics."""
+    with urllib.request.urlopen(f"http://{address}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    counts = [line for line in lines if line.startswith("calibration_tracks{")]
+    return sum(float(c.rpartition(" ")[2]) for c in counts if 'status="confirmed"' in c) / SENSORS
+
+
 async def sensor(
-    channel: grpc.aio.Channel, index: int, body: bytes, seconds: float, pace: bool
+    channel: grpc.aio.Channel,
+    index: int,
+    bodies: list[bytes],
+    seconds: float,
+    pace: bool,
+    return_tracks: bool,
 ) -> tuple[int, list[float]]:
     """Frames answered, and how long each answer took."""
     call = channel.stream_stream(METHOD)()
-    header = Header(f"sensor{index}", plain_space(NAMES, "m"), ("car", "pedestrian", "cyclist"))
+    header = Header(f"sensor{index}", SPACE, CLASSES, return_tracks=return_tracks)
     await call.write(encode_header(header))
     await call.read()
     took: list[float] = []
@@ -105,13 +95,13 @@ async def sensor(
         start = time.perf_counter() + index / SENSORS / RATE
         while (due := start + len(sent) / RATE) < end:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            data = message(base + len(sent), body)
+            data = message(base + len(sent), bodies)
             sent.append(time.perf_counter())
             await call.write(data)
             await receive(1)
     else:
         while time.perf_counter() < end:
-            data = message(base + len(sent), body)
+            data = message(base + len(sent), bodies)
             sent.append(time.perf_counter())
             await call.write(data)
             if len(sent) - len(took) >= WINDOW:
@@ -122,41 +112,44 @@ async def sensor(
 
 
 async def drive(
-    address: str, body: bytes, seconds: float, pace: bool, document: str | None
+    address: str, case: Case, bodies: list[bytes], seconds: float, pace: bool
 ) -> tuple[int, list[float]]:
+    """Frames answered to all sensors, and how long each answer took."""
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     async with grpc.aio.insecure_channel(address, options=options) as channel:
-        if document is not None:
+        if case.scaled:
+            document = Selection(SPACE.names, VarianceScaling((1.1,) * SPACE.k)).to_json()
             request = recalibrator_admin_pb2.PromoteRequest(document=document, actor="benchmark")
             promote = channel.unary_unary("/monitor.v1.RecalibratorAdmin/Promote")
             await promote(request.SerializeToString())
         results = await asyncio.gather(
-            *(sensor(channel, i, body, seconds, pace) for i in range(SENSORS))
+            *(sensor(channel, i, bodies, seconds, pace, case.return_tracks) for i in range(SENSORS))
         )
     return sum(count for count, _ in results), [t for _, took in results for t in took]
 
 
 def measure(case: Case, seconds: float) -> None:
-    body = payload(case.truth)
-    scaling = Selection(NAMES, VarianceScaling((1.1,) * K))
-    document = scaling.to_json() if case.scaled else None
+    bodies = frames(truth=case.truth)
     server = subprocess.Popen(
         case.command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         assert server.stdout is not None
-        address = json.loads(server.stdout.readline().removeprefix("listening "))["grpc"]
-        asyncio.run(drive(address, body, 1.0, True, document))
+        addresses = json.loads(server.stdout.readline().removeprefix("listening "))
+        address = addresses["grpc"]
+        asyncio.run(drive(address, case, bodies, 1.0, True))
         before = cpu_seconds(server.pid)
         began = time.perf_counter()
-        _, took = asyncio.run(drive(address, body, seconds, True, None))
+        _, took = asyncio.run(drive(address, case, bodies, seconds, True))
         case.cpu.append(100 * (cpu_seconds(server.pid) - before) / (time.perf_counter() - began))
         ordered = sorted(took)
         case.p50.append(1e3 * ordered[len(ordered) // 2])
         case.p99.append(1e3 * ordered[int(len(ordered) * 0.99)])
         before = cpu_seconds(server.pid)
-        frames, _ = asyncio.run(drive(address, body, seconds, False, None))
-        case.per_core.append(frames * DETECTIONS / (cpu_seconds(server.pid) - before))
+        answered, _ = asyncio.run(drive(address, case, bodies, seconds, False))
+        case.per_core.append(answered * OBJECTS / (cpu_seconds(server.pid) - before))
+        if "http" in addresses:
+            case.tracks.append(confirmed_tracks(addresses["http"]))
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(30)
@@ -174,40 +167,60 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--rounds", type=int, default=2)
-    options = parser.parse_args()
-    here = Path(__file__).parent
+def cases_of(tracking: str) -> list[Case]:
+    """Each after the echo that it is compared with; `tracking` is a configuration file."""
     serve = [sys.executable, "-m", "monitor", "serve", "--log-level", "error"]
     serve += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
-    echo = [sys.executable, str(here / "echo_server.py")]
-    cases = [
+    track = [*serve, "--config", tracking]
+    echo = [sys.executable, str(Path(__file__).with_name("echo_server.py"))]
+    return [
         Case("raw echo", echo),
         Case("sidecar, identity", serve),
         Case("sidecar, scaling", serve, scaled=True),
+        Case("sidecar, scaling, tracker", track, scaled=True),
+        Case("sidecar, scaling, tracker, tracks returned", track, scaled=True, return_tracks=True),
         Case("raw echo, with truth", echo, truth=True),
         Case("sidecar, identity, truth in every detection", serve, truth=True),
         Case("sidecar, scaling, truth in every detection", serve, truth=True, scaled=True),
     ]
-    print(f"{machine()}; load {os.getloadavg()[0]:.1f}")
-    offered = SENSORS * RATE * DETECTIONS
-    print(f"{SENSORS} sensors x {RATE:g} Hz x {DETECTIONS} detections, K = {K}: {offered:g}/s")
-    print(f"{len(message(1, payload(False)))} bytes a frame, {options.rounds} rounds in turn")
-    for _ in range(options.rounds):
-        for case in cases:
-            measure(case, options.seconds)
-    print(f"{'':<46}{'CPU %':>7}{'p50 ms':>8}{'p99 ms':>8}{'det/s/core':>12}{'echo/this':>10}")
+
+
+def show(cases: list[Case]) -> None:
+    """A table of the medians over the rounds."""
+    print(
+        f"{'':<46}{'CPU %':>7}{'p50 ms':>8}{'p99 ms':>8}{'det/s/core':>12}{'echo/this':>10}"
+        f"{'tracks':>8}"
+    )
     floor = cases[0]
     for case in cases:
         floor = case if case.name.startswith("raw echo") else floor
         values = [statistics.median(v) for v in (case.cpu, case.p50, case.p99, case.per_core)]
         ratio = statistics.median(floor.per_core) / values[3]
+        tracks = f"{statistics.median(case.tracks):8.0f}" if any(case.tracks) else ""
         print(
             f"{case.name:<46}{values[0]:7.1f}{values[1]:8.2f}{values[2]:8.2f}"
-            f"{values[3]:12.0f}{ratio:10.2f}"
+            f"{values[3]:12.0f}{ratio:10.2f}{tracks}"
         )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    print(f"{machine()}; load {os.getloadavg()[0]:.1f}")
+    offered = SENSORS * RATE * OBJECTS
+    print(f"{SENSORS} sensors x {RATE:g} Hz x {OBJECTS} detections, K = {SPACE.k}: {offered:g}/s")
+    size = len(message(1, frames(truth=False)))
+    print(f"{size} bytes a frame, {options.rounds} rounds in turn")
+    with tempfile.TemporaryDirectory() as folder:
+        tracking = Path(folder) / "tracking.toml"
+        tracking.write_text('[tracker]\nkind = "embedded"\n', encoding="utf-8")
+        cases = cases_of(str(tracking))
+        for _ in range(options.rounds):
+            for case in cases:
+                measure(case, options.seconds)
+    show(cases)
 
 
 if __name__ == "__main__":

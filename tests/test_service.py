@@ -7,9 +7,7 @@ may show a traceback or a path, nor may anything unforeseen stand in the sidecar
 import asyncio
 import json
 import os
-import queue
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -19,12 +17,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from scipy.stats import chi2
 
@@ -45,15 +42,21 @@ from monitor.v1 import (
     calibration_pb2,
     frame_pb2,
     perception_monitor_pb2,
-    perception_monitor_pb2_grpc,
     recalibrator_admin_pb2,
-    recalibrator_admin_pb2_grpc,
     truth_pb2,
 )
+from tests.served import (
+    ADMIN,
+    MONITOR,
+    PATIENCE,
+    ROOT,
+    Conversation,
+    Sidecar,
+    eventually,
+    process_bytes,
+    serve_command,
+)
 
-ROOT = Path(__file__).parents[1]
-MONITOR, ADMIN = "monitor.v1.PerceptionMonitor", "monitor.v1.RecalibratorAdmin"
-PATIENCE = 10  # s; far above what anything here takes
 CONFIG = """
 [metrics]
 refresh_seconds = 0.2
@@ -67,94 +70,6 @@ INTERNALS = re.compile(r'Traceback|File "|\.py\b|site-packages|/srv|/tmp|<class|
 # ---- a process
 
 
-class Sidecar:
-    """A running `serve`, and the addresses it told."""
-
-    def __init__(self, folder: Path, config: str = CONFIG, *options: str) -> None:
-        settings = folder / "sidecar.toml"
-        settings.write_text(config, encoding="utf-8")
-        self.log = folder / "stderr.txt"
-        self.process = subprocess.Popen(
-            serve_command("--config", str(settings), *options),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=self.log.open("wb"),
-        )
-        output = self.process.stdout
-        assert output is not None
-        readable, _, _ = select.select([output], [], [], 3 * PATIENCE)
-        line = output.readline().decode() if readable else ""
-        assert line.startswith("listening "), self.log.read_text("utf-8")
-        addresses = json.loads(line.removeprefix("listening "))
-        self.grpc, self.http = addresses["grpc"], f"http://{addresses['http']}"
-        self.channel = grpc.insecure_channel(
-            self.grpc, options=[("grpc.max_receive_message_length", -1)]
-        )
-        self.monitor = perception_monitor_pb2_grpc.PerceptionMonitorStub(self.channel)
-        self.admin = recalibrator_admin_pb2_grpc.RecalibratorAdminStub(self.channel)
-        self.health = health_pb2_grpc.HealthStub(self.channel)
-
-    def stop(self, patience: float = PATIENCE) -> float:
-        """SIGTERM; the seconds until it ended, which must be in order."""
-        began = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(patience) == 0, self.log.read_text("utf-8")
-        return time.monotonic() - began
-
-    def end(self) -> None:
-        """Make sure that nothing is left, whatever happened."""
-        self.channel.close()
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(PATIENCE)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-    def stopped(self) -> tuple[int, int, int]:
-        """Frames, detections and labelled ones of the last line of the log."""
-        text = self.log.read_text("utf-8")
-        found = re.search(r"stopped: (\d+) frames, (\d+) detections, (\d+) with", text)
-        assert found, text
-        frames, detections, labelled = map(int, found.groups())
-        return frames, detections, labelled
-
-    def metric(self, name: str) -> float:
-        """A series without labels, as of the last refresh."""
-        found = re.search(rf"^calibration_{name} (\S+)$", self.get("/metrics"), re.MULTILINE)
-        assert found, name
-        return float(found[1])
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.http + path, timeout=PATIENCE) as response:
-            text: str = response.read().decode()
-            return text
-
-    def calibration(self, *slices: str, bins: int = 0, include_bins: bool = False):
-        return self.monitor.GetCalibration(
-            perception_monitor_pb2.GetCalibrationRequest(
-                slices=slices, bins=bins, include_bins=include_bins
-            ),
-            timeout=PATIENCE,
-        )
-
-    def labelled(self, name: str):
-        """Detections with truth in a slice; 0 where there is no such slice."""
-        return sum(s.stages[0].n for s in self.calibration().slices if s.slice == name)
-
-    def memory(self) -> int:
-        """Resident bytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found
-        return 1024 * int(found[1])
-
-
-def serve_command(*options: str) -> list[str]:
-    ports = ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
-    # Later options win: a test may name an address of its own.
-    return [sys.executable, "-m", "monitor", "serve", *ports, *options]
-
-
 def serve_to_the_end(*options: str) -> subprocess.CompletedProcess[str]:
     """A `serve` that is expected to end by itself."""
     return subprocess.run(
@@ -165,7 +80,7 @@ def serve_to_the_end(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One sidecar for all tests that leave it as it is; each uses streams of its own."""
-    sidecar = Sidecar(tmp_path_factory.mktemp("shared"))
+    sidecar = Sidecar(tmp_path_factory.mktemp("shared"), CONFIG)
     try:
         yield sidecar
         sidecar.stop()
@@ -177,7 +92,7 @@ def shared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def swapping(tmp_path_factory):
     """One sidecar for tests that promote; each begins with the identity in force."""
-    sidecar = Sidecar(tmp_path_factory.mktemp("swapping"))
+    sidecar = Sidecar(tmp_path_factory.mktemp("swapping"), CONFIG)
     yield sidecar
     sidecar.end()
     assert "Traceback" not in sidecar.log.read_text("utf-8")
@@ -202,35 +117,6 @@ def start(tmp_path):
 
 
 # ---- a foreign client
-
-
-class Conversation:
-    """A stream on which each message waits for its answer."""
-
-    def __init__(self, method) -> None:
-        self._requests: queue.Queue[object] = queue.Queue()
-        self.call = method(iter(self._requests.get, None), timeout=3 * PATIENCE)
-
-    def send(self, message) -> None:
-        self._requests.put(message)
-
-    def receive(self):
-        return next(self.call)
-
-    def ask(self, message):
-        self.send(message)
-        return self.receive()
-
-    def close(self) -> None:
-        """Nothing more will come; the sidecar must end the stream in order."""
-        self._requests.put(None)
-        assert list(self.call) == []
-        assert self.call.code() is grpc.StatusCode.OK
-
-
-def process_bytes(channel, name="Process"):
-    """The method without a generated client: bytes out, bytes in."""
-    return channel.stream_stream(f"/{MONITOR}/{name}")
 
 
 def header(name, dimensions=("x", "y"), classes=("car",)):
@@ -284,14 +170,6 @@ def failure(call):
 def assert_clean(text):
     assert text
     assert not INTERNALS.search(text), text
-
-
-def eventually(check, seconds=PATIENCE):
-    """Until it is true; what it was at last."""
-    end = time.monotonic() + seconds
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return found
 
 
 def scaling(*scale, dimensions=("x", "y")) -> str:

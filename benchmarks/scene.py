@@ -1,0 +1,75 @@
+"""What a detector of the benchmark sees: objects that last and move, frame after frame, as bytes.
+
+Each drives a circle of its own in one period, after which the scene is where it was: so
+tracks live, the bytes are made once, and a stream may last as long as it likes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space
+from monitor.edges.records import read_varint, varint
+from monitor.edges.requests import OutgoingFrame, encode_frame
+
+SPACE = Space(
+    (
+        *(Dimension(name, "m") for name in ("x", "y", "z", "l", "w", "h")),
+        Dimension("yaw", "rad", DimensionKind.ANGLE),
+    )
+)
+CLASSES = ("car", "pedestrian", "cyclist")
+OBJECTS, RATE = 200, 20.0  # in a frame; Hz
+PERIOD = 400  # frames
+REACH = 60.0  # m; the scene ends there
+
+
+def frames(*, truth: bool) -> list[bytes]:
+    """The detections of each frame of a period, encoded; what `message` puts in front is not."""
+    random = np.random.default_rng(0)
+    k = SPACE.k
+    root = random.normal(size=(OBJECTS, k, k))
+    covariance = (root @ root.transpose(0, 2, 1) + np.eye(k)) * 0.01
+    factor = np.linalg.cholesky(covariance)
+    kind = random.integers(0, len(CLASSES), OBJECTS)
+    bodies = []
+    for true in _driven(random):
+        mean = true + (factor @ random.normal(size=(OBJECTS, k, 1)))[:, :, 0]
+        frame = OutgoingFrame(
+            frame_id=1,
+            stamp_ns=1,
+            id=np.arange(OBJECTS, dtype=np.uint64),
+            class_index=kind,
+            mean=mean,
+            covariance=covariance,
+            truth=true if truth else None,
+        )
+        encoded = encode_frame(frame)
+        _, frame_at = read_varint(encoded, 1)
+        # Behind frame_id and stamp_ns, 9 bytes each.
+        bodies.append(encoded[frame_at + 18 :])
+    return bodies
+
+
+def _driven(random: np.random.Generator) -> FloatArray:
+    """(PERIOD, OBJECTS, K) true boxes; 0.6 to 8 m/s."""
+    radius = random.uniform(2.0, 25.0, OBJECTS)
+    centre = random.uniform(radius - REACH, REACH - radius, (2, OBJECTS))
+    way = random.choice((-1.0, 1.0), OBJECTS)
+    turned = way * 2 * np.pi * np.arange(PERIOD)[:, None] / PERIOD
+    angle = turned + random.uniform(-np.pi, np.pi, OBJECTS)
+    boxes = np.empty((PERIOD, OBJECTS, SPACE.k))
+    boxes[:, :, 0] = centre[0] + radius * np.cos(angle)
+    boxes[:, :, 1] = centre[1] + radius * np.sin(angle)
+    boxes[:, :, 2] = 1.0
+    boxes[:, :, 3:6] = random.uniform((0.5, 0.5, 1.4), (5.0, 2.0, 2.0), (OBJECTS, 3))
+    boxes[:, :, 6] = (angle + way * np.pi / 2 + np.pi) % (2 * np.pi) - np.pi
+    return boxes
+
+
+def message(number: int, bodies: list[bytes]) -> bytes:
+    """ProcessRequest with the frame of that number, stamped at RATE whenever it is sent."""
+    body = bodies[number % PERIOD]
+    stamp_ns = round(number * 1e9 / RATE)
+    head = b"\x09" + number.to_bytes(8, "little") + b"\x11" + stamp_ns.to_bytes(8, "little")
+    return b"\x12" + varint(len(head) + len(body)) + head + body

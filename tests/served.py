@@ -1,0 +1,150 @@
+"""A sidecar as a real process, and streams to it, for the tests over the wire; no tests here."""
+
+import json
+import queue
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from monitor.v1 import (
+    perception_monitor_pb2,
+    perception_monitor_pb2_grpc,
+    recalibrator_admin_pb2_grpc,
+)
+
+ROOT = Path(__file__).parents[1]
+MONITOR, ADMIN = "monitor.v1.PerceptionMonitor", "monitor.v1.RecalibratorAdmin"
+PATIENCE = 10  # s; far above what anything here takes
+
+
+class Sidecar:
+    """A running `serve`, and the addresses it told."""
+
+    def __init__(self, folder: Path, config: str, *options: str) -> None:
+        settings = folder / "sidecar.toml"
+        settings.write_text(config, encoding="utf-8")
+        self.log = folder / "stderr.txt"
+        self.process = subprocess.Popen(
+            serve_command("--config", str(settings), *options),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("wb"),
+        )
+        output = self.process.stdout
+        assert output is not None
+        readable, _, _ = select.select([output], [], [], 3 * PATIENCE)
+        line = output.readline().decode() if readable else ""
+        assert line.startswith("listening "), self.log.read_text("utf-8")
+        addresses = json.loads(line.removeprefix("listening "))
+        self.grpc, self.http = addresses["grpc"], f"http://{addresses['http']}"
+        self.channel = grpc.insecure_channel(
+            self.grpc, options=[("grpc.max_receive_message_length", -1)]
+        )
+        self.monitor = perception_monitor_pb2_grpc.PerceptionMonitorStub(self.channel)
+        self.admin = recalibrator_admin_pb2_grpc.RecalibratorAdminStub(self.channel)
+        self.health = health_pb2_grpc.HealthStub(self.channel)
+
+    def stop(self, patience: float = PATIENCE) -> float:
+        """SIGTERM; the seconds until it ended, which must be in order."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(patience) == 0, self.log.read_text("utf-8")
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        """Make sure that nothing is left, whatever happened."""
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def stopped(self) -> tuple[int, int, int]:
+        """Frames, detections and labelled ones of the last line of the log."""
+        text = self.log.read_text("utf-8")
+        found = re.search(r"stopped: (\d+) frames, (\d+) detections, (\d+) with", text)
+        assert found, text
+        frames, detections, labelled = map(int, found.groups())
+        return frames, detections, labelled
+
+    def metric(self, name: str) -> float:
+        """A series without labels, as of the last refresh."""
+        found = re.search(rf"^calibration_{name} (\S+)$", self.get("/metrics"), re.MULTILINE)
+        assert found, name
+        return float(found[1])
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.http + path, timeout=PATIENCE) as response:
+            text: str = response.read().decode()
+            return text
+
+    def calibration(self, *slices: str, bins: int = 0, include_bins: bool = False):
+        return self.monitor.GetCalibration(
+            perception_monitor_pb2.GetCalibrationRequest(
+                slices=slices, bins=bins, include_bins=include_bins
+            ),
+            timeout=PATIENCE,
+        )
+
+    def labelled(self, name: str):
+        """Detections with truth in a slice; 0 where there is no such slice."""
+        return sum(s.stages[0].n for s in self.calibration().slices if s.slice == name)
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found
+        return 1024 * int(found[1])
+
+
+def serve_command(*options: str) -> list[str]:
+    ports = ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
+    # Later options win: a test may name an address of its own.
+    return [sys.executable, "-m", "monitor", "serve", *ports, *options]
+
+
+class Conversation:
+    """A stream on which each message waits for its answer."""
+
+    def __init__(self, method) -> None:
+        self._requests: queue.Queue[object] = queue.Queue()
+        self.call = method(iter(self._requests.get, None), timeout=3 * PATIENCE)
+
+    def send(self, message) -> None:
+        self._requests.put(message)
+
+    def receive(self):
+        return next(self.call)
+
+    def ask(self, message):
+        self.send(message)
+        return self.receive()
+
+    def close(self) -> None:
+        """Nothing more will come; the sidecar must end the stream in order."""
+        self._requests.put(None)
+        assert list(self.call) == []
+        assert self.call.code() is grpc.StatusCode.OK
+
+
+def process_bytes(channel, name="Process"):
+    """The method without a generated client: bytes out, bytes in."""
+    return channel.stream_stream(f"/{MONITOR}/{name}")
+
+
+def eventually(check, seconds=PATIENCE):
+    """Until it is true; what it was at last."""
+    end = time.monotonic() + seconds
+    while not (found := check()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
