@@ -153,12 +153,18 @@ class TrackerKind(StrEnum):
     NONE = "none"  # nobody here
 
 
+# Beyond these, covariances of tracks leave what can be computed with.
+Density = Annotated[float, Field(gt=0, le=1e8)]
+Deviation = Annotated[float, Field(gt=0, le=1e5)]
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+
+
 class DimensionNoiseConfig(_Section):
     """What differs for one dimension; what is left out is as for the others."""
 
-    density: PositiveFloat | None = None  # unit²/s³ with a velocity, unit²/s without
-    initial_speed: PositiveFloat | None = None  # unit/s
-    missing_deviation: PositiveFloat | None = None  # unit
+    density: Density | None = None  # unit²/s³ with a velocity, unit²/s without
+    initial_speed: Deviation | None = None  # unit/s
+    missing_deviation: Deviation | None = None  # unit
 
 
 class TrackerConfig(_Section):
@@ -170,11 +176,11 @@ class TrackerConfig(_Section):
     inflate_for_correlation: bool = False  # R times (1 + ρ)/(1 − ρ), ρ of the innovations
     velocity_dimensions: tuple[str, ...] = ("x", "y", "z")  # none of them there: all lengths
     heading_dimension: str = "yaw"  # may be off by π, and turns with the sensor
-    acceleration_density: PositiveFloat = 1.0  # unit²/s³, white acceleration
-    walk_density: PositiveFloat = 0.01  # unit²/s, random walk of other lengths
-    turn_density: PositiveFloat = 0.1  # rad²/s, random walk of angles
-    initial_speed: PositiveFloat = 8.0  # unit/s, deviation of a velocity not yet known
-    missing_deviation: PositiveFloat = 1.0  # unit or rad, where a covariance is missing
+    acceleration_density: Density = 1.0  # unit²/s³, white acceleration
+    walk_density: Density = 0.01  # unit²/s, random walk of other lengths
+    turn_density: Density = 0.1  # rad²/s, random walk of angles
+    initial_speed: Deviation = 8.0  # unit/s, deviation of a velocity not yet known
+    missing_deviation: Deviation = 1.0  # unit or rad, where a covariance is missing
     dimensions: dict[str, DimensionNoiseConfig] = {
         name: DimensionNoiseConfig(**asdict(noise)) for name, noise in UPRIGHT.items()
     }  # what differs for single dimensions; those not named keep their default
@@ -184,10 +190,10 @@ class TrackerConfig(_Section):
     confirm_detections: PositiveInt = 3  # that make a track confirmed
     tentative_misses: PositiveInt = 1  # frames without a detection that end it before that
     coast_frames: Annotated[int, Field(ge=0)] = 5  # frames without one that it outlives after that
-    coast_seconds: PositiveFloat = 1.0  # s without a detection that any track outlives
+    coast_seconds: Seconds = 1.0  # s without a detection that any track outlives
     # Of a stream; no births beyond. Nine states are kept, 8 S² bytes a track each.
     max_tracks: Annotated[int, Field(ge=1, le=4096)] = 1000
-    half_life_seconds: PositiveFloat = 60.0  # s of event time; memory of innovation statistics
+    half_life_seconds: Seconds = 60.0  # s of event time; memory of innovation statistics
 
     def settings(self) -> TrackerSettings:
         """As the tracker takes them."""

@@ -145,10 +145,22 @@ class Pipeline:
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
         slices = StreamSlices(self.slices, space, header.stream, header.classes)
-        settings = self._tracking
-        tracker = None if settings is None else stream_tracker(header, settings)
+        tracker = self._new_tracker(header)
+        if tracker is not None and known is not None and known.tracker is not None:
+            tracker.orders = known.tracker.orders  # counters never fall
         self.streams[header.stream] = stream = Stream(header, slices, tracker)
         return stream
+
+    def _new_tracker(self, header: Header) -> StreamTracker | None:
+        """For a stream that begins; where it cannot be made, the stream goes without."""
+        if self._tracking is None:
+            return None
+        try:
+            return stream_tracker(header, self._tracking)
+        except Exception:
+            log.exception("stream %s is not tracked", header.stream)
+            self.counters.internal_errors += 1
+            return None
 
     # ---- frames
 
@@ -223,6 +235,10 @@ class Pipeline:
         if stream.tracker is None:
             return Tracked(None)
         try:
+            if not examined.clean:
+                # A class may come without covariances only: its tracks have a slice too.
+                bare = examined.reason == Reason.MISSING_COVARIANCE
+                stream.slices.of(frame.detections.class_index[bare])
             tracked = stream.tracker.track(frame, examined, forwarded)
         except Exception:
             log.exception("the tracks of stream %s are lost", stream.header.stream)

@@ -19,8 +19,15 @@ from monitor.tracking.rewind import Order, Tracker, follow
 from monitor.tracking.settings import TrackerSettings
 from monitor.tracking.tracker import Sightings, tracker_model
 
+# Why a frame that has a stamp was not tracked, by how it came.
+_WHY_NOT = {
+    Order.TOO_LATE: "{}: too late to be tracked. Send frames in the order of their stamps.",
+    Order.REPEATED: "{}: another frame has this stamp, and was tracked. Give each its own.",
+    Order.UNMOVED: "{}: not tracked without ego_pose or ego_twist, which frames before it had. "
+    "Send it with every frame.",
+}
 _NO_STAMP = Notice(
-    Reason.MISSING_STAMP, "stamp_ns", "absent: the frame was not tracked. Send the capture time.", 0
+    Reason.MISSING_STAMP, "stamp_ns", "absent: the frame was not tracked. Send the capture time."
 )
 
 
@@ -70,7 +77,10 @@ class StreamTracker:
         self.numbered += frame.detections.n
         self.tracker, step, order = follow(self.tracker, seen)
         self.orders[order] += 1
-        return Tracked(None if step is None else step.reported(), notices)
+        if step is not None:
+            return Tracked(step.reported(), notices)
+        message = _WHY_NOT[order].format(frame.stamp_ns)
+        return Tracked(None, (*notices, Notice(Reason.NOT_TRACKED, "stamp_ns", message)))
 
     def counts(self) -> IntArray:
         """(3, C) tracks by status and class, in the order of TrackStatus."""
@@ -122,6 +132,9 @@ def _sightings(
         covariance = np.concatenate([covariance, _identities(bare.size, k)])
         class_index = np.concatenate([class_index, received.class_index[bare]])
         missing = np.concatenate([missing, np.ones(bare.size, bool)])
+        order = np.argsort(row)
+        row, mean, covariance = row[order], mean[order], covariance[order]
+        class_index, missing = class_index[order], missing[order]
     upstream = received.upstream_track
     assert frame.stamp_ns is not None
     return Sightings(

@@ -511,3 +511,44 @@ def test_a_gate_that_keeps_a_detection_out_is_counted():
     aside = replace(row, mean=(row.mean[0] + 2.0, *row.mean[1:]))
     sent(pipeline, stream, [aside], 10)
     assert read(pipeline)["car"].reject_ratio > 0
+
+
+def test_tracks_of_a_detector_that_sends_no_covariances_are_read_too():
+    pipeline = tracking()
+    stream = opened(pipeline)
+    for number in range(4):
+        rows = [replace(row, covariance=()) for row in scene(number)]
+        assert tracks_of(sent(pipeline, stream, rows, number)).m == 4
+    assert confirmed(pipeline) == {"car": 2, "truck": 1, "bus": 1}
+
+
+def test_a_changed_header_takes_no_frame_from_the_count():
+    pipeline = tracking()
+    for number in range(4):
+        sent(pipeline, opened(pipeline), scene(number), number)
+    changed = replace(HEADER, classes=(*CLASSES, "tram"))
+    sent(pipeline, opened(pipeline, changed), scene(4), 4)
+    assert pipeline.tracks().orders == {Order.IN_ORDER: 5}
+
+
+def test_a_frame_that_is_not_tracked_says_so():
+    pipeline = tracking()
+    stream = opened(pipeline)
+    for number in range(3):
+        answer = sent(pipeline, stream, scene(number), number)
+        assert answer.notices == ()
+    other = sent(pipeline, stream, scene(9), 2)
+    assert other.tracks is None
+    assert Reason.NOT_TRACKED in [notice.reason for notice in other.notices]
+    assert pipeline.counters.notices[Reason.NOT_TRACKED] == 1
+
+
+def test_a_stream_whose_tracker_cannot_be_made_goes_without(monkeypatch):
+    def failing(*_):
+        raise OverflowError
+
+    monkeypatch.setattr("monitor.pipeline.stream_tracker", failing)
+    pipeline = tracking()
+    stream = opened(pipeline)
+    assert sent(pipeline, stream, scene(0), 0).tracks is None
+    assert pipeline.counters.internal_errors == 1

@@ -268,7 +268,7 @@ def test_a_frame_that_is_too_late_has_no_tracks():
     tracker = tracking()
     for number in range(10, 25):
         tracks_of(tracker, [at(1, 0.0)], number)
-    assert told(tracker, frame([at(1, 0.0)], 1, TENTH)) == Tracked(None)
+    assert told(tracker, frame([at(1, 0.0)], 1, TENTH)).tracks is None
 
 
 # ---- what is read

@@ -54,6 +54,7 @@ class Reason(IntEnum):
     DUPLICATE_FRAME = 24
     EGO_MOTION_INVALID = 25
     MISSING_STAMP = 26
+    NOT_TRACKED = 27
 
     @property
     def label(self) -> str:

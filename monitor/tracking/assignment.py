@@ -31,7 +31,8 @@ def _solve(track: IntArray, detection: IntArray, cost: FloatArray) -> IntArray:
     rows, row = np.unique(track, return_inverse=True)
     columns, column = np.unique(detection, return_inverse=True)
     shape = (rows.size, columns.size)
-    # No pair costs more than all others together, so that no pair is left out for a cheaper sum.
+    # A forbidden pair costs more than all allowed ones together, so that none of these is left
+    # out for a cheaper sum.
     cheapest, dearest = cost.min(), cost.max()
     forbidden = (dearest - cheapest + 1.0) * (min(shape) + 1)
     matrix = np.full(shape, forbidden)

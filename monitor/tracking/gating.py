@@ -1,7 +1,8 @@
 """Which detections may belong to which track: a coarse window, then the exact gate.
 
 The window is no approximation: Δᵢ² / Sᵢᵢ ≤ Δᵀ S⁻¹ Δ for each dimension i, so that what
-lies in the gate lies in the window.
+lies in the gate lies in the window. Only where a frame would hold too many pairs are the
+farthest left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from monitor.calibration.cholesky import SINGULAR, factorise, log_determinant, w
 from monitor.calibration.space import DimensionKind, FloatArray, IntArray, Space
 from monitor.tracking.grid import near_pairs
 
+# Numbers in the matrices of the pairs that are measured in a frame, at most: of more pairs, the
+# nearest are. A crowd of huge covariances costs milliseconds, not seconds.
+_MOST_WORK = 1 << 19
 # So much more on its diagonal, and the sum of two covariances always has a factor.
 _ROUNDING = 10.0 * SINGULAR
 
@@ -115,7 +119,12 @@ def measured_pairs(
     spread = tracks.covariance[block], detections.covariance[block]
     step = np.arange(joint.size)
     variance = spread[0][track[:, None], step, step] + spread[1][detection[:, None], step, step]
-    inside = np.flatnonzero((innovation**2 <= limit * variance).all(axis=1))
+    # Each one a bound on νᵀ S⁻¹ ν from below.
+    least = (innovation**2 / variance).max(axis=1)
+    inside = np.flatnonzero(least <= limit)
+    most = _MOST_WORK // joint.size**2
+    if inside.size > most:
+        inside = inside[_nearest(track[inside], least[inside], most)]
     if inside.size < track.size:
         track, detection, innovation = track[inside], detection[inside], innovation[inside]
     joined = spread[0][track] + spread[1][detection]
@@ -132,6 +141,15 @@ def measured_pairs(
         nis[kept],
         log_determinant(factor[:, :, kept], joint.size),
     )
+
+
+def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
+    """Positions of at most so many of M pairs, ascending: of each track as many, its nearest."""
+    order = np.lexsort((distance, track))
+    ordered = track[order]
+    rank = np.arange(ordered.size) - np.searchsorted(ordered, ordered)
+    kept = order[rank < max(1, most // np.unique(track).size)]
+    return np.sort(kept[:most])
 
 
 def _windowed(

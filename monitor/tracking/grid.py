@@ -13,7 +13,7 @@ _HALF = 1 << (_BITS - 1)
 _MOST_ROWS = 32
 # More pairs than this in a frame, and the windows are halved until they are fewer: whatever
 # covariances a detector sends, a frame costs a bounded time.
-MOST_PAIRS = 1 << 18
+MOST_PAIRS = 1 << 17
 # So few are looked at one by one in less time than they are sorted into cells.
 _FEW_PAIRS = 1024
 # What has too many neighbours in a window halved so often lies on one spot, and gets a few of them.
@@ -27,14 +27,14 @@ def near_pairs(
     detections: FloatArray,
     detection_reach: FloatArray,
     detection_class: IntArray,
-    most: float = np.inf,
+    max_distance: float = np.inf,
 ) -> tuple[IntArray, IntArray]:
     """Pairs of one class within reach of each other in both coordinates; maybe a few more.
 
-    tracks      (T, 2) positions, and how far each reaches, (T, 2)
-    detections  (N, 2), (N, 2); a pair is near where |Δ| ≤ the sum of both reaches
-    most        and |Δ| ≤ this
-    returns     (M,) tracks, (M,) detections; at most MOST_PAIRS
+    tracks        (T, 2) positions, and how far each reaches, (T, 2)
+    detections    (N, 2), (N, 2); a pair is near where |Δ| ≤ the sum of both reaches
+    max_distance  and |Δ| ≤ this
+    returns       (M,) tracks, (M,) detections; at most MOST_PAIRS
     """
     if tracks.shape[0] == 0 or detections.shape[0] == 0:
         none = np.zeros(0, np.int64)
@@ -50,7 +50,7 @@ def near_pairs(
         _pairs(
             tracks, track_reach, track_class,
             detections[rows], detection_reach[rows].max(axis=0), detection_class[rows], rows,
-            most,
+            max_distance,
         )
         for rows in (np.flatnonzero(~wide), np.flatnonzero(wide))
         if rows.size
@@ -68,11 +68,11 @@ def _pairs(
     reach: FloatArray,
     detection_class: IntArray,
     rows: IntArray,
-    most: float,
+    max_distance: float,
 ) -> tuple[IntArray, IntArray]:
     # No two lie farther apart than the whole scene is wide.
     wide = 2.0 * np.ptp(np.concatenate([tracks, detections]), axis=0)
-    window = np.minimum(track_reach + reach, np.minimum(wide, most))
+    window = np.minimum(track_reach + reach, np.minimum(wide, max_distance))
     for _ in range(_MOST_HALVINGS):
         owner, order, begin, count = _ranges(
             tracks, window, track_class, detections, detection_class

@@ -22,11 +22,12 @@ def flipping(space: Space, heading: str) -> int | None:
 
 
 def fold(innovation: FloatArray, votes: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Innovations of the heading within ±π/2, and the votes with those of this frame.
+    """Innovations of the heading as those of an axis, and the votes on which end is the front.
 
     innovation  (m,) wrapped into [−π, π)
     votes       (m,) how much more the front was seen as the front; 1 when a track is born
-    returns     where the votes have fallen below 0, the track's heading is to be turned
+    returns     (m,) innovations within ±π/2; (m,) votes with this frame's: where they have
+                fallen below 0, the track's heading is to be turned
     """
     opposite = np.abs(innovation) > np.pi / 2
     folded = np.where(opposite, innovation - np.copysign(np.pi, innovation), innovation)

@@ -18,13 +18,14 @@ _LARGEST_CORRELATION = 0.9
 class InnovationSums:
     """Sums over updates of confirmed tracks, each (C,) by class; old ones weigh less.
 
-    updates   how many
-    values    their dimensions: J each, the joint ones
-    nis       ν S⁻¹ ν
-    product   ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
-    square    ũₜ · ũₜ of the same, and of the ones before
-    pairs     how many consecutive values
-    rejected  confirmed tracks that got no detection though one lay near, outside the gate
+    updates        how many
+    values         their dimensions: J each, the joint ones
+    nis            νᵀ S⁻¹ ν
+    product        ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
+    square         ũₜ · ũₜ of the same
+    square_before  ũₜ₋₁ · ũₜ₋₁ of the same
+    pairs          how many consecutive values
+    rejected       confirmed tracks that got no detection though one lay near, outside the gate
     """
 
     updates: FloatArray

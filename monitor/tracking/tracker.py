@@ -23,6 +23,9 @@ from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStat
 from monitor.tracking.settings import Association, MeasurementNoise, TrackerSettings
 from monitor.tracking.tracks import Tracks, born, no_tracks
 
+# Numbers in the covariances of all tracks, at most: with many dimensions, fewer tracks.
+_MOST_STATE = 1 << 18
+
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
@@ -68,14 +71,16 @@ class TrackerModel:
 class TrackerState:
     """A tracker between two frames.
 
-    stamp_ns  of the last frame; None before the first
-    pose      of the sensor at that frame, where known
+    stamp_ns   of the last frame; None before the first
+    pose       of the sensor at that frame, where known
+    in_motion  whether its frames tell how the sensor moves
     """
 
     tracks: Tracks
     innovations: InnovationSums
     stamp_ns: int | None = None
     pose: Pose | None = None
+    in_motion: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,17 @@ def new_tracker(model: TrackerModel) -> TrackerState:
     return TrackerState(no_tracks(model.motion), no_innovations(model.classes))
 
 
+def motion_unknown(model: TrackerModel, before: TrackerState, seen: Sightings) -> bool:
+    """Whether a sensor that told how it moves does not tell it with this frame.
+
+    Its tracks and the detections are then in different axes; they meet again with the next
+    frame that tells. After coast_seconds there are no tracks that could wait for it.
+    """
+    if not before.in_motion or before.stamp_ns is None or seen.ego is not None:
+        return False
+    return seen.stamp_ns - before.stamp_ns <= model.settings.coast_seconds * 1e9
+
+
 def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     """The tracker after a frame whose stamp is not before that of the last one."""
     settings, motion = model.settings, model.motion
@@ -155,12 +171,14 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     alive = np.flatnonzero(tracks.missed <= allowed)
     if alive.size < tracks.n:
         tracks, row, nis = tracks.of(alive), row[alive], nis[alive]
-    fresh, origin = _births(model, seen, noise, detection, settings.max_tracks - tracks.n)
+    room = min(settings.max_tracks, _MOST_STATE // motion.size**2) - tracks.n
+    fresh, origin = _births(model, seen, noise, detection, room)
     after = TrackerState(
         tracks=tracks.and_also(fresh),
         innovations=innovations + frame_sums,
         stamp_ns=seen.stamp_ns,
         pose=seen.ego.pose if seen.ego is not None else None,
+        in_motion=seen.ego is not None,
     )
     return Step(
         after,
@@ -243,8 +261,10 @@ def _updated(
     if heading is not None and turned.any():
         state[track[turned], heading] += np.pi
     motion.space.wrap(state)
-    detections, updated_ns = tracks.detections.copy(), tracks.updated_ns.copy()
+    detections, latest = tracks.detections.copy(), tracks.latest.copy()
+    updated_ns = tracks.updated_ns.copy()
     detections[track] += 1
+    latest[track] = seen.number[detection]
     updated_ns[track] = seen.stamp_ns
     # Another class only where an upstream id said that it is the same object.
     class_index = tracks.class_index.copy()
@@ -255,6 +275,7 @@ def _updated(
         state=state,
         covariance=covariance,
         detections=detections,
+        latest=latest,
         missed=missed,
         updated_ns=updated_ns,
         confirmed=tracks.confirmed | (detections >= settings.confirm_detections),

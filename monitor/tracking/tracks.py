@@ -20,6 +20,7 @@ class Tracks:
     class_index    (T,)
     state          (T, S) means, covariance (T, S, S)
     detections     (T,) how many each has had
+    latest         (T,) number of the last of them
     missed         (T,) frames since the last of them
     updated_ns     (T,) stamp of the last of them
     confirmed      (T,)
@@ -34,6 +35,7 @@ class Tracks:
     state: FloatArray
     covariance: FloatArray
     detections: IntArray
+    latest: IdArray
     missed: IntArray
     updated_ns: IntArray
     confirmed: BoolArray
@@ -114,6 +116,7 @@ def born(
         state=state,
         covariance=covariance,
         detections=np.ones(n, np.int64),
+        latest=id,
         missed=np.zeros(n, np.int64),
         updated_ns=np.full(n, stamp_ns, np.int64),
         confirmed=np.full(n, confirmed),

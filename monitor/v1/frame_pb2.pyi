@@ -50,6 +50,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_DUPLICATE_FRAME: _ClassVar[Reason]
     REASON_EGO_MOTION_INVALID: _ClassVar[Reason]
     REASON_MISSING_STAMP: _ClassVar[Reason]
+    REASON_NOT_TRACKED: _ClassVar[Reason]
 
 class TrackStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -92,6 +93,7 @@ REASON_MISSING_FRAME_KEY: Reason
 REASON_DUPLICATE_FRAME: Reason
 REASON_EGO_MOTION_INVALID: Reason
 REASON_MISSING_STAMP: Reason
+REASON_NOT_TRACKED: Reason
 TRACK_STATUS_UNSPECIFIED: TrackStatus
 TRACK_STATUS_TENTATIVE: TrackStatus
 TRACK_STATUS_CONFIRMED: TrackStatus

@@ -32,6 +32,7 @@ from monitor.pipeline import Pipeline, Stream
 from monitor.readings import ReadingCache
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.tracking.rewind import Order
 from monitor.v1 import frame_pb2
 
 LIMITS = WireLimits(2**20, 100)
@@ -247,7 +248,10 @@ def test_label_values_come_from_closed_sets(samples):
         },
         "method": {"variance-scaling"},
         "mode": {"apply"},
-        "order": {"in_order", "rewound", "too_late", "repeated", "unstamped", "restarted"},
+        "order": {
+            *("in_order", "rewound", "too_late", "repeated", "restarted"),
+            *("unstamped", "unmoved"),
+        },
         "status": {"tentative", "confirmed", "coasting"},
         "le": {f"{bound:g}" for bound in FRAME_SECONDS} | {"+Inf"},
     }
@@ -347,10 +351,9 @@ def test_tracks_are_counted_by_slice_and_status_and_frames_by_how_they_came(busy
         for name, labels, number in samples
         if name == "calibration_tracker_frames_total"
     }
-    assert frames == {
-        **dict.fromkeys(("rewound", "too_late", "repeated", "unstamped", "restarted"), 0),
-        "in_order": 2 * len(FRAME_IDS),
-    }
+    assert frames.keys() == {str(order) for order in Order}
+    assert frames.pop("in_order") == 2 * len(FRAME_IDS)
+    assert set(frames.values()) == {0}
     counts = np.sum([stream.tracker.counts() for stream in busy.streams.values()], axis=(0, 2))
     statuses = ("tentative", "confirmed", "coasting")
     exported = [sum(values(samples, "tracks", status=status)) for status in statuses]
