@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.detections import IdArray
-from monitor.calibration.space import BoolArray, FloatArray, IntArray, triangle
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, square_from_triangle
 from monitor.counters import TruthAccount
-from monitor.edges.records import Kind, Records, Schema, TailReader, sorted_by_layout
+from monitor.edges.record_columns import RecordColumns, columns_by_layout, record_columns
+from monitor.edges.records import Kind, Schema, TailReader
 from monitor.v1 import frame_pb2, perception_monitor_pb2
 
 _DETECTIONS = 15  # the field number of the detections in FrameResult
@@ -88,58 +89,40 @@ def decode_answer(data: bytes, k: int) -> Answered:
         raise ValueError("the message is not the answer to a frame")
     result = response.frame
     tracks = _tracks(result)
-    result.ClearField("tracks")  # or they would be copied and written once more
-    n = len(result.detections)
-    track_id = np.zeros(n, np.uint64)
-    status, reason = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
-    mean, covariance = np.full((n, k), np.nan), np.full((n, k, k), np.nan)
-    shadow: FloatArray | None = None
-    for positions, records in _groups(result, n):
-        _set(status, positions, records.column(2))
-        _set(reason, positions, records.column(3))
-        values = records.column(5)
-        if values is not None and values.shape[1] == k:
-            mean[positions] = values
-        covariance[positions] = _matrices(records.column(6), k)
-        if 8 in records.layout.fields:
-            shadow = np.full((n, k, k), np.nan) if shadow is None else shadow
-            shadow[positions] = _matrices(records.column(8), k)
-        _set(track_id, positions, records.column(9))
-    versions = tuple(result.recalibrator_versions)
-    return Answered(status, reason, mean, covariance, shadow, versions, track_id, tracks)
+    result.ClearField("tracks")  # or they would be written once more
+    others = {f.name: value for f, value in result.ListFields() if f.name != "detections"}
+    head = frame_pb2.FrameResult(**others).ByteSize()
+    columns, _ = record_columns(result, head, _RESULT_TAIL)
+    return Answered(
+        status=columns.scalar(2, np.uint8),
+        reason=columns.scalar(3, np.uint8),
+        mean=_vectors(columns, 5, k),
+        covariance=_matrices(columns, 6, k),
+        shadow=_matrices(columns, 8, k) if columns.sent(8) else None,
+        versions=tuple(result.recalibrator_versions),
+        track_id=columns.scalar(9, np.uint64),
+        tracks=tracks,
+    )
 
 
 def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
-    """All values of a track that has another number of dimensions than the first are NaN."""
-    m = len(result.tracks)
-    s = len(result.tracks[0].state) if m else 0
-    tracks = AnsweredTracks(
-        id=np.zeros(m, np.uint64),
-        class_index=np.zeros(m, np.int64),
-        status=np.zeros(m, np.uint8),
-        detections=np.zeros(m, np.int64),
-        detection_id=np.zeros(m, np.uint64),
-        has_detection=np.zeros(m, bool),
-        nis=np.full(m, np.nan),
-        state=np.full((m, s), np.nan),
-        covariance=np.full((m, s, s), np.nan),
+    """State and covariance are NaN where a track has other dimensions than the first."""
+    s = len(result.tracks[0].state) if result.tracks else 0
+    columns = columns_by_layout([track.SerializeToString() for track in result.tracks], _TRACK)
+    _, length = columns.doubles(7, s)
+    covariance = _matrices(columns, 8, s)
+    covariance[length != s] = np.nan
+    return AnsweredTracks(
+        id=columns.scalar(1, np.uint64),
+        class_index=columns.scalar(2, np.uint32).astype(np.int64),
+        status=columns.scalar(3, np.uint8),
+        detections=columns.scalar(4, np.uint32).astype(np.int64),
+        detection_id=columns.scalar(5, np.uint64),
+        has_detection=columns.present(5),
+        nis=columns.scalar(6, np.float64, np.nan),
+        state=_vectors(columns, 7, s),
+        covariance=covariance,
     )
-    single = [track.SerializeToString() for track in result.tracks]
-    for positions, records in sorted_by_layout(single, _TRACK):
-        if records is None:
-            continue
-        _set(tracks.id, positions, records.column(1))
-        _set(tracks.class_index, positions, records.column(2))
-        _set(tracks.status, positions, records.column(3))
-        _set(tracks.detections, positions, records.column(4))
-        _set(tracks.detection_id, positions, records.column(5))
-        tracks.has_detection[positions] = 5 in records.layout.fields
-        _set(tracks.nis, positions, records.column(6))
-        state = records.column(7)
-        if state is not None and state.shape[1] == s:
-            tracks.state[positions] = state
-            tracks.covariance[positions] = _matrices(records.column(8), s)
-    return tracks
 
 
 def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
@@ -167,49 +150,29 @@ def refused(data: bytes) -> str | None:
     return "; ".join(f"{notice.field}: {notice.message}" for notice in response.frame.notices)
 
 
-def _groups(
-    result: frame_pb2.FrameResult, n: int
-) -> list[tuple[IntArray | BoolArray | slice, Records]]:
-    if n == 0:
-        return []
-    fields = frame_pb2.FrameResult()
-    fields.CopyFrom(result)
-    fields.ClearField("detections")
-    records = _RESULT_TAIL.read(
-        result.SerializeToString(),
-        fields.ByteSize(),
-        n,
-        lambda: result.detections[0].SerializeToString(),
-    )
-    if records is not None:
-        return [(slice(None), records)]
-    single = [detection.SerializeToString() for detection in result.detections]
-    return [(p, r) for p, r in sorted_by_layout(single, _RESULT) if r is not None]
+def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
+    """(n, K); NaN where any other number of values was sent."""
+    values, length = columns.doubles(number, k)
+    out = np.full((columns.n, k), np.nan)
+    fits = length == k
+    if fits.any():
+        out[fits] = values[fits]
+    return out
 
 
-def _set(
-    out: npt.NDArray[np.generic],
-    positions: IntArray | BoolArray | slice,
-    column: npt.NDArray[np.generic] | None,
-) -> None:
-    if column is not None:
-        out[positions] = column[:, 0]
-
-
-def _matrices(values: npt.NDArray[np.generic] | None, k: int) -> FloatArray:
+def _matrices(columns: RecordColumns, number: int, k: int) -> FloatArray:
     """(n, K, K) of any of the three forms; NaN for any other length."""
-    if values is None:
-        return np.full((1, k, k), np.nan)
-    n, length = values.shape
-    out = np.zeros((n, k, k))
-    if length == k:
-        out[:, np.arange(k), np.arange(k)] = values
-    elif length == k * k:
-        out[:] = values.reshape(n, k, k)
-    elif length == k * (k + 1) // 2:
-        i, j = triangle(k)
-        out[:, i, j] = values
-        out[:, j, i] = values
-    else:
-        out[:] = np.nan
+    values, length = columns.doubles(number, k * k)
+    out = np.full((columns.n, k, k), np.nan)
+    for form in np.unique(length).tolist():
+        rows = np.flatnonzero(length == form)
+        sent = values[rows]
+        if form == k:
+            step = np.arange(k)
+            out[rows] = 0.0
+            out[rows[:, None], step, step] = sent[:, :k]
+        elif form == k * k:
+            out[rows] = sent.reshape(-1, k, k)
+        elif form == k * (k + 1) // 2:
+            out[rows] = sent[:, square_from_triangle(k)].reshape(-1, k, k)
     return out

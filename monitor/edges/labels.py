@@ -13,8 +13,16 @@ from monitor.edges.tables import SUFFIXES, read_table
 from monitor.tracking.labels import Labels
 
 
-def read_labels(
-    path: str | Path,
+def read_label_table(path: str | Path) -> TextColumns:
+    """The columns of a file of labels. Raises RecordingError."""
+    path = Path(path)
+    if not path.name.endswith(SUFFIXES):
+        raise RecordingError(f"{path}: the name must end in .csv or .csv.gz.")
+    return read_table(path)
+
+
+def labels_of(
+    columns: TextColumns,
     *,
     sequences: tuple[str, ...],
     classes: tuple[str, ...],
@@ -29,17 +37,15 @@ def read_labels(
 
     raises  RecordingError, naming file, line, column and value
     """
-    path = Path(path)
-    if not path.name.endswith(SUFFIXES):
-        raise RecordingError(f"{path}: the name must end in .csv or .csv.gz.")
-    columns = read_table(path)
     if "seq" not in columns.names and len(sequences) > 1:
         raise RecordingError(
-            f"{path}: there is no column 'seq', but {len(sequences)} sequences are played. "
+            f"{columns.path}: there is no column 'seq', but {len(sequences)} sequences are played. "
             f"Add it, with the names {', '.join(sequences)}."
         )
-    of_sequence = _chosen(columns, "seq", "sequence", sequences)
-    of_class = _chosen(columns, "class", "class", classes)
+    of_sequence = _chosen(
+        columns, "seq", sequences, sequences[0], ("sequence", "Sequences", "--where")
+    )
+    of_class = _chosen(columns, "class", classes, OBJECT, ("class", "Classes", "--class"))
     rows = np.flatnonzero((of_sequence >= 0) & (of_class >= 0))
     labels = _labels(columns, rows, dimensions)
     _check_once(columns, labels, rows, of_sequence[rows])
@@ -52,16 +58,26 @@ def read_labels(
     }
 
 
-def _chosen(columns: TextColumns, column: str, what: str, asked: tuple[str, ...]) -> IntArray:
-    """(count,) which of the names asked for each row has, −1 for none of them."""
-    there, index = coded(columns, column, OBJECT if column == "class" else asked[0])
+def _chosen(
+    columns: TextColumns,
+    column: str,
+    asked: tuple[str, ...],
+    otherwise: str,
+    words: tuple[str, str, str],
+) -> IntArray:
+    """(count,) which of the names asked for each row has, −1 for none of them.
+
+    otherwise  the name of all rows where there is no such column
+    words      what a name is of, the same in the plural, and the option that asks for fewer
+    """
+    there, index = coded(columns, column, otherwise)
     missing = [name for name in asked if name not in there]
     if missing:
+        what, plural, option = words
         raise RecordingError(
             f"{columns.path}: there is no label of {what} {missing[0]!r}. "
-            f"{'Classes' if what == 'class' else 'Sequences'} there are: "
-            f"{', '.join(there) or 'none'}. Add labels, or play less with "
-            f"{'--class' if what == 'class' else '--where'}."
+            f"{plural} there are: {', '.join(there) or 'none'}. Add labels, or play less with "
+            f"{option}."
         )
     place = {name: i for i, name in enumerate(asked)}
     return np.array([place.get(name, -1) for name in there], np.int64)[index]
@@ -86,7 +102,7 @@ def _finite(columns: TextColumns, name: str, rows: IntArray) -> FloatArray:
 
 
 def _check_once(columns: TextColumns, labels: Labels, rows: IntArray, sequence: IntArray) -> None:
-    """An object is in one place at a time, and is of one class."""
+    """Raise RecordingError where an object has two labels in a frame, of whatever class."""
     keys = np.stack([sequence, labels.frame, labels.id])
     _, first, count = np.unique(keys, axis=1, return_index=True, return_counts=True)
     if (count == 1).all():

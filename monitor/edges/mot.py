@@ -1,4 +1,4 @@
-"""MOTA, IDF1 and the matches behind them, by motmetrics; imported only when asked for.
+"""MOTA, IDF1 and the matches behind them, by motmetrics, which is imported only when asked for.
 
 It needs pandas, which has no place in a sidecar: the `tracking` extra installs both.
 """

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.space import FloatArray, IntArray
-from monitor.edges.records import Records, TailReader, sorted_by_layout
+from monitor.edges.records import Records, Schema, TailReader, sorted_by_layout
 from monitor.v1 import frame_pb2, truth_pb2
 
 Positions = IntArray | slice
@@ -75,7 +75,9 @@ class RecordColumns:
 
 
 def record_columns(
-    message: frame_pb2.Frame | truth_pb2.FrameTruth, head: int, reader: TailReader
+    message: frame_pb2.Frame | frame_pb2.FrameResult | truth_pb2.FrameTruth,
+    head: int,
+    reader: TailReader,
 ) -> tuple[RecordColumns, list[bytes]]:
     """The detections of a message; and each one's bytes, if they are not in one piece.
 
@@ -92,5 +94,10 @@ def record_columns(
     # Fields of a newer client end up behind the known ones and break the pattern.
     message.DiscardUnknownFields()
     single = [detection.SerializeToString() for detection in detections]
-    groups = sorted_by_layout(single, reader.schema)
-    return RecordColumns(n, tuple((p, r) for p, r in groups if r is not None)), single
+    return columns_by_layout(single, reader.schema), single
+
+
+def columns_by_layout(single: list[bytes], schema: Schema) -> RecordColumns:
+    """Records given one by one; those that the schema does not cover have no field."""
+    groups = sorted_by_layout(single, schema)
+    return RecordColumns(len(single), tuple((p, r) for p, r in groups if r is not None))

@@ -103,7 +103,16 @@ class Selection:
     @property
     def keeps_definite(self) -> bool:
         """Whether all of its recalibrators keep covariances positive definite by their form."""
-        return all(one.keeps_definite for one in (self.fallback, *self.by_slice.values()))
+        return all(one.keeps_definite for one in self._recalibrators)
+
+    @property
+    def changes_estimates(self) -> bool:
+        """Whether any of its recalibrators is more than the identity."""
+        return any(one.method != Identity.method for one in self._recalibrators)
+
+    @property
+    def _recalibrators(self) -> tuple[Recalibrator, ...]:
+        return self.fallback, *self.by_slice.values()
 
 
 def _apply_to(

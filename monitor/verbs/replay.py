@@ -21,12 +21,10 @@ from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.verbs.models import check_dimensions, read_model
 from monitor.verbs.playback import Sequence, sequences
 from monitor.verbs.recorded import add_selection, read_selected
-from monitor.verbs.sending import Manner, Tally, play
+from monitor.verbs.sending import Manner, Tally, TracksByStream, new_records, play
 from monitor.verbs.sidecar_process import running_sidecar
-from monitor.verbs.track_record import Records, new_records
 from monitor.verbs.tracking_options import (
     add_tracking,
-    changes_estimates,
     check_tracking,
     read_yardstick,
     tracker_section,
@@ -138,8 +136,10 @@ def run(options: argparse.Namespace) -> int:
     calibration = _with_sidecar(options.address, config, talk)
     tracking = None
     if yardstick is not None:
-        raw = None
-        if options.address is None and _forwards_other(options, selection):
+        raw: TracksByStream | None = manner.tracks
+        if options.address is not None:
+            raw = None
+        elif _forwards_other(options, selection):
             raw = _raw_tracks(config, played)
         tracking = compare(manner.tracks, raw, yardstick, options.address)
     _complain(tally)
@@ -186,10 +186,10 @@ def _config(options: argparse.Namespace, played: list[Sequence]) -> str:
 def _forwards_other(options: argparse.Namespace, selection: Selection | None) -> bool:
     """Whether the started sidecar forwards anything else than what the detector says."""
     observed = options.mode is not Mode.APPLY
-    return not observed and selection is not None and changes_estimates(selection)
+    return not observed and selection is not None and selection.changes_estimates
 
 
-def _raw_tracks(config: str, played: list[Sequence]) -> Records:
+def _raw_tracks(config: str, played: list[Sequence]) -> TracksByStream:
     """The tracks of the same drive without the recalibrator."""
     manner = Manner(delay=math.inf, tracks=new_records(played))
 

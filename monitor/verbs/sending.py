@@ -1,4 +1,7 @@
-"""Plays sequences to a sidecar: frames out, answers in, and the labels when they are due."""
+"""Plays sequences to a sidecar: frames out, answers in, and the labels when they are due.
+
+The tracks that come back are kept until the end of the replay.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from monitor.counters import TruthAccount
-from monitor.edges.answered import decode_truth_answer, refused
+from monitor.edges.answered import AnsweredTracks, decode_answer, decode_truth_answer, refused
 from monitor.edges.client import Client, Conversation
 from monitor.edges.requests import encode_frame, encode_truth
+from monitor.tracking.quality import FrameTracks
+from monitor.tracking.reported import TrackStatus
 from monitor.verbs.playback import PlayedFrame, Sequence
-from monitor.verbs.track_record import Records, TrackRecord
 
 # Frames on their way at a time.
 WINDOW = 16
@@ -32,18 +39,45 @@ class Tally:
     complaint: str = ""
 
 
+@dataclass(slots=True)
+class TrackRecord:
+    """The tracks of one sequence.
+
+    dimensions  of their states, as the sidecar names them; empty where it does not track
+    frames      of each frame that was answered, from frame 0 on
+    """
+
+    sequence: Sequence
+    dimensions: tuple[str, ...] = ()
+    frames: list[FrameTracks] = field(default_factory=list)
+
+    def add(self, played: PlayedFrame, answer: bytes) -> None:
+        """Keep the tracks of the next frame that stand for an object in it."""
+        if self.dimensions:
+            tracks = decode_answer(answer, self.sequence.header.space.k).tracks
+            self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
+
+
+TracksByStream = Mapping[str, TrackRecord]
+
+
 @dataclass(frozen=True, slots=True)
 class Manner:
     """How sequences are played.
 
     speed   times the recorded pace
     delay   s of event time by which labels come late; infinity: they never come
-    tracks  by stream, where the tracks that come back are kept; without one, none are asked for
+    tracks  where those that come back are kept; none are asked for of a stream without one
     """
 
     speed: float = math.inf
     delay: float = 0.0
-    tracks: Records = field(default_factory=dict)
+    tracks: TracksByStream = field(default_factory=dict)
+
+
+def new_records(played: list[Sequence]) -> TracksByStream:
+    """Empty ones for sequences that will be played."""
+    return {sequence.header.stream: TrackRecord(sequence) for sequence in played}
 
 
 async def play(client: Client, played: list[Sequence], manner: Manner, tally: Tally) -> None:
@@ -136,3 +170,18 @@ class _Played:
             self.tally.labels += labels
             self.tally.account.add(account)
             self.tally.complaint = self.tally.complaint or complaint
+
+
+def _confirmed(tracks: AnsweredTracks, played: PlayedFrame, s: int) -> FrameTracks:
+    rows = np.flatnonzero((tracks.status == TrackStatus.CONFIRMED) & tracks.has_detection)
+    # Ids of detections are their positions in the frame.
+    detection = tracks.detection_id[rows].astype(np.int64)
+    return FrameTracks(
+        id=tracks.id[rows],
+        class_index=tracks.class_index[rows],
+        ignore=played.ignore[detection],
+        nis=tracks.nis[rows],
+        # Where there is no track at all, the state has no dimensions either.
+        state=tracks.state[rows].reshape(rows.size, s),
+        covariance=tracks.covariance[rows].reshape(rows.size, s, s),
+    )

@@ -12,9 +12,7 @@ from typing import Any
 
 from monitor.calibration.space import DimensionKind
 from monitor.config import TrackerConfig, TrackerKind, load
-from monitor.edges.labels import read_labels
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.selection import Selection
+from monitor.edges.labels import labels_of, read_label_table
 from monitor.tracking.labels import Labels
 from monitor.tracking.settings import MeasurementNoise
 from monitor.verbs.playback import Sequence
@@ -111,12 +109,6 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def changes_estimates(selection: Selection) -> bool:
-    """Whether any of its recalibrators is more than the identity."""
-    used = (selection.fallback, *selection.by_slice.values())
-    return any(one.method != Identity.method for one in used)
-
-
 def read_yardstick(options: argparse.Namespace, files: list[list[Sequence]]) -> Yardstick:
     """Labels for all that is played.
 
@@ -135,6 +127,7 @@ def read_yardstick(options: argparse.Namespace, files: list[list[Sequence]]) -> 
             "--ground-truth: without a length among the dimensions no track has a place. "
             "Give --dimensions that say where an object is."
         )
+    table = read_label_table(options.ground_truth)
     labels: dict[str, Mapping[str, Labels]] = {}
     for found in files:
         recording = found[0].recording
@@ -143,8 +136,8 @@ def read_yardstick(options: argparse.Namespace, files: list[list[Sequence]]) -> 
                 "--ground-truth: the recording has no column frame, so no frame has labels. "
                 "Add it, with the numbers that the labels use."
             )
-        by_sequence = read_labels(
-            options.ground_truth,
+        by_sequence = labels_of(
+            table,
             sequences=recording.sequences,
             classes=recording.classes,
             dimensions=recording.space.names,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,33 @@ from monitor.tracking.quality import (
     state_nees_over_k,
     track_errors,
 )
-from monitor.verbs.track_record import Records, TrackRecord
+from monitor.verbs.sending import TrackRecord, TracksByStream
 from monitor.verbs.tracking_options import Yardstick
 
-# What needs the matches, and is None without them.
-_OF_MATCHES = (
-    *("mota", "idf1", "id_switches", "false_positives", "misses", "matches"),
-    *("position_rmse", "velocity_rmse"),
-    *("position_rmse_by_dimension", "velocity_rmse_by_dimension", "state_nees_over_k"),
-)
-_COLUMNS = (
-    *("mota", "idf1", "id_switches", "false_positives", "misses"),
-    *("position_rmse", "velocity_rmse", "nis_over_k", "state_nees_over_k"),
-)
-_HEADS = (
-    *("tracks", "class", "MOTA", "IDF1", "switches", "false", "missed"),
-    *("pos. RMSE", "vel. RMSE", "NIS/K", "NEES/K"),
-)
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+_decimal = "{:.3f}".format
+
+# Key of each measure in JSON → head of its column and how it is written; None: it has no column.
+_MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
+    "frames": None,
+    "labels": None,
+    "matches": None,
+    "mota": ("MOTA", _share),
+    "idf1": ("IDF1", _share),
+    "id_switches": ("switches", str),
+    "false_positives": ("false", str),
+    "misses": ("missed", str),
+    "position_rmse": ("pos. RMSE", _decimal),
+    "velocity_rmse": ("vel. RMSE", _decimal),
+    "position_rmse_by_dimension": None,
+    "velocity_rmse_by_dimension": None,
+    "nis_over_k": ("NIS/K", _decimal),
+    "state_nees_over_k": ("NEES/K", _decimal),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +70,33 @@ class _Part:
 
 
 def compare(
-    recalibrated: Records, raw: Records | None, yardstick: Yardstick, address: str | None
+    recalibrated: TracksByStream,
+    raw: TracksByStream | None,
+    yardstick: Yardstick,
+    address: str | None,
 ) -> dict[str, Any]:
     """`tracking` of replay --json: raw, recalibrated, and the reason why anything is None.
 
     recalibrated  tracks of what the sidecar forwarded
-    raw           tracks of the same without its recalibrator; None where that is the same
+    raw           tracks of the same without its recalibrator: `recalibrated` itself where that
+                  changes nothing, None where nobody has played it
     address       of a sidecar that was not started here, and was played to only once
     """
     if not any(record.dimensions for record in recalibrated.values()):
-        reason = f"[tracker] kind = none on the sidecar at {address}"
+        reason = (
+            f"[tracker] kind = none on the sidecar at {address}: "
+            'start it with [tracker] kind = "embedded".'
+        )
         return {"raw": None, "recalibrated": None, "reason": reason}
     stages: dict[str, Any] = {"raw": None}
     stages["recalibrated"] = measured(list(recalibrated.values()), yardstick)
     reasons = []
-    if address is not None:
+    if raw is None:
         reasons.append(
             f"raw needs a second sidecar: the one at {address} has been played to only as it is. "
             "Leave --address out."
         )
-    elif raw is None:
+    elif raw is recalibrated:
         stages["raw"] = stages["recalibrated"]
     else:
         stages["raw"] = measured(list(raw.values()), yardstick)
@@ -100,9 +117,12 @@ def measured(records: Sequence[TrackRecord], yardstick: Yardstick) -> dict[str, 
             parts.setdefault(name, []).append(_part(record, index, name, yardstick))
     # The sidecar, too, leaves angles out of the NIS.
     k = len(records[0].sequence.header.space.joint)
-    together = _together([part for of_class in parts.values() for part in of_class], k)
-    together["frames"] = sum(len(record.frames) for record in records)
-    by_class = {name: _together(of_class, k) for name, of_class in sorted(parts.items())}
+    frames = sum(len(record.frames) for record in records)
+    together = _together([part for of_class in parts.values() for part in of_class], frames, k)
+    by_class = {
+        name: _together(of_class, sum(part.frames for part in of_class), k)
+        for name, of_class in sorted(parts.items())
+    }
     return {**together, "classes": by_class}
 
 
@@ -121,12 +141,11 @@ def _part(record: TrackRecord, index: int, name: str, yardstick: Yardstick) -> _
     return _Part(axes, len(tracks), count, nis, matched, errors)
 
 
-def _together(parts: Sequence[_Part], k: int) -> dict[str, Any]:
+def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
     """Measures of several parts as one. k: dimensions of the NIS."""
-    found: dict[str, Any] = {
-        "frames": sum(part.frames for part in parts),
+    found: dict[str, Any] = dict.fromkeys(_MEASURES) | {
+        "frames": frames,
         "labels": sum(part.labels for part in parts),
-        **dict.fromkeys(_OF_MATCHES),
         "nis_over_k": _number(mean(np.concatenate([part.nis for part in parts])) / k),
     }
     matched = [part.matched for part in parts if part.matched is not None]
@@ -137,11 +156,7 @@ def _together(parts: Sequence[_Part], k: int) -> dict[str, Any]:
     names = parts[0].axes.names
     return found | {
         "matches": sum(one.pairs.frame.size for one in matched),
-        "mota": _number(score.mota),
-        "idf1": _number(score.idf1),
-        "id_switches": score.id_switches,
-        "false_positives": score.false_positives,
-        "misses": score.misses,
+        **{name: _number(value) for name, value in asdict(score).items()},
         "position_rmse": _number(rmse(errors.position)),
         "velocity_rmse": _number(rmse(errors.velocity)),
         "position_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.position)),
@@ -163,7 +178,8 @@ def _number(value: float) -> float | None:
 
 def tracking_table(tracking: dict[str, Any]) -> str:
     """A line for each stage and class, one for all classes where there are several."""
-    lines = [_line(_HEADS)]
+    columns = {key: column for key, column in _MEASURES.items() if column is not None}
+    lines = [_line("tracks", "class", [head for head, _ in columns.values()])]
     for stage in ("raw", "recalibrated"):
         found = tracking[stage]
         if found is None:
@@ -171,22 +187,15 @@ def tracking_table(tracking: dict[str, Any]) -> str:
         rows = dict(found["classes"])
         if len(rows) > 1:
             rows["all"] = found
-        lines += [
-            _line((stage, name, *(_shown(column, row[column]) for column in _COLUMNS)))
-            for name, row in rows.items()
-        ]
+        for name, row in rows.items():
+            cells = [
+                "-" if row[key] is None else written(row[key])
+                for key, (_, written) in columns.items()
+            ]
+            lines.append(_line(stage, name, cells))
     shown = lines if len(lines) > 1 else []
     return "\n".join([*shown, *([tracking["reason"]] if tracking["reason"] else [])])
 
 
-def _shown(column: str, value: float | int | None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int):
-        return str(value)
-    return f"{100 * value:.1f} %" if column in ("mota", "idf1") else f"{value:.3f}"
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    stage, name, *numbers = cells
-    return f"{stage:<13}{name:<14}" + "".join(f"{cell:>10}" for cell in numbers)
+def _line(stage: str, name: str, cells: Sequence[str]) -> str:
+    return f"{stage:<13}{name:<14}" + "".join(f"{cell:>10}" for cell in cells)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from monitor.edges.columns import RecordingError
-from monitor.edges.labels import read_labels
+from monitor.edges.labels import labels_of, read_label_table
 
 TABLE = """\
 seq,frame,t,class,gt_id,x,y,yaw,occluded
@@ -26,7 +26,8 @@ def table(tmp_path):
 
 
 def read(path, sequences=("a", "b"), classes=("Car",), dimensions=("x", "y")):
-    return read_labels(path, sequences=sequences, classes=classes, dimensions=dimensions)
+    table = read_label_table(path)
+    return labels_of(table, sequences=sequences, classes=classes, dimensions=dimensions)
 
 
 def rows(labels):

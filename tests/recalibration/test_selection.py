@@ -128,6 +128,13 @@ def test_a_selection_keeps_covariances_definite_if_all_of_its_recalibrators_do()
     assert not Selection(("x", "y"), DOUBLE, {"car": DOUBLE, "bus": Unsure()}).keeps_definite
 
 
+def test_a_selection_changes_estimates_if_any_of_its_recalibrators_does():
+    assert not IDENTITY.changes_estimates
+    assert not Selection(("x", "y"), Identity(), {"car": Identity()}).changes_estimates
+    assert Selection(("x", "y"), DOUBLE, {"car": Identity()}).changes_estimates
+    assert Selection(("x", "y"), Identity(), {"car": DOUBLE}).changes_estimates
+
+
 def test_a_selection_leaves_its_argument_alone():
     before, same = estimates(5), estimates(5)
     for fallback in (DOUBLE, Identity()):

@@ -396,7 +396,10 @@ def test_a_running_sidecar_gives_what_it_forwards(words, plain):
 def test_a_running_sidecar_without_a_tracker_is_told(words):
     with running_sidecar("") as addresses:
         found = tracking(*words, "--address", addresses.grpc)
-    reason = f"[tracker] kind = none on the sidecar at {addresses.grpc}"
+    reason = (
+        f"[tracker] kind = none on the sidecar at {addresses.grpc}: "
+        'start it with [tracker] kind = "embedded".'
+    )
     assert found == {"raw": None, "recalibrated": None, "reason": reason}
     assert tracking_table(found) == reason
 
