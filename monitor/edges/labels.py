@@ -85,6 +85,12 @@ def _chosen(
 
 def _labels(columns: TextColumns, rows: IntArray, dimensions: tuple[str, ...]) -> Labels:
     frame, id = columns.integers("frame", rows), columns.integers("gt_id", rows)
+    early = np.flatnonzero(frame < 0)
+    if early.size:
+        raise RecordingError(
+            f"{columns.place(int(rows[early[0]]))}: frame is {frame[early[0]]}, but frames count "
+            "from 0. Renumber the frames."
+        )
     time_s = _finite(columns, "t", rows)
     position = np.array([_finite(columns, name, rows) for name in dimensions], np.float64)
     return Labels(frame, id, time_s, position.reshape(len(dimensions), rows.size).T)

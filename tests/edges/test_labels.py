@@ -105,6 +105,7 @@ def test_what_there_is_no_label_of_is_named(table, asked, sentence):
         ("a,2,inf,Car,7,1,2,0,0", "line 7: t is inf, not finite."),
         ("a,2,,Car,7,1,2,0,0", "line 7: t is '', not a number."),
         ("a,2.5,0.2,Car,7,1,2,0,0", "line 7: frame is '2.5', not a whole number"),
+        ("a,-1,0.2,Car,7,1,2,0,0", "line 7: frame is -1, but frames count from 0. Renumber"),
         ("a,2,0.2,Car,,1,2,0,0", "line 7: gt_id is '', not a whole number"),
         ("a,1,0.1,Car,7,9,9,0,0", "line 7: gt_id 7 is labelled twice in frame 1. Give each"),
         ("a,0,0.0,Car,8,9,9,0,0", "line 7: gt_id 8 is labelled twice in frame 0."),
