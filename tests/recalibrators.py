@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from monitor.recalibration.recalibrator import Estimates
+from monitor.recalibration.recalibrator import Estimates, Output
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class Shift:
     """Moves the mean and leaves the very same covariance."""
 
     method: ClassVar[str] = "shift"
+    output: ClassVar[Output] = Output.GAUSSIAN
     keeps_definite: ClassVar[bool] = True
     k: ClassVar[None] = None
 

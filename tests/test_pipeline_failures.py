@@ -11,7 +11,7 @@ from monitor.calibration.detections import Reason
 from monitor.calibration.slices import TOTAL
 from monitor.calibration.statistics import observe
 from monitor.pipeline import Pipeline
-from monitor.recalibration.recalibrator import Estimates, Recalibrator
+from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
 from monitor.recalibration.selection import Selection
 from tests import laws
 from tests.piped import (
@@ -36,6 +36,7 @@ class Broken:
     """Doubles σ, and fails in one of several ways: whole, or at detections whose z is above 0."""
 
     failure: str
+    output: Output = Output.GAUSSIAN
     keeps_definite: bool = True
     method: ClassVar[str] = "broken"
     k: ClassVar[None] = None

@@ -14,7 +14,7 @@ from monitor.config import Config
 from monitor.edges.answers import encode_process_frame_response, encode_process_response
 from monitor.frames import FrameAnswer, Header
 from monitor.pipeline import Pipeline
-from monitor.recalibration.recalibrator import Estimates, Recalibrator
+from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.streams import Stream
@@ -131,6 +131,7 @@ class BrokenAbove:
     """Doubles σ; where z is above 0, gives NaN or fails whole."""
 
     whole: bool
+    output: Output = Output.GAUSSIAN
     keeps_definite: bool = True
     method: ClassVar[str] = "broken"
     k: ClassVar[None] = None

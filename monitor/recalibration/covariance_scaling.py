@@ -24,7 +24,7 @@ from monitor.recalibration.document import (
     positive_definite_matrix,
     positive_numbers,
 )
-from monitor.recalibration.recalibrator import Document, Estimates, UnfitData
+from monitor.recalibration.recalibrator import Document, Estimates, Output, UnfitData
 from monitor.recalibration.scale import Objective, fit_scale
 
 
@@ -52,6 +52,7 @@ class CovarianceScaling:
     full_input: FullInput = FullInput.SCALE
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "covariance-scaling"
+    output: ClassVar[Output] = Output.GAUSSIAN
     keeps_definite: ClassVar[bool] = True
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from monitor.recalibration.recalibrator import Document, Estimates
+from monitor.recalibration.recalibrator import Document, Estimates, Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,7 @@ class Identity:
     """Changes nothing."""
 
     method: ClassVar[str] = "identity"
+    output: ClassVar[Output] = Output.GAUSSIAN
     keeps_definite: ClassVar[bool] = True
     k: ClassVar[None] = None
 

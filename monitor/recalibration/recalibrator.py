@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
+from monitor.calibration.marginals import Marginals
 from monitor.calibration.space import BoolArray, FloatArray
 
 # JSON objects: what json.loads gives.
@@ -38,6 +40,14 @@ class Estimates:
         return self.mean.shape, self.covariance.shape, self.diagonal.shape
 
 
+class Output(StrEnum):
+    """What a method says of a detection, and so what the Gaussian that is forwarded stands for."""
+
+    GAUSSIAN = "gaussian"  # a Gaussian, and that is forwarded
+    MOMENTS = "moments"  # another shape; forwarded are its mean and its variance about that mean
+    SURROGATE = "surrogate"  # a shape without a variance; forwarded: a Gaussian of equal quantile
+
+
 class Recalibrator(Protocol):
     """One fitted method. Immutable, so that it may be swapped between two frames."""
 
@@ -52,6 +62,11 @@ class Recalibrator(Protocol):
         ...
 
     @property
+    def output(self) -> Output:
+        """What it says of a detection; what apply makes is Gaussian with every method."""
+        ...
+
+    @property
     def keeps_definite(self) -> bool:
         """Whether positive definite covariances stay so by the form of the method alone."""
         ...
@@ -62,4 +77,12 @@ class Recalibrator(Protocol):
 
     def parameters(self) -> Document:
         """All that makes it up, as JSON values; exact."""
+        ...
+
+
+class ShapedRecalibrator(Recalibrator, Protocol):
+    """A method whose own distribution is no Gaussian: output is not Output.GAUSSIAN."""
+
+    def marginals(self, estimates: Estimates) -> Marginals:
+        """The distribution of each dimension, of which apply forwards a Gaussian."""
         ...

@@ -9,7 +9,7 @@ import numpy as np
 
 from monitor.calibration.statistics import StageStatistics
 from monitor.recalibration.document import choice, positive_numbers
-from monitor.recalibration.recalibrator import Document, Estimates
+from monitor.recalibration.recalibrator import Document, Estimates, Output
 from monitor.recalibration.scale import Objective, fit_scale
 
 
@@ -24,6 +24,7 @@ class VarianceScaling:
     scale: tuple[float, ...]
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "variance-scaling"
+    output: ClassVar[Output] = Output.GAUSSIAN
     keeps_definite: ClassVar[bool] = True
 
     @property
