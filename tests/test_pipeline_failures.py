@@ -36,8 +36,8 @@ class Broken:
     """Doubles σ, and fails in one of several ways: whole, or at detections whose z is above 0."""
 
     failure: str
-    output: Output = Output.GAUSSIAN
     keeps_definite: bool = True
+    output: Output = Output.GAUSSIAN
     method: ClassVar[str] = "broken"
     k: ClassVar[None] = None
 

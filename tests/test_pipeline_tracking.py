@@ -131,8 +131,8 @@ class BrokenAbove:
     """Doubles σ; where z is above 0, gives NaN or fails whole."""
 
     whole: bool
-    output: Output = Output.GAUSSIAN
     keeps_definite: bool = True
+    output: Output = Output.GAUSSIAN
     method: ClassVar[str] = "broken"
     k: ClassVar[None] = None
 
