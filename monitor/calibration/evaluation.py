@@ -44,6 +44,8 @@ class DimensionMeasures:
     coverage_one_sided_by_tau (T,) share of z ≤ Φ⁻¹(τ); None where rows are not kept
     bins                      the bins of ENCE and QCE, over σ
     uce_bins                  the bins of UCE
+    interval_width_by_tau     (T,) mean width of the central τ interval, in the unit; None where
+                              it is that of Gaussians
     """
 
     n: int
@@ -68,6 +70,7 @@ class DimensionMeasures:
     coverage_one_sided_by_tau: FloatArray | None
     bins: ReliabilityBins
     uce_bins: ReliabilityBins
+    interval_width_by_tau: FloatArray | None = None
 
     @property
     def qce(self) -> float:
@@ -91,7 +94,9 @@ class DimensionMeasures:
 
     @property
     def mpiw_by_tau(self) -> FloatArray:
-        """(T,) mean width of the central τ interval, 2 Φ⁻¹((1 + τ)/2) mean σ, in the unit."""
+        """(T,) mean width of the central τ interval, in the unit: 2 Φ⁻¹((1 + τ)/2) mean σ."""
+        if self.interval_width_by_tau is not None:
+            return self.interval_width_by_tau
         width: FloatArray = 2 * ndtri((1 + self.tau) / 2) * self.mean_sigma
         return width
 

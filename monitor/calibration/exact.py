@@ -21,7 +21,8 @@ from monitor.calibration.evaluation import (
 )
 from monitor.calibration.measures import chi_square_quantiles
 from monitor.calibration.row_bins import BinningKind, Cut, FrozenEdges, Rows, joint_deviation
-from monitor.calibration.space import FloatArray, IntArray, Space
+from monitor.calibration.shaped import Shaped, own_dimension, own_joint, own_measures
+from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
 
 
 def evaluate_rows(
@@ -37,6 +38,7 @@ def evaluate_rows(
     edges: FrozenEdges | None = None,
     fewest_rows: int = 1,
     cluster: IntArray | None = None,
+    shaped: Shaped | None = None,
 ) -> Evaluation:
     """Every measure of the rows that have truth.
 
@@ -52,6 +54,7 @@ def evaluate_rows(
     edges        of frozen bins: freeze_edges
     fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
     cluster      (N,) number of the track, along which errors may be correlated; −1 = no track
+    shaped       distributions of which the Gaussians are forwarded only; None: these themselves
     raises       EvaluationError when no row is left, or the bins make no sense
     """
     cut = Cut(binning, bins, value_range, edges, fewest_rows)
@@ -80,16 +83,22 @@ def evaluate_rows(
     if track is not None:
         degrees = np.append(np.ones(space.k), k)
         effect = design_effect_of_rows(nees, degrees, track)
+    own = None if shaped is None else own_measures(shaped, kept, tau)
+    dimensions = {}
+    for i, name in enumerate(space.names):
+        within = (
+            nees[:, i, None] <= chi_square_quantiles(tau, 1) if own is None else own.within[:, i]
+        )
+        found = _dimension(cut, i, variance[:, i], error[:, i], nees[:, i], within, tau, effect[i])
+        dimensions[name] = found if own is None else own_dimension(found, own, i)
+    joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1])
     return Evaluation(
         rows=kept.size,
         without_truth=int(np.count_nonzero(~labelled)),
         refused=int(np.count_nonzero(~usable)),
         tau=tau,
-        dimensions={
-            name: _dimension(cut, i, variance[:, i], error[:, i], nees[:, i], tau, effect[i])
-            for i, name in enumerate(space.names)
-        },
-        joint=_joint(cut, k, factor, nees[:, -1], tau, effect[-1]),
+        dimensions=dimensions,
+        joint=joint if own is None else own_joint(joint, own, space.joint),
         tracks=None if track is None else int(np.unique(track[track >= 0]).size),
     )
 
@@ -110,13 +119,13 @@ def _dimension(
     variance: FloatArray,
     error: FloatArray,
     nees: FloatArray,
+    within: BoolArray,
     tau: FloatArray,
     effect: float,
 ) -> DimensionMeasures:
     n = error.size
     sigma = np.sqrt(variance)
     squared_error = error * error
-    within = nees[:, None] <= chi_square_quantiles(tau, 1)
     bins, uce_bins = cut.dimension(i, Rows(sigma, variance, squared_error, nees, within))
     counted = bins.with_rows(cut.fewest_rows)
     kurtosis = float(noise_floor.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])

@@ -1,5 +1,5 @@
-"""Which slice a detection belongs to. The table grows as slices are first seen, up to a
-limit; what comes after falls into an overflow slice of its space.
+"""Which slice a detection belongs to, and which wider ones that lies in. The table grows as
+slices are first seen, up to a limit; what comes after falls into an overflow slice of its space.
 """
 
 from __future__ import annotations
@@ -25,6 +25,41 @@ class SliceBy(StrEnum):
     CLASS = "class"
     STREAM = "stream"
     RANGE = "range"
+
+
+# What tells the slices of each level apart, from the finest to the widest; what no level names
+# is the whole. Class and range say more of a detector's errors than the sensor does.
+LEVELS = (
+    (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE),
+    (SliceBy.CLASS, SliceBy.RANGE),
+    (SliceBy.STREAM, SliceBy.CLASS),
+    (SliceBy.CLASS,),
+    (SliceBy.STREAM, SliceBy.RANGE),
+    (SliceBy.RANGE,),
+    (SliceBy.STREAM,),
+)
+
+
+def slice_name(stream: str, class_name: str, bucket: str) -> str:
+    """What a slice is called; a part that does not tell it apart is empty."""
+    return "/".join(part for part in (stream, class_name, bucket) if part)
+
+
+def chain_of(stream: str, class_name: str, bucket: str) -> tuple[str, ...]:
+    """Names of a slice and of the wider ones it lies in, in the order of LEVELS.
+
+    Of front, Car and <20: front/Car/<20, Car/<20, front/Car, Car, front/<20, <20, front. Made
+    from the parts, since a name may hold a slash itself; a stream and a class of one name
+    share what is fitted under it.
+
+    stream, class_name, bucket  empty where they do not tell slices apart
+    """
+    parts = {SliceBy.STREAM: stream, SliceBy.CLASS: class_name, SliceBy.RANGE: bucket}
+    return tuple(
+        slice_name(*(parts[by] if by in level else "" for by in parts))
+        for level in LEVELS
+        if all(parts[by] for by in level)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +125,15 @@ class SliceTable:
     by       what tells slices apart
     limit    slices before overflow begins (the overflow slices not counted)
     ranges   the buckets, where range tells slices apart
+    chains   by index, the names of each slice and of the wider ones it lies in, finest first; none
+             of an overflow slice, and of one of which no detection has been seen here
     """
 
     by: frozenset[SliceBy]
     limit: int
     ranges: RangeBuckets | None = None
     slices: list[Slice] = field(default_factory=list)
+    chains: list[tuple[str, ...]] = field(default_factory=list)
     _index: dict[tuple[Space, str], int] = field(default_factory=dict)
     _whole: SliceTable | None = field(default=None, repr=False)
 
@@ -128,8 +166,10 @@ class SliceTable:
             class_name if SliceBy.CLASS in self.by else "",
             bucket,
         )
-        name = "/".join(part for part in parts if part) or ALL
-        return self.place(space, name)
+        found = self.place(space, slice_name(*parts) or ALL)
+        if not self.slices[found].overflow:
+            self.chains[found] = self.chains[found] or chain_of(*parts)
+        return found
 
     def place(self, space: Space, key: str, *, overflow: bool = False) -> int:
         """The slice of a space with this key; made if there is room, else the overflow slice."""
@@ -147,6 +187,7 @@ class SliceTable:
     def _add(self, space: Space, key: str, *, overflow: bool) -> int:
         name = label(key, space, {TOTAL, *self.names})
         self.slices.append(Slice(name, space, overflow, key))
+        self.chains.append(())
         if not overflow:
             self._index[space, key] = len(self.slices) - 1
         return len(self.slices) - 1

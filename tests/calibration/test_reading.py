@@ -240,7 +240,7 @@ def test_without_truth_every_measure_is_nan(space, width):
             value = getattr(part, field.name)
             if field.name == "n":
                 assert value == 0
-            elif field.name == "coverage_one_sided_by_tau":
+            elif field.name in ("coverage_one_sided_by_tau", "interval_width_by_tau"):
                 assert value is None
             elif field.name not in ("k", "tau", "bins", "uce_bins"):
                 assert np.isnan(value).all(), field.name

@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 
 from monitor.calibration.slices import (
     ALL,
+    LEVELS,
     OVERFLOW,
     TOTAL,
     RangeBuckets,
     SliceBy,
     SliceTable,
     StreamSlices,
+    chain_of,
 )
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
 
@@ -311,3 +313,85 @@ def test_more_slices_than_there_is_room_for_are_placed_in_the_overflow():
     slices = table(limit=2)
     assert [slices.place(METRES, key) for key in "abcd"] == [0, 1, 2, 2]
     assert slices.names == ("a", "b", OVERFLOW)
+
+
+# ---- slices in wider ones
+
+
+def test_a_chain_goes_from_class_and_range_over_the_class_to_the_stream():
+    assert chain_of("front", "Car", "<20") == (
+        "front/Car/<20",
+        "Car/<20",
+        "front/Car",
+        "Car",
+        "front/<20",
+        "<20",
+        "front",
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "chain"),
+    [
+        (("", "", ""), ()),
+        (("", "Car", ""), ("Car",)),
+        (("front", "", ""), ("front",)),
+        (("", "Car", "<20"), ("Car/<20", "Car", "<20")),
+        (("front", "Car", ""), ("front/Car", "Car", "front")),
+        (("front", "", "<20"), ("front/<20", "<20", "front")),
+        (("a/b", "Car", ""), ("a/b/Car", "Car", "a/b")),
+    ],
+)
+def test_a_part_that_does_not_tell_slices_apart_is_in_no_name(parts, chain):
+    assert chain_of(*parts) == chain
+
+
+def test_every_level_is_wider_than_all_that_hold_its_parts():
+    for i, level in enumerate(LEVELS):
+        assert not any(set(wider) > set(level) for wider in LEVELS[i + 1 :])
+    assert len({frozenset(level) for level in LEVELS}) == len(LEVELS) == 2 ** len(SliceBy) - 1
+
+
+@pytest.mark.parametrize(
+    ("by", "chain"),
+    [
+        ((), ()),
+        ((CLASS,), ("car",)),
+        ((STREAM,), ("li/dar",)),
+        ((CLASS, STREAM), ("li/dar/car", "car", "li/dar")),
+    ],
+)
+def test_the_chain_of_a_slice_begins_with_its_key_and_is_made_of_its_parts(by, chain):
+    slices = SliceTable(frozenset(by), 24)
+    assert slices.index(METRES, "li/dar", "car") == 0
+    assert slices.index(METRES, "li/dar", "car") == 0
+    assert slices.chains == [chain]
+    assert chain[:1] in ((), (slices.slices[0].key,))
+
+
+def test_slices_by_range_lie_in_those_of_their_class():
+    slices = ranged(CLASS)
+    StreamSlices(slices, POSITION, "lidar", ("car",)).of(np.array([0]), np.zeros((1, 3)))
+    assert slices.chains == [("car/<20", "car", "<20")]
+
+
+def test_of_one_class_in_two_spaces_the_chain_is_the_same_though_the_label_is_not():
+    slices = table()
+    slices.index(METRES, "lidar", "car")
+    slices.index(PIXELS, "camera", "car")
+    assert slices.names == ("car", "car (u,v)")
+    assert slices.chains == [("car",), ("car",)]
+
+
+def test_overflow_lies_in_no_slice_whatever_falls_into_it():
+    slices = table(limit=1)
+    assert [slices.index(METRES, "lidar", name) for name in ("car", "bus", "car")] == [0, 1, 0]
+    assert slices.chains == [("car",), ()]
+
+
+def test_a_slice_that_a_state_has_placed_gets_its_chain_from_the_first_detection():
+    slices = table(CLASS, STREAM)
+    assert slices.place(METRES, "lidar/car") == 0
+    assert slices.chains == [()]
+    assert slices.index(METRES, "lidar", "car") == 0
+    assert slices.chains == [("lidar/car", "car", "lidar")]
