@@ -26,6 +26,16 @@ from monitor.recalibration.document import (
 )
 from monitor.recalibration.recalibrator import Document, Estimates, Output, UnfitData
 from monitor.recalibration.scale import Objective, fit_scale
+from monitor.recalibration.shrinkage import (
+    WIDE,
+    Clamp,
+    Correlated,
+    Prior,
+    clamped_matrix,
+    own_share,
+    shrunk_matrix,
+    shrunk_scale,
+)
 
 
 class FullInput(StrEnum):
@@ -124,10 +134,12 @@ def fit(
     statistics: StageStatistics,
     objective: Objective = Objective.MEAN,
     full_input: FullInput = FullInput.SCALE,
+    prior: Prior[Correlated] | None = None,
+    clamp: Clamp = WIDE,
 ) -> CovarianceScaling:
-    """Closed form from the sums.
+    """Closed form from the sums, drawn towards the prior, and then clamped.
 
-    Raises UnfitData where the rows do not span all dimensions, since a
+    Raises UnfitData where the rows, with the prior, do not span all dimensions, since a
     correlation of 1 would make a covariance that no tracker can invert.
     """
     scale = fit_scale(statistics, objective)
@@ -137,6 +149,18 @@ def fit(
     whitened = statistics.whitened / statistics.n
     if objective is not Objective.MEAN:
         whitened = whitened * (np.exp(2 * np.mean(np.log(scale / size))))
+    if prior is not None:
+        before, share = prior.previous, own_share(statistics, prior.strength)
+        scale = shrunk_scale(scale, before.scale, share[:-1])
+        if before.order != statistics.space.order:
+            raise UnfitData(
+                f"the prior whitens dimensions in the order {before.order}, and the rows are "
+                f"whitened in the order {statistics.space.order}: give a fit over the same space."
+            )
+        # One share for a whole matrix, or it need not stay positive definite: the least of all.
+        fewest = float(share.min())
+        correlation = shrunk_matrix(correlation, before.correlation, fewest)
+        whitened = shrunk_matrix(whitened, before.whitened, fewest)
     for name, matrix in (("correlation", correlation), ("whitened errors", whitened)):
         if np.linalg.eigvalsh(matrix)[0] <= 1e-9 * np.trace(matrix) / len(matrix):
             raise UnfitData(
@@ -145,9 +169,9 @@ def fit(
                 "Use variance-scaling or more data."
             )
     return CovarianceScaling(
-        tuple(scale.tolist()),
+        tuple(clamp.of(scale).tolist()),
         as_matrix(correlation),
-        as_matrix(whitened),
+        as_matrix(clamped_matrix(whitened, clamp)),
         statistics.space.order,
         full_input,
         objective,

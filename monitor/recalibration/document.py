@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 
+from monitor.calibration.slices import RangeBuckets
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
 
@@ -33,7 +34,7 @@ def positive_numbers(parameters: Document, name: str) -> tuple[float, ...]:
             f"'{name}' is {values!r}: it must be a list with one number a dimension."
         )
     for value in values:
-        if not _is_number(value) or not value > 0:
+        if not is_number(value) or not value > 0:
             raise InvalidRecalibrator(
                 f"'{name}' holds {value!r}: every entry must be a positive, finite number."
             )
@@ -47,7 +48,7 @@ def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
         not isinstance(rows, list)
         or len(rows) != k
         or any(not isinstance(row, list) or len(row) != k for row in rows)
-        or any(not _is_number(value) for row in rows for value in row)
+        or any(not is_number(value) for row in rows for value in row)
     ):
         raise InvalidRecalibrator(f"'{name}' must be {k} lists of {k} finite numbers.")
     array = np.array(rows, dtype=np.float64)
@@ -79,7 +80,31 @@ def choice(parameters: Document, name: str, default: Choice) -> Choice:
     return type(default)(value)
 
 
-def _is_number(value: object) -> bool:
+def range_buckets(content: Document, name: str) -> RangeBuckets | None:
+    """{"edges": […], "dimensions": […]}; None where absent. Raises InvalidRecalibrator."""
+    value = content.get(name)
+    if value is None:
+        return None
+    edges = value.get("edges") if isinstance(value, dict) else None
+    dimensions = value.get("dimensions") if isinstance(value, dict) else None
+    if (
+        not isinstance(edges, list)
+        or not edges
+        or not all(is_number(edge) and edge > 0 for edge in edges)
+        or edges != sorted(set(edges))
+    ):
+        raise InvalidRecalibrator(
+            f"'{name}.edges' is {edges!r}: it must be a list of ascending positive numbers."
+        )
+    if not isinstance(dimensions, list) or not all(isinstance(part, str) for part in dimensions):
+        raise InvalidRecalibrator(
+            f"'{name}.dimensions' is {dimensions!r}: it must be a list of names."
+        )
+    return RangeBuckets(tuple(map(float, edges)), tuple(dimensions))
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is finite, and a number rather than a truth value."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     try:

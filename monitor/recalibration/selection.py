@@ -7,30 +7,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-
+from monitor.calibration.marginals import Marginals
+from monitor.calibration.slices import RangeBuckets
 from monitor.calibration.space import IntArray, Space
-from monitor.recalibration.covariance_scaling import CovarianceScaling
+from monitor.recalibration.basis import Basis
+from monitor.recalibration.document import range_buckets
 from monitor.recalibration.identity import Identity
+from monitor.recalibration.methods import METHODS
 from monitor.recalibration.recalibrator import (
     Document,
     Estimates,
     InvalidRecalibrator,
+    Output,
     Recalibrator,
 )
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.routing import Shares, recalibrated, share_out
+from monitor.recalibration.shapes import shared_marginals
 
 FORMAT = "calibration-monitor/recalibrator/1"
 
-METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
-    Identity.method: Identity.from_parameters,
-    VarianceScaling.method: VarianceScaling.from_parameters,
-    CovarianceScaling.method: CovarianceScaling.from_parameters,
-}
+# Names of the slice of a detection and of the wider ones it lies in, finest first.
+Chain = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,99 +43,114 @@ class Selection:
     by_slice    slice name → recalibrator
     fallback    for every other slice
     fitted_on   rows, source and the like, for people; not part of the version
+    basis       what the fallback rests on, None where that is not known; not part of the version
+    bases       the same by slice name, of those of which it is known
+    ranges      the buckets that slices by range are named after; None without such slices
+    rejection   by deviation: which recalibrated detections are too uncertain; None: none are
     """
 
     dimensions: tuple[str, ...]
     fallback: Recalibrator
     by_slice: Mapping[str, Recalibrator] = field(default_factory=dict)
     fitted_on: Document = field(default_factory=dict)
+    basis: Basis | None = None
+    bases: Mapping[str, Basis] = field(default_factory=dict)
+    ranges: RangeBuckets | None = None
+    rejection: Rejection | None = None
 
     @property
     def method(self) -> str:
         """Of the first slice by name, or of the fallback if there are none."""
-        return self.of(min(self.by_slice, default="")).method
+        first = min(self.by_slice, default=None)
+        return (self.fallback if first is None else self.by_slice[first]).method
 
     @cached_property
     def version(self) -> str:
         """The method and the first 12 digits of the content's SHA-256."""
-        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self._content({}, None), sort_keys=True, separators=(",", ":"))
         return f"{self.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
-    def _content(self) -> Document:
-        return {
+    def _content(self, bases: Mapping[str, Basis], basis: Basis | None) -> Document:
+        content: Document = {
             "format": FORMAT,
             "dimensions": list(self.dimensions),
-            "fallback": _one(self.fallback),
-            "slices": {name: _one(self.by_slice[name]) for name in sorted(self.by_slice)},
+            "fallback": _one(self.fallback, basis),
+            "slices": {
+                name: _one(self.by_slice[name], bases.get(name)) for name in sorted(self.by_slice)
+            },
         }
+        # What a document may do without is part of the hash only where it is there: versions of
+        # before stay as they are.
+        if self.ranges is not None:
+            content["ranges"] = {
+                "edges": list(self.ranges.edges),
+                "dimensions": list(self.ranges.dimensions),
+            }
+        if self.rejection is not None:
+            content["rejection"] = self.rejection.parameters()
+        return content
 
     def to_json(self) -> str:
         """The document as text; floats keep every bit."""
-        content = {**self._content(), "fitted_on": self.fitted_on, "version": self.version}
+        content = {
+            **self._content(self.bases, self.basis),
+            "fitted_on": self.fitted_on,
+            "version": self.version,
+        }
         return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
     def fits(self, space: Space) -> bool:
         """Whether it can be applied to estimates in this space."""
         return not self.dimensions or self.dimensions == space.names
 
-    def of(self, name: str) -> Recalibrator:
-        """The recalibrator that serves a slice."""
-        return self.by_slice.get(name, self.fallback)
+    def of(self, chain: Chain) -> Recalibrator:
+        """The recalibrator that serves a slice: of the first name that has one."""
+        for name in chain:
+            found = self.by_slice.get(name)
+            if found is not None:
+                return found
+        return self.fallback
 
-    def apply(self, estimates: Estimates, slices: IntArray, names: tuple[str, ...]) -> Estimates:
-        """Each estimate by the recalibrator of its slice.
+    def shares(self, slices: IntArray, chains: Sequence[Chain]) -> Shares:
+        """Which recalibrator serves which of n ≥ 1 rows; slices (n,) index into chains."""
+        return share_out(slices, lambda i: self.of(chains[i]))
 
-        slices  (n,) index into names
+    def apply(self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]) -> Estimates:
+        """Each estimate by the recalibrator of its slice, or else of a wider one.
+
+        slices  (n,) index into chains
         """
         if not self.by_slice:
             return self.fallback.apply(estimates)
-        made = Estimates(
-            estimates.mean.copy(), estimates.covariance.copy(), estimates.diagonal.copy()
-        )
-        unclaimed = np.ones(slices.size, bool)
-        changed = False
-        for i, name in enumerate(names):
-            if name in self.by_slice:
-                here = np.flatnonzero(slices == i)
-                unclaimed[here] = False
-                changed |= _apply_to(self.by_slice[name], estimates, here, made)
-        changed |= _apply_to(self.fallback, estimates, np.flatnonzero(unclaimed), made)
-        return made if changed else estimates
+        if slices.size == 0:
+            return estimates
+        return recalibrated(estimates, self.shares(slices, chains))
 
-    @property
+    def marginals(
+        self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]
+    ) -> Marginals:
+        """What the recalibrators say of each dimension of n ≥ 1 estimates, Gaussian or not."""
+        return shared_marginals(estimates, self.shares(slices, chains))
+
+    @cached_property
+    def outputs(self) -> frozenset[Output]:
+        """What its recalibrators say of a detection; most often there is one."""
+        return frozenset(one.output for one in self.recalibrators)
+
+    @cached_property
     def keeps_definite(self) -> bool:
         """Whether all of its recalibrators keep covariances positive definite by their form."""
-        return all(one.keeps_definite for one in self._recalibrators)
+        return all(one.keeps_definite for one in self.recalibrators)
 
     @property
     def changes_estimates(self) -> bool:
         """Whether any of its recalibrators is more than the identity."""
-        return any(one.method != Identity.method for one in self._recalibrators)
+        return any(one.method != Identity.method for one in self.recalibrators)
 
     @property
-    def _recalibrators(self) -> tuple[Recalibrator, ...]:
+    def recalibrators(self) -> tuple[Recalibrator, ...]:
+        """All of them, the fallback first."""
         return self.fallback, *self.by_slice.values()
-
-
-def _apply_to(
-    recalibrator: Recalibrator, estimates: Estimates, rows: IntArray, made: Estimates
-) -> bool:
-    """Write what a recalibrator makes of some rows into `made`; whether it changed any."""
-    if rows.size == 0:
-        return False
-    part = Estimates(estimates.mean[rows], estimates.covariance[rows], estimates.diagonal[rows])
-    outcome = recalibrator.apply(part)
-    if outcome is part:
-        return False
-    if outcome.shapes != part.shapes:
-        # One row would be written to all of them without a word.
-        raise ValueError(
-            f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
-            "a recalibrator gives back as many estimates as it gets."
-        )
-    made.mean[rows], made.covariance[rows] = outcome.mean, outcome.covariance
-    made.diagonal[rows] = outcome.diagonal
-    return True
 
 
 IDENTITY = Selection((), Identity())
@@ -164,14 +181,18 @@ def from_json(text: str | bytes) -> Selection:
                 "use printable characters."
             )
     fitted_on = content.get("fitted_on", {})
+    k = len(dimensions)
+    fallback, basis = _read_one(content.get("fallback"), "fallback", k)
+    read = {name: _read_one(part, f"slices.{name}", k) for name, part in slices.items()}
     selection = Selection(
         tuple(dimensions),
-        _recalibrator(content.get("fallback"), "fallback", len(dimensions)),
-        {
-            name: _recalibrator(part, f"slices.{name}", len(dimensions))
-            for name, part in slices.items()
-        },
+        fallback,
+        {name: recalibrator for name, (recalibrator, _) in read.items()},
         fitted_on if isinstance(fitted_on, dict) else {},
+        basis,
+        {name: known for name, (_, known) in read.items() if known is not None},
+        range_buckets(content, "ranges"),
+        _read_rejection(content.get("rejection")),
     )
     claimed = content.get("version", "")
     if claimed and claimed != selection.version:
@@ -182,11 +203,12 @@ def from_json(text: str | bytes) -> Selection:
     return selection
 
 
-def _one(recalibrator: Recalibrator) -> Document:
-    return {"method": recalibrator.method, "parameters": recalibrator.parameters()}
+def _one(recalibrator: Recalibrator, basis: Basis | None) -> Document:
+    content = {"method": recalibrator.method, "parameters": recalibrator.parameters()}
+    return content if basis is None else {**content, "basis": basis.parameters()}
 
 
-def _recalibrator(content: object, where: str, k: int) -> Recalibrator:
+def _read_one(content: object, where: str, k: int) -> tuple[Recalibrator, Basis | None]:
     found = content.get("method") if isinstance(content, dict) else content
     if not isinstance(content, dict) or not isinstance(found, str) or found not in METHODS:
         raise InvalidRecalibrator(
@@ -205,4 +227,31 @@ def _recalibrator(content: object, where: str, k: int) -> Recalibrator:
         raise InvalidRecalibrator(
             f"'{where}' has {recalibrator.k} dimensions but 'dimensions' names {k}."
         )
-    return recalibrator
+    return recalibrator, _read_basis(content.get("basis"), where)
+
+
+def _read_basis(content: object, where: str) -> Basis | None:
+    if content is None:
+        return None
+    if not isinstance(content, dict):
+        raise InvalidRecalibrator(f"'{where}.basis' is {content!r}: it must be an object.")
+    try:
+        return Basis.from_parameters(content)
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"in '{where}.basis': {error}") from None
+
+
+def _read_rejection(content: object) -> Rejection | None:
+    if content is None:
+        return None
+    if not isinstance(content, dict):
+        raise InvalidRecalibrator(f"'rejection' is {content!r}: it must be an object.")
+    try:
+        rejection = Rejection.from_parameters(content)
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"in 'rejection': {error}") from None
+    if rejection.by is not RejectedBy.DEVIATION:
+        raise InvalidRecalibrator(
+            f"'rejection.by' is '{rejection.by}': of Gaussians it must be {RejectedBy.DEVIATION}."
+        )
+    return rejection

@@ -11,6 +11,7 @@ from monitor.calibration.statistics import StageStatistics
 from monitor.recalibration.document import choice, positive_numbers
 from monitor.recalibration.recalibrator import Document, Estimates, Output
 from monitor.recalibration.scale import Objective, fit_scale
+from monitor.recalibration.shrinkage import WIDE, Clamp, Prior, Scaled, own_share, shrunk_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,15 @@ class VarianceScaling:
         )
 
 
-def fit(statistics: StageStatistics, objective: Objective = Objective.MEAN) -> VarianceScaling:
-    """Closed form from the sums. Raises UnfitData."""
-    return VarianceScaling(tuple(fit_scale(statistics, objective).tolist()), objective)
+def fit(
+    statistics: StageStatistics,
+    objective: Objective = Objective.MEAN,
+    prior: Prior[Scaled] | None = None,
+    clamp: Clamp = WIDE,
+) -> VarianceScaling:
+    """Closed form from the sums, drawn towards the prior, and then clamped. Raises UnfitData."""
+    scale = fit_scale(statistics, objective)
+    if prior is not None:
+        share = own_share(statistics, prior.strength)
+        scale = shrunk_scale(scale, prior.previous.scale, share[:-1])
+    return VarianceScaling(tuple(clamp.of(scale).tolist()), objective)

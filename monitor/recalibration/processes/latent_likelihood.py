@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from monitor.calibration.space import FloatArray, IntArray
+from monitor.calibration.space import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,4 @@ class LatentLikelihood(Protocol):
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
         """The expectation under Gaussians; both (J, n)."""
-        ...
-
-    def take(self, rows: IntArray) -> LatentLikelihood:
-        """Of some of the detections."""
         ...

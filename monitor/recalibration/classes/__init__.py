@@ -1,0 +1,1 @@
+"""Pure: recalibration of class probabilities, one file a method, and the document of one."""

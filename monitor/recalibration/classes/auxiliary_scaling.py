@@ -1,0 +1,216 @@
+"""Auxiliary scaling: a small network corrects what vector scaling leaves (Laves et al. 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from monitor.calibration.space import FloatArray
+from monitor.recalibration.classes.class_optimisation import fit_family
+from monitor.recalibration.classes.class_parameters import matrix, numbers
+from monitor.recalibration.classes.class_rows import ClassRows
+from monitor.recalibration.classes.class_softmax import as_columns, as_opinions, softmax
+from monitor.recalibration.classes.vector_scaling import LARGEST_WEIGHT, LEAST_WEIGHT
+from monitor.recalibration.classes.vector_scaling import fit as fit_vector_scaling
+from monitor.recalibration.document import Matrix, as_matrix
+from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
+
+# Of the leaky ReLU, below 0.
+_LEAK = 0.01
+# Hidden units are as many as classes, but of many classes a few tell as much in a tenth the time.
+_MOST_HIDDEN = 32
+# Of a class whose probability hardly changes; what it tells is not made larger than that.
+_LEAST_SPREAD = 1e-3
+
+
+@dataclass(frozen=True)
+class AuxiliaryScaling:
+    """p̂ = softmax(w log p + b + W₂ φ(W₁ u + b₁)), φ a leaky ReLU; the top class may change.
+
+    u is log p of each class less `centre`, over `spread`, and clipped to what the fit has seen:
+    beyond, the network adds a constant, and the weights rule.
+
+    weight, bias    (C,) w > 0 and b
+    centre, spread  (C,)
+    lowest, highest (C,) u in the fit
+    hidden          (H, C) W₁, a row for each of H hidden units
+    hidden_bias     (H,) b₁
+    output          (C, H) W₂
+    source          Laves et al. 2019, eq. 27. Theirs has no term w log p, and begins with both
+                    matrices at 1, which is not the identity: the leaky ReLU shrinks what is
+                    negative, and all log-probabilities are
+    """
+
+    weight: tuple[float, ...]
+    bias: tuple[float, ...]
+    centre: tuple[float, ...]
+    spread: tuple[float, ...]
+    lowest: tuple[float, ...]
+    highest: tuple[float, ...]
+    hidden: Matrix
+    hidden_bias: tuple[float, ...]
+    output: Matrix
+    method: ClassVar[str] = "auxiliary-scaling"
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return len(self.weight)
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Recalibrated probabilities of each opinion, (n, M, C)."""
+        weight, bias, centre, spread, lowest, highest = self._by_class
+        hidden, hidden_bias, output = self._network
+        rows = log_probabilities.reshape(-1, 1, self.classes)
+        u = np.clip((rows - centre) / spread, lowest, highest)
+        # A product of its own for each opinion: BLAS rounds by shape.
+        correction = _leaky(u @ hidden + hidden_bias) @ output
+        scores = as_columns(rows * weight + (bias + correction))
+        softmax(scores)
+        return as_opinions(scores, log_probabilities.shape)
+
+    @cached_property
+    def _by_class(self) -> tuple[FloatArray, ...]:
+        standard = self.centre, self.spread, self.lowest, self.highest
+        return tuple(np.array(values) for values in (self.weight, self.bias, *standard))
+
+    @cached_property
+    def _network(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """W₁ transposed, its biases, and W₂ transposed."""
+        hidden, output = np.array(self.hidden), np.array(self.output)
+        return hidden.T.copy(), np.array(self.hidden_bias), output.T.copy()
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {
+            "weight": list(self.weight),
+            "bias": list(self.bias),
+            "centre": list(self.centre),
+            "spread": list(self.spread),
+            "lowest": list(self.lowest),
+            "highest": list(self.highest),
+            "hidden": [list(row) for row in self.hidden],
+            "hidden_bias": list(self.hidden_bias),
+            "output": [list(row) for row in self.output],
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> AuxiliaryScaling:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT)
+        classes = len(weight)
+        hidden_bias = parameters.get("hidden_bias")
+        units = len(hidden_bias) if isinstance(hidden_bias, list) else 0
+        if units == 0:
+            raise InvalidRecalibrator(
+                f"'hidden_bias' is {hidden_bias!r}: it must be a list of one number a hidden unit."
+            )
+        return cls(
+            weight,
+            numbers(parameters, "bias", classes),
+            numbers(parameters, "centre", classes),
+            numbers(parameters, "spread", classes, lowest=_LEAST_SPREAD),
+            numbers(parameters, "lowest", classes),
+            numbers(parameters, "highest", classes),
+            matrix(parameters, "hidden", units, classes),
+            numbers(parameters, "hidden_bias", units),
+            matrix(parameters, "output", classes, units),
+        )
+
+
+def _leaky(values: FloatArray) -> FloatArray:
+    return np.maximum(values, _LEAK * values)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NetworkFamily:
+    """The network as differences from a drawn W₁ and from 0: vector scaling where all are 0.
+
+    weight, bias    (C, 1) of vector scaling
+    centre, spread  (C, 1)
+    drawn           (H, C)
+    """
+
+    weight: FloatArray
+    bias: FloatArray
+    centre: FloatArray
+    spread: FloatArray
+    drawn: FloatArray
+
+    @property
+    def bounds(self) -> FloatArray:
+        """(P, 2), P = H (C + 1) + C (H + 1)."""
+        units, classes = self.drawn.shape
+        return np.tile([-100.0, 100.0], (units * (2 * classes + 1) + classes, 1))
+
+    def network(
+        self, parameters: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """W₁ (H, C), b₁ (H, 1), W₂ (C, H) and what is added to the bias (C, 1)."""
+        units, classes = self.drawn.shape
+        first, second = np.split(parameters, [units * (classes + 1)])
+        first, second = first.reshape(units, -1), second.reshape(classes, -1)
+        return self.drawn + first[:, 1:], first[:, :1], second[:, 1:], second[:, :1]
+
+    def scores(self, parameters: FloatArray, columns: FloatArray) -> FloatArray:
+        """(C, N); see ScoreFamily."""
+        hidden, hidden_bias, output, bias = self.network(parameters)
+        active = _leaky(hidden @ self.standard(columns) + hidden_bias)
+        return self.weight * columns + (output @ active + (self.bias + bias))
+
+    def slope(
+        self, parameters: FloatArray, columns: FloatArray, by_score: FloatArray
+    ) -> FloatArray:
+        """(P,); see ScoreFamily."""
+        hidden, hidden_bias, output, _ = self.network(parameters)
+        u = self.standard(columns)
+        unit = hidden @ u + hidden_bias
+        by_unit = (output.T @ by_score) * np.where(unit > 0, 1.0, _LEAK)
+        first = np.column_stack([by_unit.sum(axis=1), by_unit @ u.T])
+        second = np.column_stack([by_score.sum(axis=1), by_score @ _leaky(unit).T])
+        return np.append(first.ravel(), second.ravel())
+
+    def standard(self, columns: FloatArray) -> FloatArray:
+        """u of log-probabilities, both (C, N)."""
+        return (columns - self.centre) / self.spread
+
+
+def fit(rows: ClassRows, seed: int = 0) -> AuxiliaryScaling:
+    """The network of least loss, with decay towards vector scaling; see fit_family.
+
+    Without decay it overfits, as the paper reports of 100 classes. And as vector scaling itself
+    is pulled to temperature scaling, it is that as long as the rows do not speak against it.
+
+    seed    of the weights it begins with
+    raises  UnfitData where the temperature is not determined, with rows of a single class, and
+            with too few to leave some out
+    """
+    vector = fit_vector_scaling(rows)
+    ordered = rows.ordered()
+    columns, classes = ordered.columns, rows.classes
+    units = min(classes, _MOST_HIDDEN)
+    # What goes into a hidden unit then varies about as much as a class does.
+    drawn = np.random.default_rng(seed).normal(0.0, 1 / np.sqrt(classes), (units, classes))
+    family = NetworkFamily(
+        weight=np.array(vector.weight)[:, None],
+        bias=np.array(vector.bias)[:, None],
+        centre=columns.mean(axis=1, keepdims=True),
+        spread=np.maximum(columns.std(axis=1, keepdims=True), _LEAST_SPREAD),
+        drawn=drawn,
+    )
+    hidden, hidden_bias, output, bias = family.network(fit_family(family, ordered))
+    u = family.standard(columns)
+    return AuxiliaryScaling(
+        weight=vector.weight,
+        bias=tuple((family.bias + bias)[:, 0].tolist()),
+        centre=tuple(family.centre[:, 0].tolist()),
+        spread=tuple(family.spread[:, 0].tolist()),
+        lowest=tuple(u.min(axis=1).tolist()),
+        highest=tuple(u.max(axis=1).tolist()),
+        hidden=as_matrix(hidden),
+        hidden_bias=tuple(hidden_bias[:, 0].tolist()),
+        output=as_matrix(output),
+    )

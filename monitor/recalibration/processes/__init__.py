@@ -1,0 +1,1 @@
+"""Pure: sparse variational Gaussian processes, and the likelihoods of what they are fitted to."""

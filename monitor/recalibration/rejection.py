@@ -1,0 +1,194 @@
+"""Rejection of uncertain detections: a threshold on how uncertain they are, for a target error.
+
+What is rejected is flagged for whoever receives it, never dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy.special import betaincinv, entr, stdtrit
+
+from monitor.calibration.cholesky import add_up
+from monitor.calibration.space import BoolArray, FloatArray
+from monitor.calibration.sparsification import rank_rows
+from monitor.recalibration.classes.class_parameters import number
+from monitor.recalibration.recalibrator import Document, InvalidRecalibrator, UnfitData
+
+# How sure the fit is that the error of what is kept stays within the target.
+SURENESS = 0.95
+# Fewer kept rows, in independent ones, say too little of the mean of an unbounded loss.
+FEWEST = 30
+_LARGEST = 1e12
+
+
+class RejectedBy(StrEnum):
+    """What the threshold is on, and the error it bounds."""
+
+    ENTROPY = "entropy"  # entropy over log C of the mean opinion; share of wrong top classes
+    DEVIATION = "deviation"  # σ_G, the joint block's generalised deviation; RMSE in its unit
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Detections with a score above the threshold are too uncertain.
+
+    by              what the score is
+    threshold       in the unit of the score; a score equal to it is kept
+    target_error    asked for: a share, or an RMSE in the unit of the dimensions
+    error           of the rows that are kept, among those it was fitted on
+    rejected_share  of these
+    rows            it was fitted on
+    source          Laves et al. 2019, section 4.2, which chooses no threshold
+    """
+
+    by: RejectedBy
+    threshold: float
+    target_error: float
+    error: float
+    rejected_share: float
+    rows: int
+
+    def rejects(self, score: FloatArray) -> BoolArray:
+        """(n,) which are too uncertain; one without a score, NaN, is not."""
+        rejected: BoolArray = score > self.threshold
+        return rejected
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {
+            "by": str(self.by),
+            "threshold": self.threshold,
+            "target_error": self.target_error,
+            "error": self.error,
+            "rejected_share": self.rejected_share,
+            "rows": self.rows,
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> Rejection:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        by = parameters.get("by")
+        if by not in list(RejectedBy):
+            raise InvalidRecalibrator(f"'by' is {by!r}: it must be one of {', '.join(RejectedBy)}.")
+        rows = parameters.get("rows")
+        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+            raise InvalidRecalibrator(f"'rows' is {rows!r}: it must be a positive integer.")
+        highest = 1.0 if by == RejectedBy.ENTROPY else _LARGEST
+        return cls(
+            RejectedBy(by),
+            number(parameters, "threshold", 0.0, highest),
+            number(parameters, "target_error", 0.0, highest),
+            number(parameters, "error", 0.0, highest),
+            number(parameters, "rejected_share", 0.0, 1.0),
+            rows,
+        )
+
+
+def normalised_entropy(probabilities: FloatArray) -> FloatArray:
+    """(n,) entropy of (n, C) over log C, in [0, 1]; NaN stays.
+
+    source  Laves et al. 2019, eq. 3
+    """
+    columns = np.ascontiguousarray(probabilities.T)
+    entropy: FloatArray = add_up(entr(columns)) / np.log(columns.shape[0])
+    return np.minimum(entropy, 1.0)
+
+
+def fit_rejection(
+    score: FloatArray, loss: FloatArray, target: float, by: RejectedBy, weight: float = 1.0
+) -> Rejection:
+    """The largest threshold with which the error of what is kept stays within the target.
+
+    Every score is tried as a threshold, rows of equal score together; the curve need not fall.
+    A mean within the target by luck is outside it next time, in most fits: so it is the upper
+    end of the mean's confidence interval, one-sided at SURENESS, that has to lie within. As the
+    largest of many is taken, the true error is above the target in 5 to 8 fits of 100; by
+    deviation in up to 24 where squared errors have no variance, as Student's t with ν = 3.
+
+    score   (n,) the higher the more uncertain
+    loss    (n,) by entropy 1 where the top class is wrong, else 0; by deviation the squared
+            length of the error in the joint block
+    target  largest error: of a share in (0, 1), or an RMSE above 0
+    weight  what a row is worth, in independent rows
+    source  upper end of a share: Clopper & Pearson 1934; of another mean: Student's t
+    raises  UnfitData where no threshold does, saying what is reached; or where rows, scores,
+            losses or the target make no sense
+    """
+    _check(score, loss, target, by)
+    share = by is RejectedBy.ENTROPY
+    bound = target if share else target * target
+    # Sums over ties must not depend on the order of the rows.
+    order = np.lexsort((loss, score))
+    errors = np.stack([loss[order], np.square(loss[order])], axis=1)
+    ranked = rank_rows(score[order], errors, np.zeros(score.size, np.int64), 1)
+    kept = np.cumsum(ranked.n)
+    n = weight * kept.astype(np.float64)
+    total, squares = np.cumsum(ranked.error, axis=0).T
+    upper = (
+        _share_at_most(weight * total, n)
+        if share
+        else _mean_at_most(total / kept, squares / kept, n)
+    )
+    if not np.isfinite(upper).any():
+        raise UnfitData(
+            f"{score.size} rows are fewer than {FEWEST} independent rows: their mean error is not "
+            "known well enough for a threshold. Give more."
+        )
+    within = np.flatnonzero(upper <= bound)
+    if within.size == 0:
+        best = int(np.argmin(upper))
+        reached = upper[best] if share else np.sqrt(upper[best])
+        raise UnfitData(
+            f"no threshold on {by} keeps the error within {target:g}: the lowest that can be "
+            f"relied on is {reached:.4g}, of the {kept[best]} most certain of {score.size} rows "
+            f"(at {SURENESS:.0%}). Allow more, or give more rows."
+        )
+    last = int(within[-1])
+    mean = float(total[last] / kept[last])
+    return Rejection(
+        by=by,
+        threshold=float(score[order][kept[last] - 1]),
+        target_error=float(target),
+        error=mean if share else float(np.sqrt(mean)),
+        rejected_share=float(1.0 - kept[last] / score.size),
+        rows=int(score.size),
+    )
+
+
+def _share_at_most(hits: FloatArray, n: FloatArray) -> FloatArray:
+    """Upper end of a share's one-sided interval: the SURENESS quantile of Beta(k + 1, n − k)."""
+    upper = np.ones_like(n)
+    some = hits < n
+    upper[some] = betaincinv(hits[some] + 1.0, n[some] - hits[some], SURENESS)
+    return upper
+
+
+def _mean_at_most(mean: FloatArray, square: FloatArray, n: FloatArray) -> FloatArray:
+    """Upper end of a mean's one-sided interval; infinite with fewer than FEWEST rows."""
+    upper = np.full_like(mean, np.inf)
+    some = n >= FEWEST
+    variance = np.maximum(square[some] - np.square(mean[some]), 0.0)
+    upper[some] = mean[some] + stdtrit(n[some] - 1.0, SURENESS) * np.sqrt(variance / n[some])
+    return upper
+
+
+def _check(score: FloatArray, loss: FloatArray, target: float, by: RejectedBy) -> None:
+    if score.ndim != 1 or score.shape != loss.shape or score.size == 0:
+        raise UnfitData(
+            f"scores have shape {score.shape} and losses {loss.shape}: give one of each for "
+            "every row, and at least one row."
+        )
+    if not (np.isfinite(score).all() and np.isfinite(loss).all() and score.min() >= 0):
+        raise UnfitData("scores and losses must be finite and scores at least 0: leave out rows.")
+    if by is RejectedBy.ENTROPY:
+        if not 0 < target < 1:
+            raise UnfitData(f"the target error is {target}: give a share above 0 and below 1.")
+        if score.max() > 1 or not np.isin(loss, (0.0, 1.0)).all():
+            raise UnfitData("by entropy, scores lie in [0, 1] and a loss is 0 or 1.")
+    elif not (0 < target < _LARGEST and loss.min() >= 0):
+        raise UnfitData(
+            f"the target error is {target}: give an RMSE above 0, and squared errors as losses."
+        )

@@ -1,0 +1,134 @@
+"""Auxiliary scaling against its equation, temperature scaling and what the paper warns of."""
+
+import numpy as np
+import pytest
+
+from monitor.recalibration.classes import temperature, vector_scaling
+from monitor.recalibration.classes.auxiliary_scaling import AuxiliaryScaling, NetworkFamily, fit
+from monitor.recalibration.classes.class_likelihood import averaged_loss
+from monitor.recalibration.classes.class_recalibrator import from_probabilities
+from monitor.recalibration.classes.class_softmax import as_columns
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+from tests.recalibration.classes.class_sets import (
+    distorted,
+    evaluated,
+    made,
+    of_several_opinions,
+    overconfident,
+    reference,
+)
+
+
+def test_the_network_is_that_of_loops():
+    """softmax(w z + b + W₂ φ(W₁ u + b₁)), φ(a) = a above 0 and 0.01 a below; eq. 27."""
+    model = made("auxiliary-scaling", 4)
+    assert isinstance(model, AuxiliaryScaling)
+    sent = of_several_opinions(1, 25).log_probabilities
+    found = model.apply(sent)
+    for i in range(25):
+        for m in range(5):
+            z = sent[i, m]
+            u = [
+                min(max((z[c] - model.centre[c]) / model.spread[c], model.lowest[c]), 2.0)
+                for c in range(4)
+            ]
+            unit = [
+                sum(w * one for w, one in zip(row, u, strict=True)) + b
+                for row, b in zip(model.hidden, model.hidden_bias, strict=True)
+            ]
+            active = [a if a > 0 else 0.01 * a for a in unit]
+            score = [
+                model.weight[c] * z[c]
+                + model.bias[c]
+                + sum(w * a for w, a in zip(model.output[c], active, strict=True))
+                for c in range(4)
+            ]
+            p = np.exp(score) / np.exp(score).sum()
+            assert found[i, m] == pytest.approx(p, abs=1e-13)
+
+
+@pytest.mark.parametrize("rows", [distorted(2, 30, 3), of_several_opinions(3, 20)])
+def test_the_slope_is_that_of_small_steps(rows):
+    random = np.random.default_rng(4)
+    c, units = rows.classes, 2
+    w, b, m, s = (random.uniform(0.5, 2.0, (c, 1)) for _ in range(4))
+    family = NetworkFamily(w, b, -m, s, random.normal(0.0, 0.5, (units, c)))
+    columns = as_columns(rows.log_probabilities)
+    at = random.normal(0.0, 0.3, len(family.bounds))
+
+    def loss(parameters):
+        return averaged_loss(family.scores(parameters, columns), rows.label).value.sum()
+
+    by_score = averaged_loss(family.scores(at, columns), rows.label).by_score
+    found = family.slope(at, columns, by_score)
+    for i, step in enumerate(1e-6 * np.eye(at.size)):
+        assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-5)
+
+
+def test_on_the_reference_set_it_is_no_worse_than_temperature_scaling():
+    fitted, fresh = reference()
+    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
+    assert found.nll <= simple.nll + 1e-6
+    assert found.ece <= simple.ece + 1e-6
+    assert found.cece <= simple.cece + 1e-6
+
+
+def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling():
+    fitted, fresh = distorted(5, 6000), distorted(6, 6000)
+    models = fit(fitted), vector_scaling.fit(fitted), temperature.fit(fitted)
+    found, vector, simple = (evaluated(model, fresh) for model in models)
+    assert found.cece <= 0.5 * simple.cece
+    assert found.nll <= vector.nll - 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_many_classes_and_few_rows_it_does_not_overfit(seed):
+    """The paper's own doubles the error of 100 classes, with every row of the fit right."""
+    fitted, fresh = overconfident([7, seed], 500, 40), overconfident([8, seed], 4000, 40)
+    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
+    assert found.nll <= simple.nll + 0.01
+
+
+def test_a_seed_fixes_the_fit_and_another_gives_much_the_same():
+    fitted, fresh = distorted(9, 3000, 5), distorted(10, 4000, 5)
+    assert fit(fitted, seed=3) == fit(fitted, seed=3)
+    losses = [evaluated(fit(fitted, seed), fresh).nll for seed in range(3)]
+    assert np.ptp(losses) < 0.02
+
+
+def test_beyond_what_the_fit_has_seen_the_network_adds_a_constant():
+    model = made("auxiliary-scaling", 4)
+    assert isinstance(model, AuxiliaryScaling)
+    far = from_probabilities(
+        np.array([[[1e-9, 1e-10, 1e-11, 1e-11]], [[1e-11, 1e-10, 1e-9, 1e-10]]])
+    )
+    made_of_it = np.log(model.apply(far)[:, 0])
+    linear = np.array(model.weight) * far[:, 0]
+    added = made_of_it - linear
+    added -= added[:, :1]
+    assert added[0] == pytest.approx(added[1], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("weight", [1.0, 1.0, 1.0, 0.0], "'weight' holds 0.0"),
+        ("weight", [1.0, 1.0, 1.0], "'bias' is ["),
+        ("bias", [1.0], "'bias' is [1.0]: it must be a list of 4 numbers"),
+        ("spread", [1.0, 1.0, 1.0, 0.0], "'spread' holds 0.0"),
+        ("lowest", None, "'lowest' is None"),
+        ("hidden_bias", [], "'hidden_bias' is []"),
+        ("hidden_bias", 3, "'hidden_bias' is 3"),
+        ("hidden_bias", [0.0], "'hidden' must be 1 lists of 4 numbers"),
+        ("hidden", [[1.0] * 4] * 3, "'hidden' must be 4 lists of 4 numbers"),
+        ("hidden", [[1.0] * 3] * 4, "'hidden' must be 4 lists of 4 numbers"),
+        ("hidden", [[float("nan")] * 4] * 4, "'hidden' holds nan"),
+        ("output", [1.0] * 4, "'output' must be 4 lists of 4 numbers"),
+        ("output", [["1"] * 4] * 4, "'output' holds '1'"),
+    ],
+)
+def test_a_wrong_document_is_refused_with_the_field_named(field, value, named):
+    parameters = {**made("auxiliary-scaling", 4).parameters(), field: value}
+    with pytest.raises(InvalidRecalibrator) as refusal:
+        AuxiliaryScaling.from_parameters(parameters)
+    assert named in str(refusal.value)

@@ -1,0 +1,202 @@
+"""The class recalibrator that is promoted: its document, its version, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.recalibration.classes.class_identity import ClassIdentity
+from monitor.recalibration.classes.class_selection import (
+    CLASS_IDENTITY,
+    FORMAT,
+    ClassSelection,
+    class_selection_from_json,
+)
+from monitor.recalibration.classes.temperature import Temperature
+from monitor.recalibration.classes.vector_scaling import VectorScaling
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.rejection import RejectedBy, Rejection
+from tests.laws import assert_same
+from tests.recalibration.classes.class_sets import METHODS, made, overconfident
+
+REJECTION = Rejection(RejectedBy.ENTROPY, 0.6, 0.05, 0.045, 0.2, 5000)
+NAMES = ("car", "bus", "tram")
+VECTOR = VectorScaling((0.1 + 0.2, 1 / 3, 2.0), (0.5, -0.5, 0.0))
+SELECTION = ClassSelection(NAMES, VECTOR, REJECTION, {"rows": 12, "file": "a"})
+
+
+def test_it_applies_its_recalibrator():
+    sent = overconfident(1, 20, 3).log_probabilities
+    assert_same(SELECTION.apply(sent), VECTOR.apply(sent))
+    assert SELECTION.method == "vector-scaling"
+
+
+def test_it_fits_the_class_names_it_has_in_their_order():
+    assert SELECTION.fits(NAMES)
+    assert not SELECTION.fits(("bus", "car", "tram"))
+    assert not SELECTION.fits(("car", "bus"))
+    assert not SELECTION.fits(())
+
+
+def test_without_names_it_fits_any_of_as_many_as_it_was_fitted_on():
+    anonymous = ClassSelection((), VECTOR)
+    assert anonymous.fits(NAMES)
+    assert not anonymous.fits(("car", "bus"))
+    assert ClassSelection((), Temperature(2.0)).fits(("car", "bus"))
+
+
+def test_the_identity_fits_all_and_changes_nothing():
+    assert CLASS_IDENTITY.fits(NAMES)
+    assert not CLASS_IDENTITY.changes_probabilities
+    assert SELECTION.changes_probabilities
+    assert class_selection_from_json(CLASS_IDENTITY.to_json()) == CLASS_IDENTITY
+
+
+# ---- the document
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(METHODS),
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from([None, REJECTION]),
+)
+def test_a_document_read_back_is_the_same_to_the_last_bit(method, seed, named, rejection):
+    selection = ClassSelection(NAMES if named else (), made(method, 3, seed), rejection, {"a": 1})
+    again = class_selection_from_json(selection.to_json())
+    assert again == selection
+    assert again.version == selection.version
+    assert again.to_json() == selection.to_json()
+    assert class_selection_from_json(selection.to_json().encode()) == selection
+
+
+def test_the_version_is_the_method_and_a_hash_of_the_content():
+    assert SELECTION.version == "vector-scaling-e429b388024a"
+    assert replace(SELECTION, fitted_on={"rows": 7}).version == SELECTION.version
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(SELECTION, classes=("car", "tram", "bus")),
+        replace(SELECTION, classes=()),
+        replace(SELECTION, rejection=None),
+        replace(SELECTION, rejection=replace(REJECTION, threshold=0.61)),
+        replace(SELECTION, recalibrator=Temperature(2.0)),
+        replace(
+            SELECTION,
+            recalibrator=replace(VECTOR, bias=(float(np.nextafter(0.5, 1)), -0.5, 0.0)),
+        ),
+    ],
+)
+def test_any_change_of_the_content_changes_the_version(other):
+    assert other.version != SELECTION.version
+
+
+def test_a_document_that_was_changed_after_its_fit_is_refused():
+    document = json.loads(SELECTION.to_json())
+    document["recalibrator"]["parameters"]["weight"][0] = 2.5
+    with pytest.raises(InvalidRecalibrator) as refusal:
+        class_selection_from_json(json.dumps(document))
+    message = str(refusal.value)
+    assert message.startswith(f"'version' is '{SELECTION.version}' but the content makes ")
+    assert message.endswith("Fit again, or remove 'version'.")
+    del document["version"]
+    found = class_selection_from_json(json.dumps(document)).recalibrator
+    assert found == replace(VECTOR, weight=(2.5, 1 / 3, 2.0))
+
+
+def changed(**content) -> str:
+    """A valid document with parts replaced; None takes a part away."""
+    document = {**json.loads(SELECTION.to_json()), "version": "", **content}
+    return json.dumps({name: value for name, value in document.items() if value is not None})
+
+
+def with_model(method, parameters) -> str:
+    return changed(recalibrator={"method": method, "parameters": parameters})
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        ("", "not a JSON document"),
+        (b"\xff\xfe", "not a JSON document"),
+        ("[" * 100_000, "not a JSON document"),
+        ("[]", "'format' is 'list'"),
+        ("null", "'format' is 'NoneType'"),
+        ("{}", "'format' is None"),
+        (changed(format="calibration-monitor/recalibrator/1"), f"expected '{FORMAT}'"),
+        (changed(classes=None), "'classes' is None"),
+        (changed(classes="abc"), "'classes' is 'abc'"),
+        (changed(classes=["a", 2, "c"]), "'classes' is ['a', 2, 'c']"),
+        (changed(classes=["a", "b", "a"]), "'classes' is ['a', 'b', 'a']"),
+        (changed(classes=["a"]), "'classes' is ['a']"),
+        (changed(classes=["a", "b\n", "c"]), r"'classes' is ['a', 'b\n', 'c']"),
+        (changed(classes=["a", "b"]), "'recalibrator' has 3 classes but 'classes' names 2"),
+        (changed(recalibrator=None), "'recalibrator.method' is None"),
+        (changed(recalibrator=[]), "'recalibrator.method' is []"),
+        (changed(recalibrator={}), "'recalibrator.method' is None"),
+        (with_model("magic", {}), "'recalibrator.method' is 'magic': it must be one of class-iden"),
+        (with_model(["temperature"], {}), "'recalibrator.method' is ['temperature']"),
+        (with_model("variance-scaling", {}), "'recalibrator.method' is 'variance-scaling'"),
+        (with_model("temperature", 3), "'recalibrator.parameters' must be an object"),
+        (with_model("temperature", {}), "in 'recalibrator': 'temperature' is None"),
+        (with_model("temperature", {"temperature": 0}), "'temperature' is 0"),
+        (changed(rejection=[]), "'rejection' is []"),
+        (changed(rejection={}), "in 'rejection': 'by' is None"),
+        (
+            changed(rejection={**REJECTION.parameters(), "by": "deviation"}),
+            "in 'rejection': 'by' is 'deviation': of class probabilities only the entropy",
+        ),
+        (changed(version="temperature-0"), "'version' is 'temperature-0'"),
+        (changed(version=7), "'version' is 7"),
+    ],
+)
+def test_a_malformed_document_is_refused_with_the_field_named(document, named):
+    with pytest.raises(InvalidRecalibrator) as refusal:
+        class_selection_from_json(document)
+    assert named in str(refusal.value)
+    assert str(refusal.value).endswith(".")
+
+
+def test_parts_with_a_default_may_be_left_out():
+    bare = changed(rejection=None, fitted_on=None, version=None)
+    assert class_selection_from_json(bare) == ClassSelection(NAMES, VECTOR)
+    identity = changed(recalibrator={"method": "class-identity"}, classes=[])
+    assert class_selection_from_json(identity).recalibrator == ClassIdentity()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3)
+    ),
+    max_leaves=8,
+)
+parts = st.sampled_from(["classes", "recalibrator", "rejection", "fitted_on", "version"])
+fields = st.sampled_from(sorted(REJECTION.parameters()))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.one_of(
+        st.builds(lambda name, value: changed(**{name: value}), parts, json_values),
+        st.builds(
+            lambda name, value: changed(rejection={**REJECTION.parameters(), name: value}),
+            fields,
+            json_values,
+        ),
+        st.builds(json.dumps, json_values),
+        st.text(max_size=20),
+    )
+)
+def test_whatever_is_sent_is_read_or_refused(document):
+    try:
+        selection = class_selection_from_json(document)
+    except InvalidRecalibrator:
+        return
+    assert class_selection_from_json(selection.to_json()) == selection

@@ -1,0 +1,148 @@
+"""Classwise isotonic regression against slow pooling, and where rows are few."""
+
+import numpy as np
+import pytest
+
+from monitor.recalibration.classes.class_identity import ClassIdentity
+from monitor.recalibration.classes.class_recalibrator import from_probabilities
+from monitor.recalibration.classes.class_rows import ClassRows
+from monitor.recalibration.classes.classwise_isotonic import (
+    FEWEST,
+    MOST_KNOTS,
+    UNCHANGED,
+    ClasswiseIsotonic,
+    fit,
+)
+from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from tests.recalibration.classes.class_sets import (
+    distorted,
+    evaluated,
+    of_several_opinions,
+    overconfident,
+    reference,
+)
+
+
+def pooled(sent, true):
+    """Blocks [Σ log p, rows, hits] of pool adjacent violators, one row after the other."""
+    blocks: list[list[float]] = []
+    for at in np.unique(sent):
+        here = sent == at
+        blocks.append([at * here.sum(), here.sum(), true[here].sum()])
+        while len(blocks) > 1 and blocks[-2][2] / blocks[-2][1] >= blocks[-1][2] / blocks[-1][1]:
+            last = blocks.pop()
+            blocks[-1] = [one + other for one, other in zip(blocks[-1], last, strict=True)]
+    return np.array(blocks)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_knots_stand_at_the_pooled_blocks(classes):
+    rows = distorted(1, 400, classes)
+    for c, (sent, made) in enumerate(fit(rows).knots):
+        true = rows.label == c
+        sums, n, hits = pooled(rows.log_probabilities[:, 0, c], true).T
+        assert sent == pytest.approx(sums / n, abs=1e-12)
+        share = (true.sum() + 1) / (400 + classes)
+        expected = (hits + share) / (n + 1)
+        rising = np.diff(expected, prepend=-1, append=2) > 0
+        kept = rising[:-1] & rising[1:]
+        assert np.exp(made)[kept] == pytest.approx(expected[kept], abs=1e-12)
+
+
+def test_opinions_count_for_one_row_together():
+    rows = distorted(2, 500, 3)
+    alike = ClassRows(np.repeat(rows.log_probabilities, 4, axis=1), rows.label)
+    found, expected = fit(alike), fit(rows)
+    for one, other in zip(found.knots, expected.knots, strict=True):
+        assert one[0] == pytest.approx(other[0], abs=1e-12)
+        assert one[1] == pytest.approx(other[1], abs=1e-12)
+
+
+def test_a_higher_probability_never_becomes_a_lower_score():
+    for sent, made in fit(distorted(3, 3000)).knots:
+        assert (np.diff(sent) >= 0).all()
+        assert (np.diff(made) >= 0).all()
+        assert max(made) < 0
+
+
+def test_overconfidence_and_distortion_are_much_reduced():
+    fitted, fresh = reference()
+    assert evaluated(fit(fitted), fresh).ece < 0.03
+    fitted, fresh = distorted(4, 6000), distorted(5, 6000)
+    before, after = evaluated(ClassIdentity(), fresh), evaluated(fit(fitted), fresh)
+    assert after.cece < 0.5 * before.cece
+    assert after.nll < before.nll - 0.3
+
+
+def test_a_calibrated_detector_is_left_nearly_alone():
+    fitted, fresh = reference("cls_calibrated")
+    before, after = evaluated(ClassIdentity(), fresh), evaluated(fit(fitted), fresh)
+    assert after.nll < before.nll + 0.01
+
+
+def test_a_class_with_few_rows_is_left_as_it_is():
+    rows = distorted(6, 1000, 4)
+    rare = np.flatnonzero(rows.label == 2)[FEWEST - 1 :]
+    kept = np.setdiff1d(np.arange(1000), rare)
+    knots = fit(rows.take(kept)).knots
+    assert knots[2] == UNCHANGED
+    assert UNCHANGED not in (knots[0], knots[1], knots[3])
+    one_more = fit(rows.take(np.append(kept, rare[0])))
+    assert one_more.knots[2] != UNCHANGED
+
+
+def test_rows_of_few_objects_are_few():
+    some = overconfident(7, 12, 2)
+    again = np.repeat(np.arange(12), 30)
+    rows = ClassRows(some.log_probabilities[again], some.label[again], again)
+    with pytest.raises(UnfitData, match=f"no class has {FEWEST} independent rows of it"):
+        fit(rows)
+
+
+def test_knots_are_bounded_however_many_rows_there_are():
+    rows = overconfident(8, 400_000, 2, temperature=1.0)
+    sizes = [len(sent) for sent, _ in fit(rows).knots]
+    assert max(sizes) == MOST_KNOTS
+
+
+def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():
+    rows = of_several_opinions(9, 2000, opinions=1)
+    certain = from_probabilities(np.eye(4)[rows.label])[:, None]
+    model = fit(ClassRows(certain, rows.label))
+    nothing = from_probabilities(np.zeros((1, 1, 4)))
+    made = model.apply(np.concatenate([certain, nothing]))
+    assert made.min() > 0
+    assert made.max() < 1
+    assert made[-1, 0].sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_class_whose_probability_never_varies_gets_its_frequency():
+    label = np.random.default_rng(10).integers(0, 2, 1000)
+    constant = from_probabilities(np.full((1000, 1, 2), 0.5))
+    found = fit(ClassRows(constant, label)).apply(constant[:1])[0, 0, 1]
+    assert found == pytest.approx(label.mean(), abs=1e-3)
+
+
+GOOD = {"sent": [-3.0, -1.0], "made": [-2.0, -0.5]}
+
+
+@pytest.mark.parametrize(
+    ("knots", "named"),
+    [
+        (None, "'knots' must be a list of at least two objects"),
+        ([GOOD], "'knots' must be a list of at least two objects"),
+        ([GOOD, 3], "'knots[1]' is 3"),
+        ([GOOD, {}], "in 'knots[1]': 'sent' is None"),
+        ([{"sent": [-1.0], "made": [-1.0]}, GOOD], "in 'knots[0]': 'sent' is [-1.0]"),
+        ([{**GOOD, "made": [-1.0]}, GOOD], "in 'knots[0]': 'made' is [-1.0]"),
+        ([{**GOOD, "sent": [-1.0, -3.0]}, GOOD], "'sent' must never fall"),
+        ([{**GOOD, "made": [-1.0, -3.0]}, GOOD], "'made' must never fall"),
+        ([{**GOOD, "made": [-1.0, 0.5]}, GOOD], "'made' holds 0.5"),
+        ([{**GOOD, "made": [-28.0, -1.0]}, GOOD], "'made' holds -28.0"),
+        ([{**GOOD, "sent": [float("nan"), -1.0]}, GOOD], "'sent' holds nan"),
+    ],
+)
+def test_a_wrong_document_is_refused_with_the_field_named(knots, named):
+    with pytest.raises(InvalidRecalibrator) as refusal:
+        ClasswiseIsotonic.from_parameters({"knots": knots})
+    assert named in str(refusal.value)

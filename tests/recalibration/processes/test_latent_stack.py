@@ -1,0 +1,123 @@
+"""Processes served together are those served one by one; their range and their documents."""
+
+import json
+
+import numpy as np
+import pytest
+
+from monitor.recalibration.processes.gp_inputs import Inputs, candidate_inputs, paper_inputs
+from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes.latent_stack import LARGEST, LatentStack, stack_of
+from monitor.recalibration.processes.sparse_process import Coupling, SparseProcess
+from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
+from tests.recalibration.gp_sets import sizes, wild_estimates
+from tests.recalibration.processes.processes import random_process
+
+ROWS = sizes(1, n=300, k=3)
+CANDIDATES = candidate_inputs(ROWS).features
+
+
+def inputs_of(*places):
+    return Inputs(tuple(CANDIDATES[i] for i in places), 3)
+
+
+CONSTANT = (Inputs((), 3), SparseProcess(KernelForm.NORMALISED, (0.3, -0.2)))
+MIXED = (
+    (inputs_of(0, 3), random_process(1, outputs=1)),
+    CONSTANT,
+    (inputs_of(3), random_process(2, outputs=3, size=7, width=1, coupling=Coupling.SHARED)),
+    (inputs_of(5, 0), random_process(3, outputs=2, size=3, coupling=Coupling.COREGIONALISED)),
+)
+PAPER_INPUTS = paper_inputs(sizes(1, n=300, k=3))
+PAPER = ((PAPER_INPUTS, random_process(4, width=6, form=KernelForm.PAPER)), CONSTANT)
+STACKS = {"mixed": MIXED, "constant": (CONSTANT,), "paper": PAPER, "one": MIXED[:1]}
+
+
+def stack(name):
+    return stack_of(STACKS[name], ROWS.estimates, 0.5)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_together_they_say_what_each_says_alone(name):
+    mean, variance = stack(name).at(ROWS.estimates)
+    parts = [process.at(inputs.of(ROWS.estimates)) for inputs, process in STACKS[name]]
+    assert mean == pytest.approx(np.concatenate([part[0] for part in parts]), abs=1e-9)
+    assert variance == pytest.approx(np.concatenate([part[1] for part in parts]), abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 100])
+def test_an_estimate_has_the_same_bits_alone_and_among_others(n):
+    served, estimates = stack("mixed"), wild_estimates(n, n, 3)
+    whole = served.log_expectations(estimates)
+    assert whole.shape == (8, n)
+    for i in range(n):
+        one = slice(i, i + 1)
+        alone = Estimates(estimates.mean[one], estimates.covariance[one], estimates.diagonal[one])
+        assert np.array_equal(served.log_expectations(alone)[:, 0], whole[:, i])
+
+
+def test_what_is_served_is_the_mean_or_the_log_of_the_expectation_within_the_range():
+    served, estimates = stack("mixed"), wild_estimates(3, 50, 3)
+    low, high = np.array(served.low)[:, None], np.array(served.high)[:, None]
+    mean, variance = served.at(estimates)
+    assert np.array_equal(served.means(estimates), np.clip(mean, low, high))
+    expected = np.clip(mean + 0.5 * variance, low, high)
+    assert served.log_expectations(estimates) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_range_is_that_of_the_fit_and_a_margin():
+    served = stack("mixed")
+    mean, variance = served.at(ROWS.estimates)
+    assert served.low == pytest.approx(mean.min(axis=1) - 0.5)
+    assert served.high == pytest.approx((mean + 0.5 * variance).max(axis=1) + 0.5)
+
+
+def test_a_range_beyond_every_unit_is_cut():
+    far = SparseProcess(KernelForm.NORMALISED, (400.0, -400.0))
+    served = stack_of([(Inputs((), 3), far)], ROWS.estimates, 0.5)
+    assert served.low == (LARGEST, -LARGEST)
+    assert served.high == (LARGEST, -LARGEST)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_round_trip_through_json_loses_nothing(name):
+    served = stack(name)
+    again = LatentStack.from_parameters(json.loads(json.dumps(served.parameters())), 3)
+    assert again == served
+    assert np.array_equal(again.at(ROWS.estimates), served.at(ROWS.estimates))
+
+
+def process_with(**changes):
+    inputs, process = MIXED[0]
+    return {"inputs": inputs.parameters(), **process.parameters(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"processes": []}, "'processes' must be a list"),
+        ({"processes": None}, "'processes' must be a list"),
+        ({"processes": [3]}, "'processes' must be a list"),
+        ({"processes": [process_with(constant="x")]}, "in 'processes' at 0: 'constant'"),
+        ({"processes": [process_with(inputs=[])]}, "at 0 has 0 features in 'inputs' and points"),
+        ({"processes": [process_with(inputs=None)]}, "in 'processes' at 0: 'inputs'"),
+        ({"low": [0.0]}, "'low' has 1 and 'high' 8 values, expected 8"),
+        ({"high": [0.0] * 9}, "'high' 9 values, expected 8"),
+        ({"high": None}, "'high' is None"),
+        ({"low": [9.0] * 8, "high": [0.0] * 8}, "'low' 9.0 and 'high' 0.0: they must be in order"),
+        ({"high": [101.0] * 8}, "between ±100"),
+        ({"low": [-101.0] * 8}, "between ±100"),
+    ],
+)
+def test_a_document_that_is_no_stack_is_refused(changes, message):
+    parameters = {**stack("mixed").parameters(), **changes}
+    with pytest.raises(InvalidRecalibrator, match=message):
+        LatentStack.from_parameters(parameters, 3)
+
+
+@pytest.mark.parametrize("change", [{"kind": "mean"}, {"centre": 1e3}])
+def test_points_of_the_kernel_of_the_paper_without_variances_are_refused(change):
+    parameters = stack("paper").parameters()
+    parameters["processes"][0]["inputs"][-1] |= change
+    with pytest.raises(InvalidRecalibrator, match="second half of its 'inputs' must be variances"):
+        LatentStack.from_parameters(parameters, 3)

@@ -1,0 +1,210 @@
+"""The bound against the textbook, its slopes against differences, and its optimum against exact
+regression, which a Gaussian likelihood has in closed form."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from monitor.recalibration.processes import process_fit, variational
+from monitor.recalibration.processes.hyperparameters import Packing, ProcessSettings
+from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes.latent_likelihood import Expected
+from monitor.recalibration.processes.normal_likelihood import NormalLikelihood
+from monitor.recalibration.processes.process_fit import fit_process, hyper_slope
+from monitor.recalibration.processes.sparse_process import Coupling, in_blocks
+from monitor.recalibration.processes.variational import ROWS, Points, Posterior, bound, design_of
+from monitor.recalibration.recalibrator import UnfitData
+from tests.recalibration.processes.processes import (
+    gram,
+    random_points,
+    textbook_at,
+    textbook_divergence,
+)
+
+KINDS = [(form, coupling) for form in KernelForm for coupling in Coupling]
+SETTINGS = [ProcessSettings(6, form, coupling) for form, coupling in KINDS]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """y = f + noise of variance 0.25; (J, n)."""
+
+    y: np.ndarray
+
+    @property
+    def start(self):
+        return self.y.mean(axis=1)
+
+    def expected(self, mean, variance):
+        value = -0.5 * (np.log(2 * np.pi * 0.25) + ((self.y - mean) ** 2 + variance) / 0.25)
+        return Expected(value.sum(axis=0), (self.y - mean) / 0.25, np.full_like(mean, -0.5 / 0.25))
+
+
+def factors(seed, n, outputs, form=KernelForm.NORMALISED):
+    """Points, and errors whose log variance bends with the first feature."""
+    random = np.random.default_rng(seed)
+    points = random_points(seed, n, form=form)
+    square = random.chisquare(1, (outputs, n)) * np.exp(1.5 * np.tanh(points[:, 0]))
+    return points, NormalLikelihood(square, np.zeros((outputs, n)))
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_bound_of_a_fit_is_the_expectation_less_the_divergence(settings):
+    points, likelihood = factors(1, 300, 2, settings.kernel)
+    process, found = fit_process(likelihood, points, 0.5, settings)
+    value = likelihood.expected(*textbook_at(process, points)).value.sum()
+    assert found == pytest.approx(0.5 * value - textbook_divergence(process), rel=1e-7)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_slopes_by_kernels_and_couplings_are_those_of_differences(settings):
+    points, likelihood = factors(2, 300, 2, settings.kernel)
+    packing = Packing(settings.kernel, settings.coupling, 2, 2)
+    seen = Points(300, in_blocks(points, ROWS), points[:6])
+    random = np.random.default_rng(3)
+    packed = packing.start() + 0.2 * random.normal(size=packing.start().size)
+    root = 0.3 * np.tril(random.normal(size=(packing.latents, 6, 6)), -1) + 2 * np.eye(6)
+    posterior = Posterior(
+        likelihood.start,
+        random.normal(size=(packing.latents, 6)),
+        root @ root.transpose(0, 2, 1),
+    )
+
+    def at(packed):
+        hyper = packing.unpack(packed)
+        design = design_of(packing.kernels(hyper), hyper.mixing, seen)
+        return hyper, design, bound(likelihood, 0.7, design, posterior)
+
+    hyper, design, found = at(packed)
+    parts = hyper_slope(packing.kernels(hyper), design, posterior, found)
+    slope = packing.chain(hyper, *parts)
+    for i, step in enumerate(1e-5 * np.eye(packed.size)):
+        difference = (at(packed + step)[2].value - at(packed - step)[2].value) / 2e-5
+        assert slope[i] == pytest.approx(difference, rel=2e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_nothing_near_the_posterior_of_a_fit_has_a_larger_bound(settings):
+    points, likelihood = factors(4, 300, 2, settings.kernel)
+    search = process_fit._Search(likelihood, points, 1.0, settings, likelihood.start)
+    search.run()
+    design = design_of(search.packing.kernels(search.hyper), search.hyper.mixing, search.points)
+    posterior = search.posterior
+    random = np.random.default_rng(5)
+    for _ in range(20):
+        size = posterior.precision.shape
+        turned = np.eye(size[1]) + 0.01 * random.normal(size=size)
+        other = Posterior(
+            posterior.constant + 0.01 * random.normal(size=posterior.constant.shape),
+            posterior.location + 0.01 * random.normal(size=posterior.location.shape),
+            turned @ posterior.precision @ turned.transpose(0, 2, 1),
+        )
+        near = bound(likelihood, 1.0, design, other)
+        assert near is not None
+        assert near.value < search.value + 1e-6
+
+
+@pytest.mark.parametrize("form", KernelForm)
+def test_with_inducing_points_everywhere_it_is_exact_regression(form):
+    points = random_points(6, 12, form=form)
+    y = np.sin(2 * points[:, 0])[None]
+    settings = ProcessSettings(inducing=12, kernel=form)
+    process, found = fit_process(Regression(y), points, 1.0, settings)
+    amplitude = process.mixing[0][0] ** 2
+    covariance = amplitude * gram(process, 0, points, points) + 0.25 * np.eye(12)
+    centred = y[0] - process.constant[0]
+    fresh = random_points(7, 20, form=form)
+    cross = amplitude * gram(process, 0, fresh, points)
+    mean, variance = process.at(fresh)
+    expected = process.constant[0] + cross @ np.linalg.solve(covariance, centred)
+    itself = amplitude * np.array([gram(process, 0, x[None], x[None])[0, 0] for x in fresh])
+    spread = itself - np.diag(cross @ np.linalg.solve(covariance, cross.T))
+    # The inducing points carry jitter, the regression none.
+    assert mean[0] == pytest.approx(expected, abs=1e-4)
+    assert variance[0] == pytest.approx(spread, abs=1e-4)
+    evidence = multivariate_normal.logpdf(centred, cov=covariance)
+    assert found == pytest.approx(evidence, abs=1e-3)
+
+
+def test_a_fit_finds_the_factor_that_made_the_errors():
+    points, likelihood = factors(8, 4000, 1)
+    process, _ = fit_process(likelihood, points[:, :1], 1.0, ProcessSettings())
+    x = np.linspace(-1.5, 1.5, 21)[:, None]
+    mean, variance = process.at(x)
+    gap = (mean[0] - 1.5 * np.tanh(x[:, 0])) / np.sqrt(variance[0])
+    assert np.sqrt(variance[0]).max() < 0.2
+    assert np.sqrt(np.mean(gap**2)) < 2.0
+
+
+def test_outputs_that_move_together_are_known_better_together():
+    points, likelihood = factors(9, 600, 4)
+    x = np.linspace(-1.5, 1.5, 21)[:, None]
+    truth = 1.5 * np.tanh(x[:, 0])
+
+    def error(coupling):
+        settings = ProcessSettings(coupling=coupling)
+        return np.mean(
+            (fit_process(likelihood, points[:, :1], 1.0, settings)[0].at(x)[0] - truth) ** 2
+        )
+
+    alone = error(Coupling.INDEPENDENT)
+    assert error(Coupling.SHARED) < alone
+    assert error(Coupling.COREGIONALISED) < alone
+
+
+def test_a_row_of_less_weight_makes_the_process_less_sure():
+    points, likelihood = factors(10, 1000, 1)
+    _, sure = fit_process(likelihood, points, 1.0, ProcessSettings())[0].at(points)
+    _, unsure = fit_process(likelihood, points, 0.1, ProcessSettings())[0].at(points)
+    assert (unsure > sure).mean() > 0.95
+    copies = np.repeat(np.arange(1000), 10)
+    again = NormalLikelihood(likelihood.square[:, copies], likelihood.log_deviation[:, copies])
+    process, _ = fit_process(again, points[copies], 0.1, ProcessSettings())
+    _, same = process.at(points)
+    assert np.median(same / sure) == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("points", [np.zeros((50, 0)), np.full((50, 2), 0.3)])
+def test_without_anything_to_tell_rows_apart_the_process_is_the_constant(points):
+    _, likelihood = factors(11, 50, 2)
+    process, found = fit_process(likelihood, points, 1.0, ProcessSettings())
+    assert process.constant == tuple(likelihood.start)
+    assert not process.latents
+    at_start = np.repeat(likelihood.start[:, None], 50, axis=1)
+    assert found == likelihood.expected(at_start, 0.0 * at_start).value.sum()
+
+
+def test_a_fit_is_the_same_bit_for_bit_each_time():
+    points, likelihood = factors(12, 500, 2)
+    first, second = (fit_process(likelihood, points, 1.0, ProcessSettings()) for _ in range(2))
+    assert first == second
+
+
+def test_a_likelihood_that_is_not_finite_is_refused():
+    points, likelihood = factors(13, 50, 1)
+    spoilt = NormalLikelihood(likelihood.square, np.full((1, 50), np.nan))
+    with pytest.raises(UnfitData, match=r"50 rows .* not finite"):
+        fit_process(spoilt, points, 1.0, ProcessSettings())
+
+
+def test_a_likelihood_that_is_finite_at_its_start_alone_leaves_the_constant():
+    class Brittle(Regression):
+        def expected(self, mean, variance):
+            found = super().expected(mean, variance)
+            return found if not variance.any() else Expected(np.inf * found.value, *found_slopes)
+
+    found_slopes = (np.zeros((1, 30)), np.zeros((1, 30)))
+    points = random_points(14, 30)
+    process, _ = fit_process(Brittle(points[:, :1].T), points, 1.0, ProcessSettings())
+    assert not process.latents
+
+
+def test_rows_in_blocks_come_back_in_line():
+    seen = Points(300, in_blocks(np.zeros((300, 1)), ROWS), np.zeros((1, 1)))
+    values = np.arange(600.0).reshape(2, 300)
+    blocks = seen.in_blocks(values)
+    assert blocks.shape == (2, 2, variational.ROWS)
+    assert np.array_equal(seen.in_line(blocks), values)
+    assert not blocks.reshape(2, -1)[:, 300:].any()

@@ -1,0 +1,80 @@
+"""What a fitted value rests on: there and back, and what is refused with the field named."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.recalibration.basis import Basis, Clock, Period
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+
+STAMPS = Period(1_318_000_000_000_000_001, 1_318_000_060_000_000_003, Clock.STAMP)
+FULL = Basis(120, 14, 31.5, STAMPS, "Car")
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+nanoseconds = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def bases(draw):
+    rows = draw(st.integers(1, 10**9))
+    clock = draw(st.sampled_from(list(Clock)))
+    ends = sorted(
+        draw(st.lists(finite if clock is Clock.SECONDS else nanoseconds, min_size=2, max_size=2))
+    )
+    return Basis(
+        rows,
+        draw(st.integers(1, rows)),
+        rows * draw(st.floats(1e-9, 1.0)),
+        draw(st.none() | st.just(Period(ends[0], ends[1], clock))),
+        draw(st.none() | st.text(max_size=9).filter(str.isprintable)),
+    )
+
+
+@settings(deadline=None, max_examples=100)
+@given(bases())
+def test_a_basis_read_back_is_the_same_to_the_last_bit(basis):
+    assert Basis.from_parameters(json.loads(json.dumps(basis.parameters()))) == basis
+
+
+def test_what_is_not_known_is_not_written():
+    assert Basis(3, 3, 3.0).parameters() == {"rows": 3, "tracks": 3, "effective_rows": 3.0}
+
+
+def test_people_read_how_much_of_what_time_and_whose_it_leans_on():
+    assert str(FULL) == (
+        "120 rows of 14 tracks, worth 32, stamp_ns 1318000000000000001 to 1318000060000000003, "
+        "borrows from Car"
+    )
+    assert str(Basis(9, 9, 9.0, Period(0.5, 2.0, Clock.SECONDS))) == (
+        "9 rows of 9 tracks, worth 9, t 0.5 to 2.0 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"rows": None}, "'rows' is None"),
+        ({"rows": 0}, "'rows' is 0"),
+        ({"rows": True}, "'rows' is True"),
+        ({"rows": 12.0}, "'rows' is 12.0"),
+        ({"tracks": -1}, "'tracks' is -1"),
+        ({"effective_rows": 0.0}, "'effective_rows' is 0.0"),
+        ({"effective_rows": 121.0}, "'effective_rows' is 121.0"),
+        ({"effective_rows": float("nan")}, "'effective_rows' is nan"),
+        ({"effective_rows": "31"}, "'effective_rows' is '31'"),
+        ({"first": None}, "'first' and 'last' are None and"),
+        ({"first": 2, "last": 1}, "'first' and 'last' are 2 and 1"),
+        ({"last": 10**400}, "'first' and 'last' are"),
+        ({"clock": "stamp"}, "'clock' is 'stamp': it must be one of t, stamp_ns"),
+        ({"clock": None}, "'clock' is None"),
+        ({"first": None, "last": None}, "'first' and 'last' are None and None"),
+        ({"borrows_from": 3}, "'borrows_from' is 3"),
+        ({"borrows_from": "a\n"}, r"'borrows_from' is 'a\n'"),
+    ],
+)
+def test_a_basis_that_makes_no_sense_is_refused_with_the_field(changes, named):
+    with pytest.raises(InvalidRecalibrator) as refusal:
+        Basis.from_parameters(FULL.parameters() | changes)
+    assert named in str(refusal.value)

@@ -1,0 +1,151 @@
+"""Laws of the methods that are fitted to rows dimension by dimension: histogram-binning,
+isotonic-std, isotonic-quantiles."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.recalibration import histogram_binning, isotonic_quantiles, isotonic_std
+from monitor.recalibration.histogram_binning import HistogramBinning
+from monitor.recalibration.isotonic_quantiles import IsotonicQuantiles
+from monitor.recalibration.isotonic_std import IsotonicStd
+from monitor.recalibration.recalibrator import Output, UnfitData
+from tests import laws
+from tests.recalibration.simulated_rows import (
+    deviation_of,
+    other_estimates,
+    rows_of,
+    wrong_by_size,
+)
+
+FITS = {
+    "histogram": histogram_binning.fit,
+    "isotonic": isotonic_std.fit,
+    "quantiles": isotonic_quantiles.fit,
+}
+every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+quick = settings(deadline=None, max_examples=15)
+seeds = st.integers(0, 2**32 - 1)
+TYPES = {one.method: one for one in (HistogramBinning, IsotonicStd, IsotonicQuantiles)}
+
+
+def assert_obeys_laws(model, seed):
+    for n in (0, 1, 40):
+        part = other_estimates(seed, model.k, n)
+        laws.recalibrated_covariances_are_positive_definite(model, part)
+        laws.recalibration_leaves_its_argument_alone(model, part)
+        laws.each_detection_is_recalibrated_by_itself(model, part)
+        made = model.apply(part)
+        assert np.array_equal(made.diagonal, part.diagonal)
+        assert not (made.covariance[part.diagonal] * (1 - np.eye(model.k))).any()
+    assert type(model).from_parameters(json.loads(json.dumps(model.parameters()))) == model
+
+
+@every_fit
+@quick
+@given(seeds, st.sampled_from([1, 3, 8]), st.sampled_from([1, 2, 60, 900]))
+def test_recalibrators_obey_their_laws(fit, seed, k, n):
+    assert_obeys_laws(fit(wrong_by_size(seed, n, k)), seed)
+
+
+@every_fit
+@quick
+@given(seeds, st.integers(-8, 9), st.integers(-8, 9))
+def test_laws_hold_whatever_the_units_of_the_rows(fit, seed, unit, error_unit):
+    rows = wrong_by_size(seed, 400, 2)
+    model = fit(rows_of(rows.deviation * 10.0**unit, rows.error * 10.0**error_unit))
+    assert_obeys_laws(model, seed)
+
+
+@every_fit
+@quick
+@given(seeds, st.booleans())
+def test_the_order_of_rows_changes_nothing(fit, seed, tracked):
+    random = np.random.default_rng(seed)
+    rows = wrong_by_size(seed, 600, 2)
+    track = random.integers(0, 90, rows.n) if tracked else None
+    rows = rows_of(np.round(rows.deviation, 1) + 0.1, np.round(rows.error, 1), track)
+    assert fit(rows.take(random.permutation(rows.n))) == fit(rows)
+
+
+@every_fit
+def test_correlations_stay_as_they_were_sent(fit):
+    model = fit(wrong_by_size(3, 2000, 3))
+    sent = other_estimates(4, 3)
+    made = model.apply(sent)
+
+    def correlation(estimates):
+        size = deviation_of(estimates)
+        return estimates.covariance / (size[:, :, None] * size[:, None, :])
+
+    assert correlation(made) == pytest.approx(correlation(sent), rel=1e-12)
+    assert (deviation_of(made) != deviation_of(sent)).any()
+
+
+@every_fit
+def test_each_dimension_is_fitted_by_itself(fit):
+    rows = wrong_by_size(5, 900, 3)
+    whole = fit(rows).parameters()
+    for i in range(3):
+        alone = fit(rows_of(rows.deviation[:, i], rows.error[:, i])).parameters()
+        for name, value in alone.items():
+            assert whole[name][i] == value[0]
+
+
+@every_fit
+@pytest.mark.parametrize("n", [1, 7, 49])
+def test_few_rows_make_variance_scaling(fit, n):
+    rows = wrong_by_size(6, n, 2)
+    made = deviation_of(fit(rows).apply(rows.estimates))
+    scale = np.sqrt(np.mean((rows.error / rows.deviation) ** 2, axis=0))
+    assert made == pytest.approx(rows.deviation * scale)
+
+
+@every_fit
+def test_a_constant_sigma_gets_the_root_mean_square_of_its_errors(fit):
+    error = np.random.default_rng(7).normal(size=3000)
+    rows = rows_of(np.full(3000, 0.2), error)
+    made = deviation_of(fit(rows).apply(rows.estimates))
+    assert made == pytest.approx(np.full((3000, 1), np.sqrt(np.mean(error**2))), rel=0.02)
+
+
+@every_fit
+def test_rows_of_a_track_that_repeat_each_other_add_nothing(fit):
+    rows = wrong_by_size(8, 300, 2)
+    twice = np.repeat(np.arange(300), 20)
+    repeated = rows_of(rows.deviation[twice], rows.error[twice], twice)
+    alone, made = (sum(map(len, _first(fit(r)))) for r in (rows, repeated))
+    independent = sum(map(len, _first(fit(rows_of(rows.deviation[twice], rows.error[twice])))))
+    assert made <= alone < independent
+
+
+def _first(model):
+    """The lists of numbers that grow as the rows tell more."""
+    return next(iter(model.parameters().values()))
+
+
+@every_fit
+def test_nothing_can_be_fitted_on_no_rows(fit):
+    with pytest.raises(UnfitData, match="cannot fit on 0 detections with ground truth: widen"):
+        fit(wrong_by_size(1, 0, 2))
+
+
+@every_fit
+def test_a_dimension_without_errors_is_named(fit):
+    rows = wrong_by_size(1, 300, 3)
+    rows.error[:, 1] = 0.0
+    with pytest.raises(UnfitData, match=r"dimension 'd1' has no error in 300 rows.*Leave the dim"):
+        fit(rows)
+
+
+@every_fit
+def test_a_type_says_what_it_makes_of_a_detection(fit):
+    model = fit(wrong_by_size(1, 100, 2))
+    moments = isinstance(model, IsotonicQuantiles)
+    assert model.output is (Output.MOMENTS if moments else Output.GAUSSIAN)
+    assert TYPES[model.method] is type(model)
+    assert model.keeps_definite
+    assert model.k == 2

@@ -1,0 +1,252 @@
+"""Slices of recorded rows: which there are, which lie in which, and how a thin one borrows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from monitor.calibration.slices import SliceBy
+from monitor.calibration.space import plain_space
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.hierarchy import (
+    WHOLE,
+    FitSlice,
+    Parts,
+    fit_slices,
+    prior_strength,
+    worth,
+)
+from monitor.recalibration.recalibrator import Estimates, Recalibrator, UnfitData
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
+
+CLASS, STREAM, RANGE = SliceBy.CLASS, SliceBy.STREAM, SliceBy.RANGE
+
+# front: Car near, Car far, Bus near; rear: Car near, Car near.
+PARTS = Parts(
+    {STREAM: ("front", "rear"), CLASS: ("Bus", "Car"), RANGE: ("<20", ">=20")},
+    {
+        STREAM: np.array([0, 0, 0, 1, 1]),
+        CLASS: np.array([1, 1, 0, 1, 1]),
+        RANGE: np.array([0, 1, 0, 0, 0]),
+    },
+)
+
+
+def found(*by: SliceBy) -> dict[str, list[int]]:
+    return {entry.name: entry.rows.tolist() for entry in PARTS.slices(by)}
+
+
+@pytest.mark.parametrize(
+    ("by", "slices"),
+    [
+        ((CLASS,), {"Bus": [2], "Car": [0, 1, 3, 4]}),
+        ((STREAM,), {"front": [0, 1, 2], "rear": [3, 4]}),
+        ((RANGE,), {"<20": [0, 2, 3, 4], ">=20": [1]}),
+        (
+            (CLASS, RANGE),
+            {
+                **{"Bus": [2], "Car": [0, 1, 3, 4]},
+                **{"Bus/<20": [2], "Car/<20": [0, 3, 4], "Car/>=20": [1]},
+            },
+        ),
+        (
+            (STREAM, CLASS),
+            {
+                **{"front": [0, 1, 2], "rear": [3, 4], "Bus": [2], "Car": [0, 1, 3, 4]},
+                **{"front/Bus": [2], "front/Car": [0, 1], "rear/Car": [3, 4]},
+            },
+        ),
+        (
+            (STREAM, RANGE),
+            {
+                **{"front": [0, 1, 2], "rear": [3, 4], "<20": [0, 2, 3, 4], ">=20": [1]},
+                **{"front/<20": [0, 2], "front/>=20": [1], "rear/<20": [3, 4]},
+            },
+        ),
+    ],
+)
+def test_the_slices_are_those_asked_for_and_all_wider_ones(by, slices):
+    assert found(*by) == slices
+
+
+def test_ranges_alone_are_no_slices_where_classes_are_told_apart():
+    names = set(found(CLASS, STREAM, RANGE))
+    assert {"front/Car/<20", "Car/<20", "front/Car", "Car", "front"} <= names
+    assert not names & {"<20", ">=20", "front/<20", "rear/<20"}
+
+
+@pytest.mark.parametrize("by", [(CLASS, RANGE), (CLASS, STREAM, RANGE), (STREAM, RANGE)])
+def test_a_slice_comes_after_all_that_it_lies_in(by):
+    slices = PARTS.slices(by)
+    names = [entry.name for entry in slices]
+    for i, entry in enumerate(slices):
+        assert all(names.index(name) < i for name in entry.wider if name in names)
+        wider = [set(slices[names.index(name)].rows) for name in entry.wider if name in names]
+        assert all(set(entry.rows) <= rows for rows in wider)
+
+
+def test_rows_find_the_slices_that_were_fitted_on_them_by_their_chain():
+    slices, chains = PARTS.chains()
+    for by in ((CLASS,), (CLASS, RANGE), (STREAM, CLASS, RANGE)):
+        for entry in PARTS.slices(by):
+            rows = [row for row, i in enumerate(slices.tolist()) if entry.name in chains[i]]
+            assert rows == entry.rows.tolist()
+
+
+def test_a_row_without_a_part_is_in_no_slice_of_it():
+    parts = Parts({**PARTS.names, CLASS: ("", "Car"), RANGE: ("", ">=20")}, PARTS.index)
+    assert {entry.name: entry.rows.tolist() for entry in parts.slices((CLASS, RANGE))} == {
+        "Car": [0, 1, 3, 4],
+        "Car/>=20": [1],
+    }
+    _, chains = parts.chains()
+    assert ("front",) in chains
+
+
+@pytest.mark.parametrize(
+    ("streams", "classes", "name"),
+    [(("Car", "rear"), ("Bus", "Car"), "Car"), (("a", "a/b"), ("b/c", "c"), "a/b/c")],
+)
+def test_two_slices_of_one_name_are_refused(streams, classes, name):
+    parts = Parts(
+        {STREAM: streams, CLASS: classes, RANGE: ("",)},
+        {STREAM: np.array([0, 1]), CLASS: np.array([0, 1]), RANGE: np.zeros(2, np.int64)},
+    )
+    with pytest.raises(UnfitData, match=f"two slices are called '{name}'.* Rename one of them"):
+        parts.slices((STREAM, CLASS))
+
+
+# ---- borrowing
+
+X = plain_space(("x",))
+
+
+def rows(n: int, tracks: int | None = None) -> FitRows:
+    random = np.random.default_rng(n)
+    estimates = Estimates(np.zeros((n, 1)), np.ones((n, 1, 1)), np.ones(n, bool))
+    track = np.full(n, -1) if tracks is None else np.arange(n) % tracks
+    return FitRows(X, estimates, random.normal(size=(n, 1)), track)
+
+
+@dataclass
+class Fits:
+    """Notes what each fit was drawn towards; the n-th fit has the scale n."""
+
+    seen: list[tuple[int, Recalibrator | None]] = field(default_factory=list)
+    refuses: int = -1
+
+    def __call__(self, part: FitRows, towards: Recalibrator | None) -> VarianceScaling:
+        if part.n == self.refuses:
+            raise UnfitData("nothing to fit.")
+        self.seen.append((part.n, towards))
+        return VarianceScaling((float(len(self.seen)),))
+
+
+ALL = VarianceScaling((100.0,))
+
+
+def entry(name: str, n: int, *wider: str, tracks: int | None = None) -> tuple[FitSlice, FitRows]:
+    return FitSlice(name, np.arange(n), wider), rows(n, tracks)
+
+
+def test_a_slice_of_enough_rows_stands_on_its_own():
+    fits = Fits()
+    made = fit_slices([entry("Car", 30)], fits, ALL, borrows=True, fewest=30)
+    assert fits.seen == [(30, None)]
+    assert made["Car"].leans_on is None
+
+
+def test_a_thin_slice_is_drawn_towards_the_finest_wider_one_that_has_a_fit():
+    fits = Fits()
+    slices = [
+        entry("Car", 40),
+        entry("Bus", 29),
+        entry("front/Car", 9, "Car", "front"),
+        entry("front/Bus/<20", 8, "Bus/<20", "front/Bus", "Bus", "<20", "front"),
+        entry("Van", 7),
+    ]
+    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
+    towards = dict(fits.seen)
+    assert towards == {
+        40: None,
+        29: ALL,
+        9: made["Car"].recalibrator,
+        8: made["Bus"].recalibrator,
+        7: ALL,
+    }
+    leans = {name: fit.leans_on for name, fit in made.items()}
+    assert leans == {
+        **{"Car": None, "Bus": WHOLE, "Van": WHOLE},
+        **{"front/Car": "Car", "front/Bus/<20": "Bus"},
+    }
+
+
+def test_what_cannot_be_drawn_leaves_a_thin_slice_to_the_wider_one():
+    fits = Fits()
+    slices = [entry("Car", 40), entry("Car/<20", 12, "Car"), entry("Van", 3)]
+    made = fit_slices(slices, fits, ALL, borrows=False, fewest=30)
+    assert fits.seen == [(40, None)]
+    assert made["Car/<20"].recalibrator is None
+    assert made["Car/<20"].leans_on == "Car"
+    assert made["Car/<20"].reason == (
+        "12 rows of 12 tracks count for 12 independent ones, and 30 are needed"
+    )
+    assert made["Van"].leans_on == WHOLE
+
+
+def test_a_slice_that_was_left_is_no_parent():
+    slices = [entry("Car", 12), entry("Car/<20", 40, "Car"), entry("Car/x", 5, "Car")]
+    made = fit_slices(slices, Fits(), ALL, borrows=False, fewest=30)
+    assert made["Car/x"].leans_on == WHOLE
+    fits = Fits(refuses=12)
+    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30)
+    assert (made["Car"].recalibrator, made["Car"].reason) == (None, "nothing to fit")
+    assert dict(fits.seen)[5] is ALL
+
+
+def test_an_earlier_fit_of_the_slice_goes_before_the_wider_one():
+    earlier = VarianceScaling((7.0,))
+    previous = Selection(("x",), ALL, {"Car": earlier, "Van": earlier})
+    fits = Fits()
+    slices = [entry("Car", 40), entry("Van", 4), entry("Bus", 5), entry("Tram", 50)]
+    made = fit_slices(slices, fits, ALL, borrows=True, fewest=30, previous=previous)
+    assert dict(fits.seen) == {40: earlier, 4: earlier, 5: ALL, 50: None}
+    assert made["Car"].leans_on == made["Van"].leans_on == previous.version
+    assert made["Bus"].leans_on == WHOLE
+
+
+def test_where_nothing_can_be_fitted_the_earlier_fit_of_the_slice_stays():
+    earlier = VarianceScaling((7.0,))
+    previous = Selection(("x",), ALL, {"Car": earlier})
+    slices = [entry("Car", 12), entry("Bus", 12)]
+    made = fit_slices(slices, Fits(refuses=12), ALL, borrows=True, fewest=30, previous=previous)
+    assert made["Car"].recalibrator is earlier
+    assert made["Car"].leans_on == previous.version
+    assert made["Bus"].recalibrator is None
+
+
+@pytest.mark.parametrize(("n", "tracks", "expected"), [(60, None, 60), (60, 7, 7), (0, None, 0)])
+def test_rows_are_worth_no_more_than_their_tracks(n, tracks, expected):
+    assert worth(rows(n, tracks)) <= expected
+    if tracks is None:
+        assert worth(rows(n)) == expected
+
+
+def test_one_track_however_long_is_thin():
+    long = rows(5000, tracks=1)
+    assert worth(long) == 1
+    made = fit_slices([entry("Car", 5000, tracks=1)], Fits(), ALL, borrows=True, fewest=30)
+    assert made["Car"].leans_on == WHOLE
+
+
+def test_a_prior_outweighs_the_rows_of_few_tracks_as_it_would_as_many_rows():
+    for part in (rows(200), rows(200, tracks=1), rows(200, tracks=3)):
+        strength = prior_strength(part, 30.0)
+        effective = part.n * part.weight
+        assert effective / (effective + strength) == pytest.approx(
+            worth(part) / (worth(part) + 30.0)
+        )
+    assert prior_strength(rows(0), 30.0) == 30.0

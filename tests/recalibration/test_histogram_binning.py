@@ -1,0 +1,163 @@
+"""Histogram binning on σ against slow loops over its bins, and the cells that it is fitted to."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.recalibration.deviation_cells import FEWEST_ROWS, cells_of
+from monitor.recalibration.histogram_binning import HistogramBinning, fit
+from monitor.recalibration.recalibrator import InvalidRecalibrator
+from tests.recalibration.simulated_rows import (
+    deviation_of,
+    nll,
+    of_set,
+    rows_of,
+    splits,
+    wrong_by_size,
+)
+
+quick = settings(deadline=None, max_examples=25)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def scaled(fitted, evaluated):
+    scale = np.sqrt(np.mean((fitted.error / fitted.deviation) ** 2, axis=0))
+    return nll(evaluated.deviation * scale, evaluated.error)
+
+
+# ---- the map
+
+
+@quick
+@given(seeds)
+def test_a_bin_gives_what_its_own_rows_say(seed):
+    rows = wrong_by_size(seed, 1500, 2)
+    model = fit(rows)
+    made = deviation_of(model.apply(rows.estimates))
+    for i in range(2):
+        edges = [0.0, *model.edges[i], np.inf]
+        assert len(edges) > 8
+        for low, high in pairwise(edges):
+            inside = [j for j in range(rows.n) if low <= rows.deviation[j, i] < high]
+            error, sigma = rows.error[inside, i], rows.deviation[inside, i]
+            expected = sigma * np.sqrt(np.mean((error / sigma) ** 2))
+            assert made[inside, i] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_bin_sets_no_least_and_no_largest_deviation():
+    rows = wrong_by_size(1)
+    far = rows_of([1e-6, 1e5], [1.0, 1.0]).estimates
+    factor = deviation_of(fit(rows).apply(far))[:, 0]
+    assert factor[1] / factor[0] > 1e9
+
+
+def test_no_bin_gives_less_than_a_thousandth_of_its_deviation():
+    # All errors of small σ are 0 but one that is nearly so.
+    sigma = np.linspace(1.0, 2.0, 4000)
+    error = np.where(sigma < 1.2, 0.0, np.random.default_rng(2).normal(size=4000))
+    error[0] = 1e-9
+    rows = rows_of(sigma, error)
+    made = deviation_of(fit(rows).apply(rows.estimates))
+    assert made.min() >= 1e-3 * (1 - 1e-12)
+
+
+def test_levi_overconfident_is_recalibrated_as_well_as_by_scaling():
+    loss = []
+    for fitted, evaluated in splits("levi_overconfident", 25_000):
+        made = deviation_of(fit(fitted).apply(evaluated.estimates))
+        loss.append(nll(made, evaluated.error) - scaled(fitted, evaluated))
+    assert loss[0] < 0.002
+    assert np.mean(loss[1:]) < 0.001
+    assert max(loss) < 0.002
+
+
+def test_an_error_that_is_not_in_proportion_to_sigma_is_found():
+    fitted, evaluated = wrong_by_size(3, 4000), wrong_by_size(4, 4000)
+    made = deviation_of(fit(fitted).apply(evaluated.estimates))
+    best = nll(np.sqrt(evaluated.deviation), evaluated.error)
+    assert nll(made, evaluated.error) < best + 0.01
+    assert scaled(fitted, evaluated) > best + 0.1
+
+
+# ---- the cells
+
+
+@quick
+@given(seeds, st.integers(1, 5000), st.integers(0, 3), st.floats(0.02, 1.0))
+def test_cells_are_thick_enough_and_equal_deviations_stay_together(seed, n, digits, weight):
+    random = np.random.default_rng(seed)
+    sigma = np.round(np.exp(random.normal(size=n)), digits) + 0.1
+    error = sigma * random.normal(size=n) * (random.random(n) < 0.3)
+    error[0] = 1.0
+    cells = cells_of(sigma, error, weight)
+    index = np.searchsorted(cells.start, sigma, side="right") - 1
+    assert index.min() == 0
+    assert np.array_equal(np.bincount(index), cells.rows)
+    assert cells.start.size <= np.cbrt(n * weight) + 1
+    assert cells.start.size == 1 or (cells.rows * weight).min() >= FEWEST_ROWS
+    for c in range(cells.start.size):
+        inside = index == c
+        assert cells.squared_error[c] == pytest.approx(np.mean(error[inside] ** 2))
+        assert cells.nees[c] == pytest.approx(np.mean((error[inside] / sigma[inside]) ** 2))
+        assert cells.variance[c] == pytest.approx(np.mean(sigma[inside] ** 2))
+        assert cells.nees[c] > 0
+
+
+def test_cells_of_gaussian_errors_are_as_many_as_the_cube_root_of_the_rows():
+    rows = of_set("levi_overconfident", slice(0, 25_000))
+    assert cells_of(rows.deviation[:, 0], rows.error[:, 0], 1.0).start.size == 29
+
+
+def test_heavy_tails_make_fewer_cells():
+    random = np.random.default_rng(5)
+    sigma = np.exp(random.normal(size=20_000))
+    found = [
+        cells_of(sigma, sigma * z, 1.0).start.size
+        for z in (
+            random.normal(size=20_000),
+            random.standard_t(5, 20_000),
+            random.standard_cauchy(20_000),
+        )
+    ]
+    assert found[0] > found[1] > found[2] == 1
+
+
+def test_cells_without_an_error_are_joined_to_those_with_one():
+    sigma = np.arange(1.0, 2001.0)
+    error = np.where(sigma > 1000, np.random.default_rng(6).normal(size=2000), 0.0)
+    cells = cells_of(sigma, error, 1.0)
+    assert cells.rows[0] > 1000
+    assert cells.squared_error.min() > 0
+    # And at the other end.
+    assert cells_of(sigma, error[::-1], 1.0).rows[-1] > 1000
+
+
+# ---- documents
+
+
+GOOD = fit(wrong_by_size(1, 900, 2)).parameters()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("edges", None, "'edges' is None: it must hold one list a dimension"),
+        ("edges", [], "'edges' is \\[\\]"),
+        ("edges", [0.5, 1.0], "every dimension must have a list of numbers"),
+        ("edges", [[0.5], [-1.0]], "'edges' holds -1.0: every entry must be a number from 1e-12"),
+        ("edges", [[0.5], [float("nan")]], "'edges' holds nan"),
+        ("edges", [[0.5], [10**400]], "every entry must be a number"),
+        ("edges", [[1.0, 1.0], [2.0]], "'edges' holds 1.0 after 1.0: entries must rise strictly"),
+        ("factors", [[1.0], [2.0]], "'factors' has \\[1, 1\\] entries by dimension"),
+        ("factors", [[1.0]], "'factors' has \\[1\\] entries by dimension"),
+        ("factors", [[1e-9], [1.0]], "number from 0.001 to 1000"),
+        ("factors", [[True], [1.0]], "'factors' holds True"),
+        ("factors", [["1"], [1.0]], "'factors' holds '1'"),
+    ],
+)
+def test_a_wrong_document_is_refused_with_the_field(name, value, message):
+    with pytest.raises(InvalidRecalibrator, match=message):
+        HistogramBinning.from_parameters({**GOOD, name: value})

@@ -1,0 +1,287 @@
+"""What GP-Cauchy and GP-Beta have in common: the laws of recalibrators, exact documents, fits that
+depend on the rows alone, and clear results or refusals for rows that say little."""
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.space import plain_space
+from monitor.recalibration import gp_beta_fit, gp_cauchy_fit
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.gp_beta import GpBeta
+from monitor.recalibration.gp_beta_fit import GpBetaSettings
+from monitor.recalibration.gp_cauchy import GpCauchy
+from monitor.recalibration.gp_cauchy_fit import GpCauchySettings
+from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, UnfitData
+from tests import laws
+from tests.recalibration.simulated_rows import other_estimates
+
+quick = settings(deadline=None, max_examples=15)
+seeds = st.integers(0, 2**32 - 1)
+FITS: dict[str, Any] = {"cauchy": gp_cauchy_fit.fit, "beta": gp_beta_fit.fit}
+TYPES: dict[str, Any] = {"cauchy": GpCauchy, "beta": GpBeta}
+PAPER = {
+    "cauchy": GpCauchySettings(kernel=KernelForm.PAPER),
+    "beta": GpBetaSettings(kernel=KernelForm.PAPER),
+}
+both = pytest.mark.parametrize("name", FITS)
+
+
+def rows(seed=0, n=300, k=2, *, track=None) -> FitRows:
+    """Errors that grow with the first mean, with covariances that are not diagonal."""
+    random = np.random.default_rng(seed)
+    mean = random.uniform(-2, 2, (n, k))
+    sigma = np.exp(0.4 * random.normal(size=(n, k)))
+    shape = 0.3 * np.ones((k, k)) + 0.7 * np.eye(k)
+    covariance = sigma[:, :, None] * sigma[:, None, :] * shape
+    error = sigma * np.exp(0.6 * mean[:, :1]) * random.normal(size=(n, k))
+    sent = Estimates(mean, covariance, np.zeros(n, bool))
+    names = tuple(f"d{i}" for i in range(k))
+    tracks = np.full(n, -1) if track is None else track
+    return FitRows(plain_space(names), sent, error, tracks)
+
+
+@cache
+def fitted(name, k=2):
+    return FITS[name](rows(k=k))
+
+
+def replaced(given_rows, **changes) -> FitRows:
+    sent = given_rows.estimates
+    part = Estimates(
+        changes.get("mean", sent.mean), changes.get("covariance", sent.covariance), sent.diagonal
+    )
+    return FitRows(given_rows.space, part, changes.get("error", given_rows.error), given_rows.track)
+
+
+# ---- laws of recalibrators
+
+
+@both
+@pytest.mark.parametrize("k", [1, 2, 8])
+@quick
+@given(seed=seeds)
+def test_positive_definite_in_positive_definite_out_for_any_input(name, k, seed):
+    laws.recalibrated_covariances_are_positive_definite(fitted(name, k), other_estimates(seed, k))
+
+
+@both
+@pytest.mark.parametrize("k", [1, 2, 8])
+@quick
+@given(seed=seeds)
+def test_a_batch_equals_row_by_row(name, k, seed):
+    laws.each_detection_is_recalibrated_by_itself(
+        fitted(name, k), other_estimates(seed, k, n=seed % 70 + 1)
+    )
+
+
+@both
+def test_the_argument_is_left_alone(name):
+    laws.recalibration_leaves_its_argument_alone(fitted(name), other_estimates(3, 2))
+
+
+@both
+def test_correlations_and_the_form_of_covariances_stay(name):
+    sent = other_estimates(4, 2)
+    made = fitted(name).apply(sent)
+    assert np.array_equal(made.diagonal, sent.diagonal)
+
+    def correlation(covariance):
+        size = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+        return covariance / (size[:, :, None] * size[:, None, :])
+
+    assert correlation(made.covariance) == pytest.approx(correlation(sent.covariance), abs=1e-12)
+
+
+@both
+def test_a_batch_of_nothing_gives_nothing(name):
+    made = fitted(name).apply(other_estimates(5, 2, n=0))
+    assert made.shapes == ((0, 2), (0, 2, 2), (0,))
+
+
+# ---- documents
+
+
+@both
+@pytest.mark.parametrize("k", [1, 8])
+def test_a_document_gives_the_same_value_back(name, k):
+    model = fitted(name, k)
+    document = json.loads(json.dumps(model.parameters()))
+    again = TYPES[name].from_parameters(document)
+    assert again == model
+    sent = other_estimates(6, k)
+    laws.assert_same(again.apply(sent), model.apply(sent))
+
+
+@both
+def test_a_document_is_refused_whatever_part_of_it_is_wrong(name):
+    def paths(value, path=()):
+        yield path
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from paths(inner, (*path, key))
+        if isinstance(value, list) and value:
+            yield from paths(value[0], (*path, 0))
+
+    wrongs: list[Any] = [None, "far", [], {}, float("nan"), 1e400, [[float("inf")]], -1e9, True]
+    good = fitted(name).parameters()
+    for path in list(paths(good))[1:]:
+        for wrong in wrongs:
+            broken = json.loads(json.dumps(good))
+            inner = broken
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = wrong
+            try:
+                model = TYPES[name].from_parameters(broken)
+            except InvalidRecalibrator as error:
+                assert str(error)
+                continue
+            # What is not refused can be served.
+            laws.recalibrated_covariances_are_positive_definite(model, other_estimates(7, model.k))
+
+
+@both
+def test_a_document_without_one_of_its_fields_is_refused(name):
+    good = fitted(name).parameters()
+    for key in good:
+        with pytest.raises(InvalidRecalibrator, match=key):
+            TYPES[name].from_parameters({k: v for k, v in good.items() if k != key})
+
+
+@both
+def test_a_process_of_two_outputs_is_refused(name):
+    broken = json.loads(json.dumps(fitted(name).parameters()))
+    stack = broken["log_weight" if name == "cauchy" else "latent"]
+    constant = {
+        **{key: [] for key in ("inducing", "scale", "mixing", "location", "spread", "inputs")},
+        "form": "normalised",
+        "constant": [0.0, 0.0],
+    }
+    stack["processes"][0] = constant
+    stack["low"], stack["high"] = [0.0] * 3, [0.0] * 3
+    with pytest.raises(InvalidRecalibrator, match="output"):
+        TYPES[name].from_parameters(broken)
+
+
+# ---- fits
+
+
+@both
+def test_a_fit_is_the_same_each_time_and_for_any_order_of_the_rows(name):
+    whole = rows(1, track=np.arange(300) // 3)
+    first = FITS[name](whole)
+    assert FITS[name](whole) == first
+    assert FITS[name](whole.take(np.random.default_rng(2).permutation(whole.n))) == first
+
+
+@both
+def test_rows_of_one_track_weigh_less_than_rows_of_their_own(name):
+    single = rows(3, n=120)
+    alone = single.take(np.repeat(np.arange(120), 5))
+    together = FitRows(alone.space, alone.estimates, alone.error, np.repeat(np.arange(120), 5))
+    sent = single.estimates
+    reference = FITS[name](single).apply(sent).covariance
+    near = np.abs(np.log(np.abs(FITS[name](together).apply(sent).covariance / reference)))
+    far = np.abs(np.log(np.abs(FITS[name](alone).apply(sent).covariance / reference)))
+    assert near.mean() < 0.05
+    assert near.mean() < far.mean()
+
+
+@both
+@pytest.mark.parametrize("k", [1, 8])
+def test_one_row_gives_a_model_that_can_be_served(name, k):
+    model = FITS[name](rows(4, n=1, k=k))
+    laws.recalibrated_covariances_are_positive_definite(model, other_estimates(8, k))
+    assert not any(process.latents for process in stack_of(model).processes)
+
+
+def stack_of(model):
+    return model.log_weight if isinstance(model, GpCauchy) else model.latent
+
+
+@both
+def test_a_constant_deviation_is_no_input_and_does_no_harm(name):
+    given_rows = rows(5)
+    constant = replaced(given_rows, covariance=np.tile(np.eye(2), (300, 1, 1)))
+    model = FITS[name](constant)
+    kinds = {str(f.kind) for inputs in stack_of(model).inputs for f in inputs.features}
+    assert "log-deviation" not in kinds
+    laws.recalibrated_covariances_are_positive_definite(model, other_estimates(9, 2))
+
+
+@both
+def test_rows_that_are_all_alike_give_a_constant(name):
+    model = FITS[name](rows(6, n=1).take(np.zeros(50, np.int64)))
+    assert not any(process.latents for process in stack_of(model).processes)
+    laws.recalibrated_covariances_are_positive_definite(model, other_estimates(10, 2))
+
+
+@both
+def test_units_far_apart_are_fitted_and_served(name):
+    given_rows = rows(7)
+    unit = np.array([1e-6, 1e6])
+    other = FitRows(
+        given_rows.space,
+        Estimates(
+            given_rows.estimates.mean * unit,
+            given_rows.estimates.covariance * (unit[:, None] * unit),
+            given_rows.estimates.diagonal,
+        ),
+        given_rows.error * unit,
+        given_rows.track,
+    )
+    made = FITS[name](other).apply(other.estimates).covariance / (unit[:, None] * unit)
+    assert made == pytest.approx(
+        FITS[name](given_rows).apply(given_rows.estimates).covariance, rel=1e-3
+    )
+
+
+@both
+def test_errors_of_another_order_than_their_deviations_are_scaled(name):
+    given_rows = rows(8)
+    model = FITS[name](replaced(given_rows, error=1e9 * given_rows.error))
+    small = FITS[name](given_rows).apply(given_rows.estimates).covariance
+    made = model.apply(given_rows.estimates).covariance
+    assert made / 1e18 == pytest.approx(small, rel=1e-3)
+
+
+@both
+def test_the_kernel_of_the_paper_can_be_asked_for(name):
+    model = FITS[name](rows(9), PAPER[name])
+    assert all(process.form is KernelForm.PAPER for process in stack_of(model).processes)
+    laws.recalibrated_covariances_are_positive_definite(model, other_estimates(11, 2))
+    assert TYPES[name].from_parameters(json.loads(json.dumps(model.parameters()))) == model
+
+
+@both
+def test_without_rows_a_fit_is_refused(name):
+    with pytest.raises(UnfitData, match="0 detections"):
+        FITS[name](rows(10, n=0))
+
+
+@both
+def test_a_dimension_without_errors_is_refused_with_its_name(name):
+    given_rows = rows(11)
+    error = given_rows.error.copy()
+    error[:, 1] = 0.0
+    with pytest.raises(UnfitData, match="'d1'"):
+        FITS[name](replaced(given_rows, error=error))
+
+
+@both
+def test_where_nothing_is_to_be_found_the_factor_is_constant(name):
+    random = np.random.default_rng(12)
+    given_rows = rows(12, n=1000, k=1)
+    error = given_rows.deviation * random.standard_cauchy((1000, 1))
+    if name == "beta":
+        error = given_rows.deviation * random.normal(size=(1000, 1))
+    model = FITS[name](replaced(given_rows, error=error))
+    made = np.sqrt(model.apply(given_rows.estimates).covariance)[:, 0] / given_rows.deviation
+    assert np.ptp(np.log(made)) < 0.1

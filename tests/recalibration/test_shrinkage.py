@@ -1,0 +1,258 @@
+"""Scalings drawn towards an earlier fit: against the formula, its limits, and the clamps."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.binning import Binning
+from monitor.calibration.clusters import cluster_id, design_effect_of_rows
+from monitor.calibration.space import plain_space
+from monitor.calibration.statistics import nothing, observe
+from monitor.recalibration import covariance_scaling, variance_scaling
+from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
+from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.scale import Objective
+from monitor.recalibration.shrinkage import WIDE, Clamp, Prior, clamped_matrix, own_share
+from monitor.recalibration.variance_scaling import VarianceScaling
+from tests import laws
+from tests.recalibration.simulated_rows import of_set, other_estimates
+
+BINNING = Binning()
+XYZ = plain_space(("x", "y", "z"), "m")
+quick = settings(deadline=None, max_examples=25)
+seeds = st.integers(0, 2**32 - 1)
+strengths = st.floats(1e-3, 1e6)
+FITS = {"variance": variance_scaling.fit, "covariance": covariance_scaling.fit}
+every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+
+
+def seen(seed, n=200, factors=(1.5, 0.4, 2.5), track=None):
+    """Statistics of correlated errors that are off by a factor a dimension."""
+    random = np.random.default_rng(seed)
+    root = 0.4 * random.normal(size=(n, 3, 3)) + np.eye(3)
+    covariance = root @ root.transpose(0, 2, 1)
+    mixing = np.eye(3) + random.uniform(-1, 1) * np.tril(np.ones((3, 3)), -1)
+    draw = mixing @ random.normal(size=(n, 3, 1))
+    error = (np.linalg.cholesky(covariance) @ draw)[..., 0] * factors
+    cluster = None if track is None else cluster_id((track,))
+    return observe(XYZ, BINNING, error, covariance, cluster), error, covariance
+
+
+PREVIOUS = covariance_scaling.fit(seen(99, factors=(0.7, 0.9, 1.1))[0])
+
+
+def matrices(model):
+    return {name: np.array(getattr(model, name)) for name in ("correlation", "whitened")}
+
+
+# ---- the formula
+
+
+@quick
+@given(seeds, strengths)
+def test_a_fit_lies_between_its_own_and_the_prior_by_the_rows_of_each(seed, strength):
+    statistics = seen(seed)[0]
+    own = covariance_scaling.fit(statistics)
+    found = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
+    # Independent rows: each counts for one.
+    n, n0 = 200, strength
+    logs = n * np.log(own.scale) + n0 * np.log(PREVIOUS.scale)
+    assert np.log(found.scale) == pytest.approx(logs / (n + n0), abs=1e-12)
+    for name, matrix in matrices(found).items():
+        mixed = n * np.array(getattr(own, name)) + n0 * np.array(getattr(PREVIOUS, name))
+        assert matrix == pytest.approx(mixed / (n + n0), abs=1e-12)
+    scaled = variance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
+    assert scaled.scale == found.scale
+
+
+@quick
+@given(seeds, strengths)
+def test_rows_of_a_track_count_for_fewer(seed, strength):
+    track = np.arange(240) // 8
+    statistics, error, covariance = seen(seed, 240, track=track)
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    joint = np.einsum("ni,nij,nj->n", error, np.linalg.inv(covariance), error)
+    nees = np.column_stack((error**2 / variance, joint))
+    effect = design_effect_of_rows(nees, np.array([1.0, 1.0, 1.0, 3.0]), track)
+    expected = (240 / effect) / (240 / effect + strength)
+    share = own_share(statistics, strength)
+    assert share == pytest.approx(expected, rel=0.02)
+    own = variance_scaling.fit(statistics).scale
+    found = variance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength)).scale
+    logs = share[:3] * np.log(own) + (1 - share[:3]) * np.log(PREVIOUS.scale)
+    assert np.log(found) == pytest.approx(logs)
+    both = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
+    mixed = share.min() * matrices(covariance_scaling.fit(statistics))["correlation"]
+    mixed += (1 - share.min()) * matrices(PREVIOUS)["correlation"]
+    assert matrices(both)["correlation"] == pytest.approx(mixed)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("full_input", FullInput)
+def test_the_limits_are_the_own_fit_and_the_prior(objective, full_input):
+    statistics = seen(1)[0]
+    own = covariance_scaling.fit(statistics, objective, full_input)
+    for strength, limit in ((1e-9, own), (1e15, PREVIOUS)):
+        found = covariance_scaling.fit(statistics, objective, full_input, Prior(PREVIOUS, strength))
+        assert found.scale == pytest.approx(limit.scale, rel=1e-8)
+        for name, matrix in matrices(found).items():
+            assert matrix == pytest.approx(np.array(getattr(limit, name)), rel=1e-8, abs=1e-9)
+        assert found.full_input is full_input
+        assert found.objective is objective
+
+
+@quick
+@given(seeds, strengths)
+def test_more_rows_of_the_same_kind_lead_away_from_the_prior(seed, strength):
+    statistics = seen(seed)[0]
+    twice = statistics.merge(statistics)
+    prior = Prior(PREVIOUS, strength)
+    own = np.log(variance_scaling.fit(statistics).scale)
+    few, many = (
+        np.abs(np.log(variance_scaling.fit(s, prior=prior).scale) - own)
+        for s in (statistics, twice)
+    )
+    assert (many <= few + 1e-12).all()
+
+
+def test_thirty_rows_and_the_default_prior_meet_halfway():
+    statistics = seen(3, n=30)[0]
+    own = variance_scaling.fit(statistics).scale
+    found = variance_scaling.fit(statistics, prior=Prior(PREVIOUS)).scale
+    assert found == pytest.approx(np.sqrt(np.array(own) * PREVIOUS.scale))
+
+
+# ---- few rows
+
+
+@quick
+@given(seeds, st.integers(1, 5), strengths)
+def test_however_few_the_rows_covariances_stay_positive_definite(seed, n, strength):
+    statistics = seen(seed, n)[0]
+    model = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
+    for matrix in matrices(model).values():
+        assert np.linalg.eigvalsh(matrix)[0] > 0
+    assert np.diagonal(matrices(model)["correlation"]) == pytest.approx(np.ones(3))
+    laws.recalibrated_covariances_are_positive_definite(model, other_estimates(seed, 3))
+    assert CovarianceScaling.from_parameters(model.parameters()) == model
+
+
+def test_one_row_is_refused_alone_and_leaves_the_prior_nearly_as_it_was():
+    statistics = seen(4, n=1)[0]
+    with pytest.raises(UnfitData, match="singular"):
+        covariance_scaling.fit(statistics)
+    found = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, 1000.0))
+    assert found.scale == pytest.approx(PREVIOUS.scale, rel=0.01)
+    assert np.abs(matrices(found)["correlation"] - matrices(PREVIOUS)["correlation"]).max() < 0.01
+
+
+@every_fit
+def test_a_prior_alone_is_no_fit(fit):
+    with pytest.raises(UnfitData, match="cannot fit on 0 detections"):
+        fit(nothing(XYZ, BINNING), prior=Prior(PREVIOUS))
+
+
+@every_fit
+def test_a_dimension_without_errors_is_named_even_with_a_prior(fit):
+    _, error, covariance = seen(5)
+    error[:, 1] = 0.0
+    with pytest.raises(UnfitData, match="dimension 'y' has no error in 200 rows"):
+        fit(observe(XYZ, BINNING, error, covariance), prior=Prior(PREVIOUS))
+
+
+@every_fit
+def test_a_prior_of_other_dimensions_is_refused(fit):
+    narrow = CovarianceScaling(
+        (1.0, 2.0), ((1.0, 0.0), (0.0, 1.0)), ((1.0, 0.0), (0.0, 1.0)), (0, 1)
+    )
+    with pytest.raises(UnfitData, match="prior has 2 dimensions and the rows have 3"):
+        fit(seen(6)[0], prior=Prior(narrow))
+
+
+def test_a_prior_that_whitens_in_another_order_is_refused():
+    other = CovarianceScaling(PREVIOUS.scale, PREVIOUS.correlation, PREVIOUS.whitened, (2, 0, 1))
+    with pytest.raises(UnfitData, match=r"order \(2, 0, 1\).*order \(0, 1, 2\)"):
+        covariance_scaling.fit(seen(7)[0], prior=Prior(other))
+    # Factors on σ do not depend on it.
+    assert variance_scaling.fit(seen(7)[0], prior=Prior(other)).k == 3
+
+
+@pytest.mark.parametrize("strength", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_prior_counts_for_a_positive_number_of_rows(strength):
+    with pytest.raises(ValueError, match="counts for no number of rows: give a positive one"):
+        Prior(PREVIOUS, strength)
+
+
+# ---- clamps
+
+
+@every_fit
+@quick
+@given(seeds, st.floats(0.1, 2.0), st.floats(1.0, 5.0))
+def test_no_factor_lies_beyond_the_clamp(fit, seed, lowest, width):
+    clamp = Clamp(lowest, lowest * width)
+    statistics = seen(seed)[0]
+    own = np.array(fit(statistics).scale)
+    model = fit(statistics, clamp=clamp)
+    assert model.scale == tuple(np.clip(own, clamp.lowest, clamp.highest).tolist())
+    assert clamp.reached(model) == tuple(~((own > clamp.lowest) & (own < clamp.highest)))
+    drawn = fit(statistics, prior=Prior(PREVIOUS), clamp=clamp)
+    assert min(drawn.scale) >= clamp.lowest and max(drawn.scale) <= clamp.highest
+
+
+@quick
+@given(seeds, st.floats(0.1, 2.0))
+def test_whitened_errors_are_clamped_alike_and_stay_positive_definite(seed, lowest):
+    clamp = Clamp(lowest, 2 * lowest)
+    own = np.array(covariance_scaling.fit(seen(seed)[0]).whitened)
+    found = clamped_matrix(own, clamp)
+    size, before = np.sqrt(np.diagonal(found)), np.sqrt(np.diagonal(own))
+    assert size == pytest.approx(np.clip(before, lowest, 2 * lowest))
+    assert np.array_equal(found, found.T)
+    assert found / np.outer(size, size) == pytest.approx(own / np.outer(before, before))
+    model = covariance_scaling.fit(seen(seed)[0], clamp=clamp)
+    assert np.array_equal(matrices(model)["whitened"], found)
+
+
+@every_fit
+def test_the_default_clamp_leaves_even_cauchy_errors_alone(fit):
+    rows = of_set("cauchy_1d", slice(0, 2000))
+    statistics = observe(rows.space, BINNING, rows.error, rows.estimates.covariance)
+    model = fit(statistics)
+    assert model.scale == pytest.approx((120.165,), abs=5e-4)
+    assert WIDE.reached(model) == (False,)
+
+
+def test_a_wrong_unit_is_seen_at_the_clamp():
+    _, error, covariance = seen(8)
+    model = variance_scaling.fit(observe(XYZ, BINNING, error, covariance * 1e-8))
+    assert model.scale == (1e3, 1e3, 1e3)
+    assert WIDE.reached(model) == (True, True, True)
+
+
+@pytest.mark.parametrize("ends", [(0.0, 1.0), (2.0, 1.0), (1.0, float("inf")), (float("nan"), 1.0)])
+def test_a_clamp_is_a_range_of_positive_numbers(ends):
+    with pytest.raises(ValueError, match=r"cannot be clamped to .*give two positive numbers"):
+        Clamp(*ends)
+
+
+# ---- without a prior nothing has changed
+
+
+@every_fit
+@quick
+@given(seeds)
+def test_a_wide_clamp_and_no_prior_give_the_closed_form_bit_for_bit(fit, seed):
+    statistics, error, _ = seen(seed)
+    endless = Clamp(1e-300, 1e300)
+    assert fit(statistics) == fit(statistics, clamp=endless)
+    nees = np.diagonal(statistics.normalised) / len(error)
+    assert fit(statistics).scale == tuple(np.sqrt(nees).tolist())
+
+
+def test_documents_of_earlier_versions_are_read():
+    assert VarianceScaling.from_parameters({"scale": [2.0]}).scale == (2.0,)
+    matrix = [[1.0]]
+    old = {"scale": [5000.0], "correlation": matrix, "whitened": matrix}
+    assert CovarianceScaling.from_parameters(old).scale == (5000.0,)
