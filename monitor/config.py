@@ -99,6 +99,7 @@ class RecalibrationConfig(_Section):
 
     mode: Mode = Mode.APPLY
     recalibrator: str = ""  # path of a fitted recalibrator to promote at start; empty: identity
+    class_recalibrator: str = ""  # the same of class probabilities
 
 
 class StatisticsConfig(_Section):

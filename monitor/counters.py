@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.calibration.detections import PASSED_THROUGH, Reason
 from monitor.calibration.space import IntArray
@@ -60,6 +61,7 @@ class Counters:
     truth            labels by outcome, inline ones included
     unmatched        detections of completely labelled frames that no label claimed
     dropped          detections that left the pending store without truth
+    uncertain        detections by what they were too uncertain: neither, entropy, deviation, both
     overflow_detections
                      matched detections in overflow slices
     overflow_classified
@@ -68,6 +70,7 @@ class Counters:
 
     frames: int = 0
     by_reason: IntArray = field(default_factory=lambda: np.zeros(_REASONS, np.int64))
+    uncertain: IntArray = field(default_factory=lambda: np.zeros(4, np.int64))
     frames_refused: dict[Reason, int] = field(default_factory=dict)
     notices: dict[Reason, int] = field(default_factory=dict)
     truth: TruthAccount = field(default_factory=TruthAccount)
@@ -103,6 +106,15 @@ class Counters:
     def refused(self) -> int:
         """Detections that were no usable estimates."""
         return self.detections - self.recalibrated - self.passed_through
+
+    def count_frame(self, reason: npt.NDArray[np.uint8], *, fast: bool) -> None:
+        """Count a frame that was answered, with the Reason of each detection, (N,)."""
+        self.frames += 1
+        if fast:
+            self.fast_frames += 1
+        else:
+            self.slow_frames += 1
+        self.by_reason += np.bincount(reason, minlength=self.by_reason.size)
 
     def refuse_frame(self, reason: Reason) -> None:
         """Count a message that was refused whole."""

@@ -22,8 +22,10 @@ NO_ROWS = np.zeros(0, np.int64)
 class Header:
     """What all frames of a stream have in common.
 
-    return_tracks  whether this client asks for the tracks with every answer; no part of
-                   what the stream is
+    return_tracks    whether this client asks for the tracks with every answer
+    quantile_levels  at which it asks for the quantiles of every recalibrated detection
+
+    What a client asks for is no part of what the stream is.
     """
 
     stream: str
@@ -31,15 +33,24 @@ class Header:
     classes: tuple[str, ...]
     coordinate_frame: str = ""
     return_tracks: bool = field(default=False, compare=False)
+    quantile_levels: tuple[float, ...] = field(default=(), compare=False)
+
+    def asks_like(self, other: Header) -> bool:
+        """Whether both ask for the same to be in the answers."""
+        return (self.return_tracks, self.quantile_levels) == (
+            other.return_tracks,
+            other.quantile_levels,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFrame:
     """A frame as it came.
 
-    overlong  bytes of the detections too long to be held in arrays, by row:
-              they are refused and sent back as they came
-    ego       motion of the sensor, where it came with the frame; nothing is checked yet
+    overlong      bytes of the detections too long to be held in arrays, by row:
+                  they are refused and sent back as they came
+    ego           motion of the sensor, where it came with the frame; nothing is checked yet
+    class_logits  (N, ≥0) and how many came, (N,), as ReceivedDetections.class_probabilities
     """
 
     frame_id: int | None
@@ -48,6 +59,7 @@ class ReceivedFrame:
     fast: bool = True
     overlong: Mapping[int, bytes] = field(default_factory=dict)
     ego: EgoMotion | None = None
+    class_logits: tuple[FloatArray, IntArray] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,26 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What goes back beside the estimates, of all N detections of a frame.
+
+    output               (N,) OUTPUT_NUMBER of what was recalibrated, or of the shadow; 0 for
+                         neither
+    quantiles            (N, K T), a row of NaN where none go out; None: nowhere
+    class_probabilities  (N, C) recalibrated, likewise
+    class_version        of the recalibrator that made them, empty without any
+    rejected_by          (N,) by what it is too uncertain, as on the wire, 0 for nothing; None:
+                         nobody asked
+    """
+
+    output: npt.NDArray[np.uint8]
+    quantiles: FloatArray | None = None
+    class_probabilities: FloatArray | None = None
+    class_version: str = ""
+    rejected_by: npt.NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FrameAnswer:
     """What goes back for a frame.
 
@@ -71,6 +103,7 @@ class FrameAnswer:
     rows       (m,) detections of `forwarded`; all others go back as they came
     shadow     what the recalibrator would have made of shadow_rows (mode = observe)
     tracks     as of this frame; None where none were asked for
+    beside     None where nothing was recalibrated
     """
 
     received: ReceivedFrame
@@ -82,6 +115,7 @@ class FrameAnswer:
     versions: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     tracks: ReportedTracks | None = None
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from itertools import pairwise
 
 from monitor.calibration.detections import Reason
 from monitor.calibration.space import Space
@@ -12,6 +13,8 @@ from monitor.frames import Header, Refusal
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+# Every level adds K values to every detection of an answer.
+MOST_QUANTILES = 19
 
 
 def refuse_header(
@@ -54,6 +57,15 @@ def refuse_header(
     for name in classes:
         if not _LABEL.fullmatch(name) or classes.count(name) > 1:
             return _refusal("class_names", f"'{name[:80]}': unique, 1 to 64 printable characters.")
+    levels = header.quantile_levels
+    if len(levels) > MOST_QUANTILES:
+        return _refusal("quantile_levels", f"{len(levels)} of them: at most {MOST_QUANTILES}.")
+    for before, level in pairwise((0.0, *levels)):
+        if not before < level < 1:  # NaN fails too
+            return _refusal(
+                "quantile_levels",
+                f"{level:g} after {before:g}: they must ascend, each above 0 and below 1.",
+            )
     if header.stream not in streams and len(streams) >= config.server.max_streams:
         return _refusal(
             "stream",

@@ -12,17 +12,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from monitor.beside import Processed, said_beside
 from monitor.calibration.class_matched import Opinions, opinions_of
 from monitor.calibration.detections import Examined, FrameBatch, Limits, Reason, examine
 from monitor.calibration.matched import MatchedRows, TrackIds
 from monitor.calibration.notices import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.calibration.slices import SliceTable, StreamSlices
-from monitor.calibration.space import BoolArray, IntArray, Space
+from monitor.calibration.space import IntArray, Space
 from monitor.calibration.state import StatisticsState
 from monitor.calibration.steps import finished
-from monitor.config import Config, Mode, TrackerKind
+from monitor.class_logits import in_words_of_logits, with_softmax
+from monitor.config import Config, TrackerKind
 from monitor.counters import Counters, TruthAccount
+from monitor.forwarding import Recalibrated, recalibrate
 from monitor.frames import (
+    NO_ROWS,
     FrameAnswer,
     Header,
     ReceivedFrame,
@@ -35,13 +39,18 @@ from monitor.inline_truth import inline_truth, labels_sent
 from monitor.live_statistics import ClassesRead, LiveStatistics, SlicesRead, live_statistics
 from monitor.matching import Matching, match_by_id, orphan_notice
 from monitor.pending import PendingFrame, PendingStore, pending_frame, tracks_of
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Estimates
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibrators import (
+    AnySelection,
+    InForce,
     Known,
     KnownRecalibrators,
     Promotion,
     applied,
+    in_force,
+    warn_of_ranges,
 )
 from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
 from monitor.streams import Stream
@@ -60,6 +69,7 @@ class Pipeline:
     config: Config
     counters: Counters = field(default_factory=Counters)
     selection: Selection = IDENTITY
+    class_selection: ClassSelection = CLASS_IDENTITY
     known: KnownRecalibrators = field(default_factory=KnownRecalibrators)
     streams: dict[str, Stream] = field(default_factory=dict)
     limits: Limits = field(init=False)
@@ -75,7 +85,8 @@ class Pipeline:
         )
         self.pending = PendingStore(self.config.pending.max_bytes)
         self.live = live_statistics(self.config)
-        self.known[self.selection.version] = self.selection
+        for selection in (self.selection, self.class_selection):
+            self.known[selection.version] = selection
         if self.config.tracker.kind is TrackerKind.EMBEDDED:
             self._tracking = self.config.tracker.settings()
             one_second()  # imported now, so that the first header need not wait for it
@@ -97,7 +108,7 @@ class Pipeline:
         self.live.spaces.add(space)
         known = self.streams.get(header.stream)
         if known is not None and known.header == header:
-            if known.header.return_tracks != header.return_tracks:
+            if not known.header.asks_like(header):
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
         slices = StreamSlices(self.slices, space, header.stream, header.classes)
@@ -133,58 +144,59 @@ class Pipeline:
             answer = FrameAnswer(
                 frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(self.selection.version,)
             )
-        self.counters.frames += 1
-        if frame.fast:
-            self.counters.fast_frames += 1
-        else:
-            self.counters.slow_frames += 1
-        self.counters.by_reason += np.bincount(
-            answer.reason, minlength=self.counters.by_reason.size
-        )
+        self.counters.count_frame(answer.reason, fast=frame.fast)
         return answer
 
     def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
         header = stream.header
-        examined = examine(frame.detections, header.space, len(header.classes), self.limits)
+        classes = len(header.classes)
+        came, frame = frame, with_softmax(frame, classes)
+        examined = examine(frame.detections, header.space, classes, self.limits)
         batch = examined.batch
         slices = stream.slices.of(batch.class_index, batch.mean)
-        sent = Estimates(batch.mean, batch.covariance, batch.diagonal)
-        selection, made, sound, why = self._recalibrate(header.space, sent, slices)
-        if why != Reason.NONE or not sound.all():
-            reason = examined.reason.copy()
-            reason[batch.rows] = why
-            reason[batch.rows[~sound]] = Reason.RECALIBRATOR_FAILED
-            examined = replace(examined, reason=reason, clean=False)
+        recalibrated = recalibrate(
+            self.selection,
+            header.space,
+            Estimates(batch.mean, batch.covariance, batch.diagonal),
+            slices,
+            self.slices.chains,
+            self.config.recalibration.mode,
+            self.counters,
+        )
+        examined = recalibrated.marked(examined)
         notices: tuple[Notice, ...] = ()
         if not examined.clean:
             notices = describe(
                 examined, frame.detections, header.space, header.classes, self.limits
             )
-        tracked = self._track(stream, frame, examined, made if why == Reason.NONE else sent)
+            notices = in_words_of_logits(notices, examined, came, classes)
+        tracked = self._track(stream, frame, examined, recalibrated.forwarded)
         try:
             tracks = tracks_of(frame.detections, batch.rows, tracked.tracks)
-            notices += self._remember(stream, frame, examined, slices, tracks, selection, made)
+            notices += self._remember(stream, frame, examined, recalibrated, tracks)
         except Exception:
             # What is counted must not cost the tracker its recalibrated estimates.
             log.exception("frame of stream %s answered, but not counted", header.stream)
             self.counters.internal_errors += 1
-        rows, outcome = batch.rows, made
-        if not sound.all():
-            rows = batch.rows[sound]
-            outcome = Estimates(made.mean[sound], made.covariance[sound], made.diagonal[sound])
+        mode = self.config.recalibration.mode
+        processed = Processed(header, examined, recalibrated, self.class_selection, mode)
+        beside, more = said_beside(processed, self.counters)
+        rows, made = recalibrated.sound_of(batch.rows)
+        why = recalibrated.why
         # What the identity made goes back as it came, bit for bit.
-        forwarding = why == Reason.NONE and made is not sent
-        observing = why == Reason.OBSERVE_MODE
+        forwarding = why is Reason.NONE and recalibrated.made is not recalibrated.sent
+        observing = why is Reason.OBSERVE_MODE
         return FrameAnswer(
             received=frame,
             reason=examined.reason,
-            rows=rows if forwarding else rows[:0],
-            forwarded=outcome if forwarding else None,
-            shadow_rows=rows if observing else rows[:0],
-            shadow=outcome if observing else None,
-            versions=(self.selection.version,),
-            notices=notices + tracked.notices,
+            rows=rows if forwarding else NO_ROWS,
+            forwarded=made if forwarding else None,
+            shadow_rows=rows if observing else NO_ROWS,
+            shadow=made if observing else None,
+            versions=(recalibrated.selection.version,),
+            notices=notices + tracked.notices + more,
             tracks=tracked.tracks if header.return_tracks else None,
+            beside=beside,
         )
 
     def _track(
@@ -208,31 +220,16 @@ class Pipeline:
             self.counters.note(notice.reason, 1)
         return tracked
 
-    def _recalibrate(
-        self, space: Space, sent: Estimates, slices: IntArray
-    ) -> tuple[Selection | None, Estimates, BoolArray, Reason]:
-        """What acted, what it made, of which rows it could, and the reason that goes with it."""
-        selection = self.selection
-        if not selection.fits(space):
-            everywhere = np.ones(slices.size, bool)
-            return None, sent, everywhere, Reason.RECALIBRATOR_MISMATCH
-        made, sound = applied(selection, sent, slices, self.slices.names, self.counters)
-        observing = self.config.recalibration.mode is Mode.OBSERVE
-        # What failed the whole frame is not tried again on some rows of it, when truth arrives.
-        acted = selection if sound.any() else None
-        return acted, made, sound, Reason.OBSERVE_MODE if observing else Reason.NONE
-
     def _remember(
         self,
         stream: Stream,
         frame: ReceivedFrame,
         examined: Examined,
-        slices: IntArray,
+        recalibrated: Recalibrated,
         tracks: TrackIds | None,
-        selection: Selection | None,
-        made: Estimates,
     ) -> tuple[Notice, ...]:
         """Count inline truth, and keep the frame for the truth that comes later."""
+        slices = recalibrated.slices
         self._advance_watermark(stream, frame.stamp_ns)
         batch = examined.batch
         if not examined.clean:
@@ -254,7 +251,7 @@ class Pipeline:
         truth = inline_truth(frame.detections, examined, opinions)
         if truth is not None:
             self.counters.truth.add(truth.account)
-            self._count(inline_rows(batch, truth.rows, slices, made, origin))
+            self._count(inline_rows(batch, truth.rows, slices, recalibrated.made, origin))
             classes = batch.true_class[truth.class_rows]
             self._count_classes(opinions, truth.class_rows, classes, frame.stamp_ns)
         resolved = np.zeros(slices.size, bool) if truth is None else truth.resolved
@@ -265,7 +262,7 @@ class Pipeline:
             batch,
             frame.stamp_ns,
             slices,
-            selection,
+            recalibrated.acted,
             resolved,
             frame.detections.ids_beside(batch.rows),
             tracks,
@@ -371,8 +368,8 @@ class Pipeline:
             sent, slices = frame.estimates(rows), frame.slices[rows]
             made = sent
             if frame.selection is not None:
-                names = self.slices.names
-                made, _ = applied(frame.selection, sent, slices, names, self.counters)
+                chains = self.slices.chains
+                made, _ = applied(frame.selection, sent, slices, chains, self.counters)
             origin = Origin(frame.stamp_ns, frame.source, frame.tracks, live)
             self._count(matched_rows(frame.space, rows, slices, sent, made, matching.truth, origin))
         self._count_classes(
@@ -390,19 +387,31 @@ class Pipeline:
     # ---- recalibrators
 
     def promote(self, version: str, actor: str) -> Promotion:
-        """Put a known recalibrator in force, from the next frame on. Raises UnknownVersion."""
-        before, self.selection = self.selection.version, self.known.find(version)
+        """Put a known recalibrator in force, in place of that of its kind, from the next frame on.
+
+        Raises UnknownVersion.
+        """
+        promoted = self.known.find(version)
+        if isinstance(promoted, ClassSelection):
+            before, self.class_selection = self.class_selection.version, promoted
+        else:
+            before, self.selection = self.selection.version, promoted
+        warn_of_ranges(promoted, self.slices.ranges)
         self.counters.swaps += 1
         return Promotion(before, version, actor)
 
-    def learn(self, document: str) -> Selection:
+    def learn(self, document: str) -> AnySelection:
         """Get to know a recalibrator from its document. Raises InvalidRecalibrator."""
         return self.known.learn(document)
 
     def recalibrators(self) -> tuple[Known, ...]:
         """All that are known, in the order they became known."""
-        promoted = self.selection.version
-        return tuple(Known(known, version == promoted) for version, known in self.known.items())
+        promoted = (self.selection.version, self.class_selection.version)
+        return tuple(Known(known, version in promoted) for version, known in self.known.items())
+
+    def in_force(self) -> tuple[InForce, ...]:
+        """The recalibrators that act on the next frame, in words."""
+        return in_force(self.selection, self.class_selection)
 
     # ---- tracks
 

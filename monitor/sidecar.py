@@ -26,7 +26,10 @@ from monitor.events import Events
 from monitor.keeping import Keeper
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReadingCache, ReadingCache, WindowReading
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.selection import Selection
+from monitor.recalibrators import AnySelection
 from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
@@ -43,20 +46,31 @@ def build_pipeline(config: Config) -> Pipeline:
     Raises InvalidConfiguration where it names a file that cannot be used.
     """
     pipeline = Pipeline(config)
-    path = config.recalibration.recalibrator
-    if path:
-        try:
-            selection = pipeline.learn(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InvalidConfiguration(
-                f"[recalibration] recalibrator = '{path}': {error.strerror}. Check the path."
-            ) from None
-        except (InvalidRecalibrator, UnicodeDecodeError) as error:
-            raise InvalidConfiguration(
-                f"[recalibration] recalibrator = '{path}': {error}"
-            ) from None
-        pipeline.promote(selection.version, "configuration")
+    _promote(pipeline, "recalibrator", config.recalibration.recalibrator, Selection)
+    _promote(
+        pipeline, "class_recalibrator", config.recalibration.class_recalibrator, ClassSelection
+    )
     return pipeline
+
+
+def _promote(pipeline: Pipeline, key: str, path: str, kind: type[AnySelection]) -> None:
+    """Put the recalibrator of a file in force, if one is named. Raises InvalidConfiguration."""
+    if not path:
+        return
+    try:
+        selection = pipeline.learn(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"[recalibration] {key} = '{path}': {error.strerror}. Check the path."
+        ) from None
+    except (InvalidRecalibrator, UnicodeDecodeError) as error:
+        raise InvalidConfiguration(f"[recalibration] {key} = '{path}': {error}") from None
+    if not isinstance(selection, kind):
+        other = "class_recalibrator" if key == "recalibrator" else "recalibrator"
+        raise InvalidConfiguration(
+            f"[recalibration] {key} = '{path}' is a {selection.method}: name it in {other}."
+        )
+    pipeline.promote(selection.version, "configuration")
 
 
 @dataclass(slots=True)
@@ -158,8 +172,7 @@ class Sidecar:
             pending_bytes=pipeline.pending.bytes,
             pending_detections=pipeline.pending.detections,
             streams=len(pipeline.streams),
-            version=pipeline.selection.version,
-            method=pipeline.selection.method,
+            recalibrators=pipeline.in_force(),
             mode=str(self.config.recalibration.mode),
             tracks=pipeline.tracks(),
             bins=tuple(pipeline.live.export_bins()),
@@ -209,6 +222,7 @@ def _page(snapshot: Snapshot) -> str:
         for reading in snapshot.readings
     )
     counters = snapshot.counters
+    versions = ", ".join(f"recalibrator {entry.version}" for entry in snapshot.recalibrators)
     return (
         "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5>"
         "<title>calibration monitor</title><style>body{font:14px sans-serif;margin:2em}"
@@ -216,7 +230,7 @@ def _page(snapshot: Snapshot) -> str:
         f"<h1>calibration monitor {__version__}</h1>"
         f"<p>{counters.frames} frames, {counters.detections} detections, "
         f"{counters.truth.matched} with ground truth; mode {html.escape(snapshot.mode)}, "
-        f"recalibrator {html.escape(snapshot.version)}; <a href=/metrics>metrics</a></p>"
+        f"{html.escape(versions)}; <a href=/metrics>metrics</a></p>"
         "<table><tr><th>slice<th>n<th>NEES/K raw<th>recalibrated<th>QCE raw<th>recalibrated"
         f"{rows}</table>"
     )

@@ -30,7 +30,7 @@ def parsed(kind, data):
 def layout_of(detection):
     """Which fields there are, and how many values in each."""
     return tuple(
-        (field.number, len(value) if field.number in (4, 5, 6, 8) else 1)
+        (field.number, len(value) if field.number in (4, 5, 6, 8, 10) else 1)
         for field, value in detection.ListFields()
     )
 
@@ -67,7 +67,8 @@ def assert_same_frame(received, frame):
     assert_padded(found.truth, found.truth_length, [d.ground_truth for d in sent])
     assert_same_score(found.score, sent)
     assert_same_upstream(found.upstream_track, sent)
-    assert_same_probabilities(found.class_probabilities, sent)
+    assert_same_probabilities(found.class_probabilities, [d.class_probabilities for d in sent])
+    assert_same_probabilities(received.class_logits, [d.class_logits for d in sent])
     assert_same_true_class(found.ground_truth_class, sent)
     assert_same_ego(received.ego, frame)
     if len({layout_of(d) for d in sent}) > 1:
@@ -94,11 +95,11 @@ def assert_same_upstream(upstream, sent):
 
 
 def assert_same_probabilities(probabilities, sent):
-    if not any(d.class_probabilities for d in sent):
+    if not any(sent):
         assert probabilities is None
         return
     values, length = probabilities
-    assert_padded(values, length, [d.class_probabilities for d in sent])
+    assert_padded(values, length, sent)
 
 
 def assert_same_true_class(true_class, sent):
@@ -139,6 +140,7 @@ def assert_same_header(found, header):
     assert found.classes == tuple(header.class_names)
     assert found.coordinate_frame == header.coordinate_frame
     assert found.return_tracks == header.return_tracks
+    assert packed(found.quantile_levels) == packed(header.quantile_levels)
     assert [(d.name, d.unit) for d in found.space.dimensions] == [
         (d.name, d.unit) for d in header.dimensions
     ]

@@ -29,6 +29,7 @@ class Sent:
     upstream_track: int | None = None
     class_probabilities: tuple[float, ...] = ()
     true_class: int | None = None
+    class_logits: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,10 @@ def _upstream_tracks(rows: Sequence[Sent]) -> tuple[IdArray, BoolArray] | None:
 
 
 def _class_probabilities(rows: Sequence[Sent]) -> tuple[FloatArray, IntArray] | None:
-    values = [row.class_probabilities for row in rows]
+    return _if_any([row.class_probabilities for row in rows])
+
+
+def _if_any(values: Sequence[Sequence[float]]) -> tuple[FloatArray, IntArray] | None:
     return (_padded(values), _lengths(values)) if any(values) else None
 
 
@@ -112,6 +116,7 @@ def _layout(row: Sent) -> tuple[object, ...]:
         row.upstream_track is None,
         len(row.class_probabilities),
         row.true_class is None,
+        len(row.class_logits),
     )
 
 
@@ -119,7 +124,12 @@ def frame(
     rows: Sequence[Sent], frame_id: int | None = 1, stamp_ns: int | None = 0
 ) -> ReceivedFrame:
     """A frame of these rows."""
-    return ReceivedFrame(frame_id, stamp_ns, detections(rows))
+    return ReceivedFrame(
+        frame_id,
+        stamp_ns,
+        detections(rows),
+        class_logits=_if_any([row.class_logits for row in rows]),
+    )
 
 
 def labels(

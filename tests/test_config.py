@@ -91,6 +91,7 @@ def test_an_unknown_key_is_refused_by_name(tmp_path, text, key):
         ("server", "reflection", '"maybe"', "'maybe'"),
         ("recalibration", "mode", '"watch"', "'watch'"),
         ("recalibration", "recalibrator", "3", "3"),
+        ("recalibration", "class_recalibrator", "true", "True"),
         ("statistics", "slice_by", "[]", "[]"),
         ("statistics", "slice_by", '["colour"]', "'colour'"),
         ("statistics", "slice_by", '"range"', "'range'"),

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.calibration.detections import Reason
-from monitor.calibration.slices import TOTAL
+from monitor.calibration.slices import TOTAL, RangeBuckets
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
@@ -181,6 +182,7 @@ def test_a_recalibrator_is_learned_from_its_document_and_put_in_force_by_version
     assert pipeline.learn(DOUBLE.to_json()) is learned
     assert [(known.selection.version, known.promoted) for known in pipeline.recalibrators()] == [
         (IDENTITY.version, True),
+        (CLASS_IDENTITY.version, True),
         (DOUBLE.version, False),
     ]
     change = pipeline.promote(DOUBLE.version, "me")
@@ -189,6 +191,22 @@ def test_a_recalibrator_is_learned_from_its_document_and_put_in_force_by_version
     answer = pipeline.process(opened(pipeline), frame([sent(1)]))
     assert answer.versions == (DOUBLE.version,)
     assert answer.forwarded is not None
+
+
+def test_a_recalibrator_by_other_ranges_is_promoted_and_the_log_says_what_becomes_of_it(caplog):
+    alike = RangeBuckets((20.0, 40.0), ("x", "y"))
+    statistics = {
+        "slice_by": ["class", "range"],
+        "range_edges": alike.edges,
+        "range_dimensions": alike.dimensions,
+    }
+    for ranges, warned in ((None, False), (alike, False), (replace(alike, edges=(30.0,)), True)):
+        pipeline = pipeline_of(statistics=statistics)
+        selection = replace(DOUBLE, ranges=ranges)
+        pipeline.learn(selection.to_json())
+        pipeline.promote(selection.version, "me")
+        assert pipeline.selection == selection
+        assert ("fitted by range, on [30.0] of ['x', 'y']" in caplog.text) == warned
 
 
 def test_an_unknown_version_is_refused_with_the_known_ones_named():
@@ -204,12 +222,12 @@ def test_a_document_that_describes_nothing_is_not_learned():
     pipeline = pipeline_of()
     with pytest.raises(InvalidRecalibrator):
         pipeline.learn("{}")
-    assert len(pipeline.recalibrators()) == 1
+    assert len(pipeline.recalibrators()) == 2
 
 
 def test_the_number_of_known_recalibrators_is_bounded():
     pipeline = pipeline_of()
-    for i in range(999):
+    for i in range(998):
         pipeline.known[str(i)] = DOUBLE
     with pytest.raises(InvalidRecalibrator, match="1000 recalibrators are known already"):
         pipeline.learn(DOUBLE.to_json())

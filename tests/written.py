@@ -93,12 +93,13 @@ def written_detections(draw, k):
         5: [k, k * (k + 1) // 2, k * k, 0, 1],
         6: [0, k, k - 1],
         8: [0, 0, k, 3 * k],
+        10: [0, 0, k, 2 * k],
     }
     for number, choices in counts.items():
         count = draw(st.sampled_from(choices))
         pieces += draw(repeated_doubles(number, draw(doubles(count))))
     if draw(st.integers(0, 4)) == 0:
-        pieces.append(draw(unknown_fields(9)))
+        pieces.append(draw(unknown_fields(10)))
     return b"".join(draw(st.permutations(pieces)))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.detections import IdArray
+from monitor.calibration.limits import MOST_CLASSES
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, square_from_triangle
 from monitor.counters import TruthAccount
 from monitor.edges.record_columns import RecordColumns, columns_by_layout, record_columns
@@ -15,6 +16,8 @@ from monitor.edges.records import Kind, Schema, TailReader
 from monitor.v1 import frame_pb2, perception_monitor_pb2
 
 _DETECTIONS = 15  # the field number of the detections in FrameResult
+# Widest rows of doubles that are kept: as many as there may be classes.
+_MOST_VALUES = MOST_CLASSES
 _RESULT: Schema = {
     1: Kind.FIXED64,
     2: Kind.FLAG,
@@ -25,6 +28,10 @@ _RESULT: Schema = {
     7: Kind.DOUBLES,
     8: Kind.DOUBLES,
     9: Kind.FIXED64,
+    10: Kind.FLAG,
+    11: Kind.DOUBLES,
+    12: Kind.DOUBLES,
+    13: Kind.FLAG,
 }
 _TRACK: Schema = {
     1: Kind.FIXED64,
@@ -67,9 +74,14 @@ class AnsweredTracks:
 class Answered:
     """The answer to a frame, as arrays in the order the detections were sent.
 
-    covariance  (N, K, K); NaN where none came back
-    shadow      (N, K, K) of mode = observe, or None
-    track_id    (N,) the track that a detection updated or began, 0 for none
+    covariance           (N, K, K); NaN where none came back
+    shadow               (N, K, K) of mode = observe, or None
+    track_id             (N,) the track that a detection updated or began, 0 for none
+    output               (N,) of Output
+    quantiles            (N, K, T) at the levels asked for, NaN where none came; or None
+    class_probabilities  (N, C) recalibrated, NaN where none came; or None
+    class_version        of the recalibrator that made these, empty without
+    rejected_by          (N,) of RejectedBy
     """
 
     status: npt.NDArray[np.uint8]
@@ -80,6 +92,11 @@ class Answered:
     versions: tuple[str, ...]
     track_id: IdArray
     tracks: AnsweredTracks
+    output: npt.NDArray[np.uint8]
+    quantiles: FloatArray | None
+    class_probabilities: FloatArray | None
+    class_version: str
+    rejected_by: npt.NDArray[np.uint8]
 
 
 def decode_answer(data: bytes, k: int) -> Answered:
@@ -102,6 +119,11 @@ def decode_answer(data: bytes, k: int) -> Answered:
         versions=tuple(result.recalibrator_versions),
         track_id=columns.scalar(9, np.uint64),
         tracks=tracks,
+        output=columns.scalar(10, np.uint8),
+        quantiles=_quantiles(columns, 11, k),
+        class_probabilities=_rows(columns, 12),
+        class_version=result.class_recalibrator_version,
+        rejected_by=columns.scalar(13, np.uint8),
     )
 
 
@@ -158,6 +180,20 @@ def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
     if fits.any():
         out[fits] = values[fits]
     return out
+
+
+def _rows(columns: RecordColumns, number: int) -> FloatArray | None:
+    """(n, count), as many as most; NaN where none came, None where that is so for all."""
+    return columns.doubles(number, _MOST_VALUES)[0] if columns.sent(number) else None
+
+
+def _quantiles(columns: RecordColumns, number: int, k: int) -> FloatArray | None:
+    """(n, K, T); what is no whole number of levels is left out."""
+    values = _rows(columns, number)
+    if values is None:
+        return None
+    levels = values.shape[1] // k
+    return values[:, : k * levels].reshape(columns.n, k, levels)
 
 
 def _matrices(columns: RecordColumns, number: int, k: int) -> FloatArray:

@@ -8,9 +8,15 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.detections import PASSED_THROUGH, IdArray, Reason
+from monitor.calibration.detections import PASSED_THROUGH, Reason
 from monitor.calibration.notices import Notice
-from monitor.calibration.space import Dimension, FloatArray, IntArray, triangle_in_square
+from monitor.calibration.space import (
+    BoolArray,
+    Dimension,
+    FloatArray,
+    IntArray,
+    triangle_in_square,
+)
 from monitor.edges.records import ByteArray, Kind, build, interleave, varint
 from monitor.edges.tracks import encode_tracks
 from monitor.frames import FrameAnswer, Refusal, TruthAnswer
@@ -55,7 +61,7 @@ def _framed(tag: bytes, parts: tuple[bytes, ...]) -> bytes:
 
 
 def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[bytes, ...]:
-    """FrameResult: its own fields, its tracks, and its detections."""
+    """FrameResult in pieces: its own fields, its tracks, and its detections."""
     result = frame_pb2.FrameResult(message_index=message_index)
     if isinstance(answer, Refusal):
         result.status = frame_pb2.STATUS_REFUSED
@@ -71,10 +77,14 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
     result.reason = frame_pb2.REASON_NONE
     result.recalibrator_versions.extend(answer.versions)
     result.notices.extend(_notice(notice) for notice in answer.notices)
-    tracks = b""
+    tracks = classes = b""
     if answer.tracks is not None:
         tracks = encode_tracks(answer.tracks, received.detections.id)
-    return result.SerializeToString(), tracks, _detection_results(answer)
+    if answer.beside is not None and answer.beside.class_version:
+        version = answer.beside.class_version
+        classes = frame_pb2.FrameResult(class_recalibrator_version=version).SerializeToString()
+    # By ascending number: 1 to 7, 8, 9, 15.
+    return result.SerializeToString(), tracks, classes, _detection_results(answer)
 
 
 def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:
@@ -126,6 +136,20 @@ class _Values:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A field of DetectionResult beside the estimate.
+
+    values   (N,), or (N, count) for DOUBLES
+    present  (N,) which detections have it; None: all
+    """
+
+    number: int
+    kind: Kind
+    values: npt.NDArray[np.generic]
+    present: BoolArray | None = None
+
+
 def _detection_results(answer: FrameAnswer) -> bytes:
     """All DetectionResult records, in the order the detections came."""
     n = answer.received.detections.n
@@ -146,23 +170,49 @@ def _detection_results(answer: FrameAnswer) -> bytes:
     returned[list(overlong)] = False
     if returned.any():
         found += _as_sent(answer, np.flatnonzero(returned))
-    track: IdArray | None = None
-    if answer.tracks is not None:
-        track = answer.tracks.of_detections(n)
-        found = [part for values in found for part in _apart(values, track)]
-    pieces = [(values.rows, _records(answer, values, track)) for values in found]
+    beside = _fields_beside(answer, n)
+    for field in beside:
+        if field.present is not None:
+            found = [part for values in found for part in _apart(values, field.present)]
+    pieces = [(values.rows, _records(answer, values, beside)) for values in found]
     pieces.extend(
         (np.array([row]), _overlong(answer, row, record)) for row, record in overlong.items()
     )
     return interleave(n, pieces)
 
 
-def _apart(values: _Values, track: IdArray) -> list[_Values]:
-    """Rows that are in a track, and rows that are not: their records differ by a field."""
-    tracked = track[values.rows] != 0
-    if tracked.all() or not tracked.any():
+def _fields_beside(answer: FrameAnswer, n: int) -> list[_Beside]:
+    """By ascending number."""
+    found = []
+    if answer.tracks is not None:
+        track = answer.tracks.of_detections(n)
+        found.append(_Beside(9, Kind.FIXED64, track, track != 0))
+    said = answer.beside
+    # Of every detection, also where it is 0: else most frames would be of two layouts.
+    output = np.zeros(n, np.uint8) if said is None else said.output
+    found.append(_Beside(10, Kind.FLAG, output))
+    if said is None:
+        return found
+    if said.quantiles is not None:
+        found.append(_rows_of_doubles(11, said.quantiles))
+    if said.class_probabilities is not None:
+        found.append(_rows_of_doubles(12, said.class_probabilities))
+    if said.rejected_by is not None:
+        found.append(_Beside(13, Kind.FLAG, said.rejected_by, said.rejected_by != 0))
+    return found
+
+
+def _rows_of_doubles(number: int, values: FloatArray) -> _Beside:
+    """Present where a row (n, count) does not begin with NaN."""
+    return _Beside(number, Kind.DOUBLES, values, ~np.isnan(values[:, 0]))
+
+
+def _apart(values: _Values, present: BoolArray) -> list[_Values]:
+    """Rows that have a field, and rows that have not: their records differ in length."""
+    here = present[values.rows]
+    if here.all() or not here.any():
         return [values]
-    return [values.at(np.flatnonzero(tracked)), values.at(np.flatnonzero(~tracked))]
+    return [values.at(np.flatnonzero(here)), values.at(np.flatnonzero(~here))]
 
 
 def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Values]:
@@ -214,23 +264,24 @@ def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
     return found
 
 
-def _records(answer: FrameAnswer, values: _Values, track: IdArray | None) -> ByteArray:
-    """DetectionResult records of one form; all rows have an id or none has, likewise a track."""
+def _records(answer: FrameAnswer, values: _Values, beside: list[_Beside]) -> ByteArray:
+    """DetectionResult records of one form; all rows have an id and each field, or none has."""
     rows = values.rows
     reason = answer.reason[rows]
-    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {}
+    fields: dict[int, tuple[Kind, npt.NDArray[np.generic] | None]] = {}
     if answer.received.detections.has_id[rows[0]]:
         fields[1] = (Kind.FIXED64, answer.received.detections.id[rows])
     fields[2] = (Kind.FLAG, _STATUS[reason])
     fields[3] = (Kind.FLAG, reason)
-    fields[4] = (Kind.FIXED32, np.zeros(rows.size, np.uint32))
+    fields[4] = (Kind.FIXED32, None)
     fields[5] = (Kind.DOUBLES, values.mean)
     fields[6] = (Kind.DOUBLES, values.covariance)
     if values.shadow is not None:
         fields[7] = (Kind.DOUBLES, values.shadow.mean)
         fields[8] = (Kind.DOUBLES, values.shadow.covariance)
-    if track is not None and track[rows[0]]:
-        fields[9] = (Kind.FIXED64, track[rows])
+    for field in beside:
+        if field.present is None or field.present[rows[0]]:
+            fields[field.number] = (field.kind, field.values[rows])
     return build(_DETECTIONS, fields, rows.size)
 
 
@@ -245,6 +296,7 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
         recalibrator_index=0,
         mean=sent.mean,
         covariance=sent.covariance,
+        output=frame_pb2.OUTPUT_UNSPECIFIED,
     )
     body = result.SerializeToString()
     framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body

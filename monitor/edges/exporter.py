@@ -15,6 +15,7 @@ from monitor.edges.bin_metrics import bins
 from monitor.edges.exposition import counter, gauge, histogram
 from monitor.edges.slice_metrics import classes, measures, windows
 from monitor.readings import ClassReading, SliceReading, WindowReading
+from monitor.recalibrators import InForce
 from monitor.track_readings import TrackReading
 from monitor.tracking.reported import TrackStatus
 from monitor.tracking.rewind import Order
@@ -26,15 +27,20 @@ _REFUSING = tuple(
     reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
 )
 
+# By the number that RejectedBy has on the wire.
+_UNCERTAIN = {1: "entropy", 2: "deviation", 3: "both"}
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What is exported, as of one moment.
 
-    bins     export bins of every slice that has statistics, `total` left out: PromQL adds up
-    edges    of those bins; also without any slice, so that their labels are known
-    windows  measures of every slice over every window
-    classes  measures of class probabilities, of the slices that have some
+    recalibrators        in force
+    bins                 export bins of every slice that has statistics, `total` left out: PromQL
+                         adds up
+    edges                of those bins; also without any slice, so that their labels are known
+    windows              measures of every slice over every window
+    classes              measures of class probabilities, of the slices that have some
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
     checkpoint_failures  how often that failed
     time_jumps           how often event time began anew or jumped ahead
@@ -45,8 +51,7 @@ class Snapshot:
     pending_bytes: int
     pending_detections: int
     streams: int
-    version: str
-    method: str
+    recalibrators: tuple[InForce, ...]
     mode: str
     tracks: TrackReading
     bins: tuple[SliceBins, ...] = ()
@@ -92,6 +97,12 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         "Valid detections returned as they came.",
         ("reason",),
         (((reason.label,), counters.by_reason[reason]) for reason in sorted(PASSED_THROUGH)),
+    )
+    yield counter(
+        "uncertain_detections",
+        "Detections flagged as too uncertain, by what shows it.",
+        ("by",),
+        (((by,), counters.uncertain[number]) for number, by in _UNCERTAIN.items()),
     )
     yield counter(
         "rejected",
@@ -168,9 +179,12 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
     )
     yield gauge(
         "recalibrator_info",
-        "The recalibrator in force.",
-        ("version", "method", "mode"),
-        [((snapshot.version, snapshot.method, snapshot.mode), 1)],
+        "The recalibrators in force; what each makes of a detection is its output.",
+        ("version", "method", "mode", "output"),
+        (
+            ((entry.version, entry.method, snapshot.mode, entry.output), 1)
+            for entry in snapshot.recalibrators
+        ),
     )
 
 

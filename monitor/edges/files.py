@@ -54,6 +54,7 @@ class Recording:
     track           (N,) id of the true object, from gt_id or track; NO_TRACK where unknown
     ignore          (N,) whether the detection counts as neither true nor false
     last_frame      highest frame number of each sequence in the whole file; empty without frames
+    stamp_ns        (N,) time of the frame as the file has it, in ns
     """
 
     space: Space
@@ -71,6 +72,7 @@ class Recording:
     track: IntArray | None
     ignore: BoolArray | None
     last_frame: dict[str, int]
+    stamp_ns: IntArray | None = None
 
 
 def read_recording(
@@ -128,6 +130,7 @@ def read_recording(
         track=_track(columns, chosen),
         ignore=columns.flags("ignore", chosen) if "ignore" in columns.names else None,
         last_frame=last_frame,
+        stamp_ns=columns.integers("stamp_ns", chosen) if "stamp_ns" in columns.names else None,
     )
 
 
@@ -240,8 +243,29 @@ def _track(columns: Columns, chosen: IntArray) -> IntArray | None:
     return None
 
 
-def write_estimates(path: Path, recording: Recording) -> None:
-    """Write a recording as an .npz archive: Gaussians, truth, class, sequence and track."""
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Quantiles of N detections in K dimensions at T levels.
+
+    values  (N, K, T) in the units of the file; NaN where a detection is no usable Gaussian
+    tau     (T,)
+    """
+
+    values: FloatArray
+    tau: FloatArray
+
+
+def write_estimates(
+    path: Path,
+    recording: Recording,
+    quantiles: Quantiles | None = None,
+    rejected: BoolArray | None = None,
+) -> None:
+    """Write a recording as an .npz archive: Gaussians, truth, class, sequence and track.
+
+    quantiles  to be written beside them, as quantiles and tau
+    rejected   (N,) detections that are too uncertain, likewise
+    """
     step = np.arange(recording.space.k)
     covariance = (
         {"var": recording.covariance[:, step, step]}
@@ -259,4 +283,8 @@ def write_estimates(path: Path, recording: Recording) -> None:
     }
     if recording.track is not None:
         arrays["track"] = recording.track
+    if quantiles is not None:
+        arrays |= {"quantiles": quantiles.values, "tau": quantiles.tau}
+    if rejected is not None:
+        arrays["rejected"] = rejected
     np.savez_compressed(path, allow_pickle=False, **arrays)

@@ -12,6 +12,7 @@ from monitor.calibration.space import Dimension, Space
 from monitor.counters import Counters
 from monitor.events import Event, Health
 from monitor.readings import RAW, ClassReading, SliceReading
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibrators import Known
 from monitor.v1 import calibration_pb2, event_pb2, perception_monitor_pb2, recalibrator_admin_pb2
 
@@ -132,13 +133,15 @@ def _bins(bins: ReliabilityBins) -> list[calibration_pb2.Bin]:
 def summary(known: Known) -> recalibrator_admin_pb2.RecalibratorSummary:
     """One line of RecalibratorAdmin.List."""
     selection = known.selection
-    return recalibrator_admin_pb2.RecalibratorSummary(
-        version=selection.version,
-        method=selection.method,
-        dimensions=selection.dimensions,
-        slices=sorted(selection.by_slice),
-        promoted=known.promoted,
+    found = recalibrator_admin_pb2.RecalibratorSummary(
+        version=selection.version, method=selection.method, promoted=known.promoted
     )
+    if isinstance(selection, ClassSelection):
+        found.class_names.extend(selection.classes)
+    else:
+        found.dimensions.extend(selection.dimensions)
+        found.slices.extend(sorted(selection.by_slice))
+    return found
 
 
 def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:

@@ -134,16 +134,16 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
 
 
 def build(
-    number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic]]], n: int
+    number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic] | None]], n: int
 ) -> ByteArray:
     """n records of field `number` of the enclosing message, (n, length) bytes.
 
-    fields  by number, ascending: values (n,), or (n, count) for DOUBLES with count ≥ 1
+    fields  by number, ascending: values (n,), or (n, count) for DOUBLES; None: one 0 in each
     """
     parts = tuple(
-        (field_number, kind, values.shape[1] if kind is Kind.DOUBLES else 1)
+        (field_number, kind, 1 if values is None or values.ndim == 1 else values.shape[1])
         for field_number, (kind, values) in fields.items()
-        if kind is not Kind.DOUBLES or values.shape[1]
+        if values is None or values.ndim == 1 or values.shape[1]
     )
     record, layout = _template(number, parts)
     out = np.empty((n, layout.length), np.uint8)
@@ -151,6 +151,8 @@ def build(
     for field_number, _, count in parts:
         place = layout.fields[field_number]
         values = fields[field_number][1]
+        if values is None:
+            continue
         view = np.ndarray(
             (n, count), place.dtype, out, offset=place.offset, strides=(layout.length, place.size)
         )

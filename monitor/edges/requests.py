@@ -28,6 +28,7 @@ class OutgoingFrame:
     ego                  motion of the sensor, where known
     class_probabilities  (N, C), or (N, M, C) of M opinions, or None
     true_class           (N,) known at once: index into the header's class names, or None
+    class_logits         in place of class_probabilities, in the same shapes, or None
     """
 
     frame_id: int
@@ -42,6 +43,7 @@ class OutgoingFrame:
     ego: EgoMotion | None = None
     class_probabilities: FloatArray | None = None
     true_class: IntArray | None = None
+    class_logits: FloatArray | None = None
 
 
 def encode_header(header: Header) -> bytes:
@@ -58,6 +60,7 @@ def encode_header(header: Header) -> bytes:
             class_names=header.classes,
             coordinate_frame=header.coordinate_frame,
             return_tracks=header.return_tracks,
+            quantile_levels=header.quantile_levels,
         )
     ).SerializeToString()
 
@@ -104,6 +107,8 @@ def _detections(frame: OutgoingFrame) -> bytes:
         fields[8] = (Kind.DOUBLES, frame.class_probabilities.reshape(n, -1))
     if frame.true_class is not None:
         fields[9] = (Kind.FIXED32, frame.true_class)
+    if frame.class_logits is not None:
+        fields[10] = (Kind.DOUBLES, frame.class_logits.reshape(n, -1))
     return build(_DETECTIONS, fields, n).tobytes()
 
 

@@ -40,6 +40,7 @@ _DETECTION: Schema = {
     7: Kind.FIXED64,
     8: Kind.DOUBLES,
     9: Kind.FIXED32,
+    10: Kind.DOUBLES,
 }
 _TRUTH: Schema = {1: Kind.FIXED64, 2: Kind.DOUBLES, 3: Kind.FLAG, 4: Kind.FIXED32}
 # It remembers the last layout only to save a walk; what it reads does not depend on that.
@@ -236,6 +237,7 @@ def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
         classes=tuple(header.class_names),
         coordinate_frame=header.coordinate_frame,
         return_tracks=header.return_tracks,
+        quantile_levels=tuple(header.quantile_levels),
     )
 
 
@@ -325,4 +327,5 @@ def _received(
         fast=not single,
         overlong=overlong,
         ego=ego,
+        class_logits=columns.doubles(10, MOST_VALUES) if columns.sent(10) else None,
     )

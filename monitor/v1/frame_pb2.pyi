@@ -53,6 +53,20 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_NOT_TRACKED: _ClassVar[Reason]
     REASON_CLASS_PROBABILITIES_INVALID: _ClassVar[Reason]
 
+class Output(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTPUT_UNSPECIFIED: _ClassVar[Output]
+    OUTPUT_GAUSSIAN: _ClassVar[Output]
+    OUTPUT_MOMENTS: _ClassVar[Output]
+    OUTPUT_SURROGATE: _ClassVar[Output]
+
+class RejectedBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REJECTED_BY_UNSPECIFIED: _ClassVar[RejectedBy]
+    REJECTED_BY_ENTROPY: _ClassVar[RejectedBy]
+    REJECTED_BY_DEVIATION: _ClassVar[RejectedBy]
+    REJECTED_BY_BOTH: _ClassVar[RejectedBy]
+
 class TrackStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TRACK_STATUS_UNSPECIFIED: _ClassVar[TrackStatus]
@@ -96,6 +110,14 @@ REASON_EGO_MOTION_INVALID: Reason
 REASON_MISSING_STAMP: Reason
 REASON_NOT_TRACKED: Reason
 REASON_CLASS_PROBABILITIES_INVALID: Reason
+OUTPUT_UNSPECIFIED: Output
+OUTPUT_GAUSSIAN: Output
+OUTPUT_MOMENTS: Output
+OUTPUT_SURROGATE: Output
+REJECTED_BY_UNSPECIFIED: RejectedBy
+REJECTED_BY_ENTROPY: RejectedBy
+REJECTED_BY_DEVIATION: RejectedBy
+REJECTED_BY_BOTH: RejectedBy
 TRACK_STATUS_UNSPECIFIED: TrackStatus
 TRACK_STATUS_TENTATIVE: TrackStatus
 TRACK_STATUS_CONFIRMED: TrackStatus
@@ -112,21 +134,23 @@ class Dimension(_message.Message):
     def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., kind: _Optional[_Union[DimensionKind, str]] = ...) -> None: ...
 
 class StreamHeader(_message.Message):
-    __slots__ = ("stream", "dimensions", "class_names", "coordinate_frame", "return_tracks")
+    __slots__ = ("stream", "dimensions", "class_names", "coordinate_frame", "return_tracks", "quantile_levels")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     COORDINATE_FRAME_FIELD_NUMBER: _ClassVar[int]
     RETURN_TRACKS_FIELD_NUMBER: _ClassVar[int]
+    QUANTILE_LEVELS_FIELD_NUMBER: _ClassVar[int]
     stream: str
     dimensions: _containers.RepeatedCompositeFieldContainer[Dimension]
     class_names: _containers.RepeatedScalarFieldContainer[str]
     coordinate_frame: str
     return_tracks: bool
-    def __init__(self, stream: _Optional[str] = ..., dimensions: _Optional[_Iterable[_Union[Dimension, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ..., coordinate_frame: _Optional[str] = ..., return_tracks: bool = ...) -> None: ...
+    quantile_levels: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, stream: _Optional[str] = ..., dimensions: _Optional[_Iterable[_Union[Dimension, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ..., coordinate_frame: _Optional[str] = ..., return_tracks: bool = ..., quantile_levels: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Detection(_message.Message):
-    __slots__ = ("id", "class_index", "score", "mean", "covariance", "ground_truth", "upstream_track_id", "class_probabilities", "ground_truth_class")
+    __slots__ = ("id", "class_index", "score", "mean", "covariance", "ground_truth", "upstream_track_id", "class_probabilities", "ground_truth_class", "class_logits")
     ID_FIELD_NUMBER: _ClassVar[int]
     CLASS_INDEX_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +160,7 @@ class Detection(_message.Message):
     UPSTREAM_TRACK_ID_FIELD_NUMBER: _ClassVar[int]
     CLASS_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     GROUND_TRUTH_CLASS_FIELD_NUMBER: _ClassVar[int]
+    CLASS_LOGITS_FIELD_NUMBER: _ClassVar[int]
     id: int
     class_index: int
     score: float
@@ -145,7 +170,8 @@ class Detection(_message.Message):
     upstream_track_id: int
     class_probabilities: _containers.RepeatedScalarFieldContainer[float]
     ground_truth_class: int
-    def __init__(self, id: _Optional[int] = ..., class_index: _Optional[int] = ..., score: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., ground_truth: _Optional[_Iterable[float]] = ..., upstream_track_id: _Optional[int] = ..., class_probabilities: _Optional[_Iterable[float]] = ..., ground_truth_class: _Optional[int] = ...) -> None: ...
+    class_logits: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, id: _Optional[int] = ..., class_index: _Optional[int] = ..., score: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., ground_truth: _Optional[_Iterable[float]] = ..., upstream_track_id: _Optional[int] = ..., class_probabilities: _Optional[_Iterable[float]] = ..., ground_truth_class: _Optional[int] = ..., class_logits: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Pose(_message.Message):
     __slots__ = ("position", "orientation")
@@ -192,7 +218,7 @@ class Notice(_message.Message):
     def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., count: _Optional[int] = ..., first_index: _Optional[int] = ..., field: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class DetectionResult(_message.Message):
-    __slots__ = ("id", "status", "reason", "recalibrator_index", "mean", "covariance", "shadow_mean", "shadow_covariance", "track_id")
+    __slots__ = ("id", "status", "reason", "recalibrator_index", "mean", "covariance", "shadow_mean", "shadow_covariance", "track_id", "output", "quantiles", "class_probabilities", "rejected_by")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +228,10 @@ class DetectionResult(_message.Message):
     SHADOW_MEAN_FIELD_NUMBER: _ClassVar[int]
     SHADOW_COVARIANCE_FIELD_NUMBER: _ClassVar[int]
     TRACK_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    CLASS_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_BY_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: Status
     reason: Reason
@@ -211,7 +241,11 @@ class DetectionResult(_message.Message):
     shadow_mean: _containers.RepeatedScalarFieldContainer[float]
     shadow_covariance: _containers.RepeatedScalarFieldContainer[float]
     track_id: int
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_index: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., shadow_mean: _Optional[_Iterable[float]] = ..., shadow_covariance: _Optional[_Iterable[float]] = ..., track_id: _Optional[int] = ...) -> None: ...
+    output: Output
+    quantiles: _containers.RepeatedScalarFieldContainer[float]
+    class_probabilities: _containers.RepeatedScalarFieldContainer[float]
+    rejected_by: RejectedBy
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_index: _Optional[int] = ..., mean: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ..., shadow_mean: _Optional[_Iterable[float]] = ..., shadow_covariance: _Optional[_Iterable[float]] = ..., track_id: _Optional[int] = ..., output: _Optional[_Union[Output, str]] = ..., quantiles: _Optional[_Iterable[float]] = ..., class_probabilities: _Optional[_Iterable[float]] = ..., rejected_by: _Optional[_Union[RejectedBy, str]] = ...) -> None: ...
 
 class Track(_message.Message):
     __slots__ = ("id", "class_index", "status", "detections", "detection_id", "nis", "state", "covariance")
@@ -234,7 +268,7 @@ class Track(_message.Message):
     def __init__(self, id: _Optional[int] = ..., class_index: _Optional[int] = ..., status: _Optional[_Union[TrackStatus, str]] = ..., detections: _Optional[int] = ..., detection_id: _Optional[int] = ..., nis: _Optional[float] = ..., state: _Optional[_Iterable[float]] = ..., covariance: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class FrameResult(_message.Message):
-    __slots__ = ("frame_id", "stamp_ns", "message_index", "status", "reason", "recalibrator_versions", "notices", "tracks", "detections")
+    __slots__ = ("frame_id", "stamp_ns", "message_index", "status", "reason", "recalibrator_versions", "notices", "tracks", "class_recalibrator_version", "detections")
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     STAMP_NS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +277,7 @@ class FrameResult(_message.Message):
     RECALIBRATOR_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     TRACKS_FIELD_NUMBER: _ClassVar[int]
+    CLASS_RECALIBRATOR_VERSION_FIELD_NUMBER: _ClassVar[int]
     DETECTIONS_FIELD_NUMBER: _ClassVar[int]
     frame_id: int
     stamp_ns: int
@@ -252,5 +287,6 @@ class FrameResult(_message.Message):
     recalibrator_versions: _containers.RepeatedScalarFieldContainer[str]
     notices: _containers.RepeatedCompositeFieldContainer[Notice]
     tracks: _containers.RepeatedCompositeFieldContainer[Track]
+    class_recalibrator_version: str
     detections: _containers.RepeatedCompositeFieldContainer[DetectionResult]
-    def __init__(self, frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., message_index: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_versions: _Optional[_Iterable[str]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., tracks: _Optional[_Iterable[_Union[Track, _Mapping]]] = ..., detections: _Optional[_Iterable[_Union[DetectionResult, _Mapping]]] = ...) -> None: ...
+    def __init__(self, frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., message_index: _Optional[int] = ..., status: _Optional[_Union[Status, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., recalibrator_versions: _Optional[_Iterable[str]] = ..., notices: _Optional[_Iterable[_Union[Notice, _Mapping]]] = ..., tracks: _Optional[_Iterable[_Union[Track, _Mapping]]] = ..., class_recalibrator_version: _Optional[str] = ..., detections: _Optional[_Iterable[_Union[DetectionResult, _Mapping]]] = ...) -> None: ...

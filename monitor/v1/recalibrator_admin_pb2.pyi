@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RecalibratorSummary(_message.Message):
-    __slots__ = ("version", "method", "dimensions", "slices", "promoted")
+    __slots__ = ("version", "method", "dimensions", "slices", "promoted", "class_names")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     PROMOTED_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     version: str
     method: str
     dimensions: _containers.RepeatedScalarFieldContainer[str]
     slices: _containers.RepeatedScalarFieldContainer[str]
     promoted: bool
-    def __init__(self, version: _Optional[str] = ..., method: _Optional[str] = ..., dimensions: _Optional[_Iterable[str]] = ..., slices: _Optional[_Iterable[str]] = ..., promoted: bool = ...) -> None: ...
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., method: _Optional[str] = ..., dimensions: _Optional[_Iterable[str]] = ..., slices: _Optional[_Iterable[str]] = ..., promoted: bool = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ()

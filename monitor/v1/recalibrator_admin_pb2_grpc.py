@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class RecalibratorAdminStub(object):
-    """The recalibrators of a sidecar: which there are and which is in force.
+    """The recalibrators of a sidecar: which there are and which are in force. One of estimates and
+    one of class probabilities always are; to promote one of a kind leaves the other kind alone.
     """
 
     def __init__(self, channel):
@@ -53,7 +54,8 @@ class RecalibratorAdminStub(object):
 
 
 class RecalibratorAdminServicer(object):
-    """The recalibrators of a sidecar: which there are and which is in force.
+    """The recalibrators of a sidecar: which there are and which are in force. One of estimates and
+    one of class probabilities always are; to promote one of a kind leaves the other kind alone.
     """
 
     def List(self, request, context):
@@ -104,7 +106,8 @@ def add_RecalibratorAdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RecalibratorAdmin(object):
-    """The recalibrators of a sidecar: which there are and which is in force.
+    """The recalibrators of a sidecar: which there are and which are in force. One of estimates and
+    one of class probabilities always are; to promote one of a kind leaves the other kind alone.
     """
 
     @staticmethod

@@ -94,6 +94,30 @@ def test_what_every_detection_has_is_read_the_fast_way(m):
         assert found.detections.ground_truth_class[1].all()
 
 
+@pytest.mark.parametrize("m", [1, 4])
+def test_logits_of_every_detection_are_read_the_fast_way(m):
+    logits, tail = 20 * eighths(3, m).reshape(3, -1) - 10, detection_tail()
+    frame = frame_of(class_logits=logits, ground_truth_class=[0, 1, 2])
+    for _ in range(2):
+        found = received(frame, tail)
+        assert found.fast
+        assert found.detections.class_probabilities is None
+        assert found.class_logits is not None
+        assert found.class_logits[0].tolist() == logits.tolist()
+        assert found.class_logits[1].tolist() == [3 * m] * 3
+
+
+def test_logits_of_some_detections_are_marked_where_they_are_absent():
+    frame = frame_of(3)
+    frame.detections[1].class_logits.extend([5.0, 0.25, -float("inf")])
+    frame.detections[2].class_probabilities.extend([0.5, 0.25, 0.25])
+    found = received(frame)
+    assert found.class_logits is not None
+    assert found.class_logits[1].tolist() == [0, 3, 0]
+    assert found.detections.class_probabilities is not None
+    assert found.detections.class_probabilities[1].tolist() == [0, 0, 3]
+
+
 def test_what_some_detections_have_is_marked_where_it_is_absent():
     frame = frame_of(4)
     frame.detections[1].class_probabilities.extend([0.5, 0.25, 0.25])
@@ -162,6 +186,7 @@ def test_more_values_than_are_kept_are_counted_and_set_aside():
         b"\x42\x40" + bytes(8),  # a length beyond the detection
         b"\x42" + varint(2**63) + bytes(8),
         b"\x4d\x00\x00",  # half a fixed32
+        b"\x52\x07" + bytes(7),  # logits that are not whole doubles
     ],
 )
 def test_malformed_values_are_answered_whether_the_layout_is_known_or_not(field):
@@ -211,6 +236,17 @@ def test_what_the_client_says_of_classes_is_what_the_batch_holds(n, m, several, 
     assert examined.clean
     laws.assert_same(examined.batch.probabilities, opinions)
     laws.assert_same(examined.batch.true_class, true)
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.data())
+def test_logits_come_out_as_the_client_put_them_in(n, m, data):
+    logits = np.array(data.draw(doubles(3 * n * m))).reshape(n, m, 3)
+    sent = replace(outgoing(eighths(n), None), class_probabilities=None, class_logits=logits)
+    found = decode_process_request(encode_frame(sent), LIMITS, TAIL)
+    assert isinstance(found, ReceivedFrame)
+    assert found.class_logits is not None
+    assert found.class_logits[0].tobytes() == logits.tobytes()
+    assert found.detections.class_probabilities is None
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=5), st.booleans())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitor.beside import REJECTED_NUMBER
 from monitor.calibration.class_evaluation import ClassEvaluation
 from monitor.calibration.export_bins import ExportEdges
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
@@ -30,9 +31,13 @@ from monitor.edges.wire import (
     decode_truth_request,
     detection_tail,
 )
+from monitor.forwarding import OUTPUT_NUMBER
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReading, ReadingCache, WindowReading
+from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.classes.temperature import Temperature
+from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.streams import Stream
@@ -87,6 +92,7 @@ LABELS = {
     "detections": {"outcome"},
     "passed_through": {"reason"},
     "rejected": {"reason"},
+    "uncertain_detections": {"by"},
     "frame_seconds": set(),
     "fast_decode_ratio": set(),
     "loop_lag_seconds": set(),
@@ -102,7 +108,7 @@ LABELS = {
     "overflow_classified": set(),
     "streams_dropped": set(),
     "recalibrator_swaps": {"outcome"},
-    "recalibrator_info": {"version", "method", "mode"},
+    "recalibrator_info": {"version", "method", "mode", "output"},
     "ground_truth": {"outcome"},
     "unmatched_detections": set(),
     "dropped_detections": set(),
@@ -199,8 +205,7 @@ def text_of(pipeline: Pipeline) -> str:
         pending_bytes=pipeline.pending.bytes,
         pending_detections=pipeline.pending.detections,
         streams=len(pipeline.streams),
-        version=pipeline.selection.version,
-        method=pipeline.selection.method,
+        recalibrators=pipeline.in_force(),
         mode=str(pipeline.config.recalibration.mode),
         tracks=pipeline.tracks(),
         bins=tuple(pipeline.live.export_bins()),
@@ -296,6 +301,8 @@ def test_label_values_come_from_closed_sets(samples):
         },
         "method": {"variance-scaling"},
         "mode": {"apply"},
+        "output": {"gaussian"},
+        "by": {"entropy", "deviation", "both"},
         "order": {
             *("in_order", "rewound", "too_late", "repeated", "restarted"),
             *("unstamped", "unmoved"),
@@ -522,3 +529,46 @@ def test_matched_detections_in_overflow_slices_are_counted():
     ]
     assert sum(in_overflow) > 0
     assert value(samples, "overflow_detections_total") == sum(in_overflow)
+
+
+def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates(busy):
+    classes = ClassSelection((), Temperature(2.0))
+    pipeline = Pipeline(Config(), selection=busy.selection, class_selection=classes)
+    found = samples_of(text_of(pipeline))
+    shown = [labels for name, labels, _ in found if name == "calibration_recalibrator_info"]
+    assert shown == [
+        {
+            "version": busy.selection.version,
+            "method": "variance-scaling",
+            "mode": "apply",
+            "output": "gaussian",
+        },
+        {
+            "version": classes.version,
+            "method": "temperature",
+            "mode": "apply",
+            "output": "class_probabilities",
+        },
+    ]
+
+
+@pytest.mark.parametrize("by", ["entropy", "deviation", "both"])
+def test_uncertain_detections_are_counted_by_what_shows_it(by):
+    pipeline = Pipeline(Config())
+    pipeline.counters.uncertain[["neither", "entropy", "deviation", "both"].index(by)] = 7
+    found = samples_of(text_of(pipeline))
+    shown = {
+        labels["by"]: value
+        for name, labels, value in found
+        if name == "calibration_uncertain_detections_total"
+    }
+    assert shown == {"entropy": 0, "deviation": 0, "both": 0} | {by: 7}
+
+
+def test_the_numbers_of_what_is_stated_are_those_of_the_wire():
+    for output, number in OUTPUT_NUMBER.items():
+        assert frame_pb2.Output.Value(f"OUTPUT_{output.name}") == number
+    assert OUTPUT_NUMBER.keys() == set(Output)
+    for by, number in REJECTED_NUMBER.items():
+        assert frame_pb2.RejectedBy.Value(f"REJECTED_BY_{by.name}") == number
+    assert sum(REJECTED_NUMBER.values()) == frame_pb2.REJECTED_BY_BOTH

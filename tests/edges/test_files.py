@@ -182,6 +182,8 @@ def test_stamps_become_seconds_from_the_first_without_losing_nanoseconds(tmp_pat
     found = read_recording(path)
     assert found.time_s is not None
     assert found.time_s.tolist() == pytest.approx([1e-9, 0.0, 1.0], rel=1e-12)
+    assert found.stamp_ns is not None
+    assert found.stamp_ns.tolist() == [start + 1, start, start + 10**9]
 
 
 def test_an_archive_without_truth_is_read_with_its_scores_and_flags(tmp_path):

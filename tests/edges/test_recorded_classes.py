@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from monitor.edges.columns import RecordingError
-from monitor.edges.recorded_classes import read_class_recording
+from monitor.edges.recorded_classes import read_class_recording, write_classes
 
 PROB = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0]])
 LABEL = np.array([0, 2, -1, 1])
@@ -101,3 +101,105 @@ def test_a_file_that_is_no_archive_cannot_be_read(tmp_path):
         archive.writestr("prob.npy", b"damaged")
     with pytest.raises(RecordingError, match="cannot be read"):
         read_class_recording(path)
+
+
+# ---- logits, names, tracks and times
+
+LOGITS = np.log(np.maximum(PROB, 1e-30)) + np.array([[3.0], [-1.0], [0.0], [7.5]])
+
+
+def test_logits_come_as_they_are_beside_the_probabilities(save):
+    found = read_class_recording(save(prob=PROB, logits=LOGITS[:, None], label=LABEL))
+    assert found is not None and found.logits is not None and found.opinions is None
+    np.testing.assert_array_equal(found.logits, LOGITS[:, None])
+    np.testing.assert_array_equal(found.probabilities, PROB)
+
+
+def test_logits_alone_are_probabilities_by_their_softmax(save):
+    found = read_class_recording(save(logits=LOGITS, label=LABEL), slice(1, None))
+    assert found is not None and found.opinions is None and not found.gaussians
+    np.testing.assert_allclose(found.probabilities, PROB[1:], atol=1e-15)
+    several = read_class_recording(
+        save(logits=np.stack([LOGITS, LOGITS[::-1]], axis=1), label=LABEL)
+    )
+    assert several is not None and several.opinions is not None
+    np.testing.assert_allclose(several.probabilities, (PROB + PROB[::-1]) / 2, atol=1e-15)
+
+
+def test_logits_that_are_not_finite_make_no_probabilities(save):
+    logits = LOGITS.copy()
+    logits[0, 1], logits[2, 2] = np.inf, np.nan
+    found = read_class_recording(save(logits=logits, label=LABEL))
+    assert found is not None
+    assert np.isnan(found.probabilities).any(axis=1).tolist() == [True, False, True, False]
+
+
+def test_names_tracks_and_times_are_read_where_they_are(save):
+    bare = read_class_recording(save(prob=PROB, label=LABEL))
+    assert bare is not None and bare.class_names == ()
+    assert bare.track is None and bare.time_s is None and bare.stamp_ns is None
+    found = read_class_recording(
+        save(
+            prob=PROB,
+            label=LABEL,
+            class_names=np.array(["a", "b", "c"]),
+            track=np.array([5, 5, 7, -1]),
+            seq=np.array(["n", "s", "s", "s"]),
+            t=np.arange(4) / 10,
+            stamp_ns=np.arange(4) + 2**60,
+        ),
+        slice(1, None),
+    )
+    assert found is not None and found.sequence_index is not None
+    assert found.class_names == ("a", "b", "c")
+    assert found.track is not None and found.track.tolist() == [5, 7, -1]
+    assert found.sequence_index.tolist() == [1, 1, 1]
+    assert found.time_s is not None and found.time_s.tolist() == [0.1, 0.2, 0.3]
+    assert found.stamp_ns is not None and found.stamp_ns.tolist() == [2**60 + i for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"logits": LOGITS}, "there is logits, but no array 'label'"),
+        ({"logits": LOGITS[0], "label": LABEL}, r"logits has shape \(3,\).*\[N, C\]"),
+        ({"logits": LOGITS.astype(str), "label": LABEL}, "'logits' holds <U32, not numbers"),
+        (
+            {"prob": PROB, "logits": LOGITS[:, :2], "label": LABEL},
+            r"logits has shape \(4, 2\), but prob has \(4, 3\).*the same 4 rows and 3 classes",
+        ),
+        (
+            {"prob": PROB, "logits": LOGITS[:2], "label": LABEL},
+            r"logits has shape \(2, 3\), but prob has \(4, 3\)",
+        ),
+        ({"prob": PROB, "label": LABEL, "track": LABEL[:2]}, r"track has shape \(2,\).*\[4\]"),
+        ({"prob": PROB, "label": LABEL, "t": PROB}, r"t has shape \(4, 3\)"),
+        (
+            {"prob": PROB, "label": LABEL, "class_names": np.array(["a", "b"])},
+            r"class_names is \['a', 'b'\], but there are 3 classes",
+        ),
+        (
+            {"prob": PROB, "label": LABEL, "class_names": np.array(["a", "b", "a"])},
+            "Save as many different names",
+        ),
+        ({"logits": LOGITS[:0], "label": LABEL[:0]}, "none of 0 rows of logits"),
+    ],
+)
+def test_arrays_that_do_not_go_together_are_named(save, arrays, named):
+    with pytest.raises(RecordingError, match=named):
+        read_class_recording(save(**arrays))
+
+
+@pytest.mark.parametrize("opinions", [False, True])
+def test_what_is_written_is_read_again(save, tmp_path, opinions):
+    prob = np.stack([PROB, PROB[::-1]], axis=1) if opinions else PROB
+    names = np.array(["a", "b", "c"])
+    found = read_class_recording(save(prob=prob, label=LABEL, class_names=names))
+    assert found is not None
+    path = tmp_path / "again.npz"
+    write_classes(path, found)
+    again = read_class_recording(path)
+    assert again is not None and again.class_names == found.class_names
+    np.testing.assert_array_equal(again.probabilities, found.probabilities)
+    np.testing.assert_array_equal(again.label, found.label)
+    assert (again.opinions is None) == (not opinions)

@@ -31,6 +31,7 @@ from monitor.edges.wire import (
     detection_tail,
 )
 from monitor.frames import (
+    Beside,
     FrameAnswer,
     Header,
     ReceivedFrame,
@@ -44,6 +45,7 @@ from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.streams import Stream
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+from tests import laws
 from tests.as_protobuf import (
     LIMITS,
     TAIL,
@@ -174,6 +176,7 @@ headers = st.builds(
     class_names=st.lists(names, max_size=4),
     coordinate_frame=names,
     return_tracks=st.booleans(),
+    quantile_levels=st.integers(0, 20).flatmap(doubles),
 )
 
 
@@ -320,6 +323,26 @@ def wire_notice(notice):
 
 
 @st.composite
+def said_beside(draw, n, k):
+    """What may go back beside n estimates; NaN of any bits in front is nothing."""
+    levels, classes = draw(st.integers(1, 3)), draw(st.integers(2, 4))
+
+    def rows(width):
+        return st.none() | doubles(n * width).map(lambda values: np.array(values).reshape(n, -1))
+
+    def numbers(most):
+        return np.array([draw(st.integers(0, most)) for _ in range(n)], np.uint8)
+
+    return Beside(
+        output=numbers(3),
+        quantiles=draw(rows(k * levels)) if n else None,
+        class_probabilities=draw(rows(classes)) if n else None,
+        class_version=draw(names),
+        rejected_by=draw(st.sampled_from([None, numbers(3)])),
+    )
+
+
+@st.composite
 def answers(draw):
     """A frame as protobuf holds it, and an answer that the pipeline might give to it."""
     k = draw(st.integers(1, 5))
@@ -365,6 +388,7 @@ def answers(draw):
         versions=tuple(draw(st.lists(names, max_size=2))),
         notices=tuple(draw(st.lists(notices, max_size=2))),
         tracks=draw(st.none() | reported_tracks(rows.tolist())),
+        beside=draw(st.none() | said_beside(len(kinds), k)),
     )
     return SimpleNamespace(k=k, frame=frame, answer=answer)
 
@@ -386,7 +410,7 @@ def result_of(made):
     forwarded = dict(zip(answer.rows.tolist(), range(answer.rows.size), strict=True))
     shadowed = dict(zip(answer.shadow_rows.tolist(), range(answer.shadow_rows.size), strict=True))
     for row, (sent, reason) in enumerate(zip(frame.detections, answer.reason, strict=True)):
-        detection = result.detections.add(recalibrator_index=0, reason=on_wire(reason))
+        detection = result.detections.add(recalibrator_index=0, reason=on_wire(reason), output=0)
         detection.status = on_wire(1 if reason == 1 else 2 if reason in PASSED_THROUGH else 3)
         if sent.HasField("id"):
             detection.id = sent.id
@@ -401,7 +425,24 @@ def result_of(made):
             detection.shadow_covariance.extend(in_form(answer.shadow, shadowed[row], sent, k))
         if row in track_of:
             detection.track_id = int(track_of[row])
+    if answer.beside is not None:
+        add_beside(result, answer)
     return result
+
+
+def add_beside(result, answer):
+    said = answer.beside
+    result.class_recalibrator_version = said.class_version
+    for row, detection in enumerate(result.detections):
+        if row in answer.received.overlong:
+            continue
+        detection.output = on_wire(said.output[row])
+        for field in ("quantiles", "class_probabilities"):
+            values = getattr(said, field)
+            if values is not None and not np.isnan(values[row, 0]):
+                getattr(detection, field).extend(values[row])
+        if said.rejected_by is not None:
+            detection.rejected_by = on_wire(said.rejected_by[row])
 
 
 def in_form(made, row, sent, k):
@@ -440,7 +481,24 @@ def test_the_client_reads_an_answer_as_protobuf_does(made):
             assert found.shadow[row].tobytes() == shadow.tobytes()
     assert (found.shadow is not None) == any(d.shadow_covariance for d in result.detections)
     assert found.track_id.tolist() == [d.track_id for d in result.detections]
+    assert found.output.tolist() == [d.output for d in result.detections]
+    assert found.rejected_by.tolist() == [d.rejected_by for d in result.detections]
+    assert found.class_version == result.class_recalibrator_version
+    quantiles = (
+        None if found.quantiles is None else found.quantiles.reshape(len(made.frame.detections), -1)
+    )
+    assert_same_rows(quantiles, [d.quantiles for d in result.detections])
+    assert_same_rows(found.class_probabilities, [d.class_probabilities for d in result.detections])
     assert_same_tracks(found.tracks, result.tracks)
+
+
+def assert_same_rows(found, sent):
+    """Quantiles or class probabilities: as many of each as came, NaN where none did."""
+    if found is None:
+        assert not any(sent)
+        return
+    for values, row in zip(found, sent, strict=True):
+        assert values.tobytes() == packed(row) if row else np.isnan(values).all()
 
 
 def assert_same_tracks(found, sent):
@@ -733,5 +791,7 @@ def test_the_client_sends_truth_as_protobuf_would_write_it(n, k, complete, data)
 
 def test_a_header_comes_out_of_the_wire_as_the_client_put_it_in():
     dimensions = tuple(Dimension(f"d{int(kind)}", "m", kind) for kind in DimensionKind)
-    header = Header("lidar", Space(dimensions), ("car", "person"), "base", return_tracks=True)
-    assert decode_process_request(encode_header(header), LIMITS, TAIL) == header
+    header = Header("lidar", Space(dimensions), ("car", "person"), "base", True, (0.05, 0.95))
+    found = decode_process_request(encode_header(header), LIMITS, TAIL)
+    assert isinstance(found, Header)
+    laws.assert_same(found, header)

@@ -117,6 +117,34 @@ def classified_frame() -> OutgoingFrame:
     return replace(frame, class_probabilities=opinions, true_class=np.array([0, 1, 0, 2, 1]))
 
 
+def logits_frame() -> OutgoingFrame:
+    """A small frame with the logits of one opinion on the classes of each."""
+    frame, _ = small_frame(4)
+    logits = np.array([[3, -3], [0, 0], [1, 2], [-700, 0], [5, 5]])
+    return replace(frame, class_logits=logits.astype(np.float64))
+
+
+def answer_with_all_beside(data: bytes) -> bytes:
+    """Of a pipeline that recalibrates no classes, with all that may go out put in."""
+    pipeline, stream = fixed_pipeline()
+    frame = decode_process_request(data, LIMITS, TAIL)
+    assert isinstance(frame, ReceivedFrame)
+    answer = pipeline.process(stream, frame)
+    assert answer.beside is not None
+    quantiles = np.arange(5 * 3 * 2).reshape(5, 6) / 8
+    quantiles[3:] = np.nan
+    probabilities = np.array([[8, 0], [4, 4], [np.nan] * 2, [1, 7], [np.nan] * 2]) / 8
+    said = replace(
+        answer.beside,
+        output=np.array([1, 2, 3, 0, 0], np.uint8),
+        quantiles=quantiles,
+        class_probabilities=probabilities,
+        class_version="temperature-0123456789ab",
+        rejected_by=np.array([0, 1, 2, 3, 0], np.uint8),
+    )
+    return encode_process_response(replace(answer, beside=said), 1)
+
+
 def tracks() -> ReportedTracks:
     """Of the rows 2, none and 0 of a small frame."""
     eighths = np.arange(3 * 5 * 5).reshape(3, 5, 5) / 8
@@ -171,6 +199,9 @@ def messages() -> dict[str, bytes]:
         "tracked_frame_answer": answer_with_tracks(tracked),
         "classified_frame_request": classified,
         "classified_frame_answer": processed(pipeline, stream, classified, 2),
+        "asking_header_request": encode_header(replace(HEADER, quantile_levels=(0.05, 0.95))),
+        "logits_frame_request": encode_frame(logits_frame()),
+        "all_beside_answer": answer_with_all_beside(encode_frame(logits_frame())),
         "class_truth_request": encode_truth(
             "lidar", classes.frame_id, classes.id, None, class_index=classes.true_class
         ),
@@ -205,8 +236,7 @@ def exposition() -> str:
         pending_bytes=pipeline.pending.bytes,
         pending_detections=pipeline.pending.detections,
         streams=len(pipeline.streams),
-        version=pipeline.selection.version,
-        method=pipeline.selection.method,
+        recalibrators=pipeline.in_force(),
         mode=str(pipeline.config.recalibration.mode),
         tracks=pipeline.tracks(),
         bins=tuple(pipeline.live.export_bins()),
@@ -293,3 +323,16 @@ def test_tracks_that_were_recorded_are_still_understood():
     assert np.array_equal(found.tracks.nis, expected.nis[order], equal_nan=True)
     assert np.array_equal(found.tracks.state, expected.state[order])
     assert np.array_equal(found.tracks.covariance, expected.covariance[order])
+
+
+def test_what_goes_beside_estimates_is_still_understood_as_it_was_recorded():
+    data = bytes.fromhex((FOLDER / "all_beside_answer.hex").read_text("utf-8"))
+    found = decode_answer(data, 3)
+    assert found.output.tolist() == [1, 2, 3, 0, 0]
+    assert found.quantiles is not None
+    assert found.quantiles[1].tolist() == [[0.75, 0.875], [1.0, 1.125], [1.25, 1.375]]
+    assert np.isnan(found.quantiles[3:]).all()
+    assert found.class_probabilities is not None
+    assert found.class_probabilities[[0, 1, 3]].tolist() == [[1, 0], [0.5, 0.5], [0.125, 0.875]]
+    assert found.class_version == "temperature-0123456789ab"
+    assert found.rejected_by.tolist() == [0, 1, 2, 3, 0]
