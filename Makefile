@@ -24,7 +24,8 @@ INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking clean
+.PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking \
+	benchmark-recalibrators clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -54,6 +55,9 @@ benchmark-statistics: $(CORE)
 
 benchmark-tracking: $(CORE)
 	$(BIN)/python benchmarks/tracking.py
+
+benchmark-recalibrators: $(CORE)
+	$(BIN)/python benchmarks/recalibrators.py
 
 clean:
 	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info

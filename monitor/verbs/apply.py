@@ -5,12 +5,35 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
+
+from monitor.calibration.evaluation import TAU
+from monitor.calibration.space import BoolArray
 from monitor.edges.files import write_estimates
-from monitor.verbs.models import apply_model, output_file, read_model
+from monitor.edges.recorded_classes import ClassRecording, read_class_recording, write_classes
+from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.selection import Selection
+from monitor.verbs.forwarded import stands_for
+from monitor.verbs.levels import confidence_levels
+from monitor.verbs.models import check_kind, output_file, read_any_model
+from monitor.verbs.recalibrated import recalibrate
+from monitor.verbs.recalibrated_classes import recalibrate_classes, rejected_rows
 from monitor.verbs.recorded import add_selection, read_selected
 
 EXAMPLE = """examples:
-  calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz"""
+  calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz
+  calibration-monitor apply beta.json drive.npz --tau 0.05,0.5,0.95 --output quantiles.npz"""
+
+
+# Options of the verb that mean something to Gaussians only, by destination.
+_OF_GAUSSIANS = {
+    "dimensions": "--dimensions",
+    "classes": "--class",
+    "where": "--where",
+    "fault": "--fault",
+    "quantiles": "--quantiles",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +42,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument(
-        "--output", metavar="F.npz", required=True, help="arrays mean, and var or cov; gt if known"
+        "--output",
+        metavar="F.npz",
+        required=True,
+        help="arrays mean, and var or cov, gt if known; of class probabilities prob and label",
+    )
+    parser.add_argument(
+        "--quantiles",
+        action="store_true",
+        help="write quantiles [N,K,T] at levels tau [T] also where they are those of Gaussians",
+    )
+    parser.add_argument(
+        "--tau",
+        metavar="T,T",
+        type=confidence_levels,
+        help="write quantiles at these levels (default 0.05,0.1,…,0.95)",
     )
 
 
@@ -27,9 +64,56 @@ def run(options: argparse.Namespace) -> int:
     """0 when the file was written. Raises RecordingError, InvalidRecalibrator, CannotWrite."""
     if not options.output.endswith(".npz"):
         raise ValueError(f"--output {options.output}: the name must end in .npz.")
-    selection = read_model(options.model)
-    recording = apply_model(selection, read_selected(options.file, options))
-    with output_file(Path(options.output)) as path:
-        write_estimates(path, recording)
-    print(f"{recording.mean.shape[0]} rows by {selection.version}, written to {options.output}")
+    model = read_any_model(options.model)
+    recording = read_class_recording(options.file, options.rows)
+    check_kind(model, options.model, options.file, recording)
+    if isinstance(model, Selection):
+        said = _apply_to_gaussians(model, options)
+    else:
+        assert recording is not None
+        said = _apply_to_classes(model, recording, options)
+    print("\n".join(said))
     return 0
+
+
+def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> list[str]:
+    """What there is to say of it."""
+    made = recalibrate(selection, read_selected(options.file, options))
+    tau = TAU if options.tau is None else options.tau
+    asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
+    with output_file(Path(options.output)) as path:
+        write_estimates(path, made.recording, made.quantiles(tau) if asked else None, made.rejected)
+    said = [
+        f"{made.recording.mean.shape[0]} rows by {selection.version}, written to {options.output}",
+        stands_for(made),
+    ]
+    if asked:
+        said.append(f"quantiles at {tau.size} levels: of the method's own distribution")
+    return said + _rejected(made.rejected)
+
+
+def _rejected(rows: BoolArray | None) -> list[str]:
+    if rows is None:
+        return []
+    return [f"rejected: {np.count_nonzero(rows)} rows are too uncertain, and written like the rest"]
+
+
+def _apply_to_classes(
+    selection: ClassSelection, recording: ClassRecording, options: argparse.Namespace
+) -> list[str]:
+    given = [option for name, option in _OF_GAUSSIANS.items() if getattr(options, name)]
+    given += ["--tau"] if options.tau is not None else []
+    if given:
+        raise ValueError(
+            f"{', '.join(given)}: for Gaussians, and {options.model} recalibrates class "
+            "probabilities. Leave it out; choose rows by --rows."
+        )
+    made = recalibrate_classes(selection, recording)
+    rejected = rejected_rows(selection, made)
+    with output_file(Path(options.output)) as path:
+        write_classes(path, made, rejected)
+    return [
+        f"{made.label.size} rows by {selection.version}, written to {options.output}",
+        "prob: recalibrated probabilities, each opinion by itself",
+        *_rejected(rejected),
+    ]

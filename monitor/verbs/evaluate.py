@@ -5,24 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
-
-import numpy as np
+from collections.abc import Callable, Iterator
 
 from monitor.calibration.class_evaluation import ClassEvaluation
-from monitor.calibration.evaluation import Evaluation
 from monitor.calibration.evaluation_json import as_json, class_as_json
-from monitor.calibration.space import FloatArray
 from monitor.edges.recorded_classes import ClassRecording, read_class_recording
+from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.selection import Selection
 from monitor.verbs.evaluate_classes import class_table, evaluate_classes
-from monitor.verbs.evaluate_engines import MICRO_BINS, measured
+from monitor.verbs.evaluate_engines import MICRO_BINS, Measured, measured
 from monitor.verbs.evaluate_table import table
+from monitor.verbs.forwarded import class_model_as_json, measured_under, model_as_json
+from monitor.verbs.levels import confidence_levels
+from monitor.verbs.models import check_kind, read_any_model
+from monitor.verbs.recalibrated_classes import recalibrate_classes
 from monitor.verbs.recorded import add_selection
 
 EXAMPLE = """examples:
   calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
   calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
   calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
+  calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
   calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
   calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15"""
 
@@ -40,7 +43,6 @@ _OF_GAUSSIANS = {
     "min_bin_rows": "--min-bin-rows",
     "tau": "--tau",
     "micro_bins": "--micro-bins",
-    "model": "--model",
 }
 _OF_CLASSES = {"class_binning": "--class-binning", "class_bins": "--class-bins"}
 
@@ -89,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tau",
         metavar="T,T",
-        type=_levels,
+        type=confidence_levels,
         help="confidence levels (default 0.05,0.1,…,0.95)",
     )
     parser.add_argument(
@@ -124,23 +126,29 @@ def run(options: argparse.Namespace) -> int:
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """
     _check(options)
+    model = None if options.model is None else read_any_model(options.model)
     recording = read_class_recording(options.file, options.rows)
     only_classes = recording is not None and not recording.gaussians
     if not only_classes and (options.classes or options.where):
         # Columns choose detections, and nobody says which probabilities are theirs.
         recording = None
     _check_meaning(options, recording)
+    if model is not None:
+        check_kind(model, options.model, options.file, recording)
     for name, value in options.defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    classes = None if recording is None else _of_classes(recording, options)
-    gaussians = None if only_classes else measured(options)
+    classes = gaussians = None
+    if recording is not None:
+        if isinstance(model, ClassSelection):
+            recording = recalibrate_classes(model, recording)
+        classes = _of_classes(recording, options)
+    if not only_classes:
+        gaussians = measured(options, model if isinstance(model, Selection) else None)
     if options.json:
-        print(json.dumps(_document(gaussians, classes)))
+        print(json.dumps(_document(gaussians, classes, model)))
     else:
-        parts = [table(gaussians)] if gaussians else []
-        parts += [class_table(classes)] if classes else []
-        print("\n\n".join(parts))
+        print("\n\n".join(_tables(gaussians, classes, model)))
     return 0
 
 
@@ -153,11 +161,15 @@ def _of_classes(recording: ClassRecording, options: argparse.Namespace) -> Class
     )
 
 
-def _document(gaussians: Evaluation | None, classes: ClassEvaluation | None) -> dict[str, object]:
+def _document(
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    model: Selection | ClassSelection | None,
+) -> dict[str, object]:
     """One object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
     if gaussians:
-        found = as_json(gaussians)
+        found = as_json(gaussians.evaluation)
     elif classes:
         found = {
             "rows": classes.n,
@@ -166,7 +178,24 @@ def _document(gaussians: Evaluation | None, classes: ClassEvaluation | None) -> 
             "dimensions": {},
             "joint": None,
         }
+    if isinstance(model, ClassSelection):
+        found["model"] = class_model_as_json(model)
+    elif gaussians and gaussians.recalibrated:
+        found["model"] = model_as_json(gaussians.recalibrated)
     return found | ({"classification": class_as_json(classes)} if classes else {})
+
+
+def _tables(
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    model: Selection | ClassSelection | None,
+) -> Iterator[str]:
+    if gaussians:
+        made = gaussians.recalibrated
+        yield table(gaussians.evaluation, "" if made is None else measured_under(made))
+    if classes:
+        said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
+        yield said + class_table(classes)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -229,15 +258,3 @@ def _number(of: str, most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
-
-
-def _levels(text: str) -> FloatArray:
-    try:
-        levels = np.unique([float(part) for part in text.split(",")])
-    except ValueError:
-        levels = np.zeros(1)
-    if not ((levels > 0) & (levels < 1)).all():
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected levels between 0 and 1, such as 0.5,0.9,0.95"
-        )
-    return levels

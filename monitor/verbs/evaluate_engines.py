@@ -3,52 +3,69 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from monitor.calibration.binning import LOWEST, OCTAVES, Binning, LogBins
 from monitor.calibration.cell_bins import CellBinning, WidthRange
 from monitor.calibration.clusters import ALONE, ClusterArray, cluster_id
-from monitor.calibration.detections import Limits
 from monitor.calibration.evaluation import TAU, Evaluation, EvaluationError
 from monitor.calibration.exact import evaluate_rows
 from monitor.calibration.reading import read
 from monitor.calibration.row_bins import FrozenEdges, freeze_edges
+from monitor.calibration.shaped import Shaped
 from monitor.calibration.space import FloatArray, IntArray
 from monitor.calibration.statistics import observe
-from monitor.edges.files import NO_TRACK, Recording
-from monitor.verbs.models import apply_model, read_model, sound_rows
+from monitor.edges.files import Recording
+from monitor.recalibration.selection import Selection
+from monitor.verbs.recalibrated import RecalibratedRecording, recalibrate
 from monitor.verbs.recorded import read_selected
+from monitor.verbs.truth import numbered_tracks, usable_truth
 
 # An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
 MICRO_BINS = 1024
 
 
-def measured(options: argparse.Namespace) -> Evaluation:
-    """All measures of the Gaussians asked for.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measures of the Gaussians asked for, and what they were recalibrated by, if at all."""
+
+    evaluation: Evaluation
+    recalibrated: RecalibratedRecording | None
+
+
+def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
+    """All measures of the Gaussians asked for; under the model's own distribution if it has one.
 
     Raises RecordingError, InvalidRecalibrator, EvaluationError.
     """
-    recording = _selected(options.file, options)
-    engine = _streamed if options.engine == "streaming" else _exact
-    return engine(recording, options, _frozen(recording, options))
+    recording = read_selected(options.file, options)
+    made = None if model is None else recalibrate(model, recording)
+    shaped = None
+    if made is not None:
+        recording, shaped = made.recording, made.shaped
+    edges = _frozen(recording, options, model)
+    if options.engine == "exact":
+        return Measured(_exact(recording, options, edges, shaped), made)
+    if made is not None and shaped is not None:
+        raise EvaluationError(
+            f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
+            f"(output: {made.output}), and micro-bins keep Gaussians only. Use --engine exact."
+        )
+    return Measured(_streamed(recording, options, edges), made)
 
 
-def _selected(path: str, options: argparse.Namespace) -> Recording:
-    """The rows asked for, recalibrated by --model."""
-    recording = read_selected(path, options)
-    if options.model:
-        recording = apply_model(read_model(options.model), recording)
-    return recording
-
-
-def _frozen(recording: Recording, options: argparse.Namespace) -> FrozenEdges | None:
+def _frozen(
+    recording: Recording, options: argparse.Namespace, model: Selection | None
+) -> FrozenEdges | None:
     """Edges of the reference, which is selected and recalibrated alike, but without the fault."""
     if options.edges_from is None:
         return None
     alike = argparse.Namespace(**{**vars(options), "fault": None})
-    reference = _selected(options.edges_from, alike)
+    reference = read_selected(options.edges_from, alike)
+    if model is not None:
+        reference = recalibrate(model, reference).recording
     if reference.space.names != recording.space.names:
         raise EvaluationError(
             f"--edges-from {options.edges_from} has dimensions "
@@ -59,7 +76,10 @@ def _frozen(recording: Recording, options: argparse.Namespace) -> FrozenEdges | 
 
 
 def _exact(
-    recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None
+    recording: Recording,
+    options: argparse.Namespace,
+    edges: FrozenEdges | None,
+    shaped: Shaped | None,
 ) -> Evaluation:
     return evaluate_rows(
         recording.space,
@@ -72,17 +92,15 @@ def _exact(
         value_range=options.range,
         edges=edges,
         fewest_rows=options.min_bin_rows,
-        cluster=_tracks(recording),
+        cluster=numbered_tracks(recording.sequence_index, recording.track),
+        shaped=shaped,
     )
 
 
 def _streamed(
     recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None
 ) -> Evaluation:
-    labelled = np.isfinite(recording.truth).all(axis=1)
-    usable = labelled & sound_rows(recording)
-    for values in (recording.mean, recording.truth):
-        usable &= (np.abs(values) <= Limits().largest_mean).all(axis=1)
+    labelled, usable = usable_truth(recording)
     kept = np.flatnonzero(usable)
     without = int(np.count_nonzero(~labelled))
     refused = int(np.count_nonzero(labelled & ~usable))
@@ -93,7 +111,7 @@ def _streamed(
         )
     micro_bins = options.micro_bins or MICRO_BINS
     binning = Binning(LogBins(LOWEST, micro_bins, OCTAVES), tau=tuple(_tau(options).tolist()))
-    tracks = _tracks(recording)
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
     statistics = observe(
         recording.space,
         binning,
@@ -112,16 +130,6 @@ def _streamed(
 
 def _tau(options: argparse.Namespace) -> FloatArray:
     return TAU if options.tau is None else options.tau
-
-
-def _tracks(recording: Recording) -> IntArray | None:
-    """(N,) one number for each track of each sequence, −1 without; None if none is recorded."""
-    if recording.track is None:
-        return None
-    pairs = np.stack([recording.sequence_index, recording.track], axis=1)
-    _, number = np.unique(pairs, axis=0, return_inverse=True)
-    number[recording.track == NO_TRACK] = -1
-    return number.astype(np.int64)
 
 
 def _clusters(tracks: IntArray) -> ClusterArray:

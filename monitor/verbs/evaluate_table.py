@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,9 +15,13 @@ _NAME, _CELL = 10, 10
 _SHOWN = (0.5, 0.9, 0.95)
 
 
-def table(evaluation: Evaluation) -> str:
-    """All measures but those of every single τ and bin."""
-    blocks = [_rows(evaluation), _variances(evaluation), _likelihood(evaluation)]
+def table(evaluation: Evaluation, recalibrated: str = "") -> str:
+    """All measures but those of every single τ and bin; what is not defined is a dash.
+
+    recalibrated  what was done to the Gaussians before, to stand beneath the number of rows
+    """
+    rows = "\n".join(filter(None, (_rows(evaluation), recalibrated)))
+    blocks = [rows, _variances(evaluation), _likelihood(evaluation)]
     blocks += [_nees(evaluation), _quantiles(evaluation)]
     return "\n\n".join(blocks)
 
@@ -82,7 +87,7 @@ def _quantiles(evaluation: Evaluation) -> str:
     for name, found in _with_joint(evaluation):
         by_tau = found.coverage_by_tau if isinstance(found, JointMeasures) else found.picp_by_tau
         values = (found.qce, found.qce_marginal, found.calibration_area)
-        lines.append(_line(name, [*map(_short, values), *(f"{by_tau[i]:.3f}" for i in levels)]))
+        lines.append(_line(name, [*map(_short, values), *(_share(by_tau[i]) for i in levels)]))
     return "\n".join(lines)
 
 
@@ -91,8 +96,14 @@ def _with_joint(evaluation: Evaluation) -> list[tuple[str, DimensionMeasures | J
 
 
 def _short(value: float) -> str:
+    if math.isnan(value):
+        return "–"
     text = f"{value:.4g}"
     return text if len(text) < _CELL else f"{value:.2e}"
+
+
+def _share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
 
 
 def _count(value: float) -> str:

@@ -3,102 +3,275 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+import math
 from pathlib import Path
 
-import numpy as np
-
-from monitor.calibration.binning import Binning
-from monitor.calibration.detections import Limits
-from monitor.calibration.statistics import StageStatistics
-from monitor.edges.files import Recording
-from monitor.recalibration import covariance_scaling, variance_scaling
+from monitor.calibration.slices import SliceBy
+from monitor.recalibration.basis import Basis
+from monitor.recalibration.classes.class_selection import CLASS_METHODS, ClassSelection
 from monitor.recalibration.covariance_scaling import FullInput
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Recalibrator, UnfitData
+from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.gp_cauchy import SURROGATE_LEVEL
+from monitor.recalibration.processes.hyperparameters import ProcessSettings
+from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes.sparse_process import Coupling
+from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scale import Objective
-from monitor.recalibration.selection import METHODS, Selection
-from monitor.verbs.models import output_file, sound_statistics
-from monitor.verbs.recorded import add_selection, read_selected
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.shrinkage import WIDE, Clamp
+from monitor.verbs.fit_classes import fit_class_probabilities
+from monitor.verbs.fit_gaussians import (
+    FEWEST_TRACKS,
+    PRIOR_STRENGTH,
+    RANGE_EDGES,
+    fit_gaussians,
+)
+from monitor.verbs.models import output_file
+from monitor.verbs.recorded import add_selection
 
 EXAMPLE = """examples:
   calibration-monitor fit drive.csv.gz --method variance-scaling --class Car --output car.json
   calibration-monitor fit drive.csv.gz --method covariance-scaling --by-class --output all.json
-  calibration-monitor fit drive.npz --method covariance-scaling --rows 0:5000 --output first.json"""
+  calibration-monitor fit drive.csv.gz --method gp-normal --by class,range --output process.json
+  calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
+  calibration-monitor fit classes.npz --method temperature --output temperature.json"""
+
+# Options of single methods, by the names that FitOptions has for them.
+_OF_METHODS = {
+    "objective": "--objective",
+    "full_input": "--full-input",
+    "clamp": "--clamp",
+    "kernel": "--kernel",
+    "coupling": "--coupling",
+    "inducing": "--inducing",
+    "surrogate_level": "--surrogate-level",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz with ground truth")
     add_selection(parser)
-    parser.add_argument("--method", choices=tuple(METHODS), required=True)
+    parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
+    _add_slices(parser)
     parser.add_argument(
-        "--by-class",
-        action="store_true",
-        help="one recalibrator for each class, and one of all rows as the fallback",
+        "--previous",
+        metavar="MODEL",
+        help="earlier model of the method, towards which the factors of a scaling are drawn",
+    )
+    parser.add_argument(
+        "--prior-strength",
+        metavar="N",
+        type=_positive,
+        help="independent rows that --previous, or the wider slice of a thin one, counts for "
+        f"(default {PRIOR_STRENGTH:g})",
     )
     parser.add_argument(
         "--objective",
         choices=tuple(Objective),
         type=Objective,
-        default=Objective.MEAN,
-        help="what the scale satisfies on heavy tails (default mean)",
+        help="what the scale of a scaling satisfies on heavy tails (default mean)",
     )
     parser.add_argument(
         "--full-input",
         choices=tuple(FullInput),
         type=FullInput,
-        default=FullInput.SCALE,
         help="covariance-scaling of full covariances: scale keeps the detector's correlations, "
         "whiten corrects them (default scale)",
+    )
+    parser.add_argument(
+        "--clamp",
+        metavar="LO:HI",
+        type=_clamp,
+        help=f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})",
+    )
+    parser.add_argument(
+        "--kernel",
+        choices=tuple(KernelForm),
+        type=KernelForm,
+        help="of a Gaussian process (default normalised)",
+    )
+    parser.add_argument(
+        "--coupling",
+        choices=(Coupling.INDEPENDENT, Coupling.COREGIONALISED),
+        type=Coupling,
+        help="of the dimensions of a Gaussian process (default independent)",
+    )
+    parser.add_argument(
+        "--inducing",
+        metavar="N",
+        type=_points,
+        help="points that carry a Gaussian process, at most "
+        f"(default {ProcessSettings().inducing})",
+    )
+    parser.add_argument(
+        "--surrogate-level",
+        metavar="P",
+        type=_level,
+        help="gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
+        f"with the Cauchy distribution (default {SURROGATE_LEVEL:g})",
+    )
+
+    parser.add_argument(
+        "--reject-above-error",
+        metavar="X",
+        type=_positive,
+        help="flag detections so uncertain that without them the error is at most X: the share of "
+        "wrong classes, or the RMSE of the joint dimensions, in their unit",
+    )
+
+
+def _add_slices(parser: argparse.ArgumentParser) -> None:
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument(
+        "--by",
+        metavar="PART,PART",
+        type=_parts,
+        default=(),
+        help="one recalibrator for each class, stream, range, or combination such as class,range "
+        "and for each wider one, and one of all rows as the fallback; the stream of a file is "
+        "its sequence",
+    )
+    by.add_argument(
+        "--by-class",
+        dest="by",
+        action="store_const",
+        const=(SliceBy.CLASS,),
+        help="short for --by class",
+    )
+    parser.add_argument(
+        "--range-edges",
+        metavar="E,E",
+        type=_edges,
+        help="of --by range: inner edges of the distance, as the sidecar has them (default "
+        f"{','.join(f'{edge:g}' for edge in RANGE_EDGES)})",
+    )
+    parser.add_argument(
+        "--fewest-tracks",
+        metavar="N",
+        type=_positive,
+        help="tracks, and independent rows, below which a slice leans on the wider one it lies "
+        f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the model was written. Raises RecordingError, UnfitData, CannotWrite."""
-    recording = read_selected(options.file, options)
-    statistics = _statistics(recording)
-    by_slice: dict[str, Recalibrator] = {}
-    if options.by_class:
-        for i, name in enumerate(recording.classes):
-            rows = np.flatnonzero(recording.class_index == i)
-            try:
-                by_slice[name] = _fit(_statistics(_rows(recording, rows)), options)
-            except UnfitData as error:
-                print(f"class {name} is left to the fallback: {error}")
-    selection = Selection(
-        recording.space.names,
-        _fit(statistics, options),
-        by_slice,
-        {"file": Path(options.file).name, "rows": statistics.n, "classes": list(recording.classes)},
-    )
+    """0 when the model was written.
+
+    Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
+    """
+    _check(options)
+    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
+    model: Selection | ClassSelection
+    basis: Basis | None
+    lines: list[str] = []
+    if options.method in CLASS_METHODS:
+        model, basis = fit_class_probabilities(options)
+    else:
+        model, lines = fit_gaussians(options, wanted)
+        basis = model.basis
     with output_file(Path(options.output)) as path:
-        path.write_text(selection.to_json(), encoding="utf-8")
-    print(f"{selection.version} fitted on {statistics.n} rows, written to {options.output}")
+        path.write_text(model.to_json(), encoding="utf-8")
+    rows = "no rows" if basis is None else str(basis)
+    lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
+    if model.rejection is not None:
+        lines.append(_said_of(model.rejection))
+    print("\n".join(lines))
     return 0
 
 
-def _statistics(recording: Recording) -> StageStatistics:
-    return sound_statistics(recording, Binning(), Limits())[0]
-
-
-def _rows(recording: Recording, rows: np.ndarray) -> Recording:
-    return replace(
-        recording,
-        mean=recording.mean[rows],
-        covariance=recording.covariance[rows],
-        truth=recording.truth[rows],
+def _said_of(rejection: Rejection) -> str:
+    by_entropy = rejection.by is RejectedBy.ENTROPY
+    what = "entropy" if by_entropy else "σ_G"
+    error = "error rate" if by_entropy else "RMSE"
+    return (
+        f"{rejection.rejected_share:.1%} of the rows are rejected, {what} above "
+        f"{rejection.threshold:.4g}; {error} of the others {rejection.error:.4g}, "
+        f"asked for {rejection.target_error:g}"
     )
 
 
-def _fit(statistics: StageStatistics, options: argparse.Namespace) -> Recalibrator:
-    match options.method:
-        case variance_scaling.VarianceScaling.method:
-            return variance_scaling.fit(statistics, options.objective)
-        case covariance_scaling.CovarianceScaling.method:
-            return covariance_scaling.fit(statistics, options.objective, options.full_input)
-        case Identity.method:
-            return Identity()
-        case _:
-            raise ValueError(f"--method {options.method}: it cannot be fitted yet.")
+def _check(options: argparse.Namespace) -> None:
+    """Refuses what was given and would change nothing."""
+    fitting = FITTINGS.get(options.method)
+    borrows = fitting is not None and fitting.borrows
+    given = [name for name in _OF_METHODS if getattr(options, name) is not None]
+    for name in given:
+        if fitting is None or name not in fitting.uses:
+            users = [method for method, other in FITTINGS.items() if name in other.uses]
+            raise ValueError(
+                f"{_OF_METHODS[name]}: {options.method} has no use for it; it is for "
+                f"{', '.join(users)}. Leave it out."
+            )
+    borrowers = ", ".join(method for method, other in FITTINGS.items() if other.borrows)
+    if options.previous is not None and not borrows:
+        raise ValueError(
+            f"--previous: {options.method} is not drawn towards an earlier fit; {borrowers} are. "
+            "Leave it out."
+        )
+    if options.prior_strength is not None and not (borrows and (options.previous or options.by)):
+        raise ValueError(
+            f"--prior-strength is for {borrowers} with --previous or --by. Leave it out."
+        )
+    if options.range_edges is not None and SliceBy.RANGE not in options.by:
+        raise ValueError("--range-edges is for --by range; leave it out, or add range to --by.")
+    if options.fewest_tracks is not None and not options.by:
+        raise ValueError("--fewest-tracks is for --by; leave it out, or add --by.")
+
+
+def _parts(text: str) -> tuple[SliceBy, ...]:
+    named = [part.strip() for part in text.split(",")]
+    if not named or len(set(named)) < len(named) or not set(named) <= set(SliceBy):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected some of {', '.join(SliceBy)}, each once, such as class,range"
+        )
+    return tuple(part for part in SliceBy if part in named)
+
+
+def _edges(text: str) -> tuple[float, ...]:
+    try:
+        edges = [float(part) for part in text.split(",")]
+    except ValueError:
+        edges = [0.0]
+    if edges != sorted(set(edges)) or not all(0 < edge < math.inf for edge in edges):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected ascending distances above 0, such as 20,40"
+        )
+    return tuple(edges)
+
+
+def _clamp(text: str) -> Clamp:
+    lower, _, upper = text.partition(":")
+    try:
+        return Clamp(float(lower), float(upper))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected LO:HI with 0 < LO <= HI, such as 0.5:3"
+        ) from None
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}': expected a number above 0, such as 30")
+    return value
+
+
+def _level(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}': expected a share between 0 and 1, such as 0.9")
+    return value
+
+
+def _points(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"'{text}': expected a number of points, from 1 to 256")
+    return int(text)

@@ -1,43 +1,75 @@
-"""Recalibrators and recordings together: reading a model, applying it, statistics of a file;
-and the files that come out of it.
-"""
+"""Recalibrators as files: reading one, telling its kind, and the files that verbs write."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from monitor.calibration.binning import Binning
-from monitor.calibration.cholesky import factorise
-from monitor.calibration.detections import Limits
-from monitor.calibration.space import BoolArray, Space
-from monitor.calibration.statistics import StageStatistics, observe
-from monitor.edges.files import Recording
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
+from monitor.calibration.space import Space
+from monitor.edges.recorded_classes import ClassRecording
+from monitor.recalibration.classes import class_selection
+from monitor.recalibration.classes.class_selection import ClassSelection, class_selection_from_json
+from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import Selection, from_json
 
 
-def read_model(path: str) -> Selection:
-    """A recalibrator that `fit` wrote. Raises InvalidRecalibrator."""
+def read_any_model(path: str) -> Selection | ClassSelection:
+    """A recalibrator that `fit` wrote, of Gaussians or of class probabilities.
+
+    Raises InvalidRecalibrator.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
     try:
-        return from_json(text)
+        return class_selection_from_json(text) if _is_of_classes(text) else from_json(text)
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"{path}: {error}") from None
 
 
-def estimates_of(recording: Recording) -> Estimates:
-    """The Gaussians of a recording."""
-    diagonal = np.full(recording.mean.shape[0], recording.diagonal)
-    return Estimates(recording.mean, recording.covariance, diagonal)
+def _is_of_classes(text: str) -> bool:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("format") == class_selection.FORMAT
+
+
+def read_model(path: str) -> Selection:
+    """A recalibrator of Gaussians. Raises InvalidRecalibrator."""
+    model = read_any_model(path)
+    if isinstance(model, ClassSelection):
+        raise InvalidRecalibrator(
+            f"{path} recalibrates class probabilities ({model.method}), not Gaussians: give a "
+            "model that was fitted by a method of Gaussians, such as variance-scaling."
+        )
+    return model
+
+
+def check_kind(
+    model: Selection | ClassSelection, path: str, file: str, recording: ClassRecording | None
+) -> None:
+    """Refuses a model that finds nothing in a file to recalibrate.
+
+    path, file  of the model and of the recording, as they were given
+    recording   the file's class probabilities, None where there are none to look at
+    raises      InvalidRecalibrator
+    """
+    if isinstance(model, ClassSelection) and recording is None:
+        raise InvalidRecalibrator(
+            f"{path} recalibrates class probabilities ({model.method}), and none of {file} are "
+            "looked at. Give a file with prob or logits, without --class and --where, or a model "
+            "of Gaussians."
+        )
+    if isinstance(model, Selection) and recording is not None and not recording.gaussians:
+        raise InvalidRecalibrator(
+            f"{path} recalibrates Gaussians ({model.method}), and {file} has class probabilities "
+            "only. Give a model of class probabilities."
+        )
 
 
 def check_dimensions(selection: Selection, space: Space) -> None:
@@ -48,48 +80,6 @@ def check_dimensions(selection: Selection, space: Space) -> None:
             f"file is read with {','.join(space.names)}: give --dimensions "
             f"{','.join(selection.dimensions)}."
         )
-
-
-def apply_model(selection: Selection, recording: Recording) -> Recording:
-    """The recording with recalibrated Gaussians; unusable rows stay as they are.
-
-    Raises InvalidRecalibrator when it was fitted on other dimensions.
-    """
-    check_dimensions(selection, recording.space)
-    usable = np.flatnonzero(sound_rows(recording))
-    sent = estimates_of(recording)
-    made = selection.apply(
-        Estimates(sent.mean[usable], sent.covariance[usable], sent.diagonal[usable]),
-        recording.class_index[usable],
-        recording.classes,
-    )
-    mean, covariance = recording.mean.copy(), recording.covariance.copy()
-    mean[usable], covariance[usable] = made.mean, made.covariance
-    # Without a usable row nothing was made, and a file of covariances stays one.
-    diagonal = recording.diagonal and bool(made.diagonal.all())
-    return replace(recording, mean=mean, covariance=covariance, diagonal=diagonal)
-
-
-def sound_rows(recording: Recording) -> BoolArray:
-    """(N,) rows with a finite mean and a positive definite covariance."""
-    factor = factorise(recording.covariance)
-    sound: BoolArray = np.isfinite(factor[-1, -1]) & np.isfinite(recording.mean).all(axis=1)
-    return sound
-
-
-def sound_statistics(
-    recording: Recording, binning: Binning, limits: Limits
-) -> tuple[StageStatistics, int, int]:
-    """Statistics of the rows with truth; how many were refused, and how many have no truth."""
-    labelled = np.isfinite(recording.truth).all(axis=1)
-    usable = labelled & sound_rows(recording)
-    for values in (recording.mean, recording.truth):
-        usable &= (np.abs(values) <= limits.largest_mean).all(axis=1)
-    kept = np.flatnonzero(usable)
-    error = recording.space.error(recording.truth[kept], recording.mean[kept])
-    statistics = observe(recording.space, binning, error, recording.covariance[kept])
-    refused = int(np.count_nonzero(labelled & ~usable))
-    return statistics, refused, int(np.count_nonzero(~labelled))
 
 
 class CannotWrite(OSError):

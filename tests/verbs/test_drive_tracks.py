@@ -56,7 +56,10 @@ def answer_of(
         covariance=np.zeros((n, STATES, STATES)),
     )
     nothing = np.zeros(n, np.uint8)
-    return Answered(nothing, nothing, frame.mean, frame.covariance, None, ("v",), track_id, tracks)
+    gaussians = (frame.mean, frame.covariance, None)
+    return Answered(
+        nothing, nothing, *gaussians, ("v",), track_id, tracks, nothing, None, None, "", nothing
+    )
 
 
 def test_a_drive_without_frames_has_no_quality():

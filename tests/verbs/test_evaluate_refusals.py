@@ -175,7 +175,7 @@ def classes(tmp_path):
         (("--bins", "20"), "--bins"),
         (("--min-bin-rows", "1"), "--min-bin-rows"),
         (("--tau", "0.5"), "--tau"),
-        (("--model", "m.json", "--fault", "variance=2"), "--fault, --model"),
+        (("--fault", "variance=2"), "--fault"),
         (("--micro-bins", "32", "--engine", "streaming"), "--micro-bins"),
         (("--dimensions", "x", "--angles", "yaw,heading"), "--dimensions, --angles"),
         (("--class", "car", "--where", "role=fit"), "--class, --where"),

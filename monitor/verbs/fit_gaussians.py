@@ -1,0 +1,177 @@
+"""The part of `fit` for Gaussians: a recalibrator of all rows, and of the slices asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from monitor.calibration.slices import RangeBuckets, SliceBy
+from monitor.calibration.space import IntArray
+from monitor.edges.files import Recording
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.hierarchy import WHOLE, FitSlice, SliceFit, fit_slices, prior_strength
+from monitor.recalibration.recalibrator import InvalidRecalibrator, Recalibrator
+from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.shrinkage import Prior, Scaled
+from monitor.verbs.models import check_dimensions, read_model
+from monitor.verbs.recalibrated import parts_of, recalibrate
+from monitor.verbs.recorded import read_selected
+from monitor.verbs.truth import Times, basis_of, fit_rows, usable_truth
+
+# As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
+RANGE_EDGES = (20.0, 40.0, 60.0)
+RANGE_DIMENSIONS = ("x", "y", "z")
+# Independent rows that another fit counts for where a scaling is drawn towards it.
+PRIOR_STRENGTH = 30.0
+# Tracks, and independent rows, below which a slice does not stand on its own.
+FEWEST_TRACKS = 30.0
+
+
+def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Selection, list[str]]:
+    """What the options ask for; and lines on the slices that lean on others, or are left to them.
+
+    Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
+    """
+    fitting = FITTINGS[options.method]
+    recording = read_selected(options.file, options)
+    previous = _previous(options, recording)
+    kept = np.flatnonzero(usable_truth(recording)[1])
+    rows = fit_rows(recording, kept)
+    strength = options.prior_strength or PRIOR_STRENGTH
+
+    def fit(part: FitRows, towards: Recalibrator | None) -> Recalibrator:
+        prior: Prior[Any] | None = None
+        if towards is not None:
+            prior = Prior(towards, prior_strength(part, strength))
+        return fitting.fit(part, wanted, prior)
+
+    whole = fit(rows, None if previous is None else previous.fallback)
+    slices = _slices(options, recording, kept)
+    found = fit_slices(
+        [(entry, rows.take(entry.rows)) for entry in slices],
+        fit,
+        whole,
+        borrows=fitting.borrows,
+        fewest=FEWEST_TRACKS if options.fewest_tracks is None else options.fewest_tracks,
+        previous=previous,
+    )
+    times = Times(recording.stamp_ns, recording.time_s)
+    by_slice, bases = {}, {}
+    for entry in slices:
+        made = found[entry.name]
+        if made.recalibrator is None:
+            continue
+        by_slice[entry.name] = made.recalibrator
+        basis = basis_of(made.rows, times.period(kept[entry.rows]), made.leans_on)
+        if made.reason and previous is not None:
+            basis = previous.bases.get(entry.name)
+        if basis is not None:
+            bases[entry.name] = basis
+    selection = Selection(
+        recording.space.names,
+        whole,
+        by_slice,
+        {"file": Path(options.file).name, "rows": rows.n, "classes": list(recording.classes)},
+        basis_of(rows, times.period(kept), None if previous is None else previous.version),
+        bases,
+        _ranges(options),
+    )
+    if options.reject_above_error is not None:
+        rejection = _rejection(selection, recording, rows, options.reject_above_error)
+        selection = replace(selection, rejection=rejection)
+    return selection, [*_said(selection, found, wanted), *_forgotten(selection, previous)]
+
+
+def _rejection(
+    selection: Selection, recording: Recording, rows: FitRows, target: float
+) -> Rejection:
+    """By σ_G of the recalibrated covariances, for the RMSE of the recalibrated means."""
+    made = recalibrate(selection, recording)
+    kept = np.flatnonzero(usable_truth(recording)[1])
+    error = recording.space.error(recording.truth[kept], made.recording.mean[kept])
+    return fit_rejection(
+        made.deviation[kept],
+        np.square(error[:, np.array(recording.space.joint)]).sum(axis=1),
+        target,
+        RejectedBy.DEVIATION,
+        rows.weight,
+    )
+
+
+def _previous(options: argparse.Namespace, recording: Recording) -> Selection | None:
+    """The selection of --previous. Raises InvalidRecalibrator where it is of another kind."""
+    if options.previous is None:
+        return None
+    previous = read_model(options.previous)
+    check_dimensions(previous, recording.space)
+    others = {one.method for one in previous.recalibrators} - {options.method}
+    if others:
+        raise InvalidRecalibrator(
+            f"--previous {options.previous}: it was fitted by {', '.join(sorted(others))}, and "
+            f"{options.method} is drawn towards its own kind only. Give such a model, or leave "
+            "--previous out."
+        )
+    return previous
+
+
+def _ranges(options: argparse.Namespace) -> RangeBuckets | None:
+    if SliceBy.RANGE not in options.by:
+        return None
+    return RangeBuckets(options.range_edges or RANGE_EDGES, RANGE_DIMENSIONS)
+
+
+def _slices(
+    options: argparse.Namespace, recording: Recording, kept: IntArray
+) -> tuple[FitSlice, ...]:
+    """The slices asked for; their rows are numbers among the usable ones.
+
+    Raises ValueError where the file has no position to measure a range by.
+    """
+    if not options.by:
+        return ()
+    ranges = _ranges(options)
+    if ranges is not None and ranges.labels(recording.space) == ("",):
+        raise ValueError(
+            f"--by range: the range is the norm of {', '.join(RANGE_DIMENSIONS)}, and the file is "
+            f"read with {', '.join(recording.space.names)}. Leave range out of --by."
+        )
+    place = np.full(recording.mean.shape[0], -1)
+    place[kept] = np.arange(kept.size)
+    found = parts_of(recording, ranges).slices(options.by)
+    rows = [place[entry.rows] for entry in found]
+    return tuple(
+        FitSlice(entry.name, usable[usable >= 0], entry.wider)
+        for entry, usable in zip(found, rows, strict=True)
+    )
+
+
+def _said(selection: Selection, found: Mapping[str, SliceFit], wanted: FitOptions) -> Iterator[str]:
+    """What people should know of the slices, and of factors that --clamp has stopped."""
+    for name, fit in found.items():
+        if fit.recalibrator is None:
+            to = "the fallback" if fit.leans_on == WHOLE else fit.leans_on
+            yield f"slice {name} is left to {to}: {fit.reason}"
+        elif fit.reason:
+            yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
+        else:
+            yield f"slice {name}: {selection.bases[name]}"
+    if wanted.clamp is not None:
+        named = {"all rows": selection.fallback, **selection.by_slice}
+        for name, one in named.items():
+            ends = wanted.clamp.reached(cast("Scaled", one))
+            stopped = [d for d, end in zip(selection.dimensions, ends, strict=True) if end]
+            if stopped:
+                yield f"{name}: the factor on σ of {', '.join(stopped)} is at an end of --clamp"
+
+
+def _forgotten(selection: Selection, previous: Selection | None) -> Iterator[str]:
+    for name in sorted(() if previous is None else previous.by_slice):
+        if name not in selection.by_slice:
+            yield f"slice {name} of --previous has no rows here, and is in the new model no more"

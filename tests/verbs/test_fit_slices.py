@@ -1,0 +1,342 @@
+"""fit --by: slices with fits of their own, thin ones that borrow, and what a fit rests on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.cli import main
+from monitor.recalibration.selection import from_json
+from tests.verbs.recordings import csv_file, error, npz_file
+
+XYZ = ("--dimensions", "x,y,z")
+SCALING = (*XYZ, "--method", "variance-scaling")
+# All slices stand on their own.
+EACH = ("--fewest-tracks", "1")
+EDGES = (8.0, 16.0)
+BY_RANGE = ("--by", "class,range", "--range-edges", "8,16")
+
+
+def document(path):
+    return json.loads(path.read_text())
+
+
+def scale_of(rows):
+    """Of x, y and z, in closed form."""
+    there = rows.of(rows.labelled)
+    variance = np.einsum("nii->ni", there.covariance)
+    return np.sqrt(np.mean(error(there) ** 2 / variance, axis=0))[:3]
+
+
+def buckets(rows):
+    distance = np.linalg.norm(rows.mean[:, :3], axis=1)
+    return np.array(["<8", "8-16", ">=16"])[np.searchsorted(EDGES, distance, side="right")]
+
+
+# ---- which slices there are
+
+
+def test_by_class_and_range_there_is_a_fit_for_each_bucket_of_a_class_and_for_the_class(
+    fitted, drive, rows
+):
+    model = document(fitted(drive, *SCALING, *BY_RANGE, *EACH))
+    there = rows.of(rows.labelled)
+    names = {f"{c}/{b}" for c, b in zip(there.class_name, buckets(there), strict=True)}
+    assert set(model["slices"]) == names | {"car", "cyclist", "pedestrian"}
+    assert model["ranges"] == {"edges": list(EDGES), "dimensions": ["x", "y", "z"]}
+    for name in names:
+        class_name, bucket = name.split("/")
+        part = rows.of((rows.class_name == class_name) & (buckets(rows) == bucket))
+        scale = model["slices"][name]["parameters"]["scale"]
+        assert scale == pytest.approx(scale_of(part), rel=1e-8)
+
+
+def test_by_stream_the_slices_are_the_sequences(fitted, drive, rows):
+    model = document(fitted(drive, *SCALING, "--by", "stream", *EACH))
+    assert set(model["slices"]) == {"north", "south", "west"}
+    for name, entry in model["slices"].items():
+        part = rows.of(rows.sequence == name)
+        assert entry["parameters"]["scale"] == pytest.approx(scale_of(part), rel=1e-8)
+    assert "ranges" not in model
+
+
+def test_by_class_for_short_is_by_class(fitted, drive):
+    long, short = (fitted(drive, *SCALING, *by) for by in (("--by", "class"), ("--by-class",)))
+    assert long.read_bytes() == short.read_bytes()
+
+
+def test_every_row_is_served_by_the_finest_slice_that_has_a_fit(fitted, applied, drive, rows):
+    model = fitted(drive, *SCALING, *BY_RANGE, *EACH)
+    slices = document(model)["slices"]
+    _, arrays = applied(model, drive, *XYZ)
+    sent = np.einsum("nii->ni", rows.covariance)[:, :3]
+    factor = np.sqrt(np.einsum("nii->ni", arrays["cov"]) / sent)
+    for row, (name, bucket) in enumerate(zip(rows.class_name, buckets(rows), strict=True)):
+        serving = slices.get(f"{name}/{bucket}", slices[name])
+        assert factor[row] == pytest.approx(serving["parameters"]["scale"])
+
+
+def test_evaluate_slices_as_apply_does(run, fitted, applied, drive):
+    model = fitted(drive, *SCALING, *BY_RANGE, *EACH)
+    path, _ = applied(model, drive, *XYZ)
+    direct = json.loads(run("evaluate", drive, *XYZ, "--model", model, "--json"))
+    assert direct.pop("model")["method"] == "variance-scaling"
+    assert json.loads(run("evaluate", path, "--json")) == direct
+
+
+# ---- thin slices
+
+
+def test_a_thin_scaling_lies_between_its_own_rows_and_the_wider_slice(fitted, drive):
+    words = (*SCALING, *BY_RANGE)
+    own, drawn = document(fitted(drive, *words, *EACH)), document(fitted(drive, *words))
+    thin = {name for name, part in drawn["slices"].items() if "borrows_from" in part["basis"]}
+    assert thin
+    for name in thin:
+        parent = drawn["slices"][name]["basis"]["borrows_from"]
+        wider = drawn["fallback"] if parent == "fallback" else drawn["slices"][parent]
+        ends = np.log([own["slices"][name]["parameters"]["scale"], wider["parameters"]["scale"]])
+        between = np.log(drawn["slices"][name]["parameters"]["scale"])
+        assert (between >= ends.min(axis=0) - 1e-12).all()
+        assert (between <= ends.max(axis=0) + 1e-12).all()
+        assert "/" not in name or parent == name.split("/")[0]
+
+
+def test_a_stronger_prior_draws_further(fitted, drive):
+    words = (*SCALING, *BY_RANGE)
+    gaps = []
+    for strength in ("1", "30", "1000000000"):
+        model = document(fitted(drive, *words, "--prior-strength", strength))
+        pair = [model["slices"][name]["parameters"]["scale"] for name in ("car/8-16", "car")]
+        gaps.append(np.abs(np.subtract(*np.log(pair))).max())
+    assert gaps[0] > gaps[1] > gaps[2]
+    assert gaps[2] < 1e-6
+
+
+def test_a_thin_slice_of_another_method_is_left_to_the_wider_one(run, fitted, drive, tmp_path):
+    words = ("--method", "isotonic-std", *XYZ, "--by", "class", "--fewest-tracks", "12")
+    said = run("fit", drive, *words, "--output", tmp_path / "model.json")
+    model = document(tmp_path / "model.json")
+    left = {"car", "cyclist", "pedestrian"} - set(model["slices"])
+    assert left and model["slices"]
+    for name in left:
+        assert f"slice {name} is left to the fallback: " in said
+        assert "tracks count for" in said and "and 12 are needed" in said
+
+
+def test_a_slice_without_truth_is_said_to_be_left(run, drive, tmp_path, rows):
+    gone = rows.track.copy()
+    far = (rows.class_name == "car") & (buckets(rows) == ">=16")
+    gone[far] = -1
+    truth = rows.truth.copy()
+    truth[far] = np.nan
+    file = csv_file(tmp_path / "drive.csv", replace(rows, track=gone, truth=truth))
+    said = run("fit", file, *SCALING, *BY_RANGE, "--output", tmp_path / "model.json")
+    assert "slice car/>=16 is left to car: cannot fit on 0 detections" in said
+
+
+# ---- earlier models
+
+
+def test_a_fit_is_drawn_towards_the_earlier_one_slice_by_slice(fitted, drive):
+    words = (*SCALING, "--by", "class", *EACH)
+    earlier = fitted(drive, *words, "--fault", "variance=0.25")
+    own = document(fitted(drive, *words))
+    drawn = document(fitted(drive, *words, "--previous", earlier, "--prior-strength", "100"))
+    before = document(earlier)
+    for part, name in [(lambda d: d["fallback"], "fallback")] + [
+        (lambda d, n=name: d["slices"][n], name) for name in own["slices"]
+    ]:
+        scales = [np.log(part(d)["parameters"]["scale"]) for d in (own, drawn, before)]
+        assert (scales[0] < scales[1]).all() and (scales[1] < scales[2]).all(), name
+        assert part(drawn)["basis"]["borrows_from"] == before["version"]
+
+
+def test_without_any_rows_of_its_own_weight_the_earlier_model_stays(fitted, drive):
+    earlier = fitted(drive, *SCALING, "--fault", "variance=0.25")
+    strong = ("--previous", earlier, "--prior-strength", "1e12")
+    drawn = document(fitted(drive, *SCALING, *strong))
+    assert drawn["fallback"]["parameters"]["scale"] == pytest.approx(
+        document(earlier)["fallback"]["parameters"]["scale"]
+    )
+
+
+def test_a_slice_without_truth_stays_as_it_was_and_one_that_is_gone_is_said_to_be(
+    run, fitted, drive, rows, tmp_path
+):
+    words = (*SCALING, "--by", "class", *EACH)
+    earlier = fitted(drive, *words)
+    cyclist, car = rows.class_name == "cyclist", rows.class_name == "car"
+    truth, track = rows.truth.copy(), rows.track.copy()
+    truth[cyclist], track[cyclist] = np.nan, -1
+    parts = replace(rows, truth=truth, track=track).of(~car)
+    file = csv_file(tmp_path / "week.csv", parts)
+    path = tmp_path / "model.json"
+    said = run("fit", file, *words, "--previous", earlier, "--output", path)
+    before, after = document(earlier), document(path)
+    assert set(after["slices"]) == {"cyclist", "pedestrian"}
+    # With all that it rests on.
+    assert after["slices"]["cyclist"] == before["slices"]["cyclist"]
+    assert f"slice cyclist stays as in {before['version']}: cannot fit on 0 detections" in said
+    assert "slice car of --previous has no rows here, and is in the new model no more" in said
+
+
+# ---- clamps
+
+
+def test_a_factor_stops_at_the_end_of_the_clamp_and_that_is_said(run, drive, tmp_path):
+    words = (*SCALING, "--fault", "variance=0.01", "--clamp", "0.5:4")
+    said = run("fit", drive, *words, "--output", tmp_path / "model.json")
+    assert document(tmp_path / "model.json")["fallback"]["parameters"]["scale"] == [4.0] * 3
+    assert "all rows: the factor on σ of x, y, z is at an end of --clamp" in said
+    wide = (*SCALING, "--clamp", "0.001:1000")
+    assert "--clamp" not in run("fit", drive, *wide, "--output", tmp_path / "model.json")
+
+
+# ---- what a fit rests on
+
+
+def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(fitted, drive, rows):
+    model = document(fitted(drive, *SCALING, "--by", "class", *EACH))
+    entries = {name: part["basis"] for name, part in model["slices"].items()}
+    for name, basis in [("", model["fallback"]["basis"]), *entries.items()]:
+        there = rows.of(rows.labelled & ((rows.class_name == name) | (name == "")))
+        tracks = set(zip(there.sequence, there.track, strict=True))
+        assert (basis["rows"], basis["tracks"]) == (there.n, len(tracks))
+        assert 0 < basis["effective_rows"] <= there.n
+        assert (basis["first"], basis["last"]) == (there.time_s.min(), there.time_s.max())
+        assert basis["clock"] == "t"
+
+
+def test_nanoseconds_stay_what_they_are(fitted, rows, tmp_path):
+    path = npz_file(tmp_path / "plain.npz", rows)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    start = 1_318_000_000_000_000_001
+    np.savez(path, **arrays, stamp_ns=start + np.arange(rows.n))
+    basis = document(fitted(path, *SCALING))["fallback"]["basis"]
+    labelled = np.flatnonzero(rows.labelled)
+    assert basis["first"] == start + labelled.min()
+    assert basis["last"] == start + labelled.max()
+    assert basis["clock"] == "stamp_ns"
+
+
+def test_a_file_without_times_and_tracks_has_rows_alone(fitted, rows, tmp_path):
+    path = npz_file(tmp_path / "plain.npz", rows)
+    labelled = int(np.count_nonzero(rows.labelled))
+    assert document(fitted(path, *SCALING))["fallback"]["basis"] == {
+        "rows": labelled,
+        "tracks": labelled,
+        "effective_rows": float(labelled),
+    }
+
+
+def test_what_it_rests_on_is_printed(run, drive, rows, tmp_path):
+    said = run("fit", drive, *SCALING, "--by", "class", "--output", tmp_path / "model.json")
+    there = rows.of(rows.labelled)
+    tracks = len(set(zip(there.sequence, there.track, strict=True)))
+    assert f"fitted on {there.n} rows of {tracks} tracks, worth " in said
+    basis = from_json((tmp_path / "model.json").read_text()).bases["car"]
+    assert f"slice car: {basis}\n" in said
+
+
+def test_the_identity_needs_no_truth_and_rests_on_nothing(run, rows, tmp_path):
+    file = csv_file(tmp_path / "drive.csv", rows.of(~rows.labelled))
+    said = run("fit", file, "--method", "identity", "--output", tmp_path / "model.json")
+    assert "fitted on no rows" in said
+    assert "basis" not in document(tmp_path / "model.json")["fallback"]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--range-edges", "20,40"), "--range-edges is for --by range"),
+        (("--by", "class", "--range-edges", "20"), "--range-edges is for --by range"),
+        (("--fewest-tracks", "5"), "--fewest-tracks is for --by"),
+        (("--prior-strength", "5"), "--prior-strength is for variance-scaling, covariance-scaling"),
+        (
+            ("--kernel", "paper"),
+            "--kernel: variance-scaling has no use for it; it is for gp-normal",
+        ),
+        (("--coupling", "coregionalised"), "--coupling: variance-scaling has no use for it"),
+        (("--inducing", "9"), "--inducing: variance-scaling has no use for it"),
+        (("--surrogate-level", "0.9"), "it is for gp-cauchy. Leave it out"),
+        (("--full-input", "whiten"), "it is for covariance-scaling. Leave it out"),
+        (("--previous", "gone.json"), "cannot read the recalibrator gone.json"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused_by_name(
+    refused, drive, tmp_path, words, named
+):
+    assert named in refused("fit", drive, *SCALING, *words, "--output", tmp_path / "model.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_earlier_model_of_another_method_or_of_other_dimensions_is_refused(
+    fitted, refused, drive, tmp_path
+):
+    other = fitted(drive, *XYZ, "--method", "covariance-scaling")
+    wide = fitted(drive, "--method", "variance-scaling")
+    output = ("--output", tmp_path / "model.json")
+    line = refused("fit", drive, *SCALING, "--previous", other, *output)
+    assert f"--previous {other}: it was fitted by covariance-scaling" in line
+    line = refused("fit", drive, *SCALING, "--previous", wide, *output)
+    assert "fitted on dimensions x,y,z,yaw but the file is read with x,y,z" in line
+    line = refused("fit", drive, *XYZ, "--method", "isotonic-std", "--previous", other, *output)
+    assert "--previous: isotonic-std is not drawn towards an earlier fit; variance-scaling" in line
+
+
+def test_a_range_needs_a_position(refused, rows, tmp_path):
+    path = tmp_path / "plain.npz"
+    variance = np.einsum("nii->ni", rows.covariance)
+    np.savez(path, mean=rows.mean, var=variance, gt=rows.truth)
+    line = refused(
+        *("fit", path, "--method", "variance-scaling", "--by", "range"),
+        *("--output", tmp_path / "model.json"),
+    )
+    assert "--by range: the range is the norm of x, y, z, and the file is read with 0, 1" in line
+
+
+def test_a_class_and_a_sequence_of_one_name_are_refused_together(refused, rows, tmp_path):
+    lines = ["seq,class,x,var_x,gt_x"]
+    lines += [f"{seq},{name},0,1,{i}" for i in range(1, 4) for seq, name in (("car", "car"),) * 3]
+    path = tmp_path / "two.csv"
+    path.write_text("\n".join(lines) + "\n")
+    words = ("--method", "variance-scaling", "--output", tmp_path / "model.json")
+    assert "two slices are called 'car'" in refused("fit", path, *words, "--by", "stream,class")
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        *[("--by", text) for text in ("", "colour", "class,class", "class,")],
+        *[("--range-edges", text) for text in ("", "40,20", "0,20", "a", "20,20", "inf")],
+        *[("--clamp", text) for text in ("1", "2:1", "0:1", "a:b", "1:inf", "nan:2")],
+        *[("--fewest-tracks", text) for text in ("0", "-1", "few", "inf", "nan")],
+        ("--prior-strength", "0"),
+        *[("--surrogate-level", text) for text in ("0", "1", "a")],
+        *[("--inducing", text) for text in ("0", "300", "2.5")],
+        ("--reject-above-error", "0"),
+        ("--kernel", "linear"),
+        ("--coupling", "shared"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_wrong_usage(capsys, drive, tmp_path, option, text):
+    words = ["--method", "variance-scaling", "--output", str(tmp_path / "model.json")]
+    with pytest.raises(SystemExit) as end:
+        main(["fit", str(drive), *words, f"{option}={text}"])
+    assert end.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err
+
+
+def test_by_and_by_class_are_not_given_together(capsys, drive):
+    with pytest.raises(SystemExit) as end:
+        main(["fit", str(drive), *SCALING, "--by", "stream", "--by-class", "--output", "m.json"])
+    assert end.value.code == 2
+    assert "not allowed with" in capsys.readouterr().err
