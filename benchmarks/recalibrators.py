@@ -22,6 +22,7 @@ from scipy.special import expit
 from benchmarks.machine import machine, shortest
 from monitor.calibration.cholesky import factorise, log_determinant, whiten
 from monitor.calibration.class_exact import evaluate_class_rows
+from monitor.calibration.evaluation import TAU
 from monitor.calibration.exact import evaluate_rows
 from monitor.calibration.marginals import Marginals, NormalMarginals
 from monitor.calibration.space import FloatArray, IntArray, plain_space
@@ -33,6 +34,8 @@ from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.processes.cauchy_marginals import CauchyMarginals
 from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
 from monitor.recalibration.shapes import marginals_of
+from tests.recalibration.classes.class_sets import distorted, evaluated
+from tests.recalibration.gp_multivariate_sets import correlated_pairs
 from tests.reference.datasets import Arrays, DataSets, all_sets
 
 Score = Callable[[Recalibrator, FitRows], float]
@@ -89,6 +92,14 @@ def joint_nll(recalibrator: Recalibrator, rows: FitRows) -> float:
     return float(0.5 * np.mean(k * np.log(2 * np.pi) + log_determinant(factor, k) + nees))
 
 
+def own_qce(recalibrator: Recalibrator, rows: FitRows) -> float:
+    """Of the method's own distribution: |share within the central τ interval − τ|, mean over τ."""
+    truth = rows.estimates.mean + rows.error
+    inside = np.abs(2 * marginals_of(recalibrator, rows.estimates).cumulative(truth) - 1)
+    covered = (inside[:, :, None] <= TAU).mean(axis=0)
+    return float(np.abs(covered - TAU).mean())
+
+
 def deviation_ratio(recalibrator: Recalibrator, rows: FitRows) -> float:
     """σ after to before, of the dimension where it is furthest from 1."""
     made = np.diagonal(recalibrator.apply(rows.estimates).covariance, axis1=1, axis2=2)
@@ -96,12 +107,13 @@ def deviation_ratio(recalibrator: Recalibrator, rows: FitRows) -> float:
     return float(ratio[np.argmax(np.abs(np.log(ratio)))])
 
 
-def ence(recalibrator: Recalibrator, rows: FitRows) -> float:
-    """Of the forwarded Gaussian, 20 bins of equal count; of the first dimension."""
+def ence_and_spread(recalibrator: Recalibrator, rows: FitRows) -> tuple[float, float]:
+    """ENCE of the forwarded Gaussian, 20 bins of equal count, and how much its σ vary (c_v)."""
     made = recalibrator.apply(rows.estimates)
     truth = rows.estimates.mean + rows.error
     found = evaluate_rows(rows.space, made.mean, made.covariance, truth)
-    return next(iter(found.dimensions.values())).ence
+    first = next(iter(found.dimensions.values()))
+    return first.ence, first.c_v
 
 
 # ---- the distribution that rows were drawn from, by its deviation (or the scale of a Cauchy)
@@ -170,6 +182,7 @@ LINES = (
         "<= 1.1568",
         "1.1568 (54 s)",
     ),
+    Line("cosine_mean", "gp-beta", FIRST, slice(2000, 2200), own_qce, "QCE <= 0.0505", "0.0505"),
     Line(
         "box4_calibrated",
         "isotonic-quantiles",
@@ -191,7 +204,7 @@ def figure(
     """The score of a method on some rows, fitted on others; and above the truth's, or NaN."""
     recalibrator, _ = fitted(line.method, rows_of(arrays, fit))
     score = line.score(recalibrator, rows_of(arrays, judged))
-    if line.data not in TRUTH:
+    if line.data not in TRUTH or line.score is not marginal_nll:
         return score, float("nan")
     truth = drawn_from(line.data, arrays, judged).log_density(arrays["gt"][judged])
     return score, score + float(truth.mean())
@@ -224,21 +237,56 @@ def likelihoods(sets: DataSets, number: int) -> Iterator[str]:
 
 
 def uninformative(sets: DataSets) -> Iterator[str]:
-    """ENCE where σ says nothing of the error; of a calibrated detector sqrt(B/(πn)) = 0.016."""
-    yield f"{'levi_random, ENCE':24}{'own mean as input':>20}{'mean unrelated':>18}"
+    """ENCE where σ says nothing of the error; of a calibrated detector sqrt(B/(πn)) = 0.016.
+
+    A method that looks at σ comes near that by making all σ alike (c_v), and one that looks at
+    the mean because the mean of this set is the true deviation. No factor can do either.
+    """
+    columns = ("ENCE", "c_v of σ", "ENCE, mean hidden", "c_v")
+    yield f"{'levi_random':24}" + "".join(f"{name:>20}" for name in columns)
     arrays = sets["levi_random"]
-    shuffled = np.random.default_rng(0).permutation(arrays["mean"])
+    hidden = np.random.default_rng(0).permutation(arrays["mean"])
     # The error stays with its row; only what could tell its size is taken away.
-    blind = {**arrays, "mean": shuffled, "gt": shuffled + arrays["gt"] - arrays["mean"]}
+    blind = {**arrays, "mean": hidden, "gt": hidden + arrays["gt"] - arrays["mean"]}
     for method in FITTINGS:
-        values = []
+        values: list[float] = []
         for of in (arrays, blind):
             recalibrator, _ = fitted(method, rows_of(of, slice(0, 10000)))
             if recalibrator.output is Output.SURROGATE:
                 break
-            values.append(f"{ence(recalibrator, rows_of(of, OTHER_HALF)):.3f}")
+            values += ence_and_spread(recalibrator, rows_of(of, OTHER_HALF))
         if values:
-            yield f"{method:24}{values[0]:>20}{values[1]:>18}"
+            yield f"{method:24}" + "".join(f"{value:20.3f}" for value in values)
+
+
+def correlations(number: int) -> Iterator[str]:
+    """Joint NLL of two dimensions whose correlation depends on the input, or does not."""
+    methods = ("covariance-scaling", "gp-normal-multivariate")
+    yield f"{'pairs, joint NLL':24}{methods[0]:>22}{methods[1]:>26}{'less':>20}"
+    for depends in (True, False):
+        values = []
+        for seed in range(number):
+            fit, judged = (
+                correlated_pairs([seed, part], n=2000, depends=depends) for part in (0, 1)
+            )
+            values.append([joint_nll(fitted(method, fit)[0], judged) for method in methods])
+        scaled, ours = np.array(values).T
+        less = scaled - ours
+        name = f"correlation {'depends' if depends else 'constant'}"
+        spread = f"{less.mean():.4f} +- {less.std(ddof=1):.4f}"
+        yield f"{name:24}{scaled.mean():22.4f}{ours.mean():26.4f}{spread:>20}"
+
+
+def distortions(number: int) -> Iterator[str]:
+    """cECE where each class is distorted in its own way, over that of temperature scaling."""
+    yield f"{'distorted, cECE':24}{'':>10}{'over temperature':>20}"
+    found = []
+    for seed in range(number):
+        fit, judged = distorted([seed, 0], 10000), distorted([seed, 1], 10000)
+        found.append([evaluated(fit_classes(method, fit), judged).cece for method in CLASS_METHODS])
+    values = np.array(found)
+    for method, own, ratio in zip(CLASS_METHODS, values.T, (values / values[:, :1]).T, strict=True):
+        yield f"{method:24}{own.mean():10.4f}{f'{ratio.mean():.3f} +- {ratio.std():.3f}':>20}"
 
 
 def classes(sets: DataSets, number: int) -> Iterator[str]:
@@ -303,8 +351,10 @@ def main() -> None:
     print(machine())
     for part in (
         likelihoods(sets, options.resplits),
+        correlations(options.resplits),
         uninformative(sets),
         classes(sets, options.resplits),
+        distortions(options.resplits),
         times(sets, options.rounds),
     ):
         print()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from monitor.calibration.binning import Binning
-from monitor.calibration.space import plain_space
+from monitor.calibration.space import Space, plain_space
 from monitor.calibration.statistics import observe
 from monitor.recalibration import covariance_scaling
 from monitor.recalibration.covariance_scaling import FullInput
@@ -13,7 +13,7 @@ from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.recalibrator import Estimates
 
 
-def space_of(k):
+def space_of(k: int) -> Space:
     return plain_space(tuple("xywhabcd"[:k]))
 
 
@@ -27,7 +27,7 @@ def rows_of(mean, covariance, error, diagonal=False, *, space=None, track=None) 
     )
 
 
-def correlated_pairs(seed, n=4000, *, depends=True):
+def correlated_pairs(seed: int | list[int], n: int = 4000, *, depends: bool = True) -> FitRows:
     """Two dimensions with variances only; the correlation goes from −0.9 to 0.9 with x, or not."""
     random = np.random.default_rng(seed)
     mean = random.uniform(-2, 2, (n, 2))
