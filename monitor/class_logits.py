@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from monitor.calibration.class_opinions import MOST_VALUES
+from monitor.calibration.class_opinions import (
+    MOST_VALUES,
+    opinions_sent,
+    places_sent,
+    whole_opinions,
+)
 from monitor.calibration.detections import Examined, Reason
 from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
@@ -21,40 +26,47 @@ def with_softmax(frame: ReceivedFrame, classes: int) -> ReceivedFrame:
     if frame.class_logits is None:
         return frame
     logits, length = frame.class_logits
-    detections = frame.detections
-    made = softmax(logits, classes)
-    if detections.class_probabilities is not None:
-        made, length = _beside(detections.class_probabilities, made, length)
-    return replace(frame, detections=replace(detections, class_probabilities=(made, length)))
+    own = _own(frame)
+    rows = np.flatnonzero(whole_opinions(length, logits.shape[1], classes) & ~own)
+    sent = frame.detections.class_probabilities
+    values = _beside_softmax(sent, logits, length, rows, classes)
+    if sent is not None:
+        length = np.where(own, sent[1], length)
+    detections = replace(frame.detections, class_probabilities=(values, length))
+    return replace(frame, detections=detections)
 
 
-def softmax(logits: FloatArray, classes: int) -> FloatArray:
-    """Of each C values of a row (n, ≥0), in the same places; (n, ≥0), NaN where there is none.
+def _beside_softmax(
+    sent: tuple[FloatArray, IntArray] | None,
+    logits: FloatArray,
+    length: IntArray,
+    rows: IntArray,
+    classes: int,
+) -> FloatArray:
+    """What was sent, with the softmax of rows in its place where nothing was, (N, ≥0)."""
+    n, made = logits.shape[0], length[rows]
+    width = int(made.max(initial=0 if sent is None else sent[0].shape[1]))
+    if rows.size:
+        power = softmax(opinions_sent(logits, length, rows, classes))
+        if power.size == n * width:
+            return power.reshape(n, width)
+    values = np.full((n, width), np.nan)
+    if sent is not None:
+        values[:, : sent[0].shape[1]] = sent[0]
+    if rows.size:
+        values.put(places_sent(width, made, rows), power)
+    return values
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Of each row of (n, C); a row of NaN where there is none.
 
     A NaN, +infinity, or nothing but −infinity has none; −infinity alone is a probability of 0.
     """
-    n, width = logits.shape
-    opinions = -(-width // classes)
-    filled = np.full((n, opinions * classes), np.nan)
-    filled[:, :width] = logits
-    shaped = filled.reshape(n, opinions, classes)
     with np.errstate(invalid="ignore", over="ignore"):
-        power = np.exp(shaped - shaped.max(axis=2, keepdims=True))
-        power /= power.sum(axis=2, keepdims=True)
-    probabilities: FloatArray = power.reshape(n, -1)[:, :width]
-    return probabilities
-
-
-def _beside(
-    sent: tuple[FloatArray, IntArray], made: FloatArray, length: IntArray
-) -> tuple[FloatArray, IntArray]:
-    """What was sent where anything was, what was made elsewhere."""
-    values, sent_length = sent
-    own = sent_length > 0
-    both = np.full((own.size, max(values.shape[1], made.shape[1])), np.nan)
-    both[own, : values.shape[1]] = values[own]
-    both[~own, : made.shape[1]] = made[~own]
-    return both, np.where(own, sent_length, length)
+        power: FloatArray = np.exp(logits - logits.max(axis=1, keepdims=True))
+        power /= power.sum(axis=1, keepdims=True)
+    return power
 
 
 def in_words_of_logits(
@@ -99,7 +111,7 @@ def _fault(values: FloatArray, sent: int, classes: int) -> str:
     if sent % classes or sent > min(MOST_VALUES, values.size):
         return f"{sent} values"
     values = values[:sent]
-    bad = np.flatnonzero(np.isnan(softmax(values[None], classes)[0]))
+    bad = np.flatnonzero(np.isnan(softmax(values.reshape(-1, classes)).ravel()))
     if bad.size == 0:
         return f"{sent} values, unlike most detections of the frame"
     first = int(bad[0]) // classes * classes

@@ -53,6 +53,15 @@ class TruthAccount:
 
 
 @dataclass(slots=True)
+class ClassAccount:
+    """What the promoted recalibrator made of usable class probabilities, by detections."""
+
+    recalibrated: int = 0
+    mismatch: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True)
 class Counters:
     """Counts since the start.
 
@@ -61,7 +70,7 @@ class Counters:
     truth            labels by outcome, inline ones included
     unmatched        detections of completely labelled frames that no label claimed
     dropped          detections that left the pending store without truth
-    uncertain        detections by what they were too uncertain: neither, entropy, deviation, both
+    uncertain        detections by what they were too uncertain: entropy, deviation, both
     overflow_detections
                      matched detections in overflow slices
     overflow_classified
@@ -70,7 +79,8 @@ class Counters:
 
     frames: int = 0
     by_reason: IntArray = field(default_factory=lambda: np.zeros(_REASONS, np.int64))
-    uncertain: IntArray = field(default_factory=lambda: np.zeros(4, np.int64))
+    uncertain: IntArray = field(default_factory=lambda: np.zeros(3, np.int64))
+    class_recalibrations: ClassAccount = field(default_factory=ClassAccount)
     frames_refused: dict[Reason, int] = field(default_factory=dict)
     notices: dict[Reason, int] = field(default_factory=dict)
     truth: TruthAccount = field(default_factory=TruthAccount)
@@ -115,6 +125,11 @@ class Counters:
         else:
             self.slow_frames += 1
         self.by_reason += np.bincount(reason, minlength=self.by_reason.size)
+
+    def count_uncertain(self, by: npt.NDArray[np.uint8]) -> None:
+        """Count the detections that were flagged, of all of a frame, (N,)."""
+        if np.count_nonzero(by):
+            self.uncertain += np.bincount(by, minlength=self.uncertain.size + 1)[1:]
 
     def refuse_frame(self, reason: Reason) -> None:
         """Count a message that was refused whole."""

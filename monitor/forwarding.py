@@ -1,5 +1,5 @@
 """What the promoted recalibrator makes of the usable detections of a frame, and what that
-stands for. What else goes out with them is in beside.py.
+stands for. What else goes out with them is in answer_extras.py.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.cholesky import factorise
-from monitor.calibration.detections import Examined, Reason
+from monitor.calibration.detections import Examined, Limits, Reason
 from monitor.calibration.marginals import Marginals, NormalMarginals
-from monitor.calibration.row_bins import joint_deviation
+from monitor.calibration.row_bins import generalised_deviation
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
 from monitor.config import Mode
 from monitor.counters import Counters
 from monitor.recalibration.recalibrator import Estimates, Output
-from monitor.recalibration.routing import rows_of
 from monitor.recalibration.selection import Chain, Selection
 from monitor.recalibrators import applied
 
@@ -76,7 +74,7 @@ class Recalibrated:
         if self.whole:
             return rows, self.made
         kept = np.flatnonzero(self.sound)
-        return rows[kept], rows_of(self.made, kept)
+        return rows[kept], self.made.take(kept)
 
     def output(self) -> npt.NDArray[np.uint8]:
         """(n,) OUTPUT_NUMBER of the recalibrator that serves each."""
@@ -98,9 +96,7 @@ class Recalibrated:
 
     def deviation(self, space: Space) -> FloatArray:
         """(n,) σ_G = det(Σ)^(1/2K) of the recalibrated joint block."""
-        joint = np.array(space.joint)
-        block = self.made.covariance[:, joint[:, None], joint]
-        return joint_deviation(factorise(block), joint.size)
+        return generalised_deviation(space, self.made.covariance, self.made.diagonal)
 
     def _marginals(self) -> Marginals:
         if self.selection.outputs != {Output.GAUSSIAN}:
@@ -125,12 +121,13 @@ def recalibrate(
     slices: IntArray,
     chains: Sequence[Chain],
     mode: Mode,
+    limits: Limits,
     counters: Counters,
 ) -> Recalibrated:
     """What a selection makes of the usable detections of a frame; where it fails, what was sent."""
     why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
     if selection.fits(space):
-        made, sound = applied(selection, sent, slices, chains, counters)
+        made, sound = applied(selection, sent, slices, chains, limits, counters)
     else:
         made, sound, why = sent, np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
     return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -75,17 +76,25 @@ class Refusal:
         return Notice(self.reason, self.field, self.message)
 
 
+class UncertainBy(IntEnum):
+    """By what a detection is too uncertain; the values are those of the wire."""
+
+    NEITHER = 0
+    ENTROPY = 1
+    DEVIATION = 2
+    BOTH = 3
+
+
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What goes back beside the estimates, of all N detections of a frame.
+class AnswerExtras:
+    """What goes back with the estimates, of all N detections of a frame.
 
     output               (N,) OUTPUT_NUMBER of what was recalibrated, or of the shadow; 0 for
                          neither
     quantiles            (N, K T), a row of NaN where none go out; None: nowhere
     class_probabilities  (N, C) recalibrated, likewise
     class_version        of the recalibrator that made them, empty without any
-    rejected_by          (N,) by what it is too uncertain, as on the wire, 0 for nothing; None:
-                         nobody asked
+    rejected_by          (N,) UncertainBy; None: no rejection is in force
     """
 
     output: npt.NDArray[np.uint8]
@@ -103,7 +112,7 @@ class FrameAnswer:
     rows       (m,) detections of `forwarded`; all others go back as they came
     shadow     what the recalibrator would have made of shadow_rows (mode = observe)
     tracks     as of this frame; None where none were asked for
-    beside     None where nothing was recalibrated
+    extras     None where nothing was recalibrated, or nothing but that could be made
     """
 
     received: ReceivedFrame
@@ -115,7 +124,7 @@ class FrameAnswer:
     versions: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     tracks: ReportedTracks | None = None
-    beside: Beside | None = None
+    extras: AnswerExtras | None = None
 
 
 @dataclass(frozen=True, slots=True)

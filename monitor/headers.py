@@ -15,6 +15,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 # Every level adds K values to every detection of an answer.
 MOST_QUANTILES = 19
+# Beyond it the quantiles of heavy tails overflow, and no fit says anything of them.
+LEAST_LEVEL = 1e-6
 
 
 def refuse_header(
@@ -61,10 +63,12 @@ def refuse_header(
     if len(levels) > MOST_QUANTILES:
         return _refusal("quantile_levels", f"{len(levels)} of them: at most {MOST_QUANTILES}.")
     for before, level in pairwise((0.0, *levels)):
-        if not before < level < 1:  # NaN fails too
+        # NaN fails too.
+        if not (before < level and LEAST_LEVEL <= level <= 1 - LEAST_LEVEL):
             return _refusal(
                 "quantile_levels",
-                f"{level:g} after {before:g}: they must ascend, each above 0 and below 1.",
+                f"{level:g} after {before:g}: they must ascend, each from {LEAST_LEVEL:g} to "
+                f"1 − {LEAST_LEVEL:g}.",
             )
     if header.stream not in streams and len(streams) >= config.server.max_streams:
         return _refusal(

@@ -82,7 +82,7 @@ class Keeper:
     def _imported(self, body: bytes) -> tuple[int, int]:
         """What came with it. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
         stored = parsed(body)
-        added = finished(self.pipeline.import_in_steps(stored.state))
+        added = finished(self.pipeline.live.import_in_steps(stored.state))
         self.newer.data = stored.unknown
         return added
 
@@ -126,7 +126,7 @@ class Keeper:
             try:
                 if not self._claimed():
                     return
-                state = await in_steps(self.pipeline.state_in_steps())
+                state = await in_steps(self.pipeline.live.state_in_steps())
                 stored = StoredState(state, self.newer.data)
                 await asyncio.to_thread(self._file.write, serialised(stored, self._encoded))
             except Exception as error:

@@ -1,5 +1,5 @@
-"""The stages in order, and the owner of all live state: streams, the promoted
-recalibrator, frames in waiting, statistics, counts.
+"""The stages in order, and the owner of all live state: streams, recalibrators, frames in waiting,
+statistics, counts.
 
 Runs on one event loop and nowhere else, so there is no lock. Nothing here blocks.
 """
@@ -7,26 +7,24 @@ Runs on one event loop and nowhere else, so there is no lock. Nothing here block
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from monitor.beside import Processed, said_beside
+from monitor.answer_extras import ProcessedFrame, answer_extras
 from monitor.calibration.class_matched import Opinions, opinions_of
 from monitor.calibration.detections import Examined, FrameBatch, Limits, Reason, examine
 from monitor.calibration.matched import MatchedRows, TrackIds
 from monitor.calibration.notices import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.calibration.slices import SliceTable, StreamSlices
 from monitor.calibration.space import IntArray, Space
-from monitor.calibration.state import StatisticsState
-from monitor.calibration.steps import finished
 from monitor.class_logits import in_words_of_logits, with_softmax
 from monitor.config import Config, TrackerKind
 from monitor.counters import Counters, TruthAccount
 from monitor.forwarding import Recalibrated, recalibrate
 from monitor.frames import (
     NO_ROWS,
+    AnswerExtras,
     FrameAnswer,
     Header,
     ReceivedFrame,
@@ -36,22 +34,11 @@ from monitor.frames import (
 )
 from monitor.headers import refuse_header
 from monitor.inline_truth import inline_truth, labels_sent
-from monitor.live_statistics import ClassesRead, LiveStatistics, SlicesRead, live_statistics
+from monitor.live_statistics import LiveStatistics, live_statistics
 from monitor.matching import Matching, match_by_id, orphan_notice
 from monitor.pending import PendingFrame, PendingStore, pending_frame, tracks_of
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibrators import (
-    AnySelection,
-    InForce,
-    Known,
-    KnownRecalibrators,
-    Promotion,
-    applied,
-    in_force,
-    warn_of_ranges,
-)
+from monitor.recalibrators import Promotion, Recalibrators, applied
 from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
 from monitor.streams import Stream
 from monitor.track_readings import TrackReading, read_tracks
@@ -68,9 +55,7 @@ class Pipeline:
 
     config: Config
     counters: Counters = field(default_factory=Counters)
-    selection: Selection = IDENTITY
-    class_selection: ClassSelection = CLASS_IDENTITY
-    known: KnownRecalibrators = field(default_factory=KnownRecalibrators)
+    recalibrators: Recalibrators = field(default_factory=Recalibrators)
     streams: dict[str, Stream] = field(default_factory=dict)
     limits: Limits = field(init=False)
     pending: PendingStore = field(init=False)
@@ -85,8 +70,6 @@ class Pipeline:
         )
         self.pending = PendingStore(self.config.pending.max_bytes)
         self.live = live_statistics(self.config)
-        for selection in (self.selection, self.class_selection):
-            self.known[selection.version] = selection
         if self.config.tracker.kind is TrackerKind.EMBEDDED:
             self._tracking = self.config.tracker.settings()
             one_second()  # imported now, so that the first header need not wait for it
@@ -141,9 +124,8 @@ class Pipeline:
         except Exception:
             log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
             self.counters.internal_errors += 1
-            answer = FrameAnswer(
-                frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(self.selection.version,)
-            )
+            version = self.recalibrators.selection.version
+            answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
         self.counters.count_frame(answer.reason, fast=frame.fast)
         return answer
 
@@ -155,12 +137,13 @@ class Pipeline:
         batch = examined.batch
         slices = stream.slices.of(batch.class_index, batch.mean)
         recalibrated = recalibrate(
-            self.selection,
+            self.recalibrators.selection,
             header.space,
             Estimates(batch.mean, batch.covariance, batch.diagonal),
             slices,
             self.slices.chains,
             self.config.recalibration.mode,
+            self.limits,
             self.counters,
         )
         examined = recalibrated.marked(examined)
@@ -178,9 +161,7 @@ class Pipeline:
             # What is counted must not cost the tracker its recalibrated estimates.
             log.exception("frame of stream %s answered, but not counted", header.stream)
             self.counters.internal_errors += 1
-        mode = self.config.recalibration.mode
-        processed = Processed(header, examined, recalibrated, self.class_selection, mode)
-        beside, more = said_beside(processed, self.counters)
+        extras, more = self._extras(header, examined, recalibrated)
         rows, made = recalibrated.sound_of(batch.rows)
         why = recalibrated.why
         # What the identity made goes back as it came, bit for bit.
@@ -196,8 +177,21 @@ class Pipeline:
             versions=(recalibrated.selection.version,),
             notices=notices + tracked.notices + more,
             tracks=tracked.tracks if header.return_tracks else None,
-            beside=beside,
+            extras=extras,
         )
+
+    def _extras(
+        self, header: Header, examined: Examined, recalibrated: Recalibrated
+    ) -> tuple[AnswerExtras | None, tuple[Notice, ...]]:
+        """What goes back with the estimates; if it fails, they go out without."""
+        classes, mode = self.recalibrators.class_selection, self.config.recalibration.mode
+        frame = ProcessedFrame(header, examined, recalibrated, classes, mode)
+        try:
+            return answer_extras(frame, self.counters)
+        except Exception:
+            log.exception("a frame of stream %s is answered without extras", header.stream)
+            self.counters.internal_errors += 1
+            return None, ()
 
     def _track(
         self, stream: Stream, frame: ReceivedFrame, examined: Examined, forwarded: Estimates
@@ -368,8 +362,8 @@ class Pipeline:
             sent, slices = frame.estimates(rows), frame.slices[rows]
             made = sent
             if frame.selection is not None:
-                chains = self.slices.chains
-                made, _ = applied(frame.selection, sent, slices, chains, self.counters)
+                chains, limits = self.slices.chains, self.limits
+                made, _ = applied(frame.selection, sent, slices, chains, limits, self.counters)
             origin = Origin(frame.stamp_ns, frame.source, frame.tracks, live)
             self._count(matched_rows(frame.space, rows, slices, sent, made, matching.truth, origin))
         self._count_classes(
@@ -387,70 +381,14 @@ class Pipeline:
     # ---- recalibrators
 
     def promote(self, version: str, actor: str) -> Promotion:
-        """Put a known recalibrator in force, in place of that of its kind, from the next frame on.
-
-        Raises UnknownVersion.
-        """
-        promoted = self.known.find(version)
-        if isinstance(promoted, ClassSelection):
-            before, self.class_selection = self.class_selection.version, promoted
-        else:
-            before, self.selection = self.selection.version, promoted
-        warn_of_ranges(promoted, self.slices.ranges)
+        """Put a known recalibrator in force from the next frame on. Raises UnknownVersion."""
+        promotion = self.recalibrators.promote(version, actor, self.slices.ranges)
         self.counters.swaps += 1
-        return Promotion(before, version, actor)
-
-    def learn(self, document: str) -> AnySelection:
-        """Get to know a recalibrator from its document. Raises InvalidRecalibrator."""
-        return self.known.learn(document)
-
-    def recalibrators(self) -> tuple[Known, ...]:
-        """All that are known, in the order they became known."""
-        promoted = (self.selection.version, self.class_selection.version)
-        return tuple(Known(known, version in promoted) for version, known in self.known.items())
-
-    def in_force(self) -> tuple[InForce, ...]:
-        """The recalibrators that act on the next frame, in words."""
-        return in_force(self.selection, self.class_selection)
+        return promotion
 
     # ---- tracks
 
     def tracks(self) -> TrackReading:
         """What the trackers of all streams say of each slice."""
-        return read_tracks(
-            self.slices.whole.names,
-            (
-                (stream.slices, stream.tracker)
-                for stream in self.streams.values()
-                if stream.tracker is not None
-            ),
-        )
-
-    # ---- statistics
-
-    def statistics(self) -> SlicesRead:
-        """Every slice with its statistics, then a total of each space; folded up to now."""
-        return finished(self.statistics_in_steps())
-
-    def statistics_in_steps(self, level: int | None = None) -> Generator[None, None, SlicesRead]:
-        """The same in short steps, up to the first of them; all slices are those of one moment.
-
-        level  of a window; None: since epoch
-        """
-        return (yield from self.live.in_steps(level))
-
-    def classes_in_steps(self, level: int | None = None) -> Generator[None, None, ClassesRead]:
-        """Every slice of class probabilities with its classes and statistics, likewise."""
-        return (yield from self.live.classes_in_steps(level))
-
-    def state_in_steps(self) -> Generator[None, None, StatisticsState]:
-        """All statistics as one value, in short steps."""
-        return (yield from self.live.state_in_steps())
-
-    def import_in_steps(self, state: StatisticsState) -> Generator[None, None, tuple[int, int]]:
-        """Add statistics that another sidecar exported, in short steps; all of them, or none.
-
-        returns  matched detections, and slices that were not known
-        raises   IncompatibleStatistics, at the first step
-        """
-        return (yield from self.live.import_in_steps(state))
+        followed = [(s.slices, s.tracker) for s in self.streams.values() if s.tracker is not None]
+        return read_tracks(self.slices.whole.names, followed)

@@ -1,33 +1,33 @@
-"""The recalibrators a sidecar knows, of estimates and of class probabilities; and what one
-makes of the estimates of a frame.
+"""The recalibrators a sidecar knows, of estimates and of class probabilities, and the one of each
+that is in force; and what one makes of the estimates of a frame.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from monitor.calibration.detections import Limits
 from monitor.calibration.slices import RangeBuckets
 from monitor.calibration.space import BoolArray, IntArray
 from monitor.counters import Counters
-from monitor.recalibration.classes.class_selection import FORMAT as CLASS_FORMAT
-from monitor.recalibration.classes.class_selection import ClassSelection, class_selection_from_json
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
-from monitor.recalibration.selection import Chain, Selection, from_json
+from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
+from monitor.recalibration.classes.class_selection import (
+    CLASS_IDENTITY,
+    ClassSelection,
+)
+from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, weakest
+from monitor.recalibration.selection import IDENTITY, Chain, Selection
 from monitor.recalibration.soundness import sound_rows
 
 log = logging.getLogger(__name__)
 
 # Recalibrators that are known at a time.
 MOST_KNOWN = 1000
-
-
-# Whichever is fitted, known, and promoted.
-AnySelection = Selection | ClassSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Known:
 class InForce:
     """A recalibrator in force, in a few words.
 
-    output  what it makes of a detection: an Output, or "class_probabilities"
+    output  what it makes of a detection: the least Output that is true whatever the slice, or
+            "class_probabilities"
     """
 
     version: str
@@ -53,16 +54,6 @@ class InForce:
 def in_use(classes: ClassSelection) -> bool:
     """Whether it has anything to say of a detection: the identity has not, unless it rejects."""
     return classes.changes_probabilities or classes.rejection is not None
-
-
-def in_force(selection: Selection, classes: ClassSelection) -> tuple[InForce, ...]:
-    """That of estimates, and that of class probabilities if it is in use."""
-    # Like its method: of the first slice by name, or of the fallback if there are none.
-    first = selection.of(tuple(sorted(selection.by_slice)[:1]))
-    of_estimates = InForce(selection.version, selection.method, str(first.output))
-    if not in_use(classes):
-        return (of_estimates,)
-    return of_estimates, InForce(classes.version, classes.method, "class_probabilities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +77,13 @@ class KnownRecalibrators(dict[str, AnySelection]):
         selection = self.get(version)
         if selection is None:
             raise UnknownVersion(
-                f"no recalibrator '{version[:80]}': known are {', '.join(self)}. "
-                "Promote one of them, or send its document."
+                f"no recalibrator '{version[:80]}': promote one that is known, or send its "
+                f"document. Known are {', '.join(self)}."
             )
         return selection
 
-    def learn(self, document: str) -> AnySelection:
-        """Get to know a recalibrator of either kind from its document, which says the kind.
-
-        Raises InvalidRecalibrator.
-        """
-        selection = _from_document(document)
+    def admit(self, selection: AnySelection) -> AnySelection:
+        """The one of its version, which becomes known. Raises InvalidRecalibrator if too many."""
         if len(self) >= MOST_KNOWN and selection.version not in self:
             raise InvalidRecalibrator(
                 f"{MOST_KNOWN} recalibrators are known already: restart the sidecar."
@@ -104,9 +91,81 @@ class KnownRecalibrators(dict[str, AnySelection]):
         return self.setdefault(selection.version, selection)
 
 
-def warn_of_ranges(selection: AnySelection, ranges: RangeBuckets | None) -> None:
+@dataclass(slots=True)
+class Recalibrators:
+    """Those that are known, and the two of them that act on the next frame."""
+
+    selection: Selection = IDENTITY
+    class_selection: ClassSelection = CLASS_IDENTITY
+    known: KnownRecalibrators = field(default_factory=KnownRecalibrators)
+    # Versions by the digest of their document: reading one can take seconds.
+    _read: dict[bytes, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for selection in (self.selection, self.class_selection):
+            self.known[selection.version] = selection
+
+    def learn(self, document: str) -> AnySelection:
+        """Get to know a recalibrator from its document. Raises InvalidRecalibrator."""
+        known = self.known_by(document)
+        return self.admit(document, selection_from_document(document)) if known is None else known
+
+    def known_by(self, document: str) -> AnySelection | None:
+        """That of a document that was learnt before, letter by letter; None if none was."""
+        return self.known.get(self._read.get(_digest(document), ""))
+
+    def admit(self, document: str, read: AnySelection) -> AnySelection:
+        """Know what was read from a document. Raises InvalidRecalibrator if there are too many."""
+        selection = self.known.admit(read)
+        if len(self._read) < MOST_KNOWN:
+            self._read[_digest(document)] = selection.version
+        return selection
+
+    def promote(self, version: str, actor: str, ranges: RangeBuckets | None) -> Promotion:
+        """Put a known recalibrator in force, in place of that of its kind, from the next frame on.
+
+        ranges  the buckets here
+        raises  UnknownVersion
+        """
+        promoted = self.known.find(version)
+        if isinstance(promoted, ClassSelection):
+            before, self.class_selection = self.class_selection.version, promoted
+            _warn_of_class_order(promoted)
+        else:
+            before, self.selection = self.selection.version, promoted
+            _warn_of_ranges(promoted, ranges)
+        return Promotion(before, version, actor)
+
+    def listed(self) -> tuple[Known, ...]:
+        """All that are known, in the order they became known."""
+        promoted = (self.selection.version, self.class_selection.version)
+        return tuple(Known(known, version in promoted) for version, known in self.known.items())
+
+    def in_force(self) -> tuple[InForce, ...]:
+        """That of estimates, and that of class probabilities if it is in use."""
+        selection, classes = self.selection, self.class_selection
+        output = str(weakest(selection.outputs))
+        of_estimates = InForce(selection.version, selection.method, output)
+        if not in_use(classes):
+            return (of_estimates,)
+        return of_estimates, InForce(classes.version, classes.method, "class_probabilities")
+
+
+def _warn_of_class_order(selection: ClassSelection) -> None:
+    """Say so where it tells classes apart by their place, and does not know their names."""
+    if selection.classes or selection.recalibrator.classes is None:
+        return
+    log.warning(
+        "recalibrator %s was fitted on %d classes without names: whether those of a stream come "
+        "in the same order is not checked. Fit it on a recording with class_names.",
+        selection.version,
+        selection.recalibrator.classes,
+    )
+
+
+def _warn_of_ranges(selection: Selection, ranges: RangeBuckets | None) -> None:
     """Say so where slices by range are cut elsewhere than here, and so found by other names."""
-    if isinstance(selection, ClassSelection) or selection.ranges in (None, ranges):
+    if selection.ranges in (None, ranges):
         return
     log.warning(
         "recalibrator %s was fitted by range, on %s of %s: here slices are by other ranges, so "
@@ -118,14 +177,20 @@ def warn_of_ranges(selection: AnySelection, ranges: RangeBuckets | None) -> None
     )
 
 
-def _from_document(document: str) -> AnySelection:
-    try:
-        content = json.loads(document)
-    except (ValueError, RecursionError):
-        return from_json(document)  # which says what is wrong
-    if isinstance(content, dict) and content.get("format") == CLASS_FORMAT:
-        return class_selection_from_json(document)
-    return from_json(document)
+def _digest(document: str) -> bytes:
+    # A document may come with half a surrogate pair, which has no bytes of its own.
+    return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()
+
+
+def selection_from_document(document: str) -> AnySelection:
+    """The recalibrator of a document, which says of which kind it is. Raises InvalidRecalibrator.
+
+    Touches nothing that is shared: it may run in any thread.
+    """
+    found = any_selection_from_json(document)
+    # With its hash, which is part of the work that must not be left for later.
+    log.debug("recalibrator %s was read", found.version)
+    return found
 
 
 def applied(
@@ -133,6 +198,7 @@ def applied(
     sent: Estimates,
     slices: IntArray,
     chains: Sequence[Chain],
+    limits: Limits,
     counters: Counters,
 ) -> tuple[Estimates, BoolArray]:
     """What a recalibrator makes of estimates; where it fails, what was sent and False, (n,).
@@ -141,7 +207,7 @@ def applied(
     """
     try:
         made = selection.apply(sent, slices, chains)
-        sound = sound_rows(sent, made, definite=selection.keeps_definite)
+        sound = sound_rows(sent, made, limits, definite=selection.keeps_definite)
     except Exception:
         log.exception("recalibrator %s failed", selection.version)
         counters.internal_errors += 1

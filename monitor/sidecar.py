@@ -26,10 +26,10 @@ from monitor.events import Events
 from monitor.keeping import Keeper
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReadingCache, ReadingCache, WindowReading
+from monitor.recalibration.any_selection import AnySelection
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
-from monitor.recalibrators import AnySelection
 from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def _promote(pipeline: Pipeline, key: str, path: str, kind: type[AnySelection]) 
     if not path:
         return
     try:
-        selection = pipeline.learn(Path(path).read_text(encoding="utf-8"))
+        selection = pipeline.recalibrators.learn(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfiguration(
             f"[recalibration] {key} = '{path}': {error.strerror}. Check the path."
@@ -159,20 +159,20 @@ class Sidecar:
     async def _refresh(self) -> None:
         """Make the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
-        statistics = await in_steps(pipeline.statistics_in_steps())
+        statistics = await in_steps(pipeline.live.in_steps())
         counters = copy.deepcopy(pipeline.counters)
         readings = await in_steps(self._cache.read(statistics))
         if time.monotonic() - self._windows_read >= WINDOW_SECONDS:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
-        class_statistics = await in_steps(pipeline.classes_in_steps())
+        class_statistics = await in_steps(pipeline.live.classes_in_steps())
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
             pending_bytes=pipeline.pending.bytes,
             pending_detections=pipeline.pending.detections,
             streams=len(pipeline.streams),
-            recalibrators=pipeline.in_force(),
+            recalibrators=pipeline.recalibrators.in_force(),
             mode=str(self.config.recalibration.mode),
             tracks=pipeline.tracks(),
             bins=tuple(pipeline.live.export_bins()),
@@ -193,7 +193,7 @@ class Sidecar:
     async def _read_windows(self) -> tuple[WindowReading, ...]:
         found: list[WindowReading] = []
         for level, (name, cache) in enumerate(self._window_caches.items()):
-            statistics = await in_steps(self.pipeline.statistics_in_steps(level))
+            statistics = await in_steps(self.pipeline.live.in_steps(level))
             readings = await in_steps(cache.read(statistics))
             found += [WindowReading(name, reading) for reading in readings]
         return tuple(found)

@@ -6,14 +6,17 @@ import numpy as np
 
 from monitor.calibration.slice_statistics import SliceStatistics
 from monitor.calibration.space import plain_space
+from monitor.calibration.steps import finished
 from monitor.config import Config
 from monitor.counters import TruthAccount
 from monitor.frames import FrameAnswer, Header
+from monitor.live_statistics import SlicesRead
 from monitor.pipeline import Pipeline
 from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibrators import Recalibrators
 from monitor.streams import Stream
 from tests import laws
 from tests.received import FULL, VARIANCES, Sent, in_form
@@ -33,7 +36,8 @@ GOOD_TRUTH = (1.0, 2.0, 3.0)
 
 
 def pipeline_of(selection: Selection = IDENTITY, **sections: dict[str, Any]) -> Pipeline:
-    return Pipeline(Config.model_validate(sections), selection=selection)
+    config = Config.model_validate(sections)
+    return Pipeline(config, recalibrators=Recalibrators(selection))
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:
@@ -91,8 +95,13 @@ def raw(rows) -> list[tuple[list[float], list[float]]]:
     return [(list(row.mean), list(row.covariance)) for row in rows]
 
 
+def statistics_of(pipeline: Pipeline) -> SlicesRead:
+    """Every slice with its statistics, then a total of each space; folded up to now."""
+    return finished(pipeline.live.in_steps())
+
+
 def counted(pipeline: Pipeline) -> dict[str, SliceStatistics]:
-    return dict(pipeline.statistics())
+    return dict(statistics_of(pipeline))
 
 
 def assert_same_statistics(one: Pipeline, other: Pipeline) -> None:

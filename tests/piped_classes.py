@@ -1,21 +1,30 @@
 """Detections with class probabilities, and what a pipeline makes of them; no tests."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 
 from monitor.calibration.class_binning import ClassBinning
+from monitor.calibration.class_reading import read_classes
 from monitor.calibration.class_statistics import ClassStatistics, observe_classes
 from monitor.calibration.slices import TOTAL
 from monitor.calibration.space import plain_space
 from monitor.calibration.state import StatisticsState
 from monitor.calibration.steps import finished
-from monitor.frames import Header
+from monitor.config import Config
+from monitor.frames import FrameAnswer, Header
 from monitor.pipeline import Pipeline
+from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.classes.temperature import Temperature
+from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.selection import IDENTITY
+from monitor.recalibrators import Recalibrators
 from monitor.streams import Stream
-from tests.piped import SECOND
-from tests.received import Sent
+from tests.piped import SECOND, statistics_of
+from tests.received import Sent, frame
 
 XY = plain_space(("x", "y"), "m")
 CLASSES = ("car", "truck", "bus")
@@ -23,6 +32,7 @@ HEADER = Header("lidar", XY, CLASSES)
 GOOD_TRUTH = (1.0, 2.0)
 BINNING = ClassBinning()
 HOUR = 3600 * SECOND
+WARM = ClassSelection(CLASSES, Temperature(2.0))
 quick = settings(deadline=None, max_examples=40)
 
 
@@ -30,6 +40,28 @@ def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:
     stream = pipeline.register(header)
     assert isinstance(stream, Stream)
     return stream
+
+
+def rejection(by: RejectedBy, threshold: float) -> Rejection:
+    return Rejection(by, threshold, 0.05, 0.04, 0.1, 1000)
+
+
+def recalibrating(classes=WARM, selection=IDENTITY, **sections) -> Pipeline:
+    config = Config.model_validate(sections)
+    return Pipeline(config, recalibrators=Recalibrators(selection, classes))
+
+
+def answered(pipeline: Pipeline, rows, header: Header = HEADER) -> FrameAnswer:
+    answer = pipeline.process(opened(pipeline, header), frame(rows))
+    assert answer.extras is not None
+    return answer
+
+
+def extras(pipeline: Pipeline, rows, header: Header = HEADER) -> Any:
+    """What goes back with the estimates; nothing of ours has failed."""
+    found = answered(pipeline, rows, header).extras
+    assert pipeline.counters.internal_errors == 0
+    return found
 
 
 def probabilities(seed, opinions=1, classes=3) -> tuple[float, ...]:
@@ -53,7 +85,19 @@ BAD = replace(sent(90, 1), covariance=(1.0, 2.0, 2.0, 1.0))  # indefinite
 
 
 def counted(pipeline: Pipeline, level=None) -> dict[str, ClassStatistics]:
-    return {label: held for label, _, held in finished(pipeline.classes_in_steps(level))}
+    return {label: held for label, _, held in finished(pipeline.live.classes_in_steps(level))}
+
+
+def assert_same_measures(one: Pipeline, other: Pipeline, within: float) -> None:
+    """Of every slice, of as many detections."""
+    ours, theirs = counted(one), counted(other)
+    assert set(ours) == set(theirs)
+    for name, held in ours.items():
+        found, expected = read_classes(held), read_classes(theirs[name])
+        assert found.n == expected.n
+        for measure in ("nll", "ece"):
+            wanted = pytest.approx(getattr(expected, measure), abs=within, nan_ok=True)
+            assert getattr(found, measure) == wanted, (name, measure)
 
 
 def total_of(pipeline: Pipeline) -> ClassStatistics:
@@ -61,7 +105,8 @@ def total_of(pipeline: Pipeline) -> ClassStatistics:
 
 
 def gaussians(pipeline: Pipeline) -> int:
-    return dict(pipeline.statistics())[TOTAL].raw.n if pipeline.statistics() else 0
+    found = dict(statistics_of(pipeline))
+    return found[TOTAL].raw.n if found else 0
 
 
 def observed(rows, true_class, classes=3) -> ClassStatistics:
@@ -73,4 +118,4 @@ def observed(rows, true_class, classes=3) -> ClassStatistics:
 
 
 def state_of(pipeline: Pipeline) -> StatisticsState:
-    return finished(pipeline.state_in_steps())
+    return finished(pipeline.live.state_in_steps())

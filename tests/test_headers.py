@@ -42,7 +42,7 @@ def test_only_so_many_sets_of_dimensions_get_statistics_of_their_own():
     assert "[limits] max_spaces" in found.message
 
 
-@pytest.mark.parametrize("levels", [(), (0.5,), (1e-300, 0.5, 1 - 1e-16), tuple(range(1, 20))])
+@pytest.mark.parametrize("levels", [(), (0.5,), (1e-6, 0.5, 1 - 1e-6), tuple(range(1, 20))])
 def test_levels_of_quantiles_ascend_within_0_and_1(levels):
     levels = tuple(level / 20 if level >= 1 else level for level in levels)
     assert refused(Header("lidar", XYZ, ("car",), quantile_levels=levels)) is None
@@ -56,6 +56,8 @@ def test_levels_of_quantiles_ascend_within_0_and_1(levels):
         ((0.5, 0.5), "0.5 after 0.5: they must ascend"),
         ((0.9, 0.1), "0.1 after 0.9: they must ascend"),
         ((-0.1,), "-0.1 after 0: they must ascend"),
+        ((5e-324,), "4.94066e-324 after 0: they must ascend, each from 1e-06 to 1 − 1e-06."),
+        ((0.5, 1 - 1e-7), "1 after 0.5: they must ascend"),
         ((float("nan"),), "nan after 0: they must ascend"),
         ((0.5, float("inf")), "inf after 0.5: they must ascend"),
         (tuple(i / 21 for i in range(1, 21)), "20 of them: at most 19."),

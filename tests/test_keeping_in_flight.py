@@ -19,6 +19,7 @@ from monitor.edges.state import StoredState, parsed, serialised
 from monitor.edges.unknown_fields import NewerFields
 from monitor.keeping import Keeper
 from monitor.pipeline import Pipeline
+from tests.piped import statistics_of
 from tests.served import PATIENCE, ROOT
 from tests.states import counted
 
@@ -158,7 +159,7 @@ def test_a_state_on_other_bins_is_kept_aside_and_not_a_bit_of_it_comes_in(keeper
     assert said.endswith("It is kept as kept.state.incompatible, statistics begin anew.")
     assert names(path) == ["kept.state.incompatible", "kept.state.lock"]
     assert keeper.newer.data == b""
-    assert not keeper.pipeline.statistics()
+    assert not statistics_of(keeper.pipeline)
 
 
 def test_what_newer_code_had_added_is_shared_with_who_exports(keeper_of, path):

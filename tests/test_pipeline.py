@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.calibration.cholesky import factorise
 from monitor.calibration.detections import Reason
 from monitor.calibration.slices import TOTAL, RangeBuckets
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
@@ -22,6 +23,8 @@ from tests.piped import (
     DOUBLE,
     MISSING,
     SELECTIONS,
+    WHITEN,
+    XYZ,
     assert_same_statistics,
     counted,
     opened,
@@ -30,7 +33,7 @@ from tests.piped import (
     raw,
     sent,
 )
-from tests.received import FORMS, TRIANGLE, frame, in_form
+from tests.received import FORMS, TRIANGLE, Sent, frame, in_form
 
 # ---- frames
 
@@ -177,10 +180,12 @@ def test_fast_and_slow_frames_are_counted_apart():
 
 def test_a_recalibrator_is_learned_from_its_document_and_put_in_force_by_version():
     pipeline = pipeline_of()
-    learned = pipeline.learn(DOUBLE.to_json())
+    learned = pipeline.recalibrators.learn(DOUBLE.to_json())
     assert learned == DOUBLE
-    assert pipeline.learn(DOUBLE.to_json()) is learned
-    assert [(known.selection.version, known.promoted) for known in pipeline.recalibrators()] == [
+    assert pipeline.recalibrators.learn(DOUBLE.to_json()) is learned
+    assert [
+        (known.selection.version, known.promoted) for known in pipeline.recalibrators.listed()
+    ] == [
         (IDENTITY.version, True),
         (CLASS_IDENTITY.version, True),
         (DOUBLE.version, False),
@@ -203,10 +208,39 @@ def test_a_recalibrator_by_other_ranges_is_promoted_and_the_log_says_what_become
     for ranges, warned in ((None, False), (alike, False), (replace(alike, edges=(30.0,)), True)):
         pipeline = pipeline_of(statistics=statistics)
         selection = replace(DOUBLE, ranges=ranges)
-        pipeline.learn(selection.to_json())
+        pipeline.recalibrators.learn(selection.to_json())
         pipeline.promote(selection.version, "me")
-        assert pipeline.selection == selection
+        assert pipeline.recalibrators.selection == selection
         assert ("fitted by range, on [30.0] of ['x', 'y']" in caplog.text) == warned
+
+
+def test_a_covariance_beyond_the_limits_is_not_forwarded():
+    selection = Selection(XYZ.names, VarianceScaling((1.0, 1.0, 1e4)))
+    pipeline = pipeline_of(selection)
+    rows = [Sent(i, (0.0, 0.0, 0.0), (1.0, 1.0, v)) for i, v in enumerate((1, 400))]
+    answer = pipeline.process(opened(pipeline), frame(rows, 1))
+    assert answer.reason.tolist() == [Reason.NONE, Reason.RECALIBRATOR_FAILED]
+    assert outgoing(answer)[1] == raw(rows)[1]
+    (notice,) = answer.notices
+    assert (
+        "within [1e-06, 100000] ([limits] smallest_deviation, largest_deviation)" in notice.message
+    )
+
+
+def test_only_what_may_lose_its_definiteness_is_factorised_again(monkeypatch):
+    looked_at = []
+
+    def counting(covariance):
+        looked_at.append(len(covariance))
+        return factorise(covariance)
+
+    monkeypatch.setattr("monitor.recalibration.soundness.factorise", counting)
+    rows = [sent(1), sent(2)]
+    for selection, expected in ((DOUBLE, []), (Selection(XYZ.names, WHITEN), [2])):
+        looked_at.clear()
+        pipeline = pipeline_of(selection)
+        pipeline.process(opened(pipeline), frame(rows, 1))
+        assert looked_at == expected
 
 
 def test_an_unknown_version_is_refused_with_the_known_ones_named():
@@ -215,20 +249,20 @@ def test_an_unknown_version_is_refused_with_the_known_ones_named():
         pipeline.promote("magic-1", "me")
     assert "no recalibrator 'magic-1'" in str(refusal.value)
     assert IDENTITY.version in str(refusal.value)
-    assert pipeline.selection is IDENTITY
+    assert pipeline.recalibrators.selection is IDENTITY
 
 
 def test_a_document_that_describes_nothing_is_not_learned():
     pipeline = pipeline_of()
     with pytest.raises(InvalidRecalibrator):
-        pipeline.learn("{}")
-    assert len(pipeline.recalibrators()) == 2
+        pipeline.recalibrators.learn("{}")
+    assert len(pipeline.recalibrators.listed()) == 2
 
 
 def test_the_number_of_known_recalibrators_is_bounded():
     pipeline = pipeline_of()
     for i in range(998):
-        pipeline.known[str(i)] = DOUBLE
+        pipeline.recalibrators.known[str(i)] = DOUBLE
     with pytest.raises(InvalidRecalibrator, match="1000 recalibrators are known already"):
-        pipeline.learn(DOUBLE.to_json())
-    assert pipeline.learn(IDENTITY.to_json()) is IDENTITY
+        pipeline.recalibrators.learn(DOUBLE.to_json())
+    assert pipeline.recalibrators.learn(IDENTITY.to_json()) is IDENTITY

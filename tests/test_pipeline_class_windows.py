@@ -30,7 +30,9 @@ def test_streams_of_equal_classes_share_a_slice_and_of_different_ones_never():
     for name, names in lists.items():
         stream = opened(pipeline, replace(HEADER, stream=name, classes=names))
         pipeline.process(stream, frame(rows[name]))
-    found = {label: (names, held) for label, names, held in finished(pipeline.classes_in_steps())}
+    found = {
+        label: (names, held) for label, names, held in finished(pipeline.live.classes_in_steps())
+    }
     assert {label: (names, held.n) for label, (names, held) in found.items()} == {
         TOTAL: (CLASSES, 2),
         "total (2)": (others, 1),
@@ -123,7 +125,7 @@ def test_slices_are_of_one_moment_and_reading_ends_however_fast_frames_arrive():
     rows = [sent(1, 1, truth=GOOD_TRUTH), sent(2, 0, truth=GOOD_TRUTH)]
     for stream in streams:
         pipeline.process(stream, frame(rows, 0))
-    steps = pipeline.classes_in_steps()
+    steps = pipeline.live.classes_in_steps()
     number = 0
     while True:
         try:

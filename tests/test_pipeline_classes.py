@@ -38,7 +38,7 @@ def test_a_class_that_comes_with_its_detection_is_counted(opinions):
     rows = [sent(i, i % 3, opinions=opinions) for i in range(6)]
     answer = pipeline.process(opened(pipeline), frame(rows))
     assert answer.notices == ()
-    assert finished(pipeline.classes_in_steps())[0][:2] == (TOTAL, CLASSES)
+    assert finished(pipeline.live.classes_in_steps())[0][:2] == (TOTAL, CLASSES)
     laws.assert_same(total_of(pipeline), observed(rows, [i % 3 for i in range(6)]))
     assert account_of(pipeline.counters.truth) == {"matched": 6}
     assert pipeline.pending.detections == 0
@@ -121,7 +121,7 @@ def test_a_stream_without_probabilities_has_no_class_slice():
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1, 2, opinions=0, truth=GOOD_TRUTH)]))
     assert counted(pipeline) == {}
-    assert finished(pipeline.state_in_steps()).class_slices == ()
+    assert finished(pipeline.live.state_in_steps()).class_slices == ()
     assert account_of(pipeline.counters.truth) == {"matched": 1}
 
 

@@ -64,7 +64,7 @@ def test_a_label_scores_the_recalibrator_that_was_in_force_when_its_frame_was_pr
     answer = labels([Label(row.id, truth_of(row)) for row in rows])
     for pipeline in (first, second):
         pipeline.process(opened(pipeline), frame(rows))
-    second.learn(BY_SLICE.to_json())
+    second.recalibrators.learn(BY_SLICE.to_json())
     second.promote(BY_SLICE.version, "test")
     for pipeline in (first, second):
         pipeline.report_truth(answer)

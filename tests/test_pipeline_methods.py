@@ -61,7 +61,7 @@ def detections(sent: Estimates, form: str) -> list[Sent]:
 def test_what_a_method_makes_goes_out_with_its_own_quantiles(method, form):
     selection, sent = fitted(method, form), estimates(3, 20, form)
     pipeline = pipeline_of()
-    pipeline.promote(pipeline.learn(selection.to_json()).version, "test")
+    pipeline.promote(pipeline.recalibrators.learn(selection.to_json()).version, "test")
     answer = pipeline.process(opened(pipeline, HEADER), frame(detections(sent, form)))
     assert pipeline.counters.internal_errors == 0
     assert (answer.reason == Reason.NONE).all()
@@ -69,10 +69,10 @@ def test_what_a_method_makes_goes_out_with_its_own_quantiles(method, form):
     if answer.forwarded is not None:
         assert np.array_equal(answer.forwarded.mean, made.mean)
         assert np.array_equal(answer.forwarded.covariance, made.covariance)
-    assert answer.beside is not None
-    assert (answer.beside.output == OUTPUT_NUMBER[selection.fallback.output]).all()
-    assert answer.beside.quantiles is not None
-    quantiles = answer.beside.quantiles.reshape(20, 2, len(LEVELS))
+    assert answer.extras is not None
+    assert (answer.extras.output == OUTPUT_NUMBER[selection.fallback.output]).all()
+    assert answer.extras.quantiles is not None
+    quantiles = answer.extras.quantiles.reshape(20, 2, len(LEVELS))
     assert (np.diff(quantiles, axis=2) > 0).all()
     chains = [()] * len(pipeline.slices.chains)
     marginals = selection.marginals(sent, np.zeros(20, np.int64), chains)
@@ -88,16 +88,16 @@ def test_methods_of_several_shapes_serve_the_slices_of_one_frame():
     pipeline = pipeline_of(selection)
     answer = pipeline.process(opened(pipeline, HEADER), frame(detections(sent, FULL)))
     assert pipeline.counters.internal_errors == 0
-    assert answer.beside is not None
-    assert answer.beside.output.tolist() == [3, 2] * 10
-    assert answer.beside.quantiles is not None
+    assert answer.extras is not None
+    assert answer.extras.output.tolist() == [3, 2] * 10
+    assert answer.extras.quantiles is not None
     for i, one in enumerate((cauchy, isotonic)):
         part = Selection(XY.names, one)
         alone = pipeline_of(part)
         whole = alone.process(opened(alone, HEADER), frame(detections(sent, FULL)))
-        assert whole.beside is not None
-        assert whole.beside.quantiles is not None
-        assert np.array_equal(answer.beside.quantiles[i::2], whole.beside.quantiles[i::2])
+        assert whole.extras is not None
+        assert whole.extras.quantiles is not None
+        assert np.array_equal(answer.extras.quantiles[i::2], whole.extras.quantiles[i::2])
 
 
 @pytest.mark.parametrize("method", CLASS_METHODS)
@@ -108,7 +108,7 @@ def test_what_a_method_makes_of_class_probabilities_goes_out(method):
     rows = ClassRows(from_probabilities(opinions), label)
     classes = ClassSelection(("car", "truck", "bus"), fit_classes(method, rows))
     pipeline = pipeline_of()
-    pipeline.promote(pipeline.learn(classes.to_json()).version, "test")
+    pipeline.promote(pipeline.recalibrators.learn(classes.to_json()).version, "test")
     sent = [
         Sent(i, (0.0, 0.0), (1.0, 1.0), 0, class_probabilities=tuple(row.ravel().tolist()))
         for i, row in enumerate(opinions[:20])
@@ -116,10 +116,10 @@ def test_what_a_method_makes_of_class_probabilities_goes_out(method):
     header = Header("lidar", XY, classes.classes)
     answer = pipeline.process(opened(pipeline, header), frame(sent))
     assert pipeline.counters.internal_errors == 0
-    assert answer.beside is not None
+    assert answer.extras is not None
     if method == ClassIdentity.method:
-        assert answer.beside.class_probabilities is None
+        assert answer.extras.class_probabilities is None
         return
     expected = classes.apply(from_probabilities(opinions[:20])).mean(axis=1)
-    assert answer.beside.class_probabilities == pytest.approx(expected, abs=1e-12)
-    assert answer.beside.class_version == classes.version
+    assert answer.extras.class_probabilities == pytest.approx(expected, abs=1e-12)
+    assert answer.extras.class_version == classes.version

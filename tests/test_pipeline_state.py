@@ -53,12 +53,12 @@ def test_a_restart_changes_no_bit_and_no_slice(by, limit):
     assert len(state.class_slices) > 1
     assert {entry.name for entry in state.class_slices} <= {TOTAL, "a", "b", OVERFLOW}
     after = pipeline_of(statistics=settings_of)
-    detections, new_slices = finished(after.import_in_steps(state))
+    detections, new_slices = finished(after.live.import_in_steps(state))
     assert detections == sum(entry.n for entry in state.slices)
     assert new_slices == len(state.slices) + len(state.class_slices)
     assert bits(state_of(after)) == bits(state)
     for level in (None, 0, 1, 2):
-        assert finished(after.classes_in_steps(level)) is not None
+        assert finished(after.live.classes_in_steps(level)) is not None
         assert bits(counted(after, level)) == bits(counted(before, level))
     # And both go on alike.
     for pipeline in (before, after):
@@ -70,7 +70,7 @@ def test_a_restart_changes_no_bit_and_no_slice(by, limit):
 def test_what_is_imported_is_what_a_merge_makes_of_both(seed):
     ours, theirs = driven(seed), driven(seed + 10)
     merged = state_of(ours).merge(state_of(theirs))
-    finished(ours.import_in_steps(state_of(theirs)))
+    finished(ours.live.import_in_steps(state_of(theirs)))
     assert bits(state_of(ours).canonical()) == bits(merged.canonical())
 
 
@@ -105,13 +105,13 @@ def test_a_state_of_which_one_slice_does_not_fit_is_refused_as_a_whole(spoil, sa
     ours = driven(1)
     before = state_of(ours)
     with pytest.raises(IncompatibleStatistics, match=said):
-        finished(ours.import_in_steps(spoil(state_of(driven(2)))))
+        finished(ours.live.import_in_steps(spoil(state_of(driven(2)))))
     assert bits(state_of(ours)) == bits(before)
 
 
 def test_all_panes_of_a_state_are_of_its_clock_though_frames_pass_while_it_is_made():
     pipeline = driven(1)
-    steps = pipeline.state_in_steps()
+    steps = pipeline.live.state_in_steps()
     number = 0
     while True:
         try:

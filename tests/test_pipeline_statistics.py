@@ -19,6 +19,7 @@ from tests.piped import (
     opened,
     pipeline_of,
     sent,
+    statistics_of,
 )
 from tests.received import frame
 
@@ -57,7 +58,7 @@ def test_every_space_has_a_total_of_its_own():
     pipeline.process(opened(pipeline), frame([sent(1, truth=True, classes=1)]))
     row = sent(1, truth=True, k=2, classes=1)
     pipeline.process(opened(pipeline, camera), frame([row]))
-    assert [name for name, _ in pipeline.statistics()] == [
+    assert [name for name, _ in statistics_of(pipeline)] == [
         "car",
         "car (u,v)",
         TOTAL,
@@ -82,7 +83,7 @@ def test_a_total_is_summed_again_only_if_a_slice_of_its_space_changed():
     lidar = opened(pipeline)
     camera = opened(pipeline, Header("camera", plain_space(("u", "v"), "px"), ("car",)))
     other = f"{TOTAL} (u,v)"
-    assert pipeline.statistics() == ()
+    assert statistics_of(pipeline) == ()
     both = [replace(sent(i, truth=True), class_index=i) for i in range(2)]
     pipeline.process(lidar, frame(both, 1))
     # A recalibrator of other dimensions: both stages are one.
@@ -105,7 +106,7 @@ def test_statistics_in_steps_are_of_one_moment_and_end_however_fast_frames_arriv
     stream = opened(pipeline)
     rows = [replace(sent(i, truth=True), class_index=i) for i in range(4)]
     pipeline.process(stream, frame(rows, 0))
-    steps = pipeline.statistics_in_steps()
+    steps = pipeline.live.in_steps()
     number = 0
     while True:
         try:
@@ -135,5 +136,5 @@ def test_totals_of_spaces_that_differ_in_units_alone_have_names_of_their_own():
     for unit in ("m", "ft", "px"):
         header = Header(unit, plain_space(("x", "y", "z"), unit), ("car",))
         pipeline.process(opened(pipeline, header), frame([sent(1, truth=True, classes=1)]))
-    names = [name for name, _ in pipeline.statistics()]
+    names = [name for name, _ in statistics_of(pipeline)]
     assert len(names) == len(set(names)) == 6

@@ -17,12 +17,14 @@ from monitor.pipeline import Pipeline
 from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibrators import Recalibrators
 from monitor.streams import Stream
 from monitor.track_readings import SliceTracks
 from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
 from monitor.tracking.rewind import Order
 from monitor.tracking.tracker import Step
 from tests import laws
+from tests.piped import statistics_of
 from tests.recalibrators import Shift
 from tests.received import FORMS, FULL, Label, Sent, frame, in_form, labels
 
@@ -38,7 +40,8 @@ MISSING = Sent(91, (90.0, 0.0, 0.0), ())
 
 def tracking(selection: Selection = IDENTITY, **sections: dict[str, Any]) -> Pipeline:
     tracker = {"kind": "embedded"} | sections.pop("tracker", {})
-    return Pipeline(Config.model_validate({"tracker": tracker, **sections}), selection=selection)
+    config = Config.model_validate({"tracker": tracker, **sections})
+    return Pipeline(config, recalibrators=Recalibrators(selection))
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:
@@ -167,7 +170,7 @@ def test_a_promoted_recalibrator_changes_the_noise_and_not_the_tracks():
     streams = [opened(pipeline), opened(raw)]
     for number in range(10):
         if number == 5:
-            pipeline.promote(pipeline.learn(DOUBLE.to_json()).version, "test")
+            pipeline.promote(pipeline.recalibrators.learn(DOUBLE.to_json()).version, "test")
         found = tracks_of(sent(pipeline, streams[0], scene(number), number))
         other = tracks_of(sent(raw, streams[1], scene(number), number))
         assert found.id.tolist() == other.id.tolist()
@@ -246,7 +249,7 @@ def test_where_no_tracks_are_asked_for_answers_are_those_of_a_sidecar_without_tr
 ):
     sections = {"recalibration": {"mode": mode}}
     pipeline = tracking(selection, **sections)
-    without = Pipeline(Config.model_validate(sections), selection=selection)
+    without = Pipeline(Config.model_validate(sections), recalibrators=Recalibrators(selection))
     streams = [opened(pipeline, SILENT), opened(without, SILENT), opened(without, HEADER)]
     for number in range(6):
         rows = any_rows(number)
@@ -339,7 +342,7 @@ FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 @pytest.mark.parametrize("break_it", FAILURES.values(), ids=FAILURES)
 def test_a_tracker_that_fails_costs_its_tracks_and_nothing_else(break_it, monkeypatch):
     pipeline = tracking(DOUBLE)
-    without = Pipeline(Config(), selection=DOUBLE)
+    without = Pipeline(Config(), recalibrators=Recalibrators(DOUBLE))
     streams = [opened(pipeline), opened(without)]
     seen: set[int] = set()
     for number in range(4):
@@ -579,7 +582,7 @@ def truth_beside(row: Sent) -> Sent:
 
 
 def pairs_of(pipeline: Pipeline) -> int:
-    return dict(pipeline.statistics())["total"].raw.pairs
+    return dict(statistics_of(pipeline))["total"].raw.pairs
 
 
 def test_detections_of_one_track_are_pairs_and_those_of_no_track_are_not():
@@ -625,7 +628,7 @@ def test_inline_and_late_truth_are_of_the_same_tracks(fold_rows):
     for number in range(12):
         told = [Label(row.id, truth_beside(row).truth) for row in reversed(scene(number))]
         late.report_truth(labels(told, number))
-    ours, theirs = dict(inline.statistics()), dict(late.statistics())
+    ours, theirs = dict(statistics_of(inline)), dict(statistics_of(late))
     assert ours.keys() == theirs.keys()
     for name, statistics in ours.items():
         laws.assert_same(statistics, theirs[name])

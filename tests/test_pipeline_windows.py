@@ -23,6 +23,7 @@ from tests.piped import (
     opened,
     pipeline_of,
     sent,
+    statistics_of,
     truth_of,
 )
 from tests.received import Label, Sent, frame, labels
@@ -92,7 +93,7 @@ def expected_of(told: list[Told], pipeline: Pipeline) -> SliceStatistics:
 
 def windows_of(pipeline: Pipeline) -> list[dict[str, SliceStatistics]]:
     return [
-        dict(finished(pipeline.statistics_in_steps(level)))
+        dict(finished(pipeline.live.in_steps(level)))
         for level in range(pipeline.live.windows.older + 1)
     ]
 
@@ -106,7 +107,7 @@ def test_after_a_day_every_window_holds_the_rows_whose_pane_is_in_it(seed, looki
 
     def look() -> None:
         if looking:
-            pipeline.statistics()
+            statistics_of(pipeline)
             most.extend(map(len, pipeline.live.accumulator.panes.values()))
 
     now = driven(pipeline, told, look)
@@ -161,7 +162,7 @@ def test_the_order_of_labels_within_a_day_changes_no_bit():
 
 def counted_live(pipeline: Pipeline) -> int:
     """Rows that are in the counters."""
-    pipeline.statistics()
+    statistics_of(pipeline)
     return sum(int(bins.stages[0][1].n[0].sum()) for bins in pipeline.live.export_bins())
 
 

@@ -599,13 +599,10 @@ def changed(**parameters):
     [
         ("", "JSON"),
         ("not json", "JSON"),
-        ("[]", "format"),
+        ("[]", "the document is []"),
         ("{}", "format"),
         ('{"format": "calibration-monitor/recalibrator/1"}', "dimensions"),
-        (
-            '{"format": "calibration-monitor/recalibrator/1", "dimensions": ["x"]}',
-            "fallback.method",
-        ),
+        ('{"format": "calibration-monitor/recalibrator/1", "dimensions": ["x"]}', "fallback"),
         (changed(scale=[1.0]), "fallback"),
         (changed(scale=[1.0, -1.0]), "scale"),
         (changed(scale=[1.0, float("nan")]), "scale"),

@@ -15,12 +15,13 @@ from scipy.stats import norm
 from monitor.cli import main
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.classes.temperature import Temperature
-from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import frame_pb2, recalibrator_admin_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.labelled import converse, header
+from tests.piped_classes import rejection
 from tests.served import PATIENCE, Conversation, eventually, running, starting
 
 CLASSES = ("car", "truck", "bus")
@@ -30,10 +31,6 @@ refresh_seconds = 0.2
 """
 WARM = ClassSelection(CLASSES, Temperature(2.0))
 DOUBLE = Selection(("x", "y"), VarianceScaling((2.0, 3.0)))
-
-
-def rejection(by: RejectedBy, threshold: float) -> Rejection:
-    return Rejection(by, threshold, 0.05, 0.04, 0.1, 1000)
 
 
 @pytest.fixture(scope="module")

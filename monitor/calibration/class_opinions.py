@@ -45,40 +45,67 @@ def usable_opinions(
              everywhere; within BEYOND of [0, 1] as sent, then clipped into it, not made to add
              up to 1. And (n,) detections whose opinions came and are not among these
     """
-    # A frame in which few detections have opinions is as wide as if all had: look at these only.
-    here = np.flatnonzero(length[rows])
-    sent = length[rows[here]]
-    shaped = _shaped(values[rows[here]], classes)
-    # NaN fails the comparison, and with it what lies beyond the length, which is not counted.
-    with np.errstate(invalid="ignore", over="ignore"):
-        sound = np.abs(shaped.sum(axis=2) - 1) <= OFF_ONE
-    # One look at all of them is quicker; it fails on NaN too, and then each is looked at.
-    if shaped.size and not (shaped.min() >= -BEYOND and shaped.max() <= 1 + BEYOND):
-        sound &= ((shaped >= -BEYOND) & (shaped <= 1 + BEYOND)).all(axis=2)
-    count = sent // classes
-    within = np.arange(shaped.shape[1]) < count[:, None]
-    kept = (sent % classes == 0) & (sent <= min(MOST_VALUES, values.shape[1]))
-    kept &= np.count_nonzero(sound & within, axis=1) == count
-    invalid = np.zeros(rows.size, bool)
+    invalid = length[rows] > 0
+    whole = np.flatnonzero(whole_opinions(length[rows], values.shape[1], classes))
+    if whole.size == 0:
+        return None, invalid
+    count = length[rows[whole]] // classes
+    opinions = opinions_sent(values, length, rows[whole], classes)
+    first = np.cumsum(count) - count
+    kept = np.logical_and.reduceat(_sound(opinions), first)
     if not kept.any():
-        invalid[here] = True
         return None, invalid
     most = int(np.bincount(count[kept]).argmax())
     kept &= count == most
-    opinions = shaped[:, :most].clip(0, 1)
-    if np.count_nonzero(kept) == rows.size:
+    if not kept.all():
+        opinions = opinions[np.repeat(kept, count)]
+    opinions = opinions.reshape(-1, most, classes).clip(0, 1)
+    invalid[whole[kept]] = False
+    if opinions.shape[0] == rows.size:
         return opinions, invalid
-    invalid[here] = ~kept
     every = np.full((rows.size, most, classes), np.nan)
-    every[here[kept]] = opinions[kept]
+    every[whole[kept]] = opinions
     return every, invalid
 
 
-def _shaped(values: FloatArray, classes: int) -> FloatArray:
-    """(n, ≥0, C), filled up with NaN."""
-    n, width = values.shape
-    if width % classes:
-        filled = np.full((n, width + classes - width % classes), np.nan)
-        filled[:, :width] = values
-        values = filled
-    return values.reshape(n, -(-width // classes), classes)
+def whole_opinions(length: IntArray, width: int, classes: int) -> BoolArray:
+    """(n,) of which detections opinions came, as many values as make whole ones and are kept.
+
+    length  (n,) values sent
+    width   of the array that holds them
+    """
+    most = min(MOST_VALUES, width)
+    whole: BoolArray = (length > 0) & (length <= most) & (length % classes == 0)
+    return whole
+
+
+def opinions_sent(values: FloatArray, length: IntArray, rows: IntArray, classes: int) -> FloatArray:
+    """All opinions of rows (n ≥ 1,), one detection after the other, (Σ M, C).
+
+    One detection of many values makes the array wide: only what was sent is touched.
+
+    rows  with whole_opinions
+    """
+    sent = length[rows]
+    if (sent == sent[0]).all():
+        every: slice | IntArray = slice(None) if rows.size == values.shape[0] else rows
+        return values[every, : sent[0]].reshape(-1, classes)
+    return values.take(places_sent(values.shape[1], sent, rows)).reshape(-1, classes)
+
+
+def places_sent(width: int, sent: IntArray, rows: IntArray) -> IntArray:
+    """Where the values of rows lie in an array of a width that is read row by row, (Σ sent,)."""
+    end = np.cumsum(sent)
+    places: IntArray = np.repeat(rows * width - end + sent, sent) + np.arange(end[-1])
+    return places
+
+
+def _sound(opinions: FloatArray) -> BoolArray:
+    """(n,) which opinions (n, C) lie within [0, 1] and add up to 1."""
+    # NaN fails the comparison.
+    with np.errstate(invalid="ignore", over="ignore"):
+        sound: BoolArray = np.abs(opinions.sum(axis=1) - 1) <= OFF_ONE
+    # One look at all of them is quicker; it fails on NaN too, and then each is looked at.
+    if not (opinions.min() >= -BEYOND and opinions.max() <= 1 + BEYOND):
+        sound &= ((opinions >= -BEYOND) & (opinions <= 1 + BEYOND)).all(axis=1)
+    return sound

@@ -138,7 +138,9 @@ def _words(
             )
         case _:
             return "covariance", (
-                "what the promoted recalibrator made of it is not a positive definite covariance: "
+                "what the promoted recalibrator made of it is not a positive definite covariance "
+                f"with standard deviations within [{limits.smallest_deviation:g}, "
+                f"{limits.largest_deviation:g}] ([limits] smallest_deviation, largest_deviation): "
                 "passed through; promote another."
             )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from monitor.calibration.cholesky import factorise, log_determinant
+from monitor.calibration.cholesky import add_up, factorise, log_determinant
 from monitor.calibration.evaluation import EvaluationError
 from monitor.calibration.measures import ReliabilityBins
 from monitor.calibration.space import BoolArray, FloatArray, Space
@@ -75,6 +75,38 @@ def _open_ended(axis: FloatArray, bins: int) -> FloatArray:
 def joint_deviation(factor: FloatArray, k: int) -> FloatArray:
     """σ_G = det(Σ)^(1/2K) of the leading K dimensions (Küppers et al. 2022, above eq. 11)."""
     deviation: FloatArray = np.exp(log_determinant(factor, k) / (2 * k))
+    return deviation
+
+
+def generalised_deviation(space: Space, covariance: FloatArray, diagonal: BoolArray) -> FloatArray:
+    """σ_G of the joint block of n covariances; NaN where one is not positive definite.
+
+    A detection gets the same bits alone and among others, of both forms.
+
+    covariance  (n, K, K)
+    diagonal    (n,) of which there are variances only
+    returns     (n,) det(Σ)^(1/2K) over the joint dimensions, in their unit
+    source      Küppers et al. 2022, above eq. 11
+    """
+    joint = np.array(space.joint)
+    if diagonal.all():
+        return _of_variances(covariance[:, joint, joint])
+    block = covariance
+    if space.joint != tuple(range(space.k)):
+        block = covariance[:, joint[:, None], joint]
+    found = joint_deviation(factorise(block), joint.size)
+    if diagonal.any():
+        found[diagonal] = _of_variances(covariance[diagonal][:, joint, joint])
+    return found
+
+
+def _of_variances(variance: FloatArray) -> FloatArray:
+    """exp(Σ log σ² / 2K) of (n, K): without correlations det(Σ) is the product."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logarithm = np.log(np.ascontiguousarray(variance.T))
+    # A variance of 0 is as little positive definite as a negative one.
+    logarithm[~np.isfinite(logarithm)] = np.nan
+    deviation: FloatArray = np.exp(add_up(logarithm) / (2 * variance.shape[1]))
     return deviation
 
 

@@ -81,7 +81,7 @@ class Answered:
     quantiles            (N, K, T) at the levels asked for, NaN where none came; or None
     class_probabilities  (N, C) recalibrated, NaN where none came; or None
     class_version        of the recalibrator that made these, empty without
-    rejected_by          (N,) of RejectedBy
+    rejected_by          (N,) of RejectedBy, 0 where nothing is
     """
 
     status: npt.NDArray[np.uint8]

@@ -80,8 +80,8 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
     tracks = classes = b""
     if answer.tracks is not None:
         tracks = encode_tracks(answer.tracks, received.detections.id)
-    if answer.beside is not None and answer.beside.class_version:
-        version = answer.beside.class_version
+    if answer.extras is not None and answer.extras.class_version:
+        version = answer.extras.class_version
         classes = frame_pb2.FrameResult(class_recalibrator_version=version).SerializeToString()
     # By ascending number: 1 to 7, 8, 9, 15.
     return result.SerializeToString(), tracks, classes, _detection_results(answer)
@@ -137,8 +137,8 @@ class _Values:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
-    """A field of DetectionResult beside the estimate.
+class _ResultField:
+    """A field of DetectionResult that goes with the estimate.
 
     values   (N,), or (N, count) for DOUBLES
     present  (N,) which detections have it; None: all
@@ -170,41 +170,41 @@ def _detection_results(answer: FrameAnswer) -> bytes:
     returned[list(overlong)] = False
     if returned.any():
         found += _as_sent(answer, np.flatnonzero(returned))
-    beside = _fields_beside(answer, n)
-    for field in beside:
+    extras = _extra_fields(answer, n)
+    for field in extras:
         if field.present is not None:
             found = [part for values in found for part in _apart(values, field.present)]
-    pieces = [(values.rows, _records(answer, values, beside)) for values in found]
+    pieces = [(values.rows, _records(answer, values, extras)) for values in found]
     pieces.extend(
         (np.array([row]), _overlong(answer, row, record)) for row, record in overlong.items()
     )
     return interleave(n, pieces)
 
 
-def _fields_beside(answer: FrameAnswer, n: int) -> list[_Beside]:
+def _extra_fields(answer: FrameAnswer, n: int) -> list[_ResultField]:
     """By ascending number."""
     found = []
     if answer.tracks is not None:
         track = answer.tracks.of_detections(n)
-        found.append(_Beside(9, Kind.FIXED64, track, track != 0))
-    said = answer.beside
-    # Of every detection, also where it is 0: else most frames would be of two layouts.
-    output = np.zeros(n, np.uint8) if said is None else said.output
-    found.append(_Beside(10, Kind.FLAG, output))
-    if said is None:
+        found.append(_ResultField(9, Kind.FIXED64, track, track != 0))
+    extras = answer.extras
+    # Flags are of every detection, also where they are 0: else most frames would be of two layouts.
+    output = np.zeros(n, np.uint8) if extras is None else extras.output
+    found.append(_ResultField(10, Kind.FLAG, output))
+    if extras is None:
         return found
-    if said.quantiles is not None:
-        found.append(_rows_of_doubles(11, said.quantiles))
-    if said.class_probabilities is not None:
-        found.append(_rows_of_doubles(12, said.class_probabilities))
-    if said.rejected_by is not None:
-        found.append(_Beside(13, Kind.FLAG, said.rejected_by, said.rejected_by != 0))
+    if extras.quantiles is not None:
+        found.append(_rows_of_doubles(11, extras.quantiles))
+    if extras.class_probabilities is not None:
+        found.append(_rows_of_doubles(12, extras.class_probabilities))
+    if extras.rejected_by is not None:
+        found.append(_ResultField(13, Kind.FLAG, extras.rejected_by))
     return found
 
 
-def _rows_of_doubles(number: int, values: FloatArray) -> _Beside:
+def _rows_of_doubles(number: int, values: FloatArray) -> _ResultField:
     """Present where a row (n, count) does not begin with NaN."""
-    return _Beside(number, Kind.DOUBLES, values, ~np.isnan(values[:, 0]))
+    return _ResultField(number, Kind.DOUBLES, values, ~np.isnan(values[:, 0]))
 
 
 def _apart(values: _Values, present: BoolArray) -> list[_Values]:
@@ -264,7 +264,7 @@ def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
     return found
 
 
-def _records(answer: FrameAnswer, values: _Values, beside: list[_Beside]) -> ByteArray:
+def _records(answer: FrameAnswer, values: _Values, extras: list[_ResultField]) -> ByteArray:
     """DetectionResult records of one form; all rows have an id and each field, or none has."""
     rows = values.rows
     reason = answer.reason[rows]
@@ -279,7 +279,7 @@ def _records(answer: FrameAnswer, values: _Values, beside: list[_Beside]) -> Byt
     if values.shadow is not None:
         fields[7] = (Kind.DOUBLES, values.shadow.mean)
         fields[8] = (Kind.DOUBLES, values.shadow.covariance)
-    for field in beside:
+    for field in extras:
         if field.present is None or field.present[rows[0]]:
             fields[field.number] = (field.kind, field.values[rows])
     return build(_DETECTIONS, fields, rows.size)
@@ -288,6 +288,7 @@ def _records(answer: FrameAnswer, values: _Values, beside: list[_Beside]) -> Byt
 def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
     """The record of a detection that fits no array, field by field."""
     sent = frame_pb2.Detection.FromString(record)
+    flags = None if answer.extras is None else answer.extras.rejected_by
     reason = int(answer.reason[row])
     result = frame_pb2.DetectionResult(
         id=sent.id if sent.HasField("id") else None,
@@ -297,6 +298,7 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
         mean=sent.mean,
         covariance=sent.covariance,
         output=frame_pb2.OUTPUT_UNSPECIFIED,
+        rejected_by=None if flags is None else cast("frame_pb2.RejectedBy", int(flags[row])),
     )
     body = result.SerializeToString()
     framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body

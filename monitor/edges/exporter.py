@@ -14,6 +14,7 @@ from monitor.counters import Counters
 from monitor.edges.bin_metrics import bins
 from monitor.edges.exposition import counter, gauge, histogram
 from monitor.edges.slice_metrics import classes, measures, windows
+from monitor.frames import UncertainBy
 from monitor.readings import ClassReading, SliceReading, WindowReading
 from monitor.recalibrators import InForce
 from monitor.track_readings import TrackReading
@@ -26,9 +27,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REFUSING = tuple(
     reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
 )
-
-# By the number that RejectedBy has on the wire.
-_UNCERTAIN = {1: "entropy", 2: "deviation", 3: "both"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         classes(snapshot.classes),
         bins(snapshot.bins, snapshot.edges),
         _service(snapshot),
+        _recalibration(snapshot),
         _labels(snapshot.counters),
         _tracks(snapshot.tracks),
     ):
@@ -85,7 +84,7 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
     yield counter("frames", "Frames answered.", (), [((), counters.frames)])
     yield counter(
         "detections",
-        "Detections by what became of them.",
+        "Detections by what became of them; each time their frame comes.",
         ("outcome",),
         (
             ((outcome,), getattr(counters, outcome))
@@ -97,12 +96,6 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         "Valid detections returned as they came.",
         ("reason",),
         (((reason.label,), counters.by_reason[reason]) for reason in sorted(PASSED_THROUGH)),
-    )
-    yield counter(
-        "uncertain_detections",
-        "Detections flagged as too uncertain, by what shows it.",
-        ("by",),
-        (((by,), counters.uncertain[number]) for number, by in _UNCERTAIN.items()),
     )
     yield counter(
         "rejected",
@@ -171,6 +164,28 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         ),
     ):
         yield counter(name, text, (), [((), count)])
+
+
+def _recalibration(snapshot: Snapshot) -> Iterator[str]:
+    counters = snapshot.counters
+    yield counter(
+        "uncertain_detections",
+        "Detections flagged as too uncertain, by what shows it; each time their frame comes.",
+        ("by",),
+        (
+            ((by.name.lower(),), counters.uncertain[by - 1])
+            for by in UncertainBy
+            if by is not UncertainBy.NEITHER
+        ),
+    )
+    account = counters.class_recalibrations
+    yield counter(
+        "class_recalibrations",
+        "Detections by what the recalibrator of class probabilities in force made of theirs; "
+        "each time their frame comes.",
+        ("outcome",),
+        (((outcome,), getattr(account, outcome)) for outcome in account.__dataclass_fields__),
+    )
     yield counter(
         "recalibrator_swaps",
         "Changes of the recalibrator.",

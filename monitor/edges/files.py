@@ -35,6 +35,8 @@ __all__ = ["NO_TRACK", "OBJECT", "Recording", "RecordingError", "read_recording"
 OBJECT = "object"
 # Number of a track in a row that has none.
 NO_TRACK = -1
+# What an archive of Gaussians holds of them.
+_OF_GAUSSIANS = ("mean", "cov", "var", "gt", "dimensions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Recording:
     ignore          (N,) whether the detection counts as neither true nor false
     last_frame      highest frame number of each sequence in the whole file; empty without frames
     stamp_ns        (N,) time of the frame as the file has it, in ns
+    others          names of what the file holds besides means, covariances and truth
     """
 
     space: Space
@@ -73,6 +76,7 @@ class Recording:
     ignore: BoolArray | None
     last_frame: dict[str, int]
     stamp_ns: IntArray | None = None
+    others: tuple[str, ...] = ()
 
 
 def read_recording(
@@ -101,7 +105,7 @@ def read_recording(
     raises           RecordingError, naming file, field and value
     """
     path = Path(path)
-    source = _open(path)
+    source, others = _open(path)
     columns = source.columns
     chosen, classes, class_index = _select(columns, classes, where, rows)
     names = source.dimensions if dimensions is None else dimensions
@@ -127,16 +131,22 @@ def read_recording(
         frame=columns.integers("frame", chosen) if "frame" in columns.names else None,
         time_s=_time(columns, chosen),
         score=columns.floats("score", chosen, np.nan) if "score" in columns.names else None,
-        track=_track(columns, chosen),
+        track=tracks_of(columns, chosen),
         ignore=columns.flags("ignore", chosen) if "ignore" in columns.names else None,
         last_frame=last_frame,
         stamp_ns=columns.integers("stamp_ns", chosen) if "stamp_ns" in columns.names else None,
+        others=others,
     )
 
 
-def _open(path: Path) -> GaussianSource:
+def _open(path: Path) -> tuple[GaussianSource, tuple[str, ...]]:
+    """The Gaussians of a file, and the names of what it holds besides."""
     if path.name.endswith(SUFFIXES):
-        return text_gaussians(read_table(path))
+        source = text_gaussians(read_table(path))
+        parts = {f"{part}{name}" for part in ("", "var_", "gt_") for name in source.dimensions}
+        names = source.columns.names
+        others = (name for name in names if name not in parts and not name.startswith("cov_"))
+        return source, tuple(others)
     if not path.name.endswith(".npz"):
         raise RecordingError(f"{path}: the name must end in .csv, .csv.gz or .npz.")
     try:
@@ -149,7 +159,7 @@ def _open(path: Path) -> GaussianSource:
         ) from error
 
 
-def _open_npz(path: Path) -> ArrayGaussians:
+def _open_npz(path: Path) -> tuple[ArrayGaussians, tuple[str, ...]]:
     arrays: dict[str, AnyArray] = {}
     with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
         for name in archive.files:
@@ -159,7 +169,8 @@ def _open_npz(path: Path) -> ArrayGaussians:
                 raise RecordingError(
                     f"{path}: array {name!r} cannot be read ({error}). Save numbers or text."
                 ) from error
-    return array_gaussians(path, arrays)
+    others = tuple(name for name in arrays if name not in _OF_GAUSSIANS)
+    return array_gaussians(path, arrays), others
 
 
 def _check_dimensions(path: Path, names: tuple[str, ...], there: tuple[str, ...]) -> None:
@@ -236,7 +247,11 @@ def _time(columns: Columns, chosen: IntArray) -> FloatArray | None:
     return None
 
 
-def _track(columns: Columns, chosen: IntArray) -> IntArray | None:
+def tracks_of(columns: Columns, chosen: IntArray) -> IntArray | None:
+    """(M,) id of the true object of each row, NO_TRACK where unknown; None without such a column.
+
+    Raises RecordingError where one is no whole number.
+    """
     for name in ("gt_id", "track"):
         if name in columns.names:
             return columns.integers(name, chosen, NO_TRACK)
@@ -260,11 +275,12 @@ def write_estimates(
     recording: Recording,
     quantiles: Quantiles | None = None,
     rejected: BoolArray | None = None,
-) -> None:
-    """Write a recording as an .npz archive: Gaussians, truth, class, sequence and track.
+) -> frozenset[str]:
+    """Write a recording as an .npz archive: Gaussians and truth, and what is known of each row.
 
     quantiles  to be written beside them, as quantiles and tau
     rejected   (N,) detections that are too uncertain, likewise
+    returns    the names of the arrays written
     """
     step = np.arange(recording.space.k)
     covariance = (
@@ -272,19 +288,25 @@ def write_estimates(
         if recording.diagonal
         else {"cov": recording.covariance}
     )
-    classes = np.array(recording.classes)[recording.class_index]
     arrays: dict[str, AnyArray] = {
         "mean": recording.mean,
         **covariance,
         "gt": recording.truth,
-        "class": classes,
+        "class": np.array(recording.classes)[recording.class_index],
         "seq": np.array(recording.sequences)[recording.sequence_index],
         "dimensions": np.array(recording.space.names),
     }
-    if recording.track is not None:
-        arrays["track"] = recording.track
     if quantiles is not None:
         arrays |= {"quantiles": quantiles.values, "tau": quantiles.tau}
-    if rejected is not None:
-        arrays["rejected"] = rejected
+    where_known: dict[str, AnyArray | None] = {
+        "frame": recording.frame,
+        "t": recording.time_s,
+        "stamp_ns": recording.stamp_ns,
+        "score": recording.score,
+        "track": recording.track,
+        "ignore": recording.ignore,
+        "rejected": rejected,
+    }
+    arrays |= {name: values for name, values in where_known.items() if values is not None}
     np.savez_compressed(path, allow_pickle=False, **arrays)
+    return frozenset(arrays)

@@ -134,9 +134,13 @@ def summary(known: Known) -> recalibrator_admin_pb2.RecalibratorSummary:
     """One line of RecalibratorAdmin.List."""
     selection = known.selection
     found = recalibrator_admin_pb2.RecalibratorSummary(
-        version=selection.version, method=selection.method, promoted=known.promoted
+        version=selection.version,
+        method=selection.method,
+        promoted=known.promoted,
+        kind=recalibrator_admin_pb2.RECALIBRATOR_KIND_ESTIMATES,
     )
     if isinstance(selection, ClassSelection):
+        found.kind = recalibrator_admin_pb2.RECALIBRATOR_KIND_CLASS_PROBABILITIES
         found.class_names.extend(selection.classes)
     else:
         found.dimensions.extend(selection.dimensions)

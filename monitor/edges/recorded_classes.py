@@ -6,9 +6,11 @@ measures to say.
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,21 +19,26 @@ from scipy.special import softmax
 from monitor.calibration.class_rows import NO_TRUTH
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.edges.columns import AnyArray, ArrayColumns, RecordingError, coded
-from monitor.edges.files import NO_TRACK
+from monitor.edges.files import tracks_of
 
 # Arrays of C values a row, or of M times C.
 _OPINIONS = ("prob", "logits")
 # Arrays of one value a row.
 _ONE_A_ROW = ("label", "track", "gt_id", "seq", "t", "stamp_ns")
+# Others of one value a row, which are not looked at, and written as they are.
+_BESIDE = ("class", "frame", "score", "ignore")
+# How far off a softmax a probability may be: one written with two decimals is.
+_ROUNDING = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRecording:
     """The selected rows of a file, in file order: N detections, C classes.
 
-    probabilities   (N, C) as recorded, else the softmax of the logits; the mean of the opinions
-                    where there are several
+    probabilities   (N, C) the softmax of the logits where there are some, else as recorded; the
+                    mean of the opinions where there are several
     label           (N,) true class; −1 where there is none
+    labelled        whether the file has labels at all
     opinions        (N, M, C); None where the file has a single vector a row
     gaussians       whether the file has means besides, of the same detections
     logits          (N, C) or (N, M, C) as recorded; None where there are none
@@ -40,6 +47,8 @@ class ClassRecording:
     sequence_index  (N,) number of the sequence that the track belongs to
     time_s          (N,) array t, in seconds
     stamp_ns        (N,) array stamp_ns
+    beside          (N,) each, the arrays of one value a row as the file has them, without label
+    names           of all arrays of the file
     """
 
     probabilities: FloatArray
@@ -52,15 +61,20 @@ class ClassRecording:
     sequence_index: IntArray | None = None
     time_s: FloatArray | None = None
     stamp_ns: IntArray | None = None
+    labelled: bool = True
+    beside: Mapping[str, AnyArray] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRecording | None:
     """Read the class probabilities of a file; None where it has none, as a CSV file never has.
 
-    Arrays are prob [N,C], or [N,M,C] with M opinions a row, and label [N], in 0 … C − 1, with
-    −1 or NaN for no truth; logits of the same N and C beside prob or in its place; optional
-    class_names [C], and track or gt_id, seq, t and stamp_ns of one value a row. Other arrays
-    are left alone.
+    Arrays are prob [N,C], or [N,M,C] with M opinions a row; logits in its place, or beside it
+    of the same opinions: then the logits are used, and prob has to be their softmax. Optional
+    label [N], in 0 … C − 1, with −1 or NaN for no truth, class_names [C], and track or gt_id,
+    seq, t and stamp_ns of one value a row. Arrays class, frame, score and ignore are kept for
+    whoever writes the rows again where they have one value a row, and other arrays are left
+    alone.
 
     rows     row numbers in the file, from 0; None = all
     raises   RecordingError, naming file, array and shape
@@ -69,7 +83,7 @@ def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRe
     if not path.name.endswith(".npz"):
         return None
     try:
-        arrays, gaussians = _load(path)
+        arrays, names = _load(path)
     except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         raise RecordingError(
             f"{path}: cannot be read ({error}). Give a readable archive with prob and label "
@@ -88,44 +102,67 @@ def read_class_recording(path: str | Path, rows: slice | None = None) -> ClassRe
             "Ask for less, or record some."
         )
     there = columns.names
+    label = np.full(chosen.size, NO_TRUTH)
+    if "label" in there:
+        label = columns.integers("label", chosen, NO_TRUTH)
     _, sequence_index = coded(columns, "seq", "")
     logits = arrays["logits"][chosen].astype(np.float64) if "logits" in arrays else None
-    if "prob" in arrays:
+    if logits is None:
         values = arrays["prob"][chosen].astype(np.float64)
     else:
-        assert logits is not None
         with np.errstate(invalid="ignore"):
             values = softmax(logits, axis=-1)
+        if "prob" in arrays:
+            _check_softmax(path, arrays["prob"][chosen].reshape(values.shape), values, chosen)
     # An opinion that is infinite makes its row NaN, and that is refused later.
     with np.errstate(invalid="ignore", over="ignore"):
         probabilities = values if values.ndim == 2 else values.mean(axis=1)
     return ClassRecording(
         probabilities=probabilities,
-        label=columns.integers("label", chosen, NO_TRUTH),
+        label=label,
         opinions=None if values.ndim == 2 else values,
-        gaussians=gaussians,
+        gaussians="mean" in names,
         logits=logits,
         class_names=_class_names(path, arrays),
-        track=_track(columns, chosen),
+        track=tracks_of(columns, chosen),
         sequence_index=sequence_index[chosen],
         time_s=columns.floats("t", chosen) if "t" in there else None,
         stamp_ns=columns.integers("stamp_ns", chosen) if "stamp_ns" in there else None,
+        labelled="label" in there,
+        beside={name: columns.values(name)[chosen] for name in there if name != "label"},
+        names=names,
     )
 
 
-def _load(path: Path) -> tuple[dict[str, AnyArray], bool]:
-    """The arrays of class probabilities, and whether there are Gaussians beside them."""
+def require_labels(path: str | Path, recording: ClassRecording) -> None:
+    """Raises RecordingError where the file has no labels, and so nothing to fit to or judge by."""
+    if not recording.labelled:
+        raise RecordingError(
+            f"{path}: there are class probabilities, but no array 'label'. Save the true class of "
+            "each row as label, -1 where there is none."
+        )
+
+
+def _load(path: Path) -> tuple[dict[str, AnyArray], tuple[str, ...]]:
+    """The arrays that have to do with class probabilities, and the names of all in the file."""
     wanted = (*_OPINIONS, *_ONE_A_ROW, "class_names")
+    arrays: dict[str, AnyArray] = {}
     with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
-        gaussians = "mean" in archive.files
-        arrays = {}
-        if any(name in archive.files for name in _OPINIONS):
-            arrays = {name: archive[name] for name in wanted if name in archive.files}
-    for name, array in arrays.items():
+        names = tuple(archive.files)
+        if not any(name in names for name in _OPINIONS):
+            return arrays, names
+        arrays |= {name: archive[name] for name in wanted if name in names}
+        for name in _BESIDE:
+            # What is not looked at may be anything, an array of objects too.
+            with contextlib.suppress(ValueError):
+                arrays |= {name: archive[name]} if name in names else {}
+    for name, array in list(arrays.items()):
         # NumPy hands out the bytes of a member that does not begin as an array does.
         if not isinstance(array, np.ndarray):
-            raise ValueError(f"{name} is no array")
-    return arrays, gaussians
+            if name in wanted:
+                raise ValueError(f"{name} is no array")
+            del arrays[name]
+    return arrays, names
 
 
 def _first(arrays: dict[str, AnyArray]) -> str:
@@ -142,16 +179,11 @@ def _checked(path: Path, arrays: dict[str, AnyArray]) -> ArrayColumns:
             _check_opinions(path, name, arrays[name])
     if "logits" in arrays and "prob" in arrays:
         theirs = arrays["logits"].shape
-        if (theirs[0], theirs[-1]) != (shape[0], shape[-1]):
+        if _each_opinion(theirs) != _each_opinion(shape):
             raise RecordingError(
-                f"{path}: logits has shape {theirs}, but prob has {shape}. Save both for the "
-                f"same {shape[0]} rows and {shape[-1]} classes, or one of them."
+                f"{path}: logits has shape {theirs}, but prob has {shape}. Save both for the same "
+                "rows, opinions and classes, or one of them."
             )
-    if "label" not in arrays:
-        raise RecordingError(
-            f"{path}: there is {first}, but no array 'label'. Save the true classes as label "
-            f"[{shape[0]}], -1 where there is none."
-        )
     for name in _ONE_A_ROW:
         if name in arrays and arrays[name].shape != shape[:1]:
             raise RecordingError(
@@ -159,7 +191,32 @@ def _checked(path: Path, arrays: dict[str, AnyArray]) -> ArrayColumns:
                 f"Save {name} as [{shape[0]}]."
             )
     one_a_row = {name: arrays[name] for name in _ONE_A_ROW if name in arrays}
+    for name in _BESIDE:
+        if name in arrays and arrays[name].shape == shape[:1]:
+            one_a_row[name] = arrays[name]
     return ArrayColumns(path, shape[0], one_a_row)
+
+
+def _each_opinion(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """[N, C] is [N, 1, C]."""
+    return shape if len(shape) == 3 else (shape[0], 1, shape[-1])
+
+
+def _check_softmax(path: Path, prob: AnyArray, made: FloatArray, rows: IntArray) -> None:
+    """Raises RecordingError where probabilities are not those of the logits beside them.
+
+    Rows of which either is not finite are left to whoever looks at single rows.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(prob - made).reshape(rows.size, -1).max(axis=1)
+    differ = np.flatnonzero(apart > _ROUNDING)
+    if differ.size:
+        row = differ[0]
+        raise RecordingError(
+            f"{path}: prob[{rows[row]}] is not the softmax of logits[{rows[row]}], but up to "
+            f"{apart[row]:.2g} apart, as are {differ.size - 1} others. Save the logits that prob "
+            "was made of, or one of them."
+        )
 
 
 def _check_opinions(path: Path, name: str, array: AnyArray) -> None:
@@ -189,22 +246,21 @@ def _class_names(path: Path, arrays: dict[str, AnyArray]) -> tuple[str, ...]:
     return text
 
 
-def _track(columns: ArrayColumns, chosen: IntArray) -> IntArray | None:
-    for name in ("gt_id", "track"):
-        if name in columns.names:
-            return columns.integers(name, chosen, NO_TRACK)
-    return None
-
-
-def write_classes(path: Path, recording: ClassRecording, rejected: BoolArray | None = None) -> None:
-    """Write a recording as an .npz archive: prob as it was read, label, and names if known.
+def write_classes(
+    path: Path, recording: ClassRecording, rejected: BoolArray | None = None
+) -> frozenset[str]:
+    """Write a recording as an .npz archive: prob as it was read, and what the file has besides of
+    one value a row. Returns the names of the arrays written.
 
     rejected  (N,) detections that are too uncertain, to be written beside them
     """
     opinions = recording.probabilities if recording.opinions is None else recording.opinions
-    arrays: dict[str, AnyArray] = {"prob": opinions, "label": recording.label}
+    arrays: dict[str, AnyArray] = {"prob": opinions, **recording.beside}
+    if recording.labelled:
+        arrays["label"] = recording.label
     if recording.class_names:
         arrays["class_names"] = np.array(recording.class_names)
     if rejected is not None:
         arrays["rejected"] = rejected
     np.savez_compressed(path, allow_pickle=False, **arrays)
+    return frozenset(arrays)

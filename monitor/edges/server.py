@@ -10,6 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from monitor.edges.admin_service import AdminService
 from monitor.edges.service import ADMIN, MONITOR, Handler, Service, guarded
 from monitor.edges.state_service import StateService
 from monitor.events import Health
@@ -18,7 +19,9 @@ from monitor.events import Health
 LAST_WORDS = 0.2
 
 
-def _handlers(service: Service, states: StateService) -> tuple[grpc.GenericRpcHandler, ...]:
+def _handlers(
+    service: Service, states: StateService, admin: AdminService
+) -> tuple[grpc.GenericRpcHandler, ...]:
     def unary(handler: Handler[bytes, bytes]) -> grpc.RpcMethodHandler:
         return grpc.unary_unary_rpc_method_handler(guarded(service, handler))
 
@@ -35,14 +38,14 @@ def _handlers(service: Service, states: StateService) -> tuple[grpc.GenericRpcHa
             guarded(service, states.import_statistics)
         ),
     }
-    admin = {
-        "List": unary(service.list_recalibrators),
-        "Get": unary(service.get_recalibrator),
-        "Promote": unary(service.promote),
+    administration = {
+        "List": unary(admin.list_recalibrators),
+        "Get": unary(admin.get_recalibrator),
+        "Promote": unary(admin.promote),
     }
     return (
         grpc.method_handlers_generic_handler(MONITOR, monitor),
-        grpc.method_handlers_generic_handler(ADMIN, admin),
+        grpc.method_handlers_generic_handler(ADMIN, administration),
     )
 
 
@@ -56,12 +59,14 @@ class Server:
 
     service: Service
     states: StateService = field(init=False)
+    admin: AdminService = field(init=False)
     port: int = 0
     _grpc: grpc.aio.Server | None = None
     _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
 
     def __post_init__(self) -> None:
         self.states = StateService(self.service.pipeline)
+        self.admin = AdminService(self.service.pipeline, self.service.announce)
 
     async def start(self) -> None:
         """Listen and serve. Raises CannotListen."""
@@ -74,7 +79,7 @@ class Server:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        server.add_generic_rpc_handlers(_handlers(self.service, self.states))
+        server.add_generic_rpc_handlers(_handlers(self.service, self.states, self.admin))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (MONITOR, ADMIN, health.SERVICE_NAME)
         if settings.reflection:

@@ -45,7 +45,7 @@ from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibrators import Promotion, UnknownVersion
 from monitor.steps import in_steps
 from monitor.streams import Stream
-from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
+from monitor.v1 import perception_monitor_pb2
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ MONITOR = "monitor.v1.PerceptionMonitor"
 ADMIN = "monitor.v1.RecalibratorAdmin"
 # As many as there are micro-bins.
 MOST_BINS = 512
+# Of what a status says: some names and documents are long.
+MOST_DETAILS = 500
 INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 
@@ -180,7 +182,7 @@ class Service:
     async def _abort(self, context: Context, refusal: Refusal) -> NoReturn:
         self.pipeline.counters.refuse_frame(refusal.reason)
         text = f"{refusal.field}: {refusal.message}"
-        await context.abort(STATUS_OF_REASON[refusal.reason], text)
+        await refuse_call(context, STATUS_OF_REASON[refusal.reason], text)
 
     async def report_ground_truth(self, _: object, context: Context) -> None:
         """PerceptionMonitor.ReportGroundTruth."""
@@ -225,9 +227,8 @@ class Service:
             self._sessions.discard(session)
         if session.stuck:
             # Without a status the call would stay open after its handler has gone.
-            await context.abort(
-                grpc.StatusCode.ABORTED, "the answers were not read: read them, or open anew."
-            )
+            text = "the answers were not read: read them, or open anew."
+            await refuse_call(context, grpc.StatusCode.ABORTED, text)
 
     def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
         """The answer; where making it fails, one that says so: the stream lives."""
@@ -251,39 +252,40 @@ class Service:
 
     async def get_calibration(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.GetCalibration."""
-        request = await _parsed(perception_monitor_pb2.GetCalibrationRequest(), data, context)
+        request = await parsed(perception_monitor_pb2.GetCalibrationRequest(), data, context)
         if request.bins > MOST_BINS:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"bins: {request.bins}, at most {MOST_BINS}."
-            )
+            text = f"bins: {request.bins}, at most {MOST_BINS}."
+            await refuse_call(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         windows = self.pipeline.config.statistics.windows
         if request.window and request.window not in windows:
-            await context.abort(
+            await refuse_call(
+                context,
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"window: '{request.window[:20]}' is none of {', '.join(windows)}; leave it empty "
                 "for all since epoch.",
             )
         level = windows.index(request.window) if request.window else None
-        statistics = await in_steps(self.pipeline.statistics_in_steps(level))
+        statistics = await in_steps(self.pipeline.live.in_steps(level))
         counters = copy.deepcopy(self.pipeline.counters)
         if request.slices:
             wanted = set(request.slices)
             known = {name for name, _ in statistics}
             if missing := wanted - known:
-                await context.abort(
+                await refuse_call(
+                    context,
                     grpc.StatusCode.NOT_FOUND,
                     f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
-                    f"there are {', '.join(sorted(known))[:1000] or 'none yet'}.",
+                    f"there are {', '.join(sorted(known)) or 'none yet'}.",
                 )
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
         bins = request.bins or self.pipeline.config.statistics.bins
         readings = await in_steps(ReadingCache(bins).read(statistics))
-        classes = await in_steps(self.pipeline.classes_in_steps(level))
+        classes = await in_steps(self.pipeline.live.classes_in_steps(level))
         answer = messages.calibration(
             readings,
             counters,
             self.pipeline.pending.detections,
-            self.pipeline.selection.version,
+            self.pipeline.recalibrators.selection.version,
             self.pipeline.config.statistics.tau,
             await in_steps(ClassReadingCache().read(classes)),
             include_bins=request.include_bins,
@@ -293,43 +295,9 @@ class Service:
 
     async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         """PerceptionMonitor.WatchEvents."""
-        await _parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
+        await parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
         async for event in self.events.watch(time.time_ns()):
             yield messages.event(event).SerializeToString()
-
-    # ---- administration
-
-    async def list_recalibrators(self, data: bytes, context: Context) -> bytes:
-        """RecalibratorAdmin.List."""
-        await _parsed(recalibrator_admin_pb2.ListRequest(), data, context)
-        known = self.pipeline.recalibrators()
-        return recalibrator_admin_pb2.ListResponse(
-            recalibrators=[messages.summary(entry) for entry in known]
-        ).SerializeToString()
-
-    async def get_recalibrator(self, data: bytes, context: Context) -> bytes:
-        """RecalibratorAdmin.Get."""
-        request = await _parsed(recalibrator_admin_pb2.GetRequest(), data, context)
-        for entry in self.pipeline.recalibrators():
-            if entry.selection.version == request.version:
-                return recalibrator_admin_pb2.GetResponse(
-                    summary=messages.summary(entry), document=entry.selection.to_json()
-                ).SerializeToString()
-        raise UnknownVersion(f"no recalibrator '{request.version[:80]}': List shows all.")
-
-    async def promote(self, data: bytes, context: Context) -> bytes:
-        """RecalibratorAdmin.Promote."""
-        request = await _parsed(recalibrator_admin_pb2.PromoteRequest(), data, context)
-        if request.WhichOneof("candidate") is None:
-            raise InvalidRecalibrator("candidate: set either version or document.")
-        version = request.version
-        if request.WhichOneof("candidate") == "document":
-            version = self.pipeline.learn(request.document).version
-        promotion = self.pipeline.promote(version, request.actor[:200] or "unnamed")
-        self.announce(promotion)
-        return recalibrator_admin_pb2.PromoteResponse(
-            before=promotion.before, after=promotion.after
-        ).SerializeToString()
 
     def announce(self, what: Promotion | Health) -> None:
         """Tell those who watch, and the log."""
@@ -379,18 +347,23 @@ def _no_header(what: str) -> Refusal:
     return Refusal(Reason.NO_HEADER, "header", f"{what} has none: send the header first.")
 
 
+async def refuse_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
+    """End a call with a status that says why, in few words."""
+    short = text if len(text) <= MOST_DETAILS else text[: MOST_DETAILS - 1] + "…"
+    await context.abort(code, short)
+
+
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-async def _parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
+async def parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
     """The message, or the call ends with INVALID_ARGUMENT."""
     try:
         message.ParseFromString(data)
     except (DecodeError, ValueError):
         name = message.DESCRIPTOR.full_name
-        await context.abort(
-            grpc.StatusCode.INVALID_ARGUMENT, f"message: {len(data)} bytes are not a {name}."
-        )
+        text = f"message: {len(data)} bytes are not a {name}."
+        await refuse_call(context, grpc.StatusCode.INVALID_ARGUMENT, text)
     return message
 
 
@@ -413,12 +386,12 @@ def guarded(service: Service, handler: Handler[Request, Reply]) -> Handler[Reque
             return await handler(data, context)
         except tuple(STATUS_OF_ERROR) as error:
             text = str(error.args[0]) if error.args else type(error).__name__
-            await context.abort(_status_of(error), text)
+            await refuse_call(context, _status_of(error), text)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
         except Exception:
             log.exception("%s failed", handler.__name__)
-            await context.abort(grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
+            await refuse_call(context, grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
         finally:
             service.calls_in_work -= 1
 

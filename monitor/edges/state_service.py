@@ -37,7 +37,7 @@ class StateService:
 
     async def export_statistics(self, _: bytes, context: Context) -> None:
         """PerceptionMonitor.ExportStatistics: the state of one moment, in parts."""
-        state = await in_steps(self.pipeline.state_in_steps())
+        state = await in_steps(self.pipeline.live.state_in_steps())
         patience = self.pipeline.config.server.write_timeout_seconds
         parts = serialised(StoredState(state, self.newer.data))
         while (message := await asyncio.to_thread(_next_answer, parts)) is not None:
@@ -54,7 +54,8 @@ class StateService:
         async with self._one_at_a_time:
             stored = await asyncio.to_thread(_decoded, await _gathered(requests))
             newer = joined_unknown(self.newer.data, stored.unknown)
-            detections, new_slices = await in_steps(self.pipeline.import_in_steps(stored.state))
+            adding = self.pipeline.live.import_in_steps(stored.state)
+            detections, new_slices = await in_steps(adding)
             self.newer.data = newer
         # A state of retractions alone takes some away.
         return perception_monitor_pb2.ImportStatisticsResponse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from monitor.recalibration.document import is_number
+from monitor.recalibration.document import LEAST_POSITIVE, is_number, member, number, shown, whole
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
 
 
@@ -70,43 +70,27 @@ class Basis:
     @classmethod
     def from_parameters(cls, parameters: Document) -> Basis:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        rows, tracks = _count(parameters, "rows"), _count(parameters, "tracks")
-        effective = parameters.get("effective_rows")
-        if not is_number(effective) or not 0 < effective <= rows:
-            raise InvalidRecalibrator(
-                f"'effective_rows' is {effective!r}: it must be above 0 and at most 'rows'."
-            )
+        rows, tracks = whole(parameters, "rows"), whole(parameters, "tracks")
+        effective = number(parameters, "effective_rows", LEAST_POSITIVE, rows)
         borrows_from = parameters.get("borrows_from")
         if borrows_from is not None and not (
             isinstance(borrows_from, str) and borrows_from.isprintable()
         ):
             raise InvalidRecalibrator(
-                f"'borrows_from' is {borrows_from!r}: it must be a printable name, or be left out."
+                f"'borrows_from' is {shown(borrows_from)}: it must be a printable name, or be "
+                "left out."
             )
-        return cls(rows, tracks, float(effective), _period(parameters), borrows_from)
-
-
-def _count(parameters: Document, name: str) -> int:
-    value = parameters.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidRecalibrator(f"'{name}' is {value!r}: it must be a whole number, at least 1.")
-    return value
+        return cls(rows, tracks, effective, _period(parameters), borrows_from)
 
 
 def _period(parameters: Document) -> Period | None:
     ends = [parameters.get(name) for name in ("first", "last")]
-    clock = parameters.get("clock")
-    if ends == [None, None] and clock is None:
+    if ends == [None, None] and parameters.get("clock") is None:
         return None
     first, last = ends
     if not is_number(first) or not is_number(last) or first > last:
         raise InvalidRecalibrator(
-            f"'first' and 'last' are {first!r} and {last!r}: they must be the two ends of a "
-            "period, or be left out with 'clock'."
+            f"'first' and 'last' are {shown(first)} and {shown(last)}: they must be the two ends "
+            "of a period, or be left out with 'clock'."
         )
-    if clock not in list(Clock):
-        raise InvalidRecalibrator(
-            f"'clock' is {clock!r}: it must be one of {', '.join(Clock)}, or be left out with "
-            "'first' and 'last'."
-        )
-    return Period(first, last, Clock(clock))
+    return Period(first, last, member(parameters, "clock", Clock))

@@ -19,10 +19,10 @@ from monitor.recalibration.document import (
     Matrix,
     as_array,
     as_matrix,
-    choice,
+    factors,
+    member,
     permutation,
     positive_definite_matrix,
-    positive_numbers,
 )
 from monitor.recalibration.recalibrator import Document, Estimates, Output, UnfitData
 from monitor.recalibration.scale import Objective, fit_scale
@@ -63,7 +63,11 @@ class CovarianceScaling:
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "covariance-scaling"
     output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
+
+    @property
+    def keeps_definite(self) -> bool:
+        """Not where it whitens: L A Lᵀ is as near to singular as Σ and A together."""
+        return self.full_input is FullInput.SCALE
 
     @property
     def k(self) -> int:
@@ -74,30 +78,26 @@ class CovarianceScaling:
         """Variances become full covariances; covariances stay so."""
         diagonal = estimates.diagonal
         if diagonal.all():
-            covariance = self._estimated(estimates.covariance)
+            covariance = self._estimated(estimates)
         elif not diagonal.any():
-            covariance = self._recalibrated(estimates.covariance)
+            covariance = self._recalibrated(estimates)
         else:
             covariance = np.empty_like(estimates.covariance)
-            covariance[diagonal] = self._estimated(estimates.covariance[diagonal])
-            covariance[~diagonal] = self._recalibrated(estimates.covariance[~diagonal])
+            covariance[diagonal] = self._estimated(estimates.take(diagonal))
+            covariance[~diagonal] = self._recalibrated(estimates.take(~diagonal))
         return Estimates(estimates.mean, covariance, np.zeros_like(diagonal))
 
-    def _estimated(self, covariance: FloatArray) -> FloatArray:
-        s = np.array(self.scale)
-        step = np.arange(self.k)
-        deviation = np.sqrt(covariance[:, step, step])
+    def _estimated(self, estimates: Estimates) -> FloatArray:
+        s, deviation = np.array(self.scale), estimates.deviation
         shape = as_array(self.correlation) * (s[:, None] * s)
         # The outer product first: it is symmetric to the last bit, and stays so.
         result: FloatArray = (deviation[:, :, None] * deviation[:, None, :]) * shape
         return result
 
-    def _recalibrated(self, covariance: FloatArray) -> FloatArray:
-        # S Σ S, not s²Σ: every dimension has its own scale, correlations stay.
+    def _recalibrated(self, estimates: Estimates) -> FloatArray:
+        covariance = estimates.covariance
         if self.full_input is FullInput.SCALE:
-            s = np.array(self.scale)
-            scaled: FloatArray = covariance * (s[:, None] * s)
-            return scaled
+            return estimates.rescaled(np.array(self.scale)).covariance
         order = np.array(self.order)
         factor = np.linalg.cholesky(covariance[:, order[:, None], order])
         whitened = factor @ as_array(self.whitened) @ factor.transpose(0, 2, 1)
@@ -119,14 +119,14 @@ class CovarianceScaling:
     @classmethod
     def from_parameters(cls, parameters: Document) -> CovarianceScaling:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        scale = positive_numbers(parameters, "scale")
+        scale = factors(parameters, "scale")
         return cls(
             scale,
             positive_definite_matrix(parameters, "correlation", len(scale)),
             positive_definite_matrix(parameters, "whitened", len(scale)),
             permutation(parameters, "order", len(scale)),
-            choice(parameters, "full_input", FullInput.SCALE),
-            choice(parameters, "objective", Objective.MEAN),
+            member(parameters, "full_input", FullInput, FullInput.SCALE),
+            member(parameters, "objective", Objective, Objective.MEAN),
         )
 
 

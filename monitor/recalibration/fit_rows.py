@@ -7,9 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from monitor.calibration.clusters import design_effect_of_rows
 from monitor.calibration.space import FloatArray, IntArray, Space
-from monitor.recalibration.recalibrator import Estimates, UnfitData
+from monitor.recalibration.fit_checks import check_errors
+from monitor.recalibration.recalibrator import Estimates
+from monitor.recalibration.row_worth import effect_on_mean, effect_on_mean_square
+
+# In σ: no error is larger for what it says of others, so that its square is finite.
+_LARGEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,7 @@ class FitRows:
     @cached_property
     def deviation(self) -> FloatArray:
         """(n, K) predicted σ."""
-        variance = np.diagonal(self.estimates.covariance, axis1=1, axis2=2)
-        return np.sqrt(variance)
+        return self.estimates.deviation
 
     @cached_property
     def tracks(self) -> int:
@@ -44,29 +47,39 @@ class FitRows:
         return alone + int(np.unique(self.track[self.track >= 0]).size)
 
     @cached_property
-    def weight(self) -> float:
-        """What a row is worth, in (0, 1]: 1 over the largest design effect of a dimension."""
+    def size_weight(self) -> FloatArray:
+        """(K,) what a row is worth where sizes of errors are fitted, in (0, 1].
+
+        1 over the design effect of z², z = error/σ of the dimension, in any unit of σ.
+        """
         if self.n == 0 or self.tracks == self.n:
-            return 1.0
-        nees = np.square(self.error / self.deviation)
-        effect = design_effect_of_rows(nees, np.ones(self.space.k), self.track)
-        return float(1 / max(1.0, np.max(effect)))
+            return np.ones(self.space.k)
+        return 1 / effect_on_mean_square(np.square(self._normalised), self.track)
+
+    @cached_property
+    def location_weight(self) -> FloatArray:
+        """(K,) what a row is worth where their location is fitted too, in (0, 1].
+
+        1 over the larger of the design effects of z and z²: with a correlation ρ of z within a
+        track, that of z² is ρ² for Gaussians.
+        """
+        if self.n == 0 or self.tracks == self.n:
+            return np.ones(self.space.k)
+        return np.minimum(self.size_weight, 1 / effect_on_mean(self._normalised, self.track))
+
+    @property
+    def weight(self) -> float:
+        """What a row is worth for the sizes of errors in every dimension: the least, in (0, 1]."""
+        return float(self.size_weight.min())
+
+    @property
+    def _normalised(self) -> FloatArray:
+        return np.clip(self.error / self.deviation, -_LARGEST, _LARGEST)
 
     def take(self, rows: IntArray) -> FitRows:
         """Some of them."""
-        sent = self.estimates
-        part = Estimates(sent.mean[rows], sent.covariance[rows], sent.diagonal[rows])
-        return FitRows(self.space, part, self.error[rows], self.track[rows])
+        return FitRows(self.space, self.estimates.take(rows), self.error[rows], self.track[rows])
 
     def check(self) -> None:
         """Raises UnfitData without rows, or where a dimension has no error at all."""
-        if self.n == 0:
-            raise UnfitData(
-                "cannot fit on 0 detections with ground truth: widen the selection of rows."
-            )
-        for name, error in zip(self.space.names, self.error.T, strict=True):
-            if not error.any():
-                raise UnfitData(
-                    f"dimension '{name}' has no error in {self.n} rows: nothing can be fitted to "
-                    "it. Leave the dimension out or check the ground truth."
-                )
+        check_errors(self.space, self.n, (self.error != 0).any(axis=0))

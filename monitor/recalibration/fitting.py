@@ -26,7 +26,6 @@ from monitor.recalibration import (
 from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.gp_beta import GpBeta
-from monitor.recalibration.gp_beta_fit import GpBetaSettings
 from monitor.recalibration.gp_cauchy import GpCauchy
 from monitor.recalibration.gp_cauchy_fit import GpCauchySettings
 from monitor.recalibration.gp_normal import GpNormal
@@ -148,7 +147,7 @@ FITTINGS: Mapping[str, Fitting] = {
     GpNormalMultivariate.method: _process(
         gp_normal_multivariate_fit.fit, ProcessSettings, "inducing", "kernel"
     ),
-    GpBeta.method: _process(gp_beta_fit.fit, GpBetaSettings, "inducing", "kernel"),
+    GpBeta.method: _process(gp_beta_fit.fit, ProcessSettings, "inducing", "kernel"),
     GpCauchy.method: _process(
         gp_cauchy_fit.fit, GpCauchySettings, "inducing", "kernel", "surrogate_level"
     ),

@@ -7,23 +7,27 @@ Forwarded are mean and variance of the calibrated distribution, about the predic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.document import positive_numbers
+from monitor.recalibration.document import factors, parts
 from monitor.recalibration.processes.beta_line import BetaLine
-from monitor.recalibration.processes.beta_marginals import BetaMarginals
 from monitor.recalibration.processes.beta_moments import MomentTable, moment_table
+from monitor.recalibration.processes.beta_quantiles import (
+    LineMarginals,
+    QuantileTable,
+    quantile_table,
+)
 from monitor.recalibration.processes.latent_stack import LatentStack
 from monitor.recalibration.processes.single_output import single_outputs
 from monitor.recalibration.recalibrator import Document, Estimates, InvalidRecalibrator, Output
 
-# Of the factors on σ: beyond it a unit is wrong.
-LARGEST_FACTOR = 1e12
+# Tables of quantiles, one for each set of levels that is asked for.
+KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -57,23 +61,29 @@ class GpBeta:
         """The mean moved, and S Σ S: correlations stay."""
         shift, spread = self._moments.at(self.latent.means(estimates))
         factor = np.array(self.factor)
-        scale = spread.T * factor
-        mean = estimates.mean + _deviation(estimates) * (shift.T * factor)
-        covariance = estimates.covariance * (scale[:, :, None] * scale[:, None, :])
-        return Estimates(mean, covariance, estimates.diagonal)
+        made = estimates.rescaled(spread.T * factor)
+        mean = estimates.mean + estimates.deviation * (shift.T * factor)
+        return Estimates(mean, made.covariance, made.diagonal)
 
-    def marginals(self, estimates: Estimates) -> BetaMarginals:
+    def marginals(self, estimates: Estimates) -> LineMarginals:
         """The calibrated distribution of each dimension; its moments are those of apply."""
         latent = self.latent.means(estimates)
         along = [line.at(row) for line, row in zip(self.lines, latent, strict=True)]
         a, b, c = (np.stack(parameter, axis=1) for parameter in zip(*along, strict=True))
-        unit = _deviation(estimates) * np.array(self.factor)
-        return BetaMarginals(estimates.mean, unit, a, b, c)
+        unit = estimates.deviation * np.array(self.factor)
+        return LineMarginals(estimates.mean, unit, a, b, c, latent, self._quantiles)
 
     @cached_property
     def _moments(self) -> MomentTable:
-        ranges = tuple(zip(self.latent.low, self.latent.high, strict=True))
-        return moment_table(self.lines, ranges)
+        return moment_table(self.lines, self._ranges)
+
+    @cached_property
+    def _quantiles(self) -> Callable[[tuple[float, ...]], QuantileTable]:
+        return lru_cache(KEPT)(partial(quantile_table, self.lines, self._ranges))
+
+    @property
+    def _ranges(self) -> tuple[tuple[float, float], ...]:
+        return tuple(zip(self.latent.low, self.latent.high, strict=True))
 
     def parameters(self) -> Document:
         """All fields, as JSON values."""
@@ -86,17 +96,10 @@ class GpBeta:
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpBeta:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        factor = positive_numbers(parameters, "factor")
-        if not all(1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR for value in factor):
-            raise InvalidRecalibrator(
-                f"'factor' is {factor}: factors on σ must be from {1 / LARGEST_FACTOR:g} to "
-                f"{LARGEST_FACTOR:g}."
-            )
+        factor = factors(parameters, "factor")
         k = len(factor)
         latent = single_outputs(parameters, "latent", k)
-        found = parameters.get("lines")
-        if not isinstance(found, list) or len(found) != k:
-            raise InvalidRecalibrator(f"'lines' is {found!r}: it must be a list of {k} lines.")
+        found = parts(parameters, "lines", k)
         lines = tuple(BetaLine.from_parameters(line) for line in found)
         for i, line in enumerate(lines):
             if not line.bounded(latent.low[i], latent.high[i]):
@@ -108,8 +111,3 @@ class GpBeta:
         # Made now: the first frame must not wait for the table.
         _ = model._moments
         return model
-
-
-def _deviation(estimates: Estimates) -> FloatArray:
-    deviation: FloatArray = np.sqrt(np.diagonal(estimates.covariance, axis1=1, axis2=2))
-    return deviation

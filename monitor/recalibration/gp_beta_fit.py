@@ -15,27 +15,16 @@ from monitor.recalibration.processes.beta_likelihood import BetaErrors, beta_lik
 from monitor.recalibration.processes.beta_line import BetaLine
 from monitor.recalibration.processes.beta_line_fit import direction, factor_on_deviation, refined
 from monitor.recalibration.processes.gp_inputs import Inputs, candidate_inputs
+from monitor.recalibration.processes.hyperparameters import ProcessSettings
 from monitor.recalibration.processes.input_choice import choose_inputs, evidence_share
-from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.latent_stack import LatentStack
-from monitor.recalibration.processes.process_fit import ProcessSettings, fit_process
+from monitor.recalibration.processes.process_fit import fit_process
 from monitor.recalibration.processes.sparse_process import SparseProcess
 from monitor.recalibration.row_order import in_one_order
 
 TURNS = 6
 # Nats: a turn that gains less is the last one.
 ENOUGH = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class GpBetaSettings:
-    """How a GP-Beta is to be.
-
-    inducing  points of a process, at most
-    """
-
-    inducing: int = 12
-    kernel: KernelForm = KernelForm.NORMALISED
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +39,17 @@ class FittedDimension:
     high: float
 
 
-def fit(rows: FitRows, settings: GpBetaSettings | None = None) -> GpBeta:
+def fit(rows: FitRows, settings: ProcessSettings | None = None) -> GpBeta:
     """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
 
-    Raises UnfitData without rows, or where a dimension has no error at all.
+    Raises UnfitData without rows, or where a dimension has no error at all; ValueError for
+    coupled outputs.
     """
-    settings = settings or GpBetaSettings()
+    settings = settings or ProcessSettings()
+    settings.require_independent(GpBeta.method)
     rows.check()
     rows = in_one_order(rows)
-    process = ProcessSettings(settings.inducing, settings.kernel)
-    fitted = [fit_dimension(rows, i, process) for i in range(rows.space.k)]
+    fitted = [fit_dimension(rows, i, settings) for i in range(rows.space.k)]
     return GpBeta(
         tuple(one.factor for one in fitted),
         tuple(one.line for one in fitted),
@@ -74,24 +64,25 @@ def fit(rows: FitRows, settings: GpBetaSettings | None = None) -> GpBeta:
 
 def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> FittedDimension:
     """Of one dimension; rows in their one order."""
-    deviation = rows.deviation[:, dimension]
+    deviation, worth = rows.deviation[:, dimension], float(rows.location_weight[dimension])
     errors = BetaErrors(rows.error[:, dimension] / deviation, np.log(deviation))
     start = factor_on_deviation(errors.normalised)
     # What varies over the rows looks like a heavy tail before it is found: the factor waits.
-    factor, constant = refined(errors, start, BetaLine.neutral(), rows.weight, factor_moves=False)
+    factor, constant = refined(errors, start, BetaLine.neutral(), worth, factor_moves=False)
     likelihood = beta_likelihood(errors, factor, constant)
     loading = direction(likelihood, candidate_inputs(rows).of(rows.estimates))
     line = BetaLine(constant.base, loading)
-    inputs, process, _ = choose_inputs(likelihood.along(line), rows, settings)
+    inputs, process = choose_inputs(likelihood.along(line), rows, worth, settings)
     if not process.latents:
-        factor, constant = refined(errors, start, BetaLine.neutral(), rows.weight)
+        factor, constant = refined(errors, start, BetaLine.neutral(), worth)
         still = SparseProcess(settings.kernel, (0.0,))
         return FittedDimension(factor, constant, Inputs((), rows.space.k), still, 0.0, 0.0)
     points = inputs.of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
     share = evidence_share(likelihood.along(line).expected(*process.at(points)))
-    weight = share * rows.weight
-    factor, line, process = _in_turns(errors, factor, line, process, points, weight, settings)
+    factor, line, process = _in_turns(
+        errors, factor, line, process, points, share * worth, settings
+    )
     latent, _ = process.at(points)
     low, high = line.within(float(latent.min()), float(latent.max()))
     return FittedDimension(factor, line, inputs, process, low, high)

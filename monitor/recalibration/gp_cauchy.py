@@ -13,23 +13,16 @@ from typing import ClassVar
 import numpy as np
 
 from monitor.calibration.space import FloatArray
+from monitor.recalibration.document import number
 from monitor.recalibration.processes.cauchy_marginals import CauchyMarginals, surrogate_ratio
 from monitor.recalibration.processes.latent_stack import LatentStack
-from monitor.recalibration.processes.process_document import number_of
 from monitor.recalibration.processes.single_output import single_outputs
-from monitor.recalibration.recalibrator import (
-    Document,
-    Estimates,
-    InvalidRecalibrator,
-    Output,
-)
+from monitor.recalibration.recalibrator import Document, Estimates, Output
 
 # The share of a Gaussian within one σ.
 SURROGATE_LEVEL = 0.6827
 # Levels that surrogates are made of; beyond them σ_s/γ is that of a point or of no interval.
 LEVELS = (0.001, 0.9999)
-# log w may go beyond what it is anywhere in the fit by a factor of 2.
-MARGIN = float(np.log(2.0))
 
 
 @dataclass(frozen=True)
@@ -57,10 +50,7 @@ class GpCauchy:
     def apply(self, estimates: Estimates) -> Estimates:
         """S Σ S with S = diag(σ_s/σ): correlations and means stay."""
         weight = np.exp(self.log_weight.means(estimates))
-        factor = (weight * surrogate_ratio(self.surrogate_level)).T
-        # The outer product is symmetric to the last bit, and stays so.
-        covariance = estimates.covariance * (factor[:, :, None] * factor[:, None, :])
-        return Estimates(estimates.mean, covariance, estimates.diagonal)
+        return estimates.rescaled((weight * surrogate_ratio(self.surrogate_level)).T)
 
     def marginals(self, estimates: Estimates) -> CauchyMarginals:
         """The Cauchy of each dimension."""
@@ -68,8 +58,7 @@ class GpCauchy:
 
     def _scale(self, estimates: Estimates) -> FloatArray:
         """(n, K) γ."""
-        deviation = np.sqrt(np.diagonal(estimates.covariance, axis1=1, axis2=2))
-        scale: FloatArray = deviation * np.exp(self.log_weight.means(estimates)).T
+        scale: FloatArray = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
         return scale
 
     def parameters(self) -> Document:
@@ -79,9 +68,5 @@ class GpCauchy:
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpCauchy:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        level = number_of(parameters, "surrogate_level")
-        if not LEVELS[0] <= level <= LEVELS[1]:
-            raise InvalidRecalibrator(
-                f"'surrogate_level' is {level}: it must be between {LEVELS[0]} and {LEVELS[1]}."
-            )
+        level = number(parameters, "surrogate_level", *LEVELS)
         return cls(single_outputs(parameters, "log_weight"), level)

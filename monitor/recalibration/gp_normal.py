@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from monitor.recalibration.document import whole
 from monitor.recalibration.processes.latent_stack import LatentStack
-from monitor.recalibration.processes.process_document import whole_number_of
 from monitor.recalibration.recalibrator import (
     Document,
     Estimates,
@@ -45,11 +45,7 @@ class GpNormal:
         """Each estimate by its own factors; they lie within a range whatever the estimate is."""
         logs = self.log_factor.log_expectations(estimates)
         logs *= 0.5
-        s = np.exp(logs, out=logs).T
-        covariance = s[:, :, None] * s[:, None, :]
-        # The outer product is symmetric to the last bit, and stays so.
-        covariance *= estimates.covariance
-        return Estimates(estimates.mean, covariance, estimates.diagonal)
+        return estimates.rescaled(np.exp(logs, out=logs).T)
 
     def parameters(self) -> Document:
         """The processes with their inputs, and the range of log w."""
@@ -58,7 +54,7 @@ class GpNormal:
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpNormal:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        k = whole_number_of(parameters, "dimensions", 1, 1000)
+        k = whole(parameters, "dimensions", 1, 1000)
         stack = LatentStack.from_parameters(parameters, k)
         if stack.outputs != k:
             raise InvalidRecalibrator(

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from monitor.calibration.space import BoolArray, FloatArray
-from monitor.recalibration.document import permutation, positive_numbers
+from monitor.calibration.space import FloatArray
+from monitor.recalibration.document import factors, part, permutation
 from monitor.recalibration.processes.triangular_factors import (
     keep_definite,
     lower_factor,
@@ -22,16 +22,13 @@ from monitor.recalibration.processes.triangular_factors import (
 from monitor.recalibration.processes.triangular_process import TriangularProcess
 from monitor.recalibration.recalibrator import Document, Estimates, InvalidRecalibrator, Output
 
-# On σ: beyond it a unit is wrong.
-LARGEST_SCALE = 1e12
-
 
 @dataclass(frozen=True)
 class GpNormalMultivariate:
     """Σ̂ = W M G Gᵀ Mᵀ Wᵀ: W = diag(σ) of variances, W = L of covariances Σ = L Lᵀ.
 
     M and G are those of a TriangularProcess. Weights are served by the moments of their
-    posterior: Σ̂ is the covariance of an error under it, without any sampling.
+    posterior: Σ̂ is the second moment of an error under it (row_of_factor), without any sampling.
 
     order        the dimensions in the order of the triangles
     scale        (K,) root mean square of r/σ over all rows of the fit: a form of covariance
@@ -63,30 +60,24 @@ class GpNormalMultivariate:
             covariance = self._recalibrated(estimates)
         else:
             covariance = np.empty_like(estimates.covariance)
-            covariance[alone] = self._estimated(_some(estimates, alone))
-            covariance[~alone] = self._recalibrated(_some(estimates, ~alone))
+            covariance[alone] = self._estimated(estimates.take(alone))
+            covariance[~alone] = self._recalibrated(estimates.take(~alone))
         diagonal = alone if self.variances is None else np.zeros_like(alone)
         return Estimates(estimates.mean, covariance, diagonal)
 
     def _estimated(self, estimates: Estimates) -> FloatArray:
         if self.variances is None:
-            return self._scaled(estimates.covariance)
-        step = np.array(self.order)
-        deviation = np.sqrt(estimates.covariance[:, step, step]).T
+            return estimates.rescaled(np.array(self.scale)).covariance
+        deviation = estimates.deviation.T[np.array(self.order)]
         factor = deviation[:, None] * self.variances.factor(estimates)
         return self._assembled(factor)
 
     def _recalibrated(self, estimates: Estimates) -> FloatArray:
         if self.covariances is None:
-            return self._scaled(estimates.covariance)
+            return estimates.rescaled(np.array(self.scale)).covariance
         own = lower_factor(_permuted(estimates.covariance, self.order))
         factor = lower_product(own, self.covariances.factor(estimates))
         return self._assembled(factor)
-
-    def _scaled(self, covariance: FloatArray) -> FloatArray:
-        s = np.array(self.scale)
-        scaled: FloatArray = covariance * (s[:, None] * s)
-        return scaled
 
     def _assembled(self, factor: FloatArray) -> FloatArray:
         made = squared(factor)
@@ -106,16 +97,13 @@ class GpNormalMultivariate:
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpNormalMultivariate:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        scale = positive_numbers(parameters, "scale")
+        scale = factors(parameters, "scale")
         k = len(scale)
-        if not all(1 / LARGEST_SCALE <= value <= LARGEST_SCALE for value in scale):
-            raise InvalidRecalibrator(
-                f"'scale' is {scale}: factors on σ must be from {1 / LARGEST_SCALE:g} to "
-                f"{LARGEST_SCALE:g}."
-            )
         order = permutation(parameters, "order", k)
         variances, covariances = (
-            TriangularProcess.from_parameters(parameters[name], k) if name in parameters else None
+            TriangularProcess.from_parameters(part(parameters, name), k)
+            if name in parameters
+            else None
             for name in ("variances", "covariances")
         )
         if covariances is None and (variances is None or k == 1):
@@ -124,10 +112,6 @@ class GpNormalMultivariate:
                 + (": one dimension needs it." if k == 1 else ", and so is 'variances': give one.")
             )
         return cls(order, scale, variances, covariances)
-
-
-def _some(estimates: Estimates, rows: BoolArray) -> Estimates:
-    return Estimates(estimates.mean[rows], estimates.covariance[rows], estimates.diagonal[rows])
 
 
 def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:

@@ -16,7 +16,7 @@ from monitor.recalibration.processes.gp_inputs import Inputs
 from monitor.recalibration.processes.hyperparameters import ProcessSettings
 from monitor.recalibration.processes.input_choice import choose_inputs
 from monitor.recalibration.processes.latent_stack import stack_of
-from monitor.recalibration.processes.sparse_process import Coupling, SparseProcess
+from monitor.recalibration.processes.sparse_process import SparseProcess
 from monitor.recalibration.processes.triangular_factors import lower_factor, row_of_factor
 from monitor.recalibration.processes.triangular_likelihood import TriangularRow
 from monitor.recalibration.processes.triangular_process import TriangularProcess
@@ -25,6 +25,8 @@ from monitor.recalibration.row_order import in_one_order
 
 # As covariance scaling: a share of the mean eigenvalue below which errors repeat each other.
 SINGULAR = 1e-9
+# Of a binary mantissa: about five decimal digits.
+_DIGITS = 2.0**16
 
 AS_USUAL = ProcessSettings()
 
@@ -38,11 +40,8 @@ def fit(rows: FitRows, settings: ProcessSettings = AS_USUAL) -> GpNormalMultivar
     Raises UnfitData without rows, where a dimension has no error, and where the errors of a form
     do not span all dimensions; ValueError for coupled outputs.
     """
-    if settings.coupling is not Coupling.INDEPENDENT:
-        raise ValueError(
-            f"coupling '{settings.coupling}': the closed form of the likelihood needs f and φ "
-            "independent of each other. Use gp-normal for coupled variances."
-        )
+    # The closed form of the likelihood has f and φ independent of each other.
+    settings.require_independent(GpNormalMultivariate.method)
     rows.check()
     rows = in_one_order(rows)
     k = rows.space.k
@@ -77,9 +76,15 @@ def _row_by_row(
 ) -> list[tuple[Inputs, SparseProcess]]:
     fitted = []
     innovation = np.empty_like(u)
+    order = np.array(rows.space.order)
+    # A row of the factor is of the errors of its dimension and of those before; only the first
+    # has nothing but a size.
+    worth = np.minimum.accumulate(rows.location_weight[order])
+    worth[0] = rows.size_weight[order[0]]
+    worth = np.minimum(worth, _different(rows) / rows.n)
     for i in range(len(u)):
         likelihood = TriangularRow(u[i], innovation[:i], log_unit[i])
-        inputs, process, _ = choose_inputs(likelihood, rows, settings)
+        inputs, process = choose_inputs(likelihood, rows, float(worth[i]), settings)
         fitted.append((inputs, process))
         *phi, own = row_of_factor(*process.at(inputs.of(rows.estimates)))
         innovation[i] = u[i]
@@ -87,6 +92,19 @@ def _row_by_row(
             innovation[i] -= weight * earlier
         innovation[i] /= own
     return fitted
+
+
+def _different(rows: FitRows) -> int:
+    """How many rows differ in the first five digits of anything.
+
+    Weights that depend on the detection could take in a few that are repeated often, to the last
+    place and never sure enough of it.
+    """
+    sent = rows.estimates
+    values = np.hstack([rows.error, sent.mean, sent.covariance.reshape(rows.n, -1)])
+    mantissa, exponent = np.frexp(values)
+    rounded = np.ldexp(np.round(mantissa * _DIGITS), exponent)
+    return len(np.unique(rounded, axis=0))
 
 
 def _whitened(rows: FitRows, form: str) -> tuple[FloatArray, FloatArray]:

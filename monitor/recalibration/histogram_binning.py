@@ -18,15 +18,11 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.deviation_cells import cells_of
+from monitor.recalibration.document import Curves, check_ascending, check_lengths, curves
 from monitor.recalibration.factor_curves import (
     LARGEST_DEVIATION,
     LEAST_DEVIATION,
-    Curves,
-    check_ascending,
-    check_lengths,
     deviations,
-    read_curves,
-    rescaled,
 )
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.recalibrator import Document, Estimates, Output
@@ -65,7 +61,7 @@ class HistogramBinning:
         factor = np.empty_like(deviation)
         for i, (edges, factors) in enumerate(self._bins):
             factors.take(edges.searchsorted(deviation[i], side="right"), out=factor[i])
-        return rescaled(estimates, factor)
+        return estimates.rescaled(factor.T)
 
     def parameters(self) -> Document:
         """All fields, as JSON values."""
@@ -77,9 +73,9 @@ class HistogramBinning:
     @classmethod
     def from_parameters(cls, parameters: Document) -> HistogramBinning:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        edges = read_curves(parameters, "edges", LEAST_DEVIATION, LARGEST_DEVIATION)
+        edges = curves(parameters, "edges", LEAST_DEVIATION, LARGEST_DEVIATION)
         check_ascending("edges", edges)
-        factors = read_curves(parameters, "factors", WIDE.lowest, WIDE.highest)
+        factors = curves(parameters, "factors", WIDE.lowest, WIDE.highest)
         check_lengths("factors", factors, "edges", [len(curve) + 1 for curve in edges])
         return cls(edges, factors)
 
@@ -92,8 +88,9 @@ def fit(rows: FitRows) -> HistogramBinning:
     rows.check()
     rows = in_one_order(rows)
     edges, factors = [], []
-    for sigma, error in zip(rows.deviation.T, rows.error.T, strict=True):
-        cells = cells_of(sigma, error, rows.weight)
+    columns = zip(rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True)
+    for sigma, error, weight in columns:
+        cells = cells_of(sigma, error, weight)
         edges.append(tuple(cells.start[1:].tolist()))
         factors.append(tuple(WIDE.of(np.sqrt(cells.nees)).tolist()))
     return HistogramBinning(tuple(edges), tuple(factors))

@@ -22,8 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from monitor.calibration.space import FloatArray
-from monitor.recalibration.document import positive_numbers
-from monitor.recalibration.factor_curves import check_ascending, check_lengths, read_curves
+from monitor.recalibration.document import check_ascending, check_lengths, curves, numbers
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.quantile_fit import fit_map
 from monitor.recalibration.quantile_map import (
@@ -43,7 +42,7 @@ from monitor.recalibration.row_order import in_one_order
 # An error of a million σ is a mismatch; more of it would only spoil the arithmetic.
 LARGEST_ERROR = 1e6
 # Of the normal distribution there is nothing beyond; and knots of a fit are not nearer.
-_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-6
+_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,12 @@ class IsotonicQuantiles:
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Mean and covariance of the recalibrated distributions."""
-        s = self.scale
-        return Estimates(
-            estimates.mean + _deviation(estimates) * self.shift,
-            # The outer product first: it is symmetric to the last bit, and stays so.
-            estimates.covariance * (s[:, None] * s),
-            estimates.diagonal,
-        )
+        mean = estimates.mean + estimates.deviation * self.shift
+        return Estimates(mean, estimates.rescaled(self.scale).covariance, estimates.diagonal)
 
     def marginals(self, estimates: Estimates) -> QuantileMarginals:
         """The recalibrated distributions themselves."""
-        return QuantileMarginals(estimates.mean, _deviation(estimates), self.maps)
+        return QuantileMarginals(estimates.mean, estimates.deviation, self.maps)
 
     def parameters(self) -> Document:
         """The knots and the slopes beyond them, as JSON values."""
@@ -103,15 +97,18 @@ class IsotonicQuantiles:
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicQuantiles:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        normal = read_curves(parameters, "normal", -_LARGEST_NORMAL, _LARGEST_NORMAL)
+        normal = curves(parameters, "normal", -_LARGEST_NORMAL, _LARGEST_NORMAL)
         if not all(normal):
             raise InvalidRecalibrator("'normal' has no entry for a dimension: give at least one.")
         # The guard against ties raises knots a little above the largest error.
-        error = read_curves(parameters, "error", -2 * LARGEST_ERROR, 2 * LARGEST_ERROR)
+        error = curves(parameters, "error", -2 * LARGEST_ERROR, 2 * LARGEST_ERROR)
         check_ascending("normal", normal)
         check_lengths("error", error, "normal", [len(knots) for knots in normal])
         check_ascending("error", error)
-        below, above = (_slopes(parameters, name, len(normal)) for name in ("below", "above"))
+        below, above = (
+            numbers(parameters, name, len(normal), LEAST_SLOPE, LARGEST_SLOPE)
+            for name in ("below", "above")
+        )
         maps = tuple(map(QuantileMap, normal, error, below, above))
         for one in maps:
             _check_pieces(one)
@@ -126,26 +123,8 @@ def fit(rows: FitRows) -> IsotonicQuantiles:
     rows.check()
     rows = in_one_order(rows)
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
-    worth = rows.n * rows.weight
-    return IsotonicQuantiles(tuple(fit_map(column, worth) for column in error.T))
-
-
-def _deviation(estimates: Estimates) -> FloatArray:
-    """(n, K)"""
-    variance = np.diagonal(estimates.covariance, axis1=1, axis2=2)
-    return np.sqrt(variance)
-
-
-def _slopes(parameters: Document, name: str, k: int) -> tuple[float, ...]:
-    slopes = positive_numbers(parameters, name)
-    check_lengths(name, (slopes,), "normal", [k])
-    for slope in slopes:
-        if not LEAST_SLOPE <= slope <= LARGEST_SLOPE:
-            raise InvalidRecalibrator(
-                f"'{name}' holds {slope!r}: every slope must lie from {LEAST_SLOPE:g} to "
-                f"{LARGEST_SLOPE:g}."
-            )
-    return slopes
+    worth = (rows.n * rows.location_weight).tolist()
+    return IsotonicQuantiles(tuple(map(fit_map, error.T, worth)))
 
 
 def _check_pieces(one: QuantileMap) -> None:

@@ -13,15 +13,11 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.deviation_cells import DeviationCells, cells_of
+from monitor.recalibration.document import Curves, check_ascending, check_lengths, curves
 from monitor.recalibration.factor_curves import (
     LARGEST_DEVIATION,
     LEAST_DEVIATION,
-    Curves,
-    check_ascending,
-    check_lengths,
     deviations,
-    read_curves,
-    rescaled,
 )
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.recalibrator import (
@@ -68,7 +64,7 @@ class IsotonicStd:
         factor = np.log(deviations(estimates))
         for i, line in enumerate(self._lines):
             factor[i] = line.at(factor[i])
-        return rescaled(estimates, np.exp(factor, out=factor))
+        return estimates.rescaled(np.exp(factor, out=factor).T)
 
     def parameters(self) -> Document:
         """Both fields, as JSON values."""
@@ -80,9 +76,9 @@ class IsotonicStd:
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicStd:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        deviation = read_curves(parameters, "deviation", LEAST_DEVIATION, LARGEST_DEVIATION)
+        deviation = curves(parameters, "deviation", LEAST_DEVIATION, LARGEST_DEVIATION)
         check_ascending("deviation", deviation)
-        factor = read_curves(parameters, "factor", WIDE.lowest, WIDE.highest)
+        factor = curves(parameters, "factor", WIDE.lowest, WIDE.highest)
         if not all(factor):
             raise InvalidRecalibrator("'factor' has no entry for a dimension: give at least one.")
         check_lengths("factor", factor, "deviation", [len(knots) for knots in deviation])
@@ -147,11 +143,13 @@ def fit(rows: FitRows) -> IsotonicStd:
     """
     rows.check()
     rows = in_one_order(rows)
-    curves = [
-        _curve(cells_of(sigma, error, rows.weight))
-        for sigma, error in zip(rows.deviation.T, rows.error.T, strict=True)
+    found = [
+        _curve(cells_of(sigma, error, weight))
+        for sigma, error, weight in zip(
+            rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True
+        )
     ]
-    return IsotonicStd(tuple(d for d, _ in curves), tuple(f for _, f in curves))
+    return IsotonicStd(tuple(d for d, _ in found), tuple(f for _, f in found))
 
 
 def _curve(cells: DeviationCells) -> tuple[tuple[float, ...], tuple[float, ...]]:

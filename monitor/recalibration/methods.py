@@ -1,6 +1,7 @@
 """The methods that a document of Gaussians may name. A method is one line here.
 
-Only what serving needs is imported; how they are fitted is in fitting.py.
+Nothing that is imported needs an optimiser: fits in closed form stand beside what they fit, all
+others are reached through fitting.py alone.
 """
 
 from __future__ import annotations

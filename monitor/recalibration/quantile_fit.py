@@ -88,4 +88,4 @@ def _tail(beyond: FloatArray, knot: float, inner: float) -> float:
 
 
 def _bounded(slope: float) -> float:
-    return min(max(slope, LEAST_SLOPE), LARGEST_SLOPE)
+    return float(min(max(slope, LEAST_SLOPE), LARGEST_SLOPE))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+import numpy as np
+
 from monitor.calibration.marginals import Marginals
-from monitor.calibration.space import BoolArray, FloatArray
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 # JSON objects: what json.loads gives.
 Document = dict[str, Any]
@@ -39,6 +42,25 @@ class Estimates:
         """Of all arrays: an outcome has those of what was sent."""
         return self.mean.shape, self.covariance.shape, self.diagonal.shape
 
+    @property
+    def deviation(self) -> FloatArray:
+        """(n, K) σ of each dimension."""
+        deviation: FloatArray = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
+        return deviation
+
+    def take(self, rows: IntArray | BoolArray | slice) -> Estimates:
+        """Some of them."""
+        return Estimates(self.mean[rows], self.covariance[rows], self.diagonal[rows])
+
+    def rescaled(self, factor: FloatArray) -> Estimates:
+        """S Σ S with S = diag(factor), not s²Σ: correlations stay.
+
+        factor  on σ: (K,) of all of them, or (n, K)
+        """
+        # The outer product first: it is symmetric to the last bit, and stays so.
+        product = factor[..., :, None] * factor[..., None, :]
+        return Estimates(self.mean, self.covariance * product, self.diagonal)
+
 
 class Output(StrEnum):
     """What a method says of a detection, and so what the Gaussian that is forwarded stands for."""
@@ -46,6 +68,14 @@ class Output(StrEnum):
     GAUSSIAN = "gaussian"  # a Gaussian, and that is forwarded
     MOMENTS = "moments"  # another shape; forwarded are its mean and its variance about that mean
     SURROGATE = "surrogate"  # a shape without a variance; forwarded: a Gaussian of equal quantile
+
+
+def weakest(outputs: Collection[Output]) -> Output:
+    """The least that is true of all of them; of none, that they are Gaussians."""
+    for output in (Output.SURROGATE, Output.MOMENTS):
+        if output in outputs:
+            return output
+    return Output.GAUSSIAN
 
 
 class Recalibrator(Protocol):

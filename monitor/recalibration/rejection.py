@@ -12,10 +12,11 @@ import numpy as np
 from scipy.special import betaincinv, entr, stdtrit
 
 from monitor.calibration.cholesky import add_up
-from monitor.calibration.space import BoolArray, FloatArray
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.calibration.sparsification import rank_rows
-from monitor.recalibration.classes.class_parameters import number
-from monitor.recalibration.recalibrator import Document, InvalidRecalibrator, UnfitData
+from monitor.recalibration.document import member, number, whole
+from monitor.recalibration.recalibrator import Document, UnfitData
+from monitor.recalibration.row_worth import effect_on_mean_square
 
 # How sure the fit is that the error of what is kept stays within the target.
 SURENESS = 0.95
@@ -70,20 +71,15 @@ class Rejection:
     @classmethod
     def from_parameters(cls, parameters: Document) -> Rejection:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        by = parameters.get("by")
-        if by not in list(RejectedBy):
-            raise InvalidRecalibrator(f"'by' is {by!r}: it must be one of {', '.join(RejectedBy)}.")
-        rows = parameters.get("rows")
-        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-            raise InvalidRecalibrator(f"'rows' is {rows!r}: it must be a positive integer.")
-        highest = 1.0 if by == RejectedBy.ENTROPY else _LARGEST
+        by = member(parameters, "by", RejectedBy)
+        highest = 1.0 if by is RejectedBy.ENTROPY else _LARGEST
         return cls(
-            RejectedBy(by),
+            by,
             number(parameters, "threshold", 0.0, highest),
             number(parameters, "target_error", 0.0, highest),
             number(parameters, "error", 0.0, highest),
             number(parameters, "rejected_share", 0.0, 1.0),
-            rows,
+            whole(parameters, "rows"),
         )
 
 
@@ -98,7 +94,11 @@ def normalised_entropy(probabilities: FloatArray) -> FloatArray:
 
 
 def fit_rejection(
-    score: FloatArray, loss: FloatArray, target: float, by: RejectedBy, weight: float = 1.0
+    score: FloatArray,
+    loss: FloatArray,
+    target: float,
+    by: RejectedBy,
+    track: IntArray | None = None,
 ) -> Rejection:
     """The largest threshold with which the error of what is kept stays within the target.
 
@@ -112,16 +112,19 @@ def fit_rejection(
     loss    (n,) by entropy 1 where the top class is wrong, else 0; by deviation the squared
             length of the error in the joint block
     target  largest error: of a share in (0, 1), or an RMSE above 0
-    weight  what a row is worth, in independent rows
+    track   (n,) number of the object each row is of, −1 where it is of none; None where no row
+            is of any. Rows count for what they are worth by the design effect of the loss
     source  upper end of a share: Clopper & Pearson 1934; of another mean: Student's t
     raises  UnfitData where no threshold does, saying what is reached; or where rows, scores,
             losses or the target make no sense
     """
-    _check(score, loss, target, by)
+    _check(score, loss, target, by, track)
     share = by is RejectedBy.ENTROPY
     bound = target if share else target * target
     # Sums over ties must not depend on the order of the rows.
-    order = np.lexsort((loss, score))
+    of_object = np.full(score.size, -1) if track is None else track
+    order = np.lexsort((of_object, loss, score))
+    weight = 1.0 / float(effect_on_mean_square(loss[order, None], of_object[order])[0])
     errors = np.stack([loss[order], np.square(loss[order])], axis=1)
     ranked = rank_rows(score[order], errors, np.zeros(score.size, np.int64), 1)
     kept = np.cumsum(ranked.n)
@@ -175,12 +178,16 @@ def _mean_at_most(mean: FloatArray, square: FloatArray, n: FloatArray) -> FloatA
     return upper
 
 
-def _check(score: FloatArray, loss: FloatArray, target: float, by: RejectedBy) -> None:
+def _check(
+    score: FloatArray, loss: FloatArray, target: float, by: RejectedBy, track: IntArray | None
+) -> None:
     if score.ndim != 1 or score.shape != loss.shape or score.size == 0:
         raise UnfitData(
             f"scores have shape {score.shape} and losses {loss.shape}: give one of each for "
             "every row, and at least one row."
         )
+    if track is not None and track.shape != score.shape:
+        raise UnfitData(f"'track' has shape {track.shape}: give one for each of {score.size} rows.")
     if not (np.isfinite(score).all() and np.isfinite(loss).all() and score.min() >= 0):
         raise UnfitData("scores and losses must be finite and scores at least 0: leave out rows.")
     if by is RejectedBy.ENTROPY:

@@ -38,7 +38,7 @@ class Shares:
 
     def sorted(self, estimates: Estimates) -> Estimates:
         """The estimates in that order."""
-        return estimates if self.order is None else rows_of(estimates, self.order)
+        return estimates if self.order is None else estimates.take(self.order)
 
 
 def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Shares:
@@ -79,7 +79,7 @@ def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
     if shares.order is None:
         return _checked(shares.shares[0].recalibrator, estimates)
     sent = shares.sorted(estimates)
-    parts = [(share, rows_of(sent, share.part)) for share in shares.shares]
+    parts = [(share, sent.take(share.part)) for share in shares.shares]
     made = [_checked(share.recalibrator, part) for share, part in parts]
     if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
         return estimates
@@ -90,11 +90,6 @@ def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
         np.concatenate([outcome.covariance for outcome in made])[back],
         np.concatenate([outcome.diagonal for outcome in made])[back],
     )
-
-
-def rows_of(estimates: Estimates, rows: IntArray | slice) -> Estimates:
-    """Some of them."""
-    return Estimates(estimates.mean[rows], estimates.covariance[rows], estimates.diagonal[rows])
 
 
 def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:

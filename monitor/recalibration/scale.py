@@ -14,7 +14,7 @@ from monitor.calibration.binning import chi_square
 from monitor.calibration.reading import quantile_of_histogram
 from monitor.calibration.space import FloatArray
 from monitor.calibration.statistics import StageStatistics
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.fit_checks import check_errors
 
 # Winsorised: NEES is cut at this quantile of a calibrated χ²₁.
 WINSOR_LEVEL = 0.99
@@ -39,17 +39,9 @@ def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    if statistics.n == 0:
-        raise UnfitData(
-            "cannot fit on 0 detections with ground truth: widen the selection of rows."
-        )
-    mean_nees = np.diagonal(statistics.normalised) / statistics.n
-    for name, value in zip(statistics.space.names, mean_nees, strict=True):
-        if not value > 0:
-            raise UnfitData(
-                f"dimension '{name}' has no error in {statistics.n} rows (mean NEES {value}): "
-                "its scale would be 0. Leave the dimension out or check the ground truth."
-            )
+    nees = np.diagonal(statistics.normalised)
+    check_errors(statistics.space, statistics.n, nees > 0)
+    mean_nees = nees / statistics.n
     if objective is Objective.MEAN:
         return np.sqrt(mean_nees)
     histogram_scale = _winsorised if objective is Objective.WINSORISED_MEAN else _quantile

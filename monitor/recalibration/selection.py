@@ -5,8 +5,6 @@ It knows its own version: the method and a hash of everything that makes it up.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +13,7 @@ from monitor.calibration.marginals import Marginals
 from monitor.calibration.slices import RangeBuckets
 from monitor.calibration.space import IntArray, Space
 from monitor.recalibration.basis import Basis
-from monitor.recalibration.document import range_buckets
+from monitor.recalibration.document import names, part, range_buckets
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.methods import METHODS
 from monitor.recalibration.recalibrator import (
@@ -28,8 +26,19 @@ from monitor.recalibration.recalibrator import (
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.routing import Shares, recalibrated, share_out
 from monitor.recalibration.shapes import shared_marginals
+from monitor.recalibration.versioned_document import (
+    check_format,
+    check_version,
+    content_of,
+    fitted_on,
+    read_method,
+    read_rejection,
+    text_of,
+    version_of,
+)
 
 FORMAT = "calibration-monitor/recalibrator/1"
+MOST_SLICES = 4096
 
 # Names of the slice of a detection and of the wider ones it lies in, finest first.
 Chain = tuple[str, ...]
@@ -67,8 +76,7 @@ class Selection:
     @cached_property
     def version(self) -> str:
         """The method and the first 12 digits of the content's SHA-256."""
-        text = json.dumps(self._content({}, None), sort_keys=True, separators=(",", ":"))
-        return f"{self.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return version_of(self.method, self._content({}, None))
 
     def _content(self, bases: Mapping[str, Basis], basis: Basis | None) -> Document:
         content: Document = {
@@ -92,12 +100,7 @@ class Selection:
 
     def to_json(self) -> str:
         """The document as text; floats keep every bit."""
-        content = {
-            **self._content(self.bases, self.basis),
-            "fitted_on": self.fitted_on,
-            "version": self.version,
-        }
-        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+        return text_of(self._content(self.bases, self.basis), self.fitted_on, self.version)
 
     def fits(self, space: Space) -> bool:
         """Whether it can be applied to estimates in this space."""
@@ -158,48 +161,36 @@ IDENTITY = Selection((), Identity())
 
 def from_json(text: str | bytes) -> Selection:
     """The inverse of to_json. Raises InvalidRecalibrator for anything else."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRecalibrator(f"not a JSON document: {error}.") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+    return from_content(content_of(text))
+
+
+def from_content(content: Document) -> Selection:
+    """Of the parsed JSON. Raises InvalidRecalibrator for anything else."""
+    check_format(content, FORMAT)
+    dimensions = names(content, "dimensions")
+    slices = part({"slices": {}, **content}, "slices")
+    if len(slices) > MOST_SLICES:
         raise InvalidRecalibrator(
-            f"'format' is {found!r}, expected {FORMAT!r}: "
-            "give a file that `calibration-monitor fit --output` wrote."
+            f"'slices' has {len(slices)} names: at most {MOST_SLICES}, eight times what a sidecar "
+            "can be told to keep apart."
         )
-    dimensions = content.get("dimensions")
-    if not isinstance(dimensions, list) or not all(isinstance(d, str) for d in dimensions):
-        raise InvalidRecalibrator(f"'dimensions' is {dimensions!r}: it must be a list of names.")
-    slices = content.get("slices", {})
-    if not isinstance(slices, dict):
-        raise InvalidRecalibrator(f"'slices' is {slices!r}: it must be an object.")
-    for name in (*dimensions, *slices):
+    for name in slices:
         if not name.isprintable():
-            raise InvalidRecalibrator(
-                f"'{'dimensions' if name in dimensions else 'slices'}' has the name {name!r}: "
-                "use printable characters."
-            )
-    fitted_on = content.get("fitted_on", {})
+            raise InvalidRecalibrator(f"'slices' has the name {name!r}: use printable characters.")
     k = len(dimensions)
     fallback, basis = _read_one(content.get("fallback"), "fallback", k)
-    read = {name: _read_one(part, f"slices.{name}", k) for name, part in slices.items()}
+    read = {name: _read_one(one, f"slices.{name}", k) for name, one in slices.items()}
     selection = Selection(
-        tuple(dimensions),
+        dimensions,
         fallback,
         {name: recalibrator for name, (recalibrator, _) in read.items()},
-        fitted_on if isinstance(fitted_on, dict) else {},
+        fitted_on(content),
         basis,
         {name: known for name, (_, known) in read.items() if known is not None},
         range_buckets(content, "ranges"),
-        _read_rejection(content.get("rejection")),
+        read_rejection(content, RejectedBy.DEVIATION),
     )
-    claimed = content.get("version", "")
-    if claimed and claimed != selection.version:
-        raise InvalidRecalibrator(
-            f"'version' is {claimed!r} but the content makes {selection.version!r}: "
-            "the document was changed after it was fitted. Fit again, or remove 'version'."
-        )
+    check_version(content, selection.version)
     return selection
 
 
@@ -209,49 +200,19 @@ def _one(recalibrator: Recalibrator, basis: Basis | None) -> Document:
 
 
 def _read_one(content: object, where: str, k: int) -> tuple[Recalibrator, Basis | None]:
-    found = content.get("method") if isinstance(content, dict) else content
-    if not isinstance(content, dict) or not isinstance(found, str) or found not in METHODS:
-        raise InvalidRecalibrator(
-            f"'{where}.method' is {found!r}: it must be one of {', '.join(METHODS)}."
-        )
-    parameters = content.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise InvalidRecalibrator(f"'{where}.parameters' must be an object.")
-    try:
-        recalibrator = METHODS[found](parameters)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{where}': {error}") from None
-    except (TypeError, ValueError) as error:
-        raise InvalidRecalibrator(f"in '{where}': {error}.") from None
-    if recalibrator.k is not None and recalibrator.k != k:
+    described = part({where: content}, where)
+    recalibrator = read_method(described, where, METHODS)
+    if recalibrator.k not in (None, k):
         raise InvalidRecalibrator(
             f"'{where}' has {recalibrator.k} dimensions but 'dimensions' names {k}."
         )
-    return recalibrator, _read_basis(content.get("basis"), where)
+    return recalibrator, _read_basis(described, where)
 
 
-def _read_basis(content: object, where: str) -> Basis | None:
-    if content is None:
+def _read_basis(described: Document, where: str) -> Basis | None:
+    if described.get("basis") is None:
         return None
-    if not isinstance(content, dict):
-        raise InvalidRecalibrator(f"'{where}.basis' is {content!r}: it must be an object.")
     try:
-        return Basis.from_parameters(content)
+        return Basis.from_parameters(part(described, "basis"))
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"in '{where}.basis': {error}") from None
-
-
-def _read_rejection(content: object) -> Rejection | None:
-    if content is None:
-        return None
-    if not isinstance(content, dict):
-        raise InvalidRecalibrator(f"'rejection' is {content!r}: it must be an object.")
-    try:
-        rejection = Rejection.from_parameters(content)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in 'rejection': {error}") from None
-    if rejection.by is not RejectedBy.DEVIATION:
-        raise InvalidRecalibrator(
-            f"'rejection.by' is '{rejection.by}': of Gaussians it must be {RejectedBy.DEVIATION}."
-        )
-    return rejection

@@ -16,7 +16,7 @@ from monitor.recalibration.recalibrator import (
     Recalibrator,
     ShapedRecalibrator,
 )
-from monitor.recalibration.routing import Shares, rows_of
+from monitor.recalibration.routing import Shares
 
 
 def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
@@ -24,7 +24,7 @@ def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
     if recalibrator.output is not Output.GAUSSIAN:
         return cast("ShapedRecalibrator", recalibrator).marginals(estimates)
     made = recalibrator.apply(estimates)
-    return NormalMarginals(made.mean, np.sqrt(np.diagonal(made.covariance, axis1=1, axis2=2)))
+    return NormalMarginals(made.mean, made.deviation)
 
 
 def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
@@ -35,7 +35,7 @@ def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
     return _Shared(
         shares.order,
         tuple(
-            (share.part, marginals_of(share.recalibrator, rows_of(sent, share.part)))
+            (share.part, marginals_of(share.recalibrator, sent.take(share.part)))
             for share in shares.shares
         ),
     )

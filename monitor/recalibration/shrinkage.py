@@ -98,7 +98,11 @@ WIDE = Clamp()
 
 
 def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
-    """n / (n + n₀) for the effective rows n of each dimension, and of all jointly; (K + 1,)."""
+    """n / (n + n₀) for the effective rows n of each dimension, and of all jointly; (K + 1,).
+
+    The sums hold squared errors that were cut at 64 σ² row by row. Where σ is too small by so
+    much that most are beyond, rows of one object look independent, and n is too high.
+    """
     found = read(statistics, bins=1)
     worth = [found.dimensions[name].n_eff for name in statistics.space.names]
     rows = np.array([*worth, found.joint.n_eff])
@@ -134,8 +138,16 @@ def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArra
 
 
 def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
-    """D A D with the roots of its diagonal within the range; positive definite as before."""
-    size = np.sqrt(np.diagonal(matrix))
-    change = clamp.of(size) / size
-    within: FloatArray = matrix * (change[:, None] * change)
-    return within
+    """A with the roots of its eigenvalues within the range; as it was where they are.
+
+    Where errors are whitened with L, L A Lᵀ then has a deviation within the range of that of
+    L Lᵀ in every direction, not in the dimensions alone. Positive definite as before.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    root = np.sqrt(values)
+    within = clamp.of(root)
+    if np.array_equal(within, root):
+        return matrix
+    half = vectors * within
+    clamped: FloatArray = half @ half.T
+    return 0.5 * (clamped + clamped.T)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from monitor.calibration.cholesky import factorise, positive_definite
+from monitor.calibration.detections import Limits
 from monitor.calibration.space import BoolArray
 from monitor.recalibration.recalibrator import Estimates
 
 
-def sound_rows(sent: Estimates, made: Estimates, *, definite: bool) -> BoolArray:
-    """(n,) outcomes that are finite and positive definite; none if they are not as many as sent.
+def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bool) -> BoolArray:
+    """(n,) outcomes that could have been sent: finite, positive definite, of plausible deviations.
 
+    None if they are not as many as were sent.
+
+    limits    of the deviations; the mean may be anywhere
     definite  the recalibrator cannot but keep covariances positive definite, so that
               they need not be factorised again
     """
@@ -24,12 +28,19 @@ def sound_rows(sent: Estimates, made: Estimates, *, definite: bool) -> BoolArray
     # A sum is finite only if all of it is, and quicker to look at.
     with np.errstate(invalid="ignore", over="ignore"):
         finite = np.isfinite(made.covariance.sum()) and np.isfinite(made.mean.sum())
-    if definite and finite and variance.min(initial=np.inf) > 0:
+    least, most = limits.smallest_deviation**2, limits.largest_deviation**2
+    if (
+        definite
+        and finite
+        and variance.min(initial=np.inf) >= least
+        and variance.max(initial=0.0) <= most
+    ):
         return np.ones(n, bool)
     # The factor is of the lower triangle: it does not see what is above.
     sound: BoolArray = (
         np.isfinite(made.mean).all(axis=1)
         & np.isfinite(made.covariance).all(axis=(1, 2))
+        & ((variance >= least) & (variance <= most)).all(axis=1)
         & positive_definite(factorise(made.covariance))
     )
     return sound

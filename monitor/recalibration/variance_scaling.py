@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from monitor.calibration.statistics import StageStatistics
-from monitor.recalibration.document import choice, positive_numbers
+from monitor.recalibration.document import factors, member
 from monitor.recalibration.recalibrator import Document, Estimates, Output
 from monitor.recalibration.scale import Objective, fit_scale
 from monitor.recalibration.shrinkage import WIDE, Clamp, Prior, Scaled, own_share, shrunk_scale
@@ -35,10 +35,7 @@ class VarianceScaling:
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Every dimension on its own scale; correlations stay."""
-        s = np.array(self.scale)
-        return Estimates(
-            estimates.mean, estimates.covariance * (s[:, None] * s), estimates.diagonal
-        )
+        return estimates.rescaled(np.array(self.scale))
 
     def parameters(self) -> Document:
         """scale and objective."""
@@ -48,8 +45,8 @@ class VarianceScaling:
     def from_parameters(cls, parameters: Document) -> VarianceScaling:
         """The inverse of parameters; raises InvalidRecalibrator."""
         return cls(
-            positive_numbers(parameters, "scale"),
-            choice(parameters, "objective", Objective.MEAN),
+            factors(parameters, "scale"),
+            member(parameters, "objective", Objective, Objective.MEAN),
         )
 
 

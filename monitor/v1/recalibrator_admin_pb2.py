@@ -24,27 +24,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/recalibrator_admin.proto\x12\nmonitor.v1\"\x81\x01\n\x13RecalibratorSummary\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x12\n\ndimensions\x18\x03 \x03(\t\x12\x0e\n\x06slices\x18\x04 \x03(\t\x12\x10\n\x08promoted\x18\x05 \x01(\x08\x12\x13\n\x0b\x63lass_names\x18\x06 \x03(\t\"\r\n\x0bListRequest\"F\n\x0cListResponse\x12\x36\n\rrecalibrators\x18\x01 \x03(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\"\x1d\n\nGetRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"Q\n\x0bGetResponse\x12\x30\n\x07summary\x18\x01 \x01(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\x12\x10\n\x08\x64ocument\x18\x02 \x01(\t\"S\n\x0ePromoteRequest\x12\x11\n\x07version\x18\x01 \x01(\tH\x00\x12\x12\n\x08\x64ocument\x18\x02 \x01(\tH\x00\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\tB\x0b\n\tcandidate\"0\n\x0fPromoteResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t2\xca\x01\n\x11RecalibratorAdmin\x12\x39\n\x04List\x12\x17.monitor.v1.ListRequest\x1a\x18.monitor.v1.ListResponse\x12\x36\n\x03Get\x12\x16.monitor.v1.GetRequest\x1a\x17.monitor.v1.GetResponse\x12\x42\n\x07Promote\x12\x1a.monitor.v1.PromoteRequest\x1a\x1b.monitor.v1.PromoteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/recalibrator_admin.proto\x12\nmonitor.v1\"\xad\x01\n\x13RecalibratorSummary\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x12\n\ndimensions\x18\x03 \x03(\t\x12\x0e\n\x06slices\x18\x04 \x03(\t\x12\x10\n\x08promoted\x18\x05 \x01(\x08\x12\x13\n\x0b\x63lass_names\x18\x06 \x03(\t\x12*\n\x04kind\x18\x07 \x01(\x0e\x32\x1c.monitor.v1.RecalibratorKind\"\r\n\x0bListRequest\"F\n\x0cListResponse\x12\x36\n\rrecalibrators\x18\x01 \x03(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\"\x1d\n\nGetRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"Q\n\x0bGetResponse\x12\x30\n\x07summary\x18\x01 \x01(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\x12\x10\n\x08\x64ocument\x18\x02 \x01(\t\"S\n\x0ePromoteRequest\x12\x11\n\x07version\x18\x01 \x01(\tH\x00\x12\x12\n\x08\x64ocument\x18\x02 \x01(\tH\x00\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\tB\x0b\n\tcandidate\"0\n\x0fPromoteResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t*\x81\x01\n\x10RecalibratorKind\x12!\n\x1dRECALIBRATOR_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1bRECALIBRATOR_KIND_ESTIMATES\x10\x01\x12)\n%RECALIBRATOR_KIND_CLASS_PROBABILITIES\x10\x02\x32\xca\x01\n\x11RecalibratorAdmin\x12\x39\n\x04List\x12\x17.monitor.v1.ListRequest\x1a\x18.monitor.v1.ListResponse\x12\x36\n\x03Get\x12\x16.monitor.v1.GetRequest\x1a\x17.monitor.v1.GetResponse\x12\x42\n\x07Promote\x12\x1a.monitor.v1.PromoteRequest\x1a\x1b.monitor.v1.PromoteResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'monitor.v1.recalibrator_admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_RECALIBRATORKIND']._serialized_start=564
+  _globals['_RECALIBRATORKIND']._serialized_end=693
   _globals['_RECALIBRATORSUMMARY']._serialized_start=52
-  _globals['_RECALIBRATORSUMMARY']._serialized_end=181
-  _globals['_LISTREQUEST']._serialized_start=183
-  _globals['_LISTREQUEST']._serialized_end=196
-  _globals['_LISTRESPONSE']._serialized_start=198
-  _globals['_LISTRESPONSE']._serialized_end=268
-  _globals['_GETREQUEST']._serialized_start=270
-  _globals['_GETREQUEST']._serialized_end=299
-  _globals['_GETRESPONSE']._serialized_start=301
-  _globals['_GETRESPONSE']._serialized_end=382
-  _globals['_PROMOTEREQUEST']._serialized_start=384
-  _globals['_PROMOTEREQUEST']._serialized_end=467
-  _globals['_PROMOTERESPONSE']._serialized_start=469
-  _globals['_PROMOTERESPONSE']._serialized_end=517
-  _globals['_RECALIBRATORADMIN']._serialized_start=520
-  _globals['_RECALIBRATORADMIN']._serialized_end=722
+  _globals['_RECALIBRATORSUMMARY']._serialized_end=225
+  _globals['_LISTREQUEST']._serialized_start=227
+  _globals['_LISTREQUEST']._serialized_end=240
+  _globals['_LISTRESPONSE']._serialized_start=242
+  _globals['_LISTRESPONSE']._serialized_end=312
+  _globals['_GETREQUEST']._serialized_start=314
+  _globals['_GETREQUEST']._serialized_end=343
+  _globals['_GETRESPONSE']._serialized_start=345
+  _globals['_GETRESPONSE']._serialized_end=426
+  _globals['_PROMOTEREQUEST']._serialized_start=428
+  _globals['_PROMOTEREQUEST']._serialized_end=511
+  _globals['_PROMOTERESPONSE']._serialized_start=513
+  _globals['_PROMOTERESPONSE']._serialized_end=561
+  _globals['_RECALIBRATORADMIN']._serialized_start=696
+  _globals['_RECALIBRATORADMIN']._serialized_end=898
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -6,21 +7,32 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RecalibratorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RECALIBRATOR_KIND_UNSPECIFIED: _ClassVar[RecalibratorKind]
+    RECALIBRATOR_KIND_ESTIMATES: _ClassVar[RecalibratorKind]
+    RECALIBRATOR_KIND_CLASS_PROBABILITIES: _ClassVar[RecalibratorKind]
+RECALIBRATOR_KIND_UNSPECIFIED: RecalibratorKind
+RECALIBRATOR_KIND_ESTIMATES: RecalibratorKind
+RECALIBRATOR_KIND_CLASS_PROBABILITIES: RecalibratorKind
+
 class RecalibratorSummary(_message.Message):
-    __slots__ = ("version", "method", "dimensions", "slices", "promoted", "class_names")
+    __slots__ = ("version", "method", "dimensions", "slices", "promoted", "class_names", "kind")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     PROMOTED_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     version: str
     method: str
     dimensions: _containers.RepeatedScalarFieldContainer[str]
     slices: _containers.RepeatedScalarFieldContainer[str]
     promoted: bool
     class_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., method: _Optional[str] = ..., dimensions: _Optional[_Iterable[str]] = ..., slices: _Optional[_Iterable[str]] = ..., promoted: bool = ..., class_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    kind: RecalibratorKind
+    def __init__(self, version: _Optional[str] = ..., method: _Optional[str] = ..., dimensions: _Optional[_Iterable[str]] = ..., slices: _Optional[_Iterable[str]] = ..., promoted: bool = ..., class_names: _Optional[_Iterable[str]] = ..., kind: _Optional[_Union[RecalibratorKind, str]] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ from monitor.edges.recorded_classes import ClassRecording, read_class_recording,
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.selection import Selection
-from monitor.verbs.forwarded import stands_for
-from monitor.verbs.levels import confidence_levels
-from monitor.verbs.models import check_kind, output_file, read_any_model
-from monitor.verbs.recalibrated import recalibrate
+from monitor.verbs.model_description import stands_for
+from monitor.verbs.models import check_kind, read_any_model
+from monitor.verbs.option_values import confidence_levels
+from monitor.verbs.recalibrated import recalibrate_gaussians
 from monitor.verbs.recalibrated_classes import recalibrate_classes, rejected_rows
-from monitor.verbs.recorded import add_selection, read_selected
+from monitor.verbs.recorded import add_selection, read_selected, refuse_options_of_gaussians
+from monitor.verbs.written import output_file
 
 EXAMPLE = """examples:
   calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz
@@ -27,29 +29,25 @@ EXAMPLE = """examples:
 
 
 # Options of the verb that mean something to Gaussians only, by destination.
-_OF_GAUSSIANS = {
-    "dimensions": "--dimensions",
-    "classes": "--class",
-    "where": "--where",
-    "fault": "--fault",
-    "quantiles": "--quantiles",
-}
+_OF_GAUSSIANS = {"quantiles": "--quantiles", "tau": "--tau"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
     parser.add_argument("model", metavar="MODEL", help="recalibrator, from fit")
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
+    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz; truth is not needed")
     add_selection(parser)
     parser.add_argument(
         "--output",
         metavar="F.npz",
         required=True,
-        help="arrays mean, and var or cov, gt if known; of class probabilities prob and label",
+        help="arrays mean, var or cov, and gt, or of class probabilities prob and label; with "
+        "either class, seq, frame, t, stamp_ns, score, track and ignore where the file has them",
     )
     parser.add_argument(
         "--quantiles",
         action="store_true",
+        default=None,
         help="write quantiles [N,K,T] at levels tau [T] also where they are those of Gaussians",
     )
     parser.add_argument(
@@ -78,18 +76,38 @@ def run(options: argparse.Namespace) -> int:
 
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> list[str]:
     """What there is to say of it."""
-    made = recalibrate(selection, read_selected(options.file, options))
+    made = recalibrate_gaussians(selection, read_selected(options.file, options))
     tau = TAU if options.tau is None else options.tau
     asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
+    quantiles = made.quantiles(tau) if asked else None
+    rejected = made.rejected
     with output_file(Path(options.output)) as path:
-        write_estimates(path, made.recording, made.quantiles(tau) if asked else None, made.rejected)
+        written = write_estimates(path, made.recording, quantiles, rejected)
     said = [
         f"{made.recording.mean.shape[0]} rows by {selection.version}, written to {options.output}",
         stands_for(made),
     ]
     if asked:
         said.append(f"quantiles at {tau.size} levels: of the method's own distribution")
-    return said + _rejected(made.rejected)
+    return [*said, *_rejected(rejected), *_left_out(made.recording.others, written)]
+
+
+def _apply_to_classes(
+    selection: ClassSelection, recording: ClassRecording, options: argparse.Namespace
+) -> list[str]:
+    refuse_options_of_gaussians(
+        options, _OF_GAUSSIANS, f"{options.model} recalibrates class probabilities"
+    )
+    made = recalibrate_classes(selection, recording)
+    rejected = rejected_rows(selection, made)
+    with output_file(Path(options.output)) as path:
+        written = write_classes(path, made, rejected)
+    return [
+        f"{made.label.size} rows by {selection.version}, written to {options.output}",
+        "prob: recalibrated probabilities, each opinion by itself",
+        *_rejected(rejected),
+        *_left_out(made.names, written),
+    ]
 
 
 def _rejected(rows: BoolArray | None) -> list[str]:
@@ -98,22 +116,9 @@ def _rejected(rows: BoolArray | None) -> list[str]:
     return [f"rejected: {np.count_nonzero(rows)} rows are too uncertain, and written like the rest"]
 
 
-def _apply_to_classes(
-    selection: ClassSelection, recording: ClassRecording, options: argparse.Namespace
-) -> list[str]:
-    given = [option for name, option in _OF_GAUSSIANS.items() if getattr(options, name)]
-    given += ["--tau"] if options.tau is not None else []
-    if given:
-        raise ValueError(
-            f"{', '.join(given)}: for Gaussians, and {options.model} recalibrates class "
-            "probabilities. Leave it out; choose rows by --rows."
-        )
-    made = recalibrate_classes(selection, recording)
-    rejected = rejected_rows(selection, made)
-    with output_file(Path(options.output)) as path:
-        write_classes(path, made, rejected)
-    return [
-        f"{made.label.size} rows by {selection.version}, written to {options.output}",
-        "prob: recalibrated probabilities, each opinion by itself",
-        *_rejected(rejected),
-    ]
+def _left_out(there: Collection[str], written: Collection[str]) -> list[str]:
+    """What of the file is not in the one written; an array gt_id is there as track."""
+    missing = [name for name in there if name not in written]
+    if "track" in written:
+        missing = [name for name in missing if name != "gt_id"]
+    return [f"of the file not in it: {', '.join(missing)}"] if missing else []

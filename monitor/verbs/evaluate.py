@@ -5,21 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from monitor.calibration.class_evaluation import ClassEvaluation
 from monitor.calibration.evaluation_json import as_json, class_as_json
-from monitor.edges.recorded_classes import ClassRecording, read_class_recording
+from monitor.edges.recorded_classes import ClassRecording, read_class_recording, require_labels
+from monitor.recalibration.any_selection import AnySelection
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.verbs.evaluate_classes import class_table, evaluate_classes
 from monitor.verbs.evaluate_engines import MICRO_BINS, Measured, measured
 from monitor.verbs.evaluate_table import table
-from monitor.verbs.forwarded import class_model_as_json, measured_under, model_as_json
-from monitor.verbs.levels import confidence_levels
+from monitor.verbs.model_description import class_model_as_json, measured_under, model_as_json
 from monitor.verbs.models import check_kind, read_any_model
+from monitor.verbs.option_values import confidence_levels, number_of
 from monitor.verbs.recalibrated_classes import recalibrate_classes
-from monitor.verbs.recorded import add_selection
+from monitor.verbs.recorded import add_selection, given, refuse_options_of_gaussians
 
 EXAMPLE = """examples:
   calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
@@ -31,11 +32,6 @@ EXAMPLE = """examples:
 
 # Options that mean something to Gaussians only, and to class probabilities only; by destination.
 _OF_GAUSSIANS = {
-    "dimensions": "--dimensions",
-    "angles": "--angles",
-    "classes": "--class",
-    "where": "--where",
-    "fault": "--fault",
     "binning": "--binning",
     "bins": "--bins",
     "range": "--range",
@@ -66,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bins",
         metavar="N",
-        type=_number("bins", 100_000),
+        type=number_of("bins", 100_000),
         default=20,
         help="reliability bins of Gaussians (default 20)",
     )
@@ -84,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-bin-rows",
         metavar="N",
-        type=_number("rows", 1_000_000),
+        type=number_of("rows", 1_000_000),
         default=1,
         help="bins with fewer rows count nowhere but in the N of UCE (default 1)",
     )
@@ -97,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--micro-bins",
         metavar="N",
-        type=_number("micro-bins", 4096),
+        type=number_of("micro-bins", 4096),
         help=f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)",
     )
     parser.add_argument(
@@ -109,7 +105,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--class-bins",
         metavar="N",
-        type=_number("bins", 100_000),
+        type=number_of("bins", 100_000),
         default=20,
         help="of class probabilities; with --engine streaming a divisor of 60 (default 20)",
     )
@@ -135,6 +131,8 @@ def run(options: argparse.Namespace) -> int:
     _check_meaning(options, recording)
     if model is not None:
         check_kind(model, options.model, options.file, recording)
+    if recording is not None:
+        require_labels(options.file, recording)
     for name, value in options.defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -164,7 +162,7 @@ def _of_classes(recording: ClassRecording, options: argparse.Namespace) -> Class
 def _document(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
-    model: Selection | ClassSelection | None,
+    model: AnySelection | None,
 ) -> dict[str, object]:
     """One object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
@@ -188,7 +186,7 @@ def _document(
 def _tables(
     gaussians: Measured | None,
     classes: ClassEvaluation | None,
-    model: Selection | ClassSelection | None,
+    model: AnySelection | None,
 ) -> Iterator[str]:
     if gaussians:
         made = gaussians.recalibrated
@@ -212,23 +210,16 @@ def _check(options: argparse.Namespace) -> None:
 def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None) -> None:
     """Refuses what was given and would change nothing, since the file has no such thing."""
     if recording is None:
-        given = _given(options, _OF_CLASSES)
-        if given:
+        in_vain = given(options, _OF_CLASSES)
+        if in_vain:
             raise ValueError(
-                f"{given}: no class probabilities of {options.file} are evaluated. Leave it out, "
-                "or give a file with prob and label, without --class and --where."
+                f"{', '.join(in_vain)}: no class probabilities of {options.file} are evaluated. "
+                "Leave it out, or give a file with prob and label, without --class and --where."
             )
     elif not recording.gaussians:
-        given = _given(options, _OF_GAUSSIANS)
-        if given:
-            raise ValueError(
-                f"{given}: for Gaussians, and {options.file} has class probabilities only. "
-                "Leave it out; choose rows by --rows, bins by --class-bins and --class-binning."
-            )
-
-
-def _given(options: argparse.Namespace, names: dict[str, str]) -> str:
-    return ", ".join(option for name, option in names.items() if getattr(options, name) is not None)
+        refuse_options_of_gaussians(
+            options, _OF_GAUSSIANS, f"{options.file} has class probabilities only"
+        )
 
 
 def _range(text: str) -> tuple[float, float] | None:
@@ -245,16 +236,3 @@ def _range(text: str) -> tuple[float, float] | None:
             f"'{text}': expected data or LO:HI with 0 <= LO < HI, such as 0:10"
         )
     return ends
-
-
-def _number(of: str, most: int) -> Callable[[str], int]:
-    """Reads a whole number from 1 to `most`."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(
-                f"'{text}': expected a number of {of}, from 1 to {most}"
-            )
-        return int(text)
-
-    return read

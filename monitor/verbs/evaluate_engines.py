@@ -15,13 +15,13 @@ from monitor.calibration.exact import evaluate_rows
 from monitor.calibration.reading import read
 from monitor.calibration.row_bins import FrozenEdges, freeze_edges
 from monitor.calibration.shaped import Shaped
-from monitor.calibration.space import FloatArray, IntArray
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.calibration.statistics import observe
 from monitor.edges.files import Recording
 from monitor.recalibration.selection import Selection
-from monitor.verbs.recalibrated import RecalibratedRecording, recalibrate
+from monitor.verbs.recalibrated import RecalibratedRecording, recalibrate_gaussians
 from monitor.verbs.recorded import read_selected
-from monitor.verbs.truth import numbered_tracks, usable_truth
+from monitor.verbs.truth import left_out, numbered_tracks, usable_truth
 
 # An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
 MICRO_BINS = 1024
@@ -41,7 +41,7 @@ def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
     Raises RecordingError, InvalidRecalibrator, EvaluationError.
     """
     recording = read_selected(options.file, options)
-    made = None if model is None else recalibrate(model, recording)
+    made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
         recording, shaped = made.recording, made.shaped
@@ -65,7 +65,7 @@ def _frozen(
     alike = argparse.Namespace(**{**vars(options), "fault": None})
     reference = read_selected(options.edges_from, alike)
     if model is not None:
-        reference = recalibrate(model, reference).recording
+        reference = recalibrate_gaussians(model, reference).recording
     if reference.space.names != recording.space.names:
         raise EvaluationError(
             f"--edges-from {options.edges_from} has dimensions "
@@ -81,9 +81,12 @@ def _exact(
     edges: FrozenEdges | None,
     shaped: Shaped | None,
 ) -> Evaluation:
+    labelled, usable = _usable(recording)
+    # What the other engine and fit refuse, and the rows of which are to be counted here too.
+    mean = np.where((labelled & ~usable)[:, None], np.nan, recording.mean)
     return evaluate_rows(
         recording.space,
-        recording.mean,
+        mean,
         recording.covariance,
         recording.truth,
         tau=_tau(options),
@@ -100,15 +103,8 @@ def _exact(
 def _streamed(
     recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None
 ) -> Evaluation:
-    labelled, usable = usable_truth(recording)
+    labelled, usable = _usable(recording)
     kept = np.flatnonzero(usable)
-    without = int(np.count_nonzero(~labelled))
-    refused = int(np.count_nonzero(labelled & ~usable))
-    if kept.size == 0:
-        raise EvaluationError(
-            f"nothing to evaluate: of {labelled.size} rows, {without} have no truth and "
-            f"{refused} are no usable Gaussians. Select rows with ground truth."
-        )
     micro_bins = options.micro_bins or MICRO_BINS
     binning = Binning(LogBins(LOWEST, micro_bins, OCTAVES), tau=tuple(_tau(options).tolist()))
     tracks = numbered_tracks(recording.sequence_index, recording.track)
@@ -122,10 +118,20 @@ def _streamed(
     width: CellBinning = WidthRange(options.range) if options.binning == "equal-width" else edges
     return replace(
         read(statistics, options.bins, width, options.min_bin_rows),
-        without_truth=without,
-        refused=refused,
+        without_truth=int(np.count_nonzero(~labelled)),
+        refused=int(np.count_nonzero(labelled & ~usable)),
         tracks=None if tracks is None else _count(tracks[kept]),
     )
+
+
+def _usable(recording: Recording) -> tuple[BoolArray, BoolArray]:
+    """(N,) rows with truth, and those to be measured. Raises EvaluationError without any."""
+    labelled, usable = usable_truth(recording)
+    if not usable.any():
+        raise EvaluationError(
+            f"nothing to evaluate: {left_out(labelled, usable)}. Select rows with ground truth."
+        )
+    return labelled, usable
 
 
 def _tau(options: argparse.Namespace) -> FloatArray:

@@ -7,17 +7,17 @@ import math
 from pathlib import Path
 
 from monitor.calibration.slices import SliceBy
+from monitor.recalibration.any_selection import AnySelection
 from monitor.recalibration.basis import Basis
-from monitor.recalibration.classes.class_selection import CLASS_METHODS, ClassSelection
+from monitor.recalibration.classes.class_selection import CLASS_METHODS
 from monitor.recalibration.covariance_scaling import FullInput
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.gp_cauchy import SURROGATE_LEVEL
+from monitor.recalibration.gp_cauchy import LEVELS, SURROGATE_LEVEL
 from monitor.recalibration.processes.hyperparameters import ProcessSettings
 from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.sparse_process import Coupling
+from monitor.recalibration.processes.sparse_process import MOST_INDUCING, Coupling
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scale import Objective
-from monitor.recalibration.selection import Selection
 from monitor.recalibration.shrinkage import WIDE, Clamp
 from monitor.verbs.fit_classes import fit_class_probabilities
 from monitor.verbs.fit_gaussians import (
@@ -26,8 +26,10 @@ from monitor.verbs.fit_gaussians import (
     RANGE_EDGES,
     fit_gaussians,
 )
-from monitor.verbs.models import output_file
+from monitor.verbs.models import document_of
+from monitor.verbs.option_values import above_zero, number_of
 from monitor.verbs.recorded import add_selection
+from monitor.verbs.written import output_file
 
 EXAMPLE = """examples:
   calibration-monitor fit drive.csv.gz --method variance-scaling --class Car --output car.json
@@ -55,6 +57,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
     _add_slices(parser)
+    _add_scaling(parser)
+    _add_process(parser)
+    parser.add_argument(
+        "--reject-above-error",
+        metavar="X",
+        type=above_zero,
+        help="flag detections so uncertain that without them the error is at most X: the share of "
+        "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
+        "up over the dimensions that are no angles; these must share a unit, which is that of X: "
+        "choose them with --dimensions",
+    )
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--previous",
         metavar="MODEL",
@@ -63,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prior-strength",
         metavar="N",
-        type=_positive,
+        type=above_zero,
         help="independent rows that --previous, or the wider slice of a thin one, counts for "
         f"(default {PRIOR_STRENGTH:g})",
     )
@@ -86,6 +102,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_clamp,
         help=f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})",
     )
+
+
+def _add_process(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernel",
         choices=tuple(KernelForm),
@@ -94,14 +113,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--coupling",
-        choices=(Coupling.INDEPENDENT, Coupling.COREGIONALISED),
+        choices=tuple(Coupling),
         type=Coupling,
         help="of the dimensions of a Gaussian process (default independent)",
     )
     parser.add_argument(
         "--inducing",
         metavar="N",
-        type=_points,
+        type=number_of("points", MOST_INDUCING),
         help="points that carry a Gaussian process, at most "
         f"(default {ProcessSettings().inducing})",
     )
@@ -110,15 +129,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         type=_level,
         help="gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
-        f"with the Cauchy distribution (default {SURROGATE_LEVEL:g})",
-    )
-
-    parser.add_argument(
-        "--reject-above-error",
-        metavar="X",
-        type=_positive,
-        help="flag detections so uncertain that without them the error is at most X: the share of "
-        "wrong classes, or the RMSE of the joint dimensions, in their unit",
+        f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
+        f"{SURROGATE_LEVEL:g})",
     )
 
 
@@ -128,7 +140,6 @@ def _add_slices(parser: argparse.ArgumentParser) -> None:
         "--by",
         metavar="PART,PART",
         type=_parts,
-        default=(),
         help="one recalibrator for each class, stream, range, or combination such as class,range "
         "and for each wider one, and one of all rows as the fallback; the stream of a file is "
         "its sequence",
@@ -150,7 +161,7 @@ def _add_slices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fewest-tracks",
         metavar="N",
-        type=_positive,
+        type=above_zero,
         help="tracks, and independent rows, below which a slice leans on the wider one it lies "
         f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})",
     )
@@ -163,16 +174,16 @@ def run(options: argparse.Namespace) -> int:
     """
     _check(options)
     wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
-    model: Selection | ClassSelection
+    model: AnySelection
     basis: Basis | None
-    lines: list[str] = []
     if options.method in CLASS_METHODS:
-        model, basis = fit_class_probabilities(options)
+        model, basis, lines = fit_class_probabilities(options)
     else:
         model, lines = fit_gaussians(options, wanted)
         basis = model.basis
+    text = document_of(model)
     with output_file(Path(options.output)) as path:
-        path.write_text(model.to_json(), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     rows = "no rows" if basis is None else str(basis)
     lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
     if model.rejection is not None:
@@ -214,7 +225,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--prior-strength is for {borrowers} with --previous or --by. Leave it out."
         )
-    if options.range_edges is not None and SliceBy.RANGE not in options.by:
+    if options.range_edges is not None and SliceBy.RANGE not in (options.by or ()):
         raise ValueError("--range-edges is for --by range; leave it out, or add range to --by.")
     if options.fewest_tracks is not None and not options.by:
         raise ValueError("--fewest-tracks is for --by; leave it out, or add --by.")
@@ -251,27 +262,13 @@ def _clamp(text: str) -> Clamp:
         ) from None
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}': expected a number above 0, such as 30")
-    return value
-
-
 def _level(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}': expected a share between 0 and 1, such as 0.9")
+    if not LEVELS[0] <= value <= LEVELS[1]:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected a share from {LEVELS[0]:g} to {LEVELS[1]:g}, such as 0.9"
+        )
     return value
-
-
-def _points(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"'{text}': expected a number of points, from 1 to 256")
-    return int(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.calibration.space import FloatArray, IntArray
-from monitor.edges.recorded_classes import ClassRecording, read_class_recording
+from monitor.edges.recorded_classes import ClassRecording, read_class_recording, require_labels
 from monitor.recalibration.basis import Basis
 from monitor.recalibration.classes.class_fitting import fit_classes
 from monitor.recalibration.classes.class_rows import ClassRows
@@ -21,14 +21,11 @@ from monitor.recalibration.rejection import (
     normalised_entropy,
 )
 from monitor.verbs.recalibrated_classes import opinions_of
+from monitor.verbs.recorded import refuse_options_of_gaussians
 from monitor.verbs.truth import Times, numbered_tracks
 
-# Options of the verb that choose or divide Gaussians, by destination.
+# Options of the verb that divide Gaussians or draw their fit, by destination.
 _OF_GAUSSIANS = {
-    "dimensions": "--dimensions",
-    "classes": "--class",
-    "where": "--where",
-    "fault": "--fault",
     "by": "--by",
     "range_edges": "--range-edges",
     "fewest_tracks": "--fewest-tracks",
@@ -37,23 +34,23 @@ _OF_GAUSSIANS = {
 }
 
 
-def fit_class_probabilities(options: argparse.Namespace) -> tuple[ClassSelection, Basis]:
-    """What the options ask for, and what it rests on.
+def fit_class_probabilities(
+    options: argparse.Namespace,
+) -> tuple[ClassSelection, Basis, list[str]]:
+    """What the options ask for, what it rests on, and lines on what is not checked at serving.
 
     Raises RecordingError, UnfitData, ValueError.
     """
-    given = [option for name, option in _OF_GAUSSIANS.items() if getattr(options, name)]
-    if given:
-        raise ValueError(
-            f"{', '.join(given)}: for Gaussians, and {options.method} is fitted to class "
-            "probabilities. Leave it out; choose rows by --rows."
-        )
+    refuse_options_of_gaussians(
+        options, _OF_GAUSSIANS, f"{options.method} is fitted to class probabilities"
+    )
     recording = read_class_recording(options.file, options.rows)
     if recording is None:
         raise UnfitData(
             f"{options.file} has no class probabilities, which {options.method} is fitted to. "
             "Give an .npz file with prob or logits, and label."
         )
+    require_labels(options.file, recording)
     rows, kept = _rows(recording)
     if rows.n == 0:
         raise UnfitData(
@@ -63,13 +60,23 @@ def fit_class_probabilities(options: argparse.Namespace) -> tuple[ClassSelection
         )
     fitted = fit_classes(options.method, rows)
     times = Times(recording.stamp_ns, recording.time_s)
-    basis = Basis(rows.n, _tracks(rows), rows.n * rows.weight, times.period(kept))
+    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, times.period(kept))
     rejection = None
     if options.reject_above_error is not None:
         opinions = fitted.apply(rows.log_probabilities)
         rejection = _rejection(opinions.mean(axis=1), rows, options.reject_above_error)
     fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
-    return ClassSelection(recording.class_names, fitted, rejection, fitted_on), basis
+    selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
+    return selection, basis, _unchecked(selection, options.file)
+
+
+def _unchecked(selection: ClassSelection, file: str) -> list[str]:
+    if selection.classes or selection.recalibrator.classes is None:
+        return []
+    return [
+        f"{file} has no class_names: {selection.method} tells classes apart by their position, and "
+        "whether\na detector has them in the same order is not checked when it is served"
+    ]
 
 
 def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
@@ -85,15 +92,7 @@ def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
     return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
 
 
-def _tracks(rows: ClassRows) -> int:
-    """Objects; a row without a track is one of its own."""
-    if rows.track is None:
-        return rows.n
-    alone = int(np.count_nonzero(rows.track < 0))
-    return alone + int(np.unique(rows.track[rows.track >= 0]).size)
-
-
 def _rejection(probabilities: FloatArray, rows: ClassRows, target: float) -> Rejection:
     wrong = (probabilities.argmax(axis=1) != rows.label).astype(np.float64)
     entropy = normalised_entropy(probabilities)
-    return fit_rejection(entropy, wrong, target, RejectedBy.ENTROPY, rows.weight)
+    return fit_rejection(entropy, wrong, target, RejectedBy.ENTROPY, rows.track)

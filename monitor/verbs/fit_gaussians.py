@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.calibration.space import IntArray
 from monitor.edges.files import Recording
+from monitor.recalibration.basis import Basis, Period
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.hierarchy import WHOLE, FitSlice, SliceFit, fit_slices, prior_strength
-from monitor.recalibration.recalibrator import InvalidRecalibrator, Recalibrator
+from monitor.recalibration.hierarchy import FitSlice, SliceFit, fit_slices, prior_strength
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.recalibrator import InvalidRecalibrator, Recalibrator, UnfitData
 from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.shrinkage import Prior, Scaled
+from monitor.recalibration.shrinkage import Prior
+from monitor.verbs.fit_remarks import remarks
 from monitor.verbs.models import check_dimensions, read_model
-from monitor.verbs.recalibrated import parts_of, recalibrate
+from monitor.verbs.recalibrated import parts_of, recalibrate_gaussians
 from monitor.verbs.recorded import read_selected
-from monitor.verbs.truth import Times, basis_of, fit_rows, usable_truth
+from monitor.verbs.truth import Times, basis_of, fit_rows, left_out, usable_truth
 
 # As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
 RANGE_EDGES = (20.0, 40.0, 60.0)
@@ -42,7 +45,13 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
     fitting = FITTINGS[options.method]
     recording = read_selected(options.file, options)
     previous = _previous(options, recording)
-    kept = np.flatnonzero(usable_truth(recording)[1])
+    labelled, usable = usable_truth(recording)
+    kept = np.flatnonzero(usable)
+    if kept.size == 0 and options.method != Identity.method:
+        raise UnfitData(
+            f"cannot fit on 0 detections with ground truth: {left_out(labelled, usable)}. Widen "
+            "the selection of rows."
+        )
     rows = fit_rows(recording, kept)
     strength = options.prior_strength or PRIOR_STRENGTH
 
@@ -63,45 +72,55 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         previous=previous,
     )
     times = Times(recording.stamp_ns, recording.time_s)
-    by_slice, bases = {}, {}
-    for entry in slices:
-        made = found[entry.name]
-        if made.recalibrator is None:
-            continue
-        by_slice[entry.name] = made.recalibrator
-        basis = basis_of(made.rows, times.period(kept[entry.rows]), made.leans_on)
-        if made.reason and previous is not None:
-            basis = previous.bases.get(entry.name)
-        if basis is not None:
-            bases[entry.name] = basis
+    by_slice = {
+        name: made.recalibrator for name, made in found.items() if made.recalibrator is not None
+    }
+    periods = {entry.name: times.period(kept[entry.rows]) for entry in slices}
     selection = Selection(
         recording.space.names,
         whole,
         by_slice,
         {"file": Path(options.file).name, "rows": rows.n, "classes": list(recording.classes)},
         basis_of(rows, times.period(kept), None if previous is None else previous.version),
-        bases,
+        _bases({name: found[name] for name in by_slice}, periods, previous),
         _ranges(options),
     )
     if options.reject_above_error is not None:
-        rejection = _rejection(selection, recording, rows, options.reject_above_error)
+        rejection = _rejection(selection, recording, kept, rows, options.reject_above_error)
         selection = replace(selection, rejection=rejection)
-    return selection, [*_said(selection, found, wanted), *_forgotten(selection, previous)]
+    lines = [f"not fitted on: {left_out(labelled, usable)}"] if (labelled & ~usable).any() else []
+    return selection, [*lines, *remarks(selection, found, wanted, previous)]
+
+
+def _bases(
+    served: Mapping[str, SliceFit], periods: Mapping[str, Period | None], previous: Selection | None
+) -> dict[str, Basis]:
+    """What the slices with a recalibrator rest on, where that is known."""
+    found = {}
+    for name, made in served.items():
+        basis = basis_of(made.rows, periods[name], made.leans_on)
+        if made.reason and previous is not None:
+            basis = previous.bases.get(name)
+        if basis is not None:
+            found[name] = basis
+    return found
 
 
 def _rejection(
-    selection: Selection, recording: Recording, rows: FitRows, target: float
+    selection: Selection, recording: Recording, kept: IntArray, rows: FitRows, target: float
 ) -> Rejection:
-    """By σ_G of the recalibrated covariances, for the RMSE of the recalibrated means."""
-    made = recalibrate(selection, recording)
-    kept = np.flatnonzero(usable_truth(recording)[1])
+    """By σ_G of the recalibrated covariances, for the RMSE of the recalibrated means.
+
+    kept  (n,) row numbers in the recording of the rows fitted on
+    """
+    made = recalibrate_gaussians(selection, recording)
     error = recording.space.error(recording.truth[kept], made.recording.mean[kept])
     return fit_rejection(
         made.deviation[kept],
         np.square(error[:, np.array(recording.space.joint)]).sum(axis=1),
         target,
         RejectedBy.DEVIATION,
-        rows.weight,
+        rows.track,
     )
 
 
@@ -122,7 +141,7 @@ def _previous(options: argparse.Namespace, recording: Recording) -> Selection | 
 
 
 def _ranges(options: argparse.Namespace) -> RangeBuckets | None:
-    if SliceBy.RANGE not in options.by:
+    if SliceBy.RANGE not in (options.by or ()):
         return None
     return RangeBuckets(options.range_edges or RANGE_EDGES, RANGE_DIMENSIONS)
 
@@ -150,28 +169,3 @@ def _slices(
         FitSlice(entry.name, usable[usable >= 0], entry.wider)
         for entry, usable in zip(found, rows, strict=True)
     )
-
-
-def _said(selection: Selection, found: Mapping[str, SliceFit], wanted: FitOptions) -> Iterator[str]:
-    """What people should know of the slices, and of factors that --clamp has stopped."""
-    for name, fit in found.items():
-        if fit.recalibrator is None:
-            to = "the fallback" if fit.leans_on == WHOLE else fit.leans_on
-            yield f"slice {name} is left to {to}: {fit.reason}"
-        elif fit.reason:
-            yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
-        else:
-            yield f"slice {name}: {selection.bases[name]}"
-    if wanted.clamp is not None:
-        named = {"all rows": selection.fallback, **selection.by_slice}
-        for name, one in named.items():
-            ends = wanted.clamp.reached(cast("Scaled", one))
-            stopped = [d for d, end in zip(selection.dimensions, ends, strict=True) if end]
-            if stopped:
-                yield f"{name}: the factor on σ of {', '.join(stopped)} is at an end of --clamp"
-
-
-def _forgotten(selection: Selection, previous: Selection | None) -> Iterator[str]:
-    for name in sorted(() if previous is None else previous.by_slice):
-        if name not in selection.by_slice:
-            yield f"slice {name} of --previous has no rows here, and is in the new model no more"

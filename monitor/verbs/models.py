@@ -1,22 +1,18 @@
-"""Recalibrators as files: reading one, telling its kind, and the files that verbs write."""
+"""Recalibrators as files: reading one, telling its kind, and what it fits."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from monitor.calibration.space import Space
 from monitor.edges.recorded_classes import ClassRecording
-from monitor.recalibration.classes import class_selection
-from monitor.recalibration.classes.class_selection import ClassSelection, class_selection_from_json
-from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.selection import Selection, from_json
+from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
+from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from monitor.recalibration.selection import Selection
 
 
-def read_any_model(path: str) -> Selection | ClassSelection:
+def read_any_model(path: str) -> AnySelection:
     """A recalibrator that `fit` wrote, of Gaussians or of class probabilities.
 
     Raises InvalidRecalibrator.
@@ -26,17 +22,25 @@ def read_any_model(path: str) -> Selection | ClassSelection:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
     try:
-        return class_selection_from_json(text) if _is_of_classes(text) else from_json(text)
+        return any_selection_from_json(text)
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"{path}: {error}") from None
 
 
-def _is_of_classes(text: str) -> bool:
+def document_of(model: AnySelection) -> str:
+    """The text that a file of the model holds.
+
+    Raises UnfitData where nobody could read it: names or values that came of the data.
+    """
+    text = model.to_json()
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("format") == class_selection.FORMAT
+        any_selection_from_json(text)
+    except InvalidRecalibrator as error:
+        raise UnfitData(
+            f"what was fitted makes no model that can be read again: {error} Correct the names in "
+            "the file, or use more or other rows."
+        ) from None
+    return text
 
 
 def read_model(path: str) -> Selection:
@@ -50,9 +54,7 @@ def read_model(path: str) -> Selection:
     return model
 
 
-def check_kind(
-    model: Selection | ClassSelection, path: str, file: str, recording: ClassRecording | None
-) -> None:
+def check_kind(model: AnySelection, path: str, file: str, recording: ClassRecording | None) -> None:
     """Refuses a model that finds nothing in a file to recalibrate.
 
     path, file  of the model and of the recording, as they were given
@@ -80,32 +82,3 @@ def check_dimensions(selection: Selection, space: Space) -> None:
             f"file is read with {','.join(space.names)}: give --dimensions "
             f"{','.join(selection.dimensions)}."
         )
-
-
-class CannotWrite(OSError):
-    """An output file is not to be had."""
-
-
-@contextlib.contextmanager
-def output_file(path: Path) -> Iterator[Path]:
-    """Where to write; it takes the place of `path` at the end, and never stays behind.
-
-    Raises CannotWrite.
-    """
-    target = path.resolve()  # through links, so that they stay
-    if target.exists() and not target.is_file():
-        raise CannotWrite(
-            f"--output {path}: cannot be written (not a regular file). Name a file, or a new one."
-        )
-    temporary = target.with_name(f".{os.getpid()}.{target.name}")  # the ending tells the format
-    try:
-        yield temporary
-        temporary.replace(target)
-    except OSError as error:
-        raise CannotWrite(
-            f"--output {path}: cannot be written ({error.strerror or error}). "
-            "Name a file in a folder that exists and that you may write to."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

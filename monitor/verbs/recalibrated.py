@@ -10,14 +10,14 @@ import numpy as np
 
 from monitor.calibration.cholesky import factorise
 from monitor.calibration.marginals import Marginals
-from monitor.calibration.row_bins import joint_deviation
+from monitor.calibration.row_bins import generalised_deviation
 from monitor.calibration.shaped import Shaped
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.edges.files import Quantiles, Recording
 from monitor.recalibration.hierarchy import Parts
-from monitor.recalibration.recalibrator import Estimates, Output
-from monitor.recalibration.routing import Shares, rows_of
+from monitor.recalibration.recalibrator import Estimates, Output, weakest
+from monitor.recalibration.routing import Shares
 from monitor.recalibration.selection import Chain, Selection
 from monitor.verbs.models import check_dimensions
 
@@ -30,6 +30,7 @@ class RecalibratedRecording:
     """N detections after a recalibrator.
 
     recording  with the Gaussians that are forwarded; unusable rows as they are
+    diagonal   (N,) of which only variances are forwarded
     sent       (N,) estimates as they were recorded
     usable     (N,) rows that were recalibrated
     slices     (N,) index into chains
@@ -37,6 +38,7 @@ class RecalibratedRecording:
 
     selection: Selection
     recording: Recording
+    diagonal: BoolArray
     sent: Estimates
     usable: BoolArray
     slices: IntArray
@@ -52,11 +54,7 @@ class RecalibratedRecording:
     def output(self) -> Output:
         """What was said of the detections: the least that is true of all of them."""
         shares = self.serving
-        found = {share.recalibrator.output for share in shares.shares} if shares else set()
-        for output in (Output.SURROGATE, Output.MOMENTS):
-            if output in found:
-                return output
-        return Output.GAUSSIAN
+        return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
 
     @property
     def shaped(self) -> Shaped | None:
@@ -64,17 +62,18 @@ class RecalibratedRecording:
         if self.output is Output.GAUSSIAN:
             return None
         recording, mean = self.recording, self.sent.mean
-        value = mean + recording.space.error(recording.truth, mean)
+        with np.errstate(invalid="ignore"):  # of rows that are refused
+            value = mean + recording.space.error(recording.truth, mean)
         return Shaped(value, self.marginals, self.output is Output.MOMENTS)
 
     @property
     def deviation(self) -> FloatArray:
         """(N,) σ_G = det(Σ)^(1/2K) of the joint block that is forwarded; NaN where not usable."""
         rows = np.flatnonzero(self.usable)
-        joint = np.array(self.recording.space.joint)
         found = np.full(self.usable.size, np.nan)
-        factor = factorise(self.recording.covariance[np.ix_(rows, joint, joint)])
-        found[rows] = joint_deviation(factor, joint.size)
+        found[rows] = generalised_deviation(
+            self.recording.space, self.recording.covariance[rows], self.diagonal[rows]
+        )
         return found
 
     @property
@@ -85,7 +84,7 @@ class RecalibratedRecording:
 
     def marginals(self, rows: IntArray) -> Marginals:
         """The methods' own distributions of usable rows, at least one."""
-        return self.selection.marginals(rows_of(self.sent, rows), self.slices[rows], self.chains)
+        return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
 
     def quantiles(self, tau: FloatArray) -> Quantiles:
         """Of every detection at T levels; NaN where it is not usable."""
@@ -98,7 +97,7 @@ class RecalibratedRecording:
         return Quantiles(values, tau)
 
 
-def recalibrate(selection: Selection, recording: Recording) -> RecalibratedRecording:
+def recalibrate_gaussians(selection: Selection, recording: Recording) -> RecalibratedRecording:
     """Each usable row by the recalibrator of its slice.
 
     Raises InvalidRecalibrator when it was fitted on other dimensions.
@@ -108,13 +107,13 @@ def recalibrate(selection: Selection, recording: Recording) -> RecalibratedRecor
     sent = estimates_of(recording)
     usable = sound_rows(recording)
     rows = np.flatnonzero(usable)
-    made = selection.apply(rows_of(sent, rows), slices[rows], chains)
+    made = selection.apply(sent.take(rows), slices[rows], chains)
     mean, covariance = recording.mean.copy(), recording.covariance.copy()
     mean[rows], covariance[rows] = made.mean, made.covariance
-    # Without a usable row nothing was made, and a file of covariances stays one.
-    diagonal = recording.diagonal and bool(made.diagonal.all())
-    forwarded = replace(recording, mean=mean, covariance=covariance, diagonal=diagonal)
-    return RecalibratedRecording(selection, forwarded, sent, usable, slices, chains)
+    diagonal = sent.diagonal.copy()
+    diagonal[rows] = made.diagonal
+    forwarded = replace(recording, mean=mean, covariance=covariance, diagonal=bool(diagonal.all()))
+    return RecalibratedRecording(selection, forwarded, diagonal, sent, usable, slices, chains)
 
 
 def estimates_of(recording: Recording) -> Estimates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,17 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 from monitor.edges.files import Recording, read_recording
+
+# Dimensions that wrap, unless others are named.
+ANGLES = ("yaw", "heading")
+# Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
+_OF_GAUSSIANS = {
+    "dimensions": "--dimensions",
+    "angles": "--angles",
+    "classes": "--class",
+    "where": "--where",
+    "fault": "--fault",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +34,7 @@ class Fault:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Options of verbs that read a file."""
+    """Options of verbs that read a file; None where they are not given."""
     parser.add_argument(
         "--dimensions", metavar="D,D", type=_names, help="dimensions to use; default: all"
     )
@@ -30,18 +42,17 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         "--angles",
         metavar="D,D",
         type=_names,
-        default=("yaw", "heading"),
-        help="dimensions in radians that wrap; left out of joint measures (default yaw,heading)",
+        help="dimensions in radians that wrap; left out of joint measures "
+        f"(default {','.join(ANGLES)})",
     )
     parser.add_argument(
-        "--class", dest="classes", metavar="C,C", type=_names, default=(), help="classes to keep"
+        "--class", dest="classes", metavar="C,C", type=_names, help="classes to keep"
     )
     parser.add_argument(
         "--where",
         metavar="COLUMN=VALUE",
         type=_condition,
         action="append",
-        default=[],
         help="keep rows whose column has this value; may be repeated",
     )
     parser.add_argument(
@@ -60,10 +71,10 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
     recording = read_recording(
         Path(path),
         dimensions=options.dimensions,
-        classes=options.classes,
-        where=tuple(options.where),
+        classes=options.classes or (),
+        where=tuple(options.where or ()),
         rows=options.rows,
-        angles=options.angles,
+        angles=ANGLES if options.angles is None else options.angles,
     )
     fault: Fault | None = options.fault
     if fault is None:
@@ -75,6 +86,27 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
     time = _since_start(recording)
     factor = np.where(time >= fault.since, fault.variance, 1.0)
     return replace(recording, covariance=recording.covariance * factor[:, None, None])
+
+
+def given(options: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
+    """Which of some options, named by destination, were given; None says that one was not."""
+    return [option for name, option in names.items() if getattr(options, name) is not None]
+
+
+def refuse_options_of_gaussians(
+    options: argparse.Namespace, more: Mapping[str, str], instead: str
+) -> None:
+    """Raises ValueError where an option was given that means something to Gaussians only.
+
+    more     such options of the verb, by destination, beside those that choose rows
+    instead  what there is in place of Gaussians
+    """
+    in_vain = given(options, {**_OF_GAUSSIANS, **more})
+    if in_vain:
+        raise ValueError(
+            f"{', '.join(in_vain)}: for Gaussians, and {instead}. Leave it out; choose rows by "
+            "--rows."
+        )
 
 
 def _since_start(recording: Recording) -> FloatArray:

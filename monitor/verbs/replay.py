@@ -19,6 +19,7 @@ from monitor.edges.client import Client, SidecarUnavailable
 from monitor.edges.report import as_json, table
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.verbs.models import check_dimensions, read_model
+from monitor.verbs.option_values import number_of
 from monitor.verbs.playback import Sequence, sequences
 from monitor.verbs.recorded import add_selection, read_selected
 from monitor.verbs.sending import Manner, Tally, TracksByStream, new_records, play
@@ -89,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=(SliceBy.CLASS,),
         help="slices of the started sidecar (default class)",
     )
-    parser.add_argument("--bins", metavar="N", type=_bins, default=20)
+    parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_tracking(parser)
 
@@ -282,14 +283,6 @@ def _speed(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"'{text}': expected max, or a positive factor such as 1")
     return value
-
-
-def _bins(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_BINS:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected a number of bins, from 1 to {MOST_BINS}"
-        )
-    return int(text)
 
 
 def _slice_by(text: str) -> tuple[SliceBy, ...]:

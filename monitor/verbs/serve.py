@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         config = config.model_copy(update={"snapshot": SnapshotConfig(path="")})
     if options.check:
         pipeline = build_pipeline(config)
-        versions = (f"recalibrator {entry.version}" for entry in pipeline.in_force())
+        versions = (f"recalibrator {entry.version}" for entry in pipeline.recalibrators.in_force())
         print("configuration is valid;", ", ".join(versions))
         return 0
     if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):

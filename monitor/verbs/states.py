@@ -10,7 +10,7 @@ from monitor.calibration.binning import IncompatibleStatistics
 from monitor.edges.snapshot import read_body, write_body
 from monitor.edges.state import StoredState, parsed, serialised
 from monitor.edges.state_sums import InvalidState
-from monitor.verbs.models import output_file
+from monitor.verbs.written import output_file
 
 
 def read_state(path: Path) -> StoredState:

@@ -15,6 +15,7 @@ from monitor.config import TrackerConfig, TrackerKind, load
 from monitor.edges.labels import labels_of, read_label_table
 from monitor.tracking.labels import Labels
 from monitor.tracking.settings import MeasurementNoise
+from monitor.verbs.option_values import above_zero
 from monitor.verbs.playback import Sequence
 
 # Which classes are small, by how a word of their name begins, and how far off a match of
@@ -170,20 +171,13 @@ def _match_distances(
 def _distances(text: str) -> float | dict[str, float]:
     try:
         if "=" not in text:
-            return _positive(text)
+            return above_zero(text)
         parts = (part.rpartition("=") for part in text.split(","))
-        return {name.strip(): _positive(value) for name, _, value in parts}
-    except ValueError:
+        return {name.strip(): above_zero(value) for name, _, value in parts}
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
             f"'{text}': expected a positive distance, or one by class such as Car=2,Pedestrian=1"
         ) from None
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise ValueError
-    return value
 
 
 def _score(text: str) -> float:

@@ -11,17 +11,29 @@ from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.edges.files import NO_TRACK, Recording
 from monitor.recalibration.basis import Basis, Clock, Period
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.routing import rows_of
 from monitor.verbs.recalibrated import estimates_of, sound_rows
+
+_LARGEST = Limits().largest_mean
+_REFUSED = (
+    "a covariance that is not positive definite, or a mean or truth that is not finite or beyond "
+    f"{_LARGEST:g}"
+)
 
 
 def usable_truth(recording: Recording) -> tuple[BoolArray, BoolArray]:
-    """(N,) rows that have truth, and those among them whose Gaussian can be used."""
+    """(N,) rows that have truth, and those among them that can be fitted to and measured."""
     labelled = np.asarray(np.isfinite(recording.truth).all(axis=1))
     usable = labelled & sound_rows(recording)
     for values in (recording.mean, recording.truth):
-        usable &= (np.abs(values) <= Limits().largest_mean).all(axis=1)
+        usable &= (np.abs(values) <= _LARGEST).all(axis=1)
     return labelled, usable
+
+
+def left_out(labelled: BoolArray, usable: BoolArray) -> str:
+    """How many rows cannot be fitted to or measured, and why; from usable_truth."""
+    refused = np.count_nonzero(labelled & ~usable)
+    text = f"of {labelled.size} rows, {np.count_nonzero(~labelled)} have no truth"
+    return f"{text} and {refused} are refused ({_REFUSED})" if refused else text
 
 
 def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
@@ -29,7 +41,7 @@ def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
     tracks = numbered_tracks(recording.sequence_index, recording.track)
     return FitRows(
         recording.space,
-        rows_of(estimates_of(recording), rows),
+        estimates_of(recording).take(rows),
         recording.space.error(recording.truth[rows], recording.mean[rows]),
         np.full(rows.size, -1) if tracks is None else tracks[rows],
     )

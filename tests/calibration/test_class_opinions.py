@@ -1,6 +1,7 @@
 """Which class probabilities can be used, against plain loops over values and detections."""
 
 import math
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -213,6 +214,19 @@ def test_without_detections_or_values_there_is_nothing():
         found, invalid = usable_opinions(values, length, np.arange(len(length)), 3)
         assert found is None
         assert invalid.tolist() == [False] * len(length)
+
+
+def test_one_detection_of_many_values_costs_no_more_than_what_was_sent():
+    values, length = padded([[0.5, 0.5] * 1024, *([[0.25, 0.75]] * 2000), [0.5] * 2047])
+    rows = np.arange(len(length))
+    tracemalloc.start()
+    found, invalid = usable_opinions(values, length, rows, 2)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found is not None
+    assert found.shape == (2002, 1, 2)
+    assert np.flatnonzero(invalid).tolist() == [0, 2001]
+    assert most < values.nbytes / 20
 
 
 def test_detections_that_are_not_looked_at_have_no_say():

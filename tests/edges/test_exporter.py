@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.beside import REJECTED_NUMBER
 from monitor.calibration.class_evaluation import ClassEvaluation
 from monitor.calibration.export_bins import ExportEdges
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
@@ -32,7 +31,7 @@ from monitor.edges.wire import (
     detection_tail,
 )
 from monitor.forwarding import OUTPUT_NUMBER
-from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
+from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReading, ReadingCache, WindowReading
 from monitor.recalibration.classes.class_selection import ClassSelection
@@ -40,10 +39,12 @@ from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibrators import Recalibrators
 from monitor.streams import Stream
 from monitor.tracking.rewind import Order
 from monitor.v1 import frame_pb2
 from tests import exported
+from tests.piped import statistics_of
 
 LIMITS = WireLimits(2**20, 100)
 TAIL = detection_tail()
@@ -93,6 +94,7 @@ LABELS = {
     "passed_through": {"reason"},
     "rejected": {"reason"},
     "uncertain_detections": {"by"},
+    "class_recalibrations": {"outcome"},
     "frame_seconds": set(),
     "fast_decode_ratio": set(),
     "loop_lag_seconds": set(),
@@ -151,7 +153,7 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
         )
     )
     document = Selection(BOX.names, VarianceScaling((1.5, 1.5, 1.5))).to_json()
-    pipeline.promote(pipeline.learn(document).version, "test")
+    pipeline.promote(pipeline.recalibrators.learn(document).version, "test")
     for name, space in (("lidar", BOX), ("camera", PIXEL)):
         stream = registered(pipeline, name, space)
         for frame_id in FRAME_IDS:
@@ -197,7 +199,7 @@ def at_once(work: Generator[None, None, Result]) -> Result:
 
 def text_of(pipeline: Pipeline) -> str:
     """All that is exported; windows are of no length, and class probabilities made up."""
-    readings = at_once(ReadingCache(5).read(pipeline.statistics()))
+    readings = at_once(ReadingCache(5).read(statistics_of(pipeline)))
     single = [reading for reading in readings if not reading.name.startswith("total")]
     found = Snapshot(
         counters=pipeline.counters,
@@ -205,7 +207,7 @@ def text_of(pipeline: Pipeline) -> str:
         pending_bytes=pipeline.pending.bytes,
         pending_detections=pipeline.pending.detections,
         streams=len(pipeline.streams),
-        recalibrators=pipeline.in_force(),
+        recalibrators=pipeline.recalibrators.in_force(),
         mode=str(pipeline.config.recalibration.mode),
         tracks=pipeline.tracks(),
         bins=tuple(pipeline.live.export_bins()),
@@ -296,7 +298,7 @@ def test_label_values_come_from_closed_sets(samples):
         "tau": {"0.5", "0.68", "0.9", "0.95", "0.99"},
         "reason": reasons,
         "outcome": {
-            *("recalibrated", "passed_through", "refused", "promoted"),
+            *("recalibrated", "passed_through", "refused", "promoted", "mismatch", "failed"),
             *("matched", "unusable", "orphan", "duplicate", "too_late", "ignored"),
         },
         "method": {"variance-scaling"},
@@ -331,7 +333,7 @@ def test_no_id_stamp_or_stream_is_in_the_text_and_the_version_is_there_once(busy
     for number in (*FRAME_IDS, FIRST_ID):
         assert str(number) not in text
     assert "lidar" not in text
-    version = busy.selection.version
+    version = busy.recalibrators.selection.version
     (line,) = [line for line in text.splitlines() if version in line]
     assert line.startswith("calibration_recalibrator_info{")
 
@@ -533,12 +535,14 @@ def test_matched_detections_in_overflow_slices_are_counted():
 
 def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates(busy):
     classes = ClassSelection((), Temperature(2.0))
-    pipeline = Pipeline(Config(), selection=busy.selection, class_selection=classes)
+    pipeline = Pipeline(
+        Config(), recalibrators=Recalibrators(busy.recalibrators.selection, classes)
+    )
     found = samples_of(text_of(pipeline))
     shown = [labels for name, labels, _ in found if name == "calibration_recalibrator_info"]
     assert shown == [
         {
-            "version": busy.selection.version,
+            "version": busy.recalibrators.selection.version,
             "method": "variance-scaling",
             "mode": "apply",
             "output": "gaussian",
@@ -552,10 +556,22 @@ def test_a_recalibrator_of_class_probabilities_is_shown_beside_that_of_estimates
     ]
 
 
+@pytest.mark.parametrize("outcome", ["recalibrated", "mismatch", "failed"])
+def test_what_became_of_class_probabilities_is_counted_from_0_on(outcome):
+    pipeline = Pipeline(Config())
+    setattr(pipeline.counters.class_recalibrations, outcome, 7)
+    shown = {
+        labels["outcome"]: value
+        for name, labels, value in samples_of(text_of(pipeline))
+        if name == "calibration_class_recalibrations_total"
+    }
+    assert shown == {"recalibrated": 0, "mismatch": 0, "failed": 0} | {outcome: 7}
+
+
 @pytest.mark.parametrize("by", ["entropy", "deviation", "both"])
 def test_uncertain_detections_are_counted_by_what_shows_it(by):
     pipeline = Pipeline(Config())
-    pipeline.counters.uncertain[["neither", "entropy", "deviation", "both"].index(by)] = 7
+    pipeline.counters.uncertain[["entropy", "deviation", "both"].index(by)] = 7
     found = samples_of(text_of(pipeline))
     shown = {
         labels["by"]: value
@@ -569,6 +585,7 @@ def test_the_numbers_of_what_is_stated_are_those_of_the_wire():
     for output, number in OUTPUT_NUMBER.items():
         assert frame_pb2.Output.Value(f"OUTPUT_{output.name}") == number
     assert OUTPUT_NUMBER.keys() == set(Output)
-    for by, number in REJECTED_NUMBER.items():
-        assert frame_pb2.RejectedBy.Value(f"REJECTED_BY_{by.name}") == number
-    assert sum(REJECTED_NUMBER.values()) == frame_pb2.REJECTED_BY_BOTH
+    named = {by.name: by.value for by in UncertainBy} | {"UNSPECIFIED": UncertainBy.NEITHER}
+    del named["NEITHER"]
+    assert dict(frame_pb2.RejectedBy.items()) == {f"REJECTED_BY_{by}": n for by, n in named.items()}
+    assert UncertainBy.ENTROPY + UncertainBy.DEVIATION == UncertainBy.BOTH

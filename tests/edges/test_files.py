@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from monitor.calibration.space import DimensionKind
-from monitor.edges.files import NO_TRACK, RecordingError, read_recording
+from monitor.edges.files import NO_TRACK, RecordingError, read_recording, write_estimates
 
 TABLE = """\
 seq,role,frame,t,class,score,x,y,yaw,var_x,var_y,var_yaw,cov_y_x,gt_id,ignore,gt_x,gt_y,gt_yaw
@@ -320,3 +320,32 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
 def test_a_name_of_another_kind_is_refused(tmp_path):
     with pytest.raises(RecordingError, match=r"must end in \.csv, \.csv\.gz or \.npz"):
         read_recording(tmp_path / "table.parquet")
+
+
+def test_what_is_known_of_each_row_is_written_and_read_again(table, tmp_path):
+    stamped = archive(
+        tmp_path, **gaussians(), stamp_ns=np.arange(3) * 7 + 2**60, seq=np.array(["a", "b", "b"])
+    )
+    for path in (table, stamped):
+        found = read_recording(path, rows=slice(1, None))
+        again_path = tmp_path / "again.npz"
+        names = write_estimates(again_path, found)
+        with np.load(again_path) as there:
+            assert names == set(there.files)
+        again = read_recording(again_path)
+        assert again.space == found.space and again.diagonal == found.diagonal
+        named = [np.array(one.classes)[one.class_index].tolist() for one in (found, again)]
+        assert named[0] == named[1]
+        assert again.sequences == found.sequences
+        for name in ("mean", "covariance", "truth", "sequence_index", "frame", "time_s"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(found, name), name)
+        for name in ("score", "track", "ignore", "stamp_ns"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(found, name), name)
+
+
+def test_what_a_file_holds_besides_gaussians_is_told(table, tmp_path):
+    names = ("seq", "role", "frame", "t", "class", "score", "gt_id", "ignore")
+    assert read_recording(table, dimensions=("x",)).others == names
+    more = {"prob": np.ones((3, 4)), "label": np.zeros(3), "role": np.array(["a", "a", "b"])}
+    found = read_recording(archive(tmp_path, **gaussians(dimensions=np.array(["x", "y"])), **more))
+    assert found.others == ("prob", "label", "role")

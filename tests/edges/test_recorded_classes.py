@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from monitor.edges.columns import RecordingError
-from monitor.edges.recorded_classes import read_class_recording, write_classes
+from monitor.edges.recorded_classes import (
+    read_class_recording,
+    require_labels,
+    write_classes,
+)
 
 PROB = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0]])
 LABEL = np.array([0, 2, -1, 1])
@@ -44,6 +48,18 @@ def test_a_label_that_is_nan_is_no_truth(save):
     assert found is not None and found.label.tolist() == [0, -1, 2, 1]
 
 
+def test_without_labels_no_row_has_truth_and_whoever_needs_some_can_say_so(save):
+    path = save(prob=PROB)
+    found = read_class_recording(path, slice(1, None))
+    assert found is not None and not found.labelled
+    assert found.label.tolist() == [-1, -1, -1]
+    with pytest.raises(RecordingError, match=r"no array 'label'\. Save the true class of each"):
+        require_labels(path, found)
+    labelled = read_class_recording(save(prob=PROB, label=np.full(4, -1)))
+    assert labelled is not None and labelled.labelled
+    require_labels(path, labelled)
+
+
 def test_files_without_probabilities_have_no_classes(save, tmp_path):
     assert read_class_recording(save(mean=np.zeros((4, 2)), label=LABEL)) is None
     assert read_class_recording(tmp_path / "not-even-there.csv.gz") is None
@@ -59,12 +75,18 @@ def test_gaussians_beside_the_probabilities_are_told(save):
 def test_arrays_of_objects_elsewhere_in_the_file_are_left_alone(save):
     path = save(prob=PROB, label=LABEL, notes=np.array([None, {}], dtype=object))
     assert read_class_recording(path) is not None
+    # So are those of names that are written again where they have one value a row.
+    path = save(
+        prob=PROB, label=LABEL, **{"class": np.array([None] * 4)}, frame=PROB, score=np.ones(4)
+    )
+    found = read_class_recording(path)
+    assert found is not None and list(found.beside) == ["score"]
+    assert set(found.names) == {"prob", "label", "class", "frame", "score"}
 
 
 @pytest.mark.parametrize(
     ("arrays", "named"),
     [
-        ({"prob": PROB}, r"no array 'label'.*\[4\]"),
         ({"prob": PROB[0], "label": LABEL}, r"prob has shape \(3,\).*\[N, C\]"),
         ({"prob": PROB[:, :1], "label": LABEL}, r"prob has shape \(4, 1\).*two columns"),
         ({"prob": np.zeros((4, 0, 3)), "label": LABEL}, r"prob has shape \(4, 0, 3\)"),
@@ -108,11 +130,25 @@ def test_a_file_that_is_no_archive_cannot_be_read(tmp_path):
 LOGITS = np.log(np.maximum(PROB, 1e-30)) + np.array([[3.0], [-1.0], [0.0], [7.5]])
 
 
-def test_logits_come_as_they_are_beside_the_probabilities(save):
-    found = read_class_recording(save(prob=PROB, logits=LOGITS[:, None], label=LABEL))
-    assert found is not None and found.logits is not None and found.opinions is None
-    np.testing.assert_array_equal(found.logits, LOGITS[:, None])
-    np.testing.assert_array_equal(found.probabilities, PROB)
+def test_logits_come_as_they_are_beside_the_probabilities_they_made(save):
+    rounded = PROB.round(1)
+    for logits in (LOGITS, LOGITS[:, None]):
+        found = read_class_recording(save(prob=rounded, logits=logits, label=LABEL))
+        assert found is not None and found.logits is not None
+        np.testing.assert_array_equal(found.logits, logits)
+        np.testing.assert_allclose(found.probabilities, PROB, atol=1e-15)
+
+
+def test_logits_of_other_probabilities_are_refused_with_the_first_row(save):
+    prob = PROB.copy()
+    prob[1], prob[2], prob[3, 0] = PROB[2], PROB[1], np.nan
+    path = save(prob=prob, logits=LOGITS, label=LABEL)
+    with pytest.raises(
+        RecordingError, match=r"prob\[1\] is not the softmax of logits\[1\]"
+    ) as caught:
+        read_class_recording(path, slice(1, None))
+    assert "up to 0.5 apart, as are 1 others" in str(caught.value)
+    assert read_class_recording(path, slice(3, None)) is not None
 
 
 def test_logits_alone_are_probabilities_by_their_softmax(save):
@@ -161,12 +197,15 @@ def test_names_tracks_and_times_are_read_where_they_are(save):
 @pytest.mark.parametrize(
     ("arrays", "named"),
     [
-        ({"logits": LOGITS}, "there is logits, but no array 'label'"),
         ({"logits": LOGITS[0], "label": LABEL}, r"logits has shape \(3,\).*\[N, C\]"),
         ({"logits": LOGITS.astype(str), "label": LABEL}, "'logits' holds <U32, not numbers"),
         (
             {"prob": PROB, "logits": LOGITS[:, :2], "label": LABEL},
-            r"logits has shape \(4, 2\), but prob has \(4, 3\).*the same 4 rows and 3 classes",
+            r"logits has shape \(4, 2\), but prob has \(4, 3\).*for the same rows, opinions",
+        ),
+        (
+            {"prob": np.stack([PROB] * 7, axis=1), "logits": LOGITS, "label": LABEL},
+            r"logits has shape \(4, 3\), but prob has \(4, 7, 3\)",
         ),
         (
             {"prob": PROB, "logits": LOGITS[:2], "label": LABEL},
@@ -203,3 +242,27 @@ def test_what_is_written_is_read_again(save, tmp_path, opinions):
     np.testing.assert_array_equal(again.probabilities, found.probabilities)
     np.testing.assert_array_equal(again.label, found.label)
     assert (again.opinions is None) == (not opinions)
+
+
+def test_what_is_known_of_each_row_is_written_as_it_was(save, tmp_path):
+    of_each_row = {
+        "gt_id": np.array([5, 5, 7, -1]),
+        "track": np.array([1, 2, 3, 4]),
+        "seq": np.array(["n", "s", "s", "s"]),
+        "t": np.arange(4) / 10,
+        "stamp_ns": np.arange(4) + 2**60,
+        "class": np.array(["car", "car", "bus", "car"]),
+        "frame": np.arange(4) + 9,
+        "score": np.array([0.5, np.nan, 1.0, 2.0]),
+        "ignore": np.array([True, False, False, True]),
+    }
+    found = read_class_recording(save(prob=PROB, **of_each_row, other=LABEL), slice(1, None))
+    assert found is not None
+    path = tmp_path / "again.npz"
+    names = write_classes(path, found)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    assert names == arrays.keys() == {"prob", *of_each_row}
+    for name, values in of_each_row.items():
+        assert arrays[name].dtype == values.dtype
+        np.testing.assert_array_equal(arrays[name], values[1:])

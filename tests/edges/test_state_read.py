@@ -117,7 +117,7 @@ def test_a_state_that_is_taken_can_be_read(data):
         spoil(state, data)
     pipeline = empty_pipeline()
     try:
-        finished(pipeline.import_in_steps(parsed(state.SerializeToString()).state))
+        finished(pipeline.live.import_in_steps(parsed(state.SerializeToString()).state))
     except (InvalidState, IncompatibleStatistics):
         return
     read_all(pipeline)
@@ -133,5 +133,5 @@ def test_a_state_whose_counts_are_not_those_of_its_cells_can_be_read(n):
         for held in classes.panes:
             held.n = n
     pipeline = empty_pipeline()
-    finished(pipeline.import_in_steps(parsed(state.SerializeToString()).state))
+    finished(pipeline.live.import_in_steps(parsed(state.SerializeToString()).state))
     read_all(pipeline)

@@ -262,6 +262,8 @@ class OtherEdges(IncompatibleStatistics):
         (OtherEdges("other edges"), grpc.StatusCode.FAILED_PRECONDITION),
         (InvalidState("damaged"), grpc.StatusCode.INVALID_ARGUMENT),
         (TransferTimeout("too slow"), grpc.StatusCode.ABORTED),
+        # What names and documents say is long is cut.
+        (InvalidState("x" * 10_000), grpc.StatusCode.INVALID_ARGUMENT),
         # One of ours that nobody caught is no fault of the client.
         (TimeoutError("elsewhere"), grpc.StatusCode.INTERNAL),
     ],
@@ -285,5 +287,5 @@ def test_errors_end_a_call_with_the_status_of_their_kind(error, code):
     with pytest.raises(Ended) as ended:
         asyncio.run(called())
     said = INTERNAL_ERROR if code is grpc.StatusCode.INTERNAL else str(error)
-    assert ended.value.args == (code, said)
+    assert ended.value.args == (code, said if len(said) <= 500 else said[:499] + "…")
     assert service.calls_in_work == 0

@@ -31,7 +31,7 @@ from monitor.edges.wire import (
     detection_tail,
 )
 from monitor.frames import (
-    Beside,
+    AnswerExtras,
     FrameAnswer,
     Header,
     ReceivedFrame,
@@ -323,8 +323,8 @@ def wire_notice(notice):
 
 
 @st.composite
-def said_beside(draw, n, k):
-    """What may go back beside n estimates; NaN of any bits in front is nothing."""
+def drawn_extras(draw, n, k):
+    """What may go back with n estimates; NaN of any bits in front is nothing."""
     levels, classes = draw(st.integers(1, 3)), draw(st.integers(2, 4))
 
     def rows(width):
@@ -333,7 +333,7 @@ def said_beside(draw, n, k):
     def numbers(most):
         return np.array([draw(st.integers(0, most)) for _ in range(n)], np.uint8)
 
-    return Beside(
+    return AnswerExtras(
         output=numbers(3),
         quantiles=draw(rows(k * levels)) if n else None,
         class_probabilities=draw(rows(classes)) if n else None,
@@ -388,7 +388,7 @@ def answers(draw):
         versions=tuple(draw(st.lists(names, max_size=2))),
         notices=tuple(draw(st.lists(notices, max_size=2))),
         tracks=draw(st.none() | reported_tracks(rows.tolist())),
-        beside=draw(st.none() | said_beside(len(kinds), k)),
+        extras=draw(st.none() | drawn_extras(len(kinds), k)),
     )
     return SimpleNamespace(k=k, frame=frame, answer=answer)
 
@@ -425,24 +425,24 @@ def result_of(made):
             detection.shadow_covariance.extend(in_form(answer.shadow, shadowed[row], sent, k))
         if row in track_of:
             detection.track_id = int(track_of[row])
-    if answer.beside is not None:
-        add_beside(result, answer)
+    if answer.extras is not None:
+        add_extras(result, answer)
     return result
 
 
-def add_beside(result, answer):
-    said = answer.beside
-    result.class_recalibrator_version = said.class_version
+def add_extras(result, answer):
+    extras = answer.extras
+    result.class_recalibrator_version = extras.class_version
     for row, detection in enumerate(result.detections):
+        if extras.rejected_by is not None:
+            detection.rejected_by = on_wire(extras.rejected_by[row])
         if row in answer.received.overlong:
             continue
-        detection.output = on_wire(said.output[row])
+        detection.output = on_wire(extras.output[row])
         for field in ("quantiles", "class_probabilities"):
-            values = getattr(said, field)
+            values = getattr(extras, field)
             if values is not None and not np.isnan(values[row, 0]):
                 getattr(detection, field).extend(values[row])
-        if said.rejected_by is not None:
-            detection.rejected_by = on_wire(said.rejected_by[row])
 
 
 def in_form(made, row, sent, k):
@@ -594,7 +594,7 @@ def scaling_stream() -> tuple[Pipeline, Stream]:
     """A pipeline that scales the deviations of x, y, z by SCALE."""
     pipeline = Pipeline(Config())
     document = Selection(SPACE.names, VarianceScaling(SCALE)).to_json()
-    pipeline.promote(pipeline.learn(document).version, "test")
+    pipeline.promote(pipeline.recalibrators.learn(document).version, "test")
     stream = pipeline.register(Header("lidar", SPACE, ("car",)))
     assert isinstance(stream, Stream)
     return pipeline, stream

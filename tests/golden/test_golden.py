@@ -40,6 +40,7 @@ from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.streams import Stream
 from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
+from tests.piped import statistics_of
 
 FOLDER = Path(__file__).parent
 LIMITS = WireLimits(2**20, 100)
@@ -81,7 +82,7 @@ def small_frame(seed: int) -> tuple[OutgoingFrame, np.ndarray]:
 def fixed_pipeline() -> tuple[Pipeline, Stream]:
     pipeline = Pipeline(Config(metrics=MetricsConfig(export_edges=(4.0, 8.0))))
     document = Selection(SPACE.names, VarianceScaling((2.0, 0.5, 1.5))).to_json()
-    pipeline.promote(pipeline.learn(document).version, "golden")
+    pipeline.promote(pipeline.recalibrators.learn(document).version, "golden")
     stream = pipeline.register(HEADER)
     assert isinstance(stream, Stream)
     return pipeline, stream
@@ -124,25 +125,25 @@ def logits_frame() -> OutgoingFrame:
     return replace(frame, class_logits=logits.astype(np.float64))
 
 
-def answer_with_all_beside(data: bytes) -> bytes:
+def answer_with_all_extras(data: bytes) -> bytes:
     """Of a pipeline that recalibrates no classes, with all that may go out put in."""
     pipeline, stream = fixed_pipeline()
     frame = decode_process_request(data, LIMITS, TAIL)
     assert isinstance(frame, ReceivedFrame)
     answer = pipeline.process(stream, frame)
-    assert answer.beside is not None
+    assert answer.extras is not None
     quantiles = np.arange(5 * 3 * 2).reshape(5, 6) / 8
     quantiles[3:] = np.nan
     probabilities = np.array([[8, 0], [4, 4], [np.nan] * 2, [1, 7], [np.nan] * 2]) / 8
-    said = replace(
-        answer.beside,
+    extras = replace(
+        answer.extras,
         output=np.array([1, 2, 3, 0, 0], np.uint8),
         quantiles=quantiles,
         class_probabilities=probabilities,
         class_version="temperature-0123456789ab",
         rejected_by=np.array([0, 1, 2, 3, 0], np.uint8),
     )
-    return encode_process_response(replace(answer, beside=said), 1)
+    return encode_process_response(replace(answer, extras=extras), 1)
 
 
 def tracks() -> ReportedTracks:
@@ -201,7 +202,7 @@ def messages() -> dict[str, bytes]:
         "classified_frame_answer": processed(pipeline, stream, classified, 2),
         "asking_header_request": encode_header(replace(HEADER, quantile_levels=(0.05, 0.95))),
         "logits_frame_request": encode_frame(logits_frame()),
-        "all_beside_answer": answer_with_all_beside(encode_frame(logits_frame())),
+        "all_extras_answer": answer_with_all_extras(encode_frame(logits_frame())),
         "class_truth_request": encode_truth(
             "lidar", classes.frame_id, classes.id, None, class_index=classes.true_class
         ),
@@ -229,14 +230,14 @@ def exposition() -> str:
         pipeline.counters.frame_seconds.observe(0.0003)
         if seed < 3:
             labelled(pipeline, encode_truth("lidar", frame.frame_id, frame.id, truth))
-    readings = at_once(ReadingCache(5).read(pipeline.statistics()))
+    readings = at_once(ReadingCache(5).read(statistics_of(pipeline)))
     snapshot = Snapshot(
         counters=pipeline.counters,
         readings=readings,
         pending_bytes=pipeline.pending.bytes,
         pending_detections=pipeline.pending.detections,
         streams=len(pipeline.streams),
-        recalibrators=pipeline.in_force(),
+        recalibrators=pipeline.recalibrators.in_force(),
         mode=str(pipeline.config.recalibration.mode),
         tracks=pipeline.tracks(),
         bins=tuple(pipeline.live.export_bins()),
@@ -325,8 +326,8 @@ def test_tracks_that_were_recorded_are_still_understood():
     assert np.array_equal(found.tracks.covariance, expected.covariance[order])
 
 
-def test_what_goes_beside_estimates_is_still_understood_as_it_was_recorded():
-    data = bytes.fromhex((FOLDER / "all_beside_answer.hex").read_text("utf-8"))
+def test_what_goes_back_with_estimates_is_still_understood_as_it_was_recorded():
+    data = bytes.fromhex((FOLDER / "all_extras_answer.hex").read_text("utf-8"))
     found = decode_answer(data, 3)
     assert found.output.tolist() == [1, 2, 3, 0, 0]
     assert found.quantiles is not None

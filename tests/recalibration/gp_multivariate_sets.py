@@ -10,7 +10,7 @@ from monitor.calibration.statistics import observe
 from monitor.recalibration import covariance_scaling
 from monitor.recalibration.covariance_scaling import FullInput
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.recalibrator import Estimates
+from tests.recalibration.rows import rows_from
 
 
 def space_of(k: int) -> Space:
@@ -18,13 +18,8 @@ def space_of(k: int) -> Space:
 
 
 def rows_of(mean, covariance, error, diagonal=False, *, space=None, track=None) -> FitRows:
-    n, k = mean.shape
-    return FitRows(
-        space or space_of(k),
-        Estimates(mean, covariance, np.broadcast_to(diagonal, n).copy()),
-        error,
-        np.full(n, -1) if track is None else track,
-    )
+    space = space or space_of(mean.shape[1])
+    return rows_from(mean, covariance, error, diagonal=diagonal, space=space, track=track)
 
 
 def correlated_pairs(seed: int | list[int], n: int = 4000, *, depends: bool = True) -> FitRows:
@@ -53,22 +48,6 @@ def drifting(seed, n=600, k=3, *, diagonal=False, space=None):
     draw = (turn @ random.normal(size=(n, k, 1)))[..., 0] * size
     error = (np.linalg.cholesky(covariance) @ draw[..., None])[..., 0]
     return rows_of(mean, covariance, error, diagonal, space=space)
-
-
-def joined(left, right):
-    """The rows of both."""
-    sent = (left.estimates, right.estimates)
-    return FitRows(
-        left.space,
-        Estimates(
-            *(
-                np.concatenate([getattr(one, name) for one in sent])
-                for name in ("mean", "covariance", "diagonal")
-            )
-        ),
-        np.concatenate([left.error, right.error]),
-        np.concatenate([left.track, right.track]),
-    )
 
 
 def joint_likelihood(model, rows):

@@ -1,5 +1,8 @@
 """GP-Cauchy: what it forwards, its distribution, and how near it comes to the truth."""
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +14,8 @@ from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.gp_cauchy import LEVELS, GpCauchy
 from monitor.recalibration.gp_cauchy_fit import GpCauchySettings
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, Output, UnfitData
-from tests.recalibration.simulated_rows import of_set, rows_of, splits
+from tests.recalibration.rows import reference_rows
+from tests.recalibration.simulated_rows import rows_of, splits
 
 TAU = np.arange(1, 20) * 0.05
 
@@ -39,10 +43,15 @@ def own_loss(model, rows):
 # ---- what it says and what it forwards
 
 
+@cache
+def fitted():
+    return gp_cauchy_fit.fit(drawn())
+
+
 @pytest.mark.parametrize("level", [0.3, 0.6827, 0.95])
 def test_what_is_forwarded_holds_the_stated_share_in_the_same_interval_as_the_cauchy(level):
     rows = drawn()
-    model = gp_cauchy_fit.fit(rows, GpCauchySettings(surrogate_level=level))
+    model = replace(fitted(), surrogate_level=level)
     made, marginals = model.apply(rows.estimates), model.marginals(rows.estimates)
     deviation = np.sqrt(np.diagonal(made.covariance, axis1=1, axis2=2))
     upper = marginals.quantiles(np.array([(1 + level) / 2]))[0] - made.mean
@@ -88,8 +97,7 @@ def test_a_level_of_no_surrogate_is_refused(level):
 
 
 def test_far_from_the_fit_the_scale_stays_within_what_was_seen_there():
-    rows = drawn()
-    model = gp_cauchy_fit.fit(rows)
+    rows, model = drawn(), fitted()
     near = model.marginals(rows.estimates).scale / rows.deviation
     deviation = np.array([[1e-6, 1e5], [1e5, 1e-6]])
     far = Estimates(np.full((2, 2), 1e8), deviation[:, :, None] ** 2 * np.eye(2), np.ones(2, bool))
@@ -133,8 +141,8 @@ def reference_loss(rows):
 
 
 def test_the_loss_on_the_cauchy_set_is_below_that_of_the_papers_code():
-    model = gp_cauchy_fit.fit(of_set("cauchy_1d", slice(0, 2000)))
-    held_out = of_set("cauchy_1d", slice(2000, 4000))
+    model = gp_cauchy_fit.fit(reference_rows("cauchy_1d", slice(0, 2000)))
+    held_out = reference_rows("cauchy_1d", slice(2000, 4000))
     assert own_loss(model, held_out) <= 1.8990
 
 

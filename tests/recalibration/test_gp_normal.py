@@ -1,8 +1,6 @@
 """GP-Normal: factors that were put in come out, the laws of every recalibrator, the figures of
 the reference sets, and data that do not determine it."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,13 +17,11 @@ from tests import laws
 from tests.recalibration.gp_sets import (
     likelihood_a_dimension,
     nothing_to_find,
-    reference_rows,
-    rows_from,
     scaled_likelihood,
     sizes,
     true_log_factor,
-    wild_estimates,
 )
+from tests.recalibration.rows import reference_rows, rows_from, wild_estimates
 
 SETTINGS = [ProcessSettings(kernel=form, coupling=c) for form in KernelForm for c in Coupling]
 DEFAULT, COUPLED = ProcessSettings(), ProcessSettings(coupling=Coupling.COREGIONALISED)
@@ -97,8 +93,10 @@ def test_a_factor_that_turns_with_an_angle_has_no_jump_where_the_angle_is_wrappe
     assert left == pytest.approx(1.6 * np.cos(np.pi - 2.8), abs=0.3)
 
 
-def test_rows_of_tracks_do_not_sharpen_the_fit_as_objects_do():
+@pytest.mark.parametrize("unit", [1.0, 0.1, 0.01, 0.001])
+def test_rows_of_tracks_do_not_sharpen_the_fit_as_objects_do(unit):
     alone = sizes(4, n=300, k=1)
+    alone = rows_from(alone.estimates.mean, (unit * alone.deviation) ** 2, alone.error)
     copies = np.repeat(np.arange(300), 20)
 
     def spread(track):
@@ -116,16 +114,6 @@ def test_rows_of_tracks_do_not_sharpen_the_fit_as_objects_do():
 
 
 # ---- laws
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("k", [1, 3])
-def test_it_obeys_the_laws_of_every_recalibrator(settings, k):
-    model = gp_normal_fit.fit(sizes(5, n=400, k=k), settings)
-    for estimates in (wild_estimates(6, 70, k), wild_estimates(7, 0, k)):
-        laws.recalibrated_covariances_are_positive_definite(model, estimates)
-        laws.recalibration_leaves_its_argument_alone(model, estimates)
-        laws.each_detection_is_recalibrated_by_itself(model, estimates)
 
 
 @settings(deadline=None, max_examples=8)
@@ -149,25 +137,6 @@ def test_correlations_means_and_forms_stay():
     assert made.covariance == pytest.approx(expected, rel=1e-12)
     assert made.mean is rows.estimates.mean
     assert made.diagonal is rows.estimates.diagonal
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("seed", range(2))
-def test_the_order_of_the_rows_changes_nothing(settings, seed):
-    rows = sizes(9, n=300)
-    order = np.random.default_rng(seed).permutation(300)
-    laws.assert_same(
-        gp_normal_fit.fit(rows, settings), gp_normal_fit.fit(rows.take(order), settings)
-    )
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_a_round_trip_through_json_loses_nothing(settings):
-    rows = sizes(10, n=400)
-    model = gp_normal_fit.fit(rows, settings)
-    again = GpNormal.from_parameters(json.loads(json.dumps(model.parameters())))
-    assert again == model
-    laws.assert_same(again.apply(rows.estimates), model.apply(rows.estimates))
 
 
 def test_it_says_what_it_is():
@@ -250,8 +219,8 @@ def test_a_dimension_without_errors_is_named(settings):
         ({"dimensions": 3}, "'processes' have 2 outputs, 'dimensions' is 3"),
         ({"dimensions": 0}, "'dimensions' is 0: it must be a whole number"),
         ({"dimensions": None}, "'dimensions' is None"),
-        ({"processes": []}, "'processes' must be a list"),
-        ({"low": []}, "'low' has 0"),
+        ({"processes": []}, "'processes' is .* must be a list"),
+        ({"low": []}, "'low' is .* a list of 2 numbers"),
     ],
 )
 def test_a_document_that_is_no_gp_normal_is_refused(changes, message):

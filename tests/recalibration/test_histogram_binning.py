@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from monitor.recalibration.deviation_cells import FEWEST_ROWS, cells_of
 from monitor.recalibration.histogram_binning import HistogramBinning, fit
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from tests.recalibration.simulated_rows import (
-    deviation_of,
-    nll,
-    of_set,
-    rows_of,
-    splits,
-    wrong_by_size,
-)
+from tests.recalibration.rows import nll, reference_rows
+from tests.recalibration.simulated_rows import rows_of, splits, wrong_by_size
 
 quick = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
@@ -36,7 +30,7 @@ def scaled(fitted, evaluated):
 def test_a_bin_gives_what_its_own_rows_say(seed):
     rows = wrong_by_size(seed, 1500, 2)
     model = fit(rows)
-    made = deviation_of(model.apply(rows.estimates))
+    made = model.apply(rows.estimates).deviation
     for i in range(2):
         edges = [0.0, *model.edges[i], np.inf]
         assert len(edges) > 8
@@ -50,7 +44,7 @@ def test_a_bin_gives_what_its_own_rows_say(seed):
 def test_a_bin_sets_no_least_and_no_largest_deviation():
     rows = wrong_by_size(1)
     far = rows_of([1e-6, 1e5], [1.0, 1.0]).estimates
-    factor = deviation_of(fit(rows).apply(far))[:, 0]
+    factor = fit(rows).apply(far).deviation[:, 0]
     assert factor[1] / factor[0] > 1e9
 
 
@@ -60,14 +54,14 @@ def test_no_bin_gives_less_than_a_thousandth_of_its_deviation():
     error = np.where(sigma < 1.2, 0.0, np.random.default_rng(2).normal(size=4000))
     error[0] = 1e-9
     rows = rows_of(sigma, error)
-    made = deviation_of(fit(rows).apply(rows.estimates))
+    made = fit(rows).apply(rows.estimates).deviation
     assert made.min() >= 1e-3 * (1 - 1e-12)
 
 
 def test_levi_overconfident_is_recalibrated_as_well_as_by_scaling():
     loss = []
     for fitted, evaluated in splits("levi_overconfident", 25_000):
-        made = deviation_of(fit(fitted).apply(evaluated.estimates))
+        made = fit(fitted).apply(evaluated.estimates).deviation
         loss.append(nll(made, evaluated.error) - scaled(fitted, evaluated))
     assert loss[0] < 0.002
     assert np.mean(loss[1:]) < 0.001
@@ -76,7 +70,7 @@ def test_levi_overconfident_is_recalibrated_as_well_as_by_scaling():
 
 def test_an_error_that_is_not_in_proportion_to_sigma_is_found():
     fitted, evaluated = wrong_by_size(3, 4000), wrong_by_size(4, 4000)
-    made = deviation_of(fit(fitted).apply(evaluated.estimates))
+    made = fit(fitted).apply(evaluated.estimates).deviation
     best = nll(np.sqrt(evaluated.deviation), evaluated.error)
     assert nll(made, evaluated.error) < best + 0.01
     assert scaled(fitted, evaluated) > best + 0.1
@@ -107,7 +101,7 @@ def test_cells_are_thick_enough_and_equal_deviations_stay_together(seed, n, digi
 
 
 def test_cells_of_gaussian_errors_are_as_many_as_the_cube_root_of_the_rows():
-    rows = of_set("levi_overconfident", slice(0, 25_000))
+    rows = reference_rows("levi_overconfident", slice(0, 25_000))
     assert cells_of(rows.deviation[:, 0], rows.error[:, 0], 1.0).start.size == 29
 
 
@@ -144,9 +138,9 @@ GOOD = fit(wrong_by_size(1, 900, 2)).parameters()
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("edges", None, "'edges' is None: it must hold one list a dimension"),
+        ("edges", None, "'edges' is None: it must be a list of at least 1 lists"),
         ("edges", [], "'edges' is \\[\\]"),
-        ("edges", [0.5, 1.0], "every dimension must have a list of numbers"),
+        ("edges", [0.5, 1.0], "every entry must be a list of numbers"),
         ("edges", [[0.5], [-1.0]], "'edges' holds -1.0: every entry must be a number from 1e-12"),
         ("edges", [[0.5], [float("nan")]], "'edges' holds nan"),
         ("edges", [[0.5], [10**400]], "every entry must be a number"),

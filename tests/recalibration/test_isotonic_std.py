@@ -9,13 +9,8 @@ from scipy.optimize import minimize
 from monitor.recalibration.deviation_cells import cells_of
 from monitor.recalibration.isotonic_std import IsotonicStd, fit
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from tests.recalibration.simulated_rows import (
-    deviation_of,
-    nll,
-    rows_of,
-    splits,
-    wrong_by_size,
-)
+from tests.recalibration.rows import nll
+from tests.recalibration.simulated_rows import rows_of, splits, wrong_by_size
 
 quick = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
@@ -75,7 +70,7 @@ def test_no_rising_variances_are_likelier():
 def test_of_two_detections_the_one_with_the_larger_sigma_never_comes_out_as_the_better(seed):
     model = fit(bumpy(seed))
     sigma = np.geomspace(1e-6, 1e5, 3000)
-    made = deviation_of(model.apply(rows_of(sigma, sigma).estimates))[:, 0]
+    made = model.apply(rows_of(sigma, sigma).estimates).deviation[:, 0]
     assert (np.diff(made) >= -1e-12 * made[1:]).all()
 
 
@@ -83,7 +78,7 @@ def test_beyond_the_outer_knots_the_factor_stays():
     model = fit(wrong_by_size(2))
     low, high = model.deviation[0][0], model.deviation[0][-1]
     sigma = np.array([1e-6, low / 10, low, high, high * 10, 1e5])
-    made = deviation_of(model.apply(rows_of(sigma, sigma).estimates))[:, 0]
+    made = model.apply(rows_of(sigma, sigma).estimates).deviation[:, 0]
     first, last = model.factor[0][0], model.factor[0][-1]
     assert made / sigma == pytest.approx([first] * 3 + [last] * 3)
 
@@ -94,13 +89,13 @@ def test_a_sigma_that_says_nothing_is_flattened():
     rows = rows_of(sigma, 0.5 * random.normal(size=20_000))
     model = fit(rows)
     middle = rows_of(np.linspace(2.0, 9.0, 50), np.ones(50)).estimates
-    assert deviation_of(model.apply(middle)) == pytest.approx(np.full((50, 1), 0.5), rel=0.03)
+    assert model.apply(middle).deviation == pytest.approx(np.full((50, 1), 0.5), rel=0.03)
 
 
 def test_levi_overconfident_is_recalibrated_as_well_as_by_scaling():
     loss = []
     for fitted, evaluated in splits("levi_overconfident", 25_000):
-        made = deviation_of(fit(fitted).apply(evaluated.estimates))
+        made = fit(fitted).apply(evaluated.estimates).deviation
         loss.append(nll(made, evaluated.error) - scaled(fitted, evaluated))
     assert loss[0] < 0.001
     assert np.mean(loss[1:]) < 0.001
@@ -109,7 +104,7 @@ def test_levi_overconfident_is_recalibrated_as_well_as_by_scaling():
 
 def test_an_error_that_is_not_in_proportion_to_sigma_is_found():
     fitted, evaluated = wrong_by_size(3, 4000), wrong_by_size(4, 4000)
-    made = deviation_of(fit(fitted).apply(evaluated.estimates))
+    made = fit(fitted).apply(evaluated.estimates).deviation
     best = nll(np.sqrt(evaluated.deviation), evaluated.error)
     assert nll(made, evaluated.error) < best + 0.01
     assert scaled(fitted, evaluated) > best + 0.1
@@ -142,7 +137,7 @@ GOOD = {"deviation": [[0.5, 1.0], [2.0]], "factor": [[1.0, 0.5], [3.0]]}
 def test_a_document_of_one_flat_and_one_plain_curve_is_read():
     model = IsotonicStd.from_parameters(GOOD)
     made = model.apply(rows_of([[0.7, 1.0], [2.0, 7.0]], np.ones((2, 2))).estimates)
-    assert deviation_of(made) == pytest.approx(np.array([[0.5, 3.0], [1.0, 21.0]]))
+    assert made.deviation == pytest.approx(np.array([[0.5, 3.0], [1.0, 21.0]]))
 
 
 @pytest.mark.parametrize(

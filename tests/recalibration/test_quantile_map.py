@@ -128,6 +128,29 @@ def test_marginals_are_the_map_moved_and_stretched():
     assert again == pytest.approx(np.broadcast_to(tau[:, None, None], again.shape))
 
 
+@pytest.mark.parametrize("at", [-8.0, -3.0, 0.0, 0.5, 5.0, 9.0])
+@pytest.mark.parametrize("rise", [1.0, 1e4])
+def test_moments_are_exact_down_to_the_narrowest_piece_that_is_read(at, rise):
+    one = QuantileMap((at, at + 1e-3), (0.0, rise), 1e-3, 1e-3)
+    edges = np.array([-39.0, at - 1, at, at + 1e-3, at + 1, 39.0])
+
+    def integral(function):
+        pieces = [
+            quad(function, low, high, epsabs=1e-12, epsrel=1e-11)[0]
+            for low, high in pairwise(edges)
+        ]
+        return sum(pieces)
+
+    mean = integral(lambda x: slow_error(one, x) * norm.pdf(x))
+    variance = integral(lambda x: (slow_error(one, x) - mean) ** 2 * norm.pdf(x))
+    assert one.moments == pytest.approx((mean, variance), rel=1e-7)
+
+
+def test_what_a_fit_holds_are_numbers_of_python():
+    one = fit_map(np.random.default_rng(6).standard_t(3, 2000), 2000.0)
+    assert {type(value) for value in (*one.normal, *one.error, one.below, one.above)} == {float}
+
+
 def test_a_straight_map_is_a_gaussian():
     one = QuantileMap((0.0,), (0.3,), 2.0, 2.0)
     z = np.linspace(-8, 8, 33)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta, t
+from scipy.stats import beta, chi2, t
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
@@ -81,22 +81,34 @@ def slow_upper(loss, weight, by):
     return loss.mean() + t.ppf(0.95, n - 1) * loss.std() / np.sqrt(n)
 
 
+def slow_weight(loss, track):
+    """1/D, D = Σ_c (Σ_{i∈c} (x_i − m))² / Σ_i (x_i − m)², x the loss in units of its size."""
+    size = np.median(loss) / chi2.median(1) or np.mean(loss) or 1.0
+    off = np.minimum(loss / size, 64.0)
+    off = off - off.mean()
+    clusters = [off[track == c].sum() ** 2 for c in set(track.tolist())]
+    alone = sum(x * x for x in off)
+    return 1 / max(1.0, sum(clusters) / alone) if alone > 0 else 1.0
+
+
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 10**6), st.sampled_from(list(RejectedBy)), st.sampled_from([1.0, 0.4]))
-def test_it_is_the_largest_that_meets_the_target(seed, by, weight):
+@given(st.integers(0, 10**6), st.sampled_from(list(RejectedBy)), st.booleans())
+def test_it_is_the_largest_that_meets_the_target(seed, by, tracked):
     random = np.random.default_rng(seed)
     n = int(random.integers(1, 250))
     score = np.round(random.uniform(size=n), 1)
     loss = random.uniform(size=n) < 0.4 * score if by is ENTROPY else random.exponential(score)
     loss = loss.astype(np.float64)
+    track = np.arange(n) // 4 if tracked else None
+    weight = slow_weight(loss, track) if tracked else 1.0
     target = float(random.uniform(0.05, 0.5))
     bound = target if by is ENTROPY else target**2
     meeting = [at for at in np.unique(score) if slow_upper(loss[score <= at], weight, by) <= bound]
     if not meeting:
         with pytest.raises(UnfitData, match=r"no threshold on|independent rows"):
-            fit_rejection(score, loss, target, by, weight)
+            fit_rejection(score, loss, target, by, track)
         return
-    found = fit_rejection(score, loss, target, by, weight)
+    found = fit_rejection(score, loss, target, by, track)
     kept = score <= max(meeting)
     mean = loss[kept].mean()
     assert found.threshold == max(meeting)
@@ -175,9 +187,36 @@ def test_alike_rows_of_one_object_do_not_make_it_surer():
     score, loss = classified(11, 4000)
     five = np.repeat(np.arange(4000), 5)
     alone = fit_rejection(score, loss, 0.1, ENTROPY)
-    again = fit_rejection(score[five], loss[five], 0.1, ENTROPY, weight=0.2)
+    again = fit_rejection(score[five], loss[five], 0.1, ENTROPY, five)
     assert again.threshold == alone.threshold
     assert fit_rejection(score[five], loss[five], 0.1, ENTROPY).threshold > alone.threshold
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e3])
+def test_the_unit_of_the_loss_changes_nothing_of_how_alike_rows_are(unit):
+    score, loss = located(15, 900)
+    five = np.repeat(np.arange(900), 5)
+    expected = fit_rejection(score[five], loss[five], 1.5, DEVIATION, five)
+    found = fit_rejection(score[five], unit**2 * loss[five], 1.5 * unit, DEVIATION, five)
+    assert found.threshold == expected.threshold
+    assert found.rejected_share < fit_rejection(score, loss, 1.4, DEVIATION).rejected_share
+
+
+def test_a_target_is_met_on_fresh_rows_where_those_of_an_object_are_wrong_together():
+    score, loss = classified(16, 200_000)
+    misses = {"tracked": 0, "alone": 0}
+    for seed in range(40):
+        objects = classified([17, seed], 800)
+        # The rows of an object are as uncertain, and wrong or right, alike.
+        ten = np.repeat(np.arange(800), 10)
+        for name, track in (("tracked", ten), ("alone", None)):
+            try:
+                found = fit_rejection(objects[0][ten], objects[1][ten], 0.1, ENTROPY, track)
+            except UnfitData:
+                continue
+            misses[name] += loss[~found.rejects(score)].mean() > 0.1
+    assert misses["tracked"] <= 6
+    assert misses["alone"] >= 10
 
 
 # ---- what it does

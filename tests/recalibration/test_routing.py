@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Estimates, Output
-from monitor.recalibration.routing import recalibrated, rows_of, share_out
+from monitor.recalibration.routing import recalibrated, share_out
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from tests import laws
@@ -118,7 +118,7 @@ def test_every_row_is_served_once_and_stays_in_its_place(slices, models):
 
 
 def test_rows_of_estimates_keep_all_that_belongs_to_them():
-    part = rows_of(numbered(6), np.array([4, 1]))
+    part = numbered(6).take(np.array([4, 1]))
     laws.assert_same(
         part, Estimates(np.array([[4.0], [1.0]]), np.full((2, 1, 1), 1.0), np.ones(2, bool))
     )
@@ -127,7 +127,7 @@ def test_rows_of_estimates_keep_all_that_belongs_to_them():
 def test_a_recalibrator_that_serves_all_and_gives_back_fewer_is_a_failure_too():
     class First(Identity):
         def apply(self, estimates: Estimates) -> Estimates:
-            return rows_of(estimates, slice(1))
+            return estimates.take(slice(1))
 
     selection = Selection((), Identity(), {"Car": First()})
     with pytest.raises(ValueError, match="gives back as many estimates as it gets"):

@@ -17,6 +17,7 @@ from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scale import Objective
 from monitor.recalibration.selection import FORMAT, IDENTITY, Selection, from_json
 from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.recalibration.rows import json_values
 
 DOUBLE, TRIPLE = VarianceScaling((2.0, 2.0)), VarianceScaling((3.0, 3.0))
 FULL = CovarianceScaling(
@@ -28,7 +29,7 @@ THIN = Basis(7, 2, 3.25, None, "fallback")
 BY_SLICE = Selection(("x", "y"), DOUBLE, {"car": TRIPLE, "bus": FULL}, {"rows": 12, "file": "a"})
 
 
-positive = st.floats(1e-300, 1e300, allow_subnormal=False)
+positive = st.floats(1e-12, 1e12)
 
 
 @st.composite
@@ -168,15 +169,18 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
         ("{", "not a JSON document"),
         (b"\xff\xfe", "not a JSON document"),
         ("[" * 100_000, "not a JSON document"),
-        ("[]", "'format' is 'list'"),
-        ("null", "'format' is 'NoneType'"),
+        ("[]", "the document is []: it must be an object"),
+        ("null", "the document is None: it must be an object"),
         ("{}", "'format' is None"),
         (changed(format="calibration-monitor/recalibrator/2"), f"expected '{FORMAT}'"),
         (changed(dimensions=None), "'dimensions' is None"),
         (changed(dimensions="xy"), "'dimensions' is 'xy'"),
         (changed(dimensions=["x", 2]), "'dimensions' is ['x', 2]"),
         (changed(dimensions=["x"]), "'fallback' has 2 dimensions but 'dimensions' names 1"),
-        (changed(dimensions=["x", "y\n"]), r"'dimensions' has the name 'y\n'"),
+        (
+            changed(dimensions=["x", "y\n"]),
+            r"'dimensions' is ['x', 'y\n']",
+        ),
         (changed(slices={"a\tb": {}}), r"'slices' has the name 'a\tb'"),
         (changed(slices=[]), "'slices' is []"),
         (changed(rejection=[]), "'rejection' is []: it must be an object"),
@@ -187,33 +191,33 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
         ),
         (
             changed(rejection=REJECTION.parameters() | {"by": "entropy", "threshold": 0.5}),
-            "'rejection.by' is 'entropy': of Gaussians it must be deviation",
+            "'rejection.by' is 'entropy': with this 'format' it must be 'deviation'",
         ),
-        (changed(ranges=[]), "'ranges.edges' is None"),
-        (changed(ranges={"edges": [], "dimensions": []}), "'ranges.edges' is []"),
-        (changed(ranges={"edges": [2.0, 1.0], "dimensions": []}), "'ranges.edges' is [2.0, 1.0]"),
-        (changed(ranges={"edges": [0.0], "dimensions": []}), "'ranges.edges' is [0.0]"),
-        (changed(ranges={"edges": [True], "dimensions": []}), "'ranges.edges' is [True]"),
-        (changed(ranges={"edges": [HUGE], "dimensions": []}), "'ranges.edges' is [1000"),
-        (changed(ranges={"edges": [2.0], "dimensions": "x"}), "'ranges.dimensions' is 'x'"),
+        (changed(ranges=[]), "'ranges' is []: it must be an object"),
+        (changed(ranges={"edges": [], "dimensions": []}), "in 'ranges': 'edges' is []"),
+        (changed(ranges={"edges": [2.0, 1.0], "dimensions": []}), "'edges' holds 1.0 after 2.0"),
+        (changed(ranges={"edges": [0.0], "dimensions": []}), "'edges' holds 0.0"),
+        (changed(ranges={"edges": [True], "dimensions": []}), "'edges' holds True"),
+        (changed(ranges={"edges": [HUGE], "dimensions": []}), "'edges' holds 1000"),
+        (changed(ranges={"edges": [2.0], "dimensions": "x"}), "in 'ranges': 'dimensions' is 'x'"),
         (
             changed(fallback={"method": "identity", "basis": 3}),
-            "'fallback.basis' is 3: it must be an object",
+            "in 'fallback.basis': 'basis' is 3: it must be an object",
         ),
         (
             changed(slices={"car": {"method": "identity", "basis": {"rows": 0}}}),
             "in 'slices.car.basis': 'rows' is 0",
         ),
-        (changed(slices={"car": 5}), "'slices.car.method' is 5"),
+        (changed(slices={"car": 5}), "'slices.car' is 5: it must be an object"),
         (changed(slices={"car": {}}), "'slices.car.method' is None"),
-        (changed(fallback=None), "'fallback.method' is None"),
-        (changed(fallback=[]), "'fallback.method' is []"),
+        (changed(fallback=None), "'fallback' is None: it must be an object"),
+        (changed(fallback=[]), "'fallback' is []: it must be an object"),
         (changed(fallback={"method": "magic"}), "'fallback.method' is 'magic'"),
         (changed(fallback={"method": ["identity"]}), "'fallback.method' is ['identity']"),
-        (changed(fallback={"method": {}}), "'fallback.method' is {}"),
+        (changed(fallback={"method": {}}), "'fallback.method' is an object"),
         (
             changed(fallback={"method": "identity", "parameters": 3}),
-            "'fallback.parameters' must be an object",
+            "in 'fallback': 'parameters' is 3: it must be an object",
         ),
         (changed(fallback={"method": "variance-scaling"}), "in 'fallback': 'scale' is None"),
         (with_parameters(scale=[]), "in 'fallback': 'scale' is []"),
@@ -225,14 +229,17 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
         (with_parameters(scale=[1.0, True]), "'scale' holds True"),
         (with_parameters(scale=[1.0, "2"]), "'scale' holds '2'"),
         (with_parameters(scale=[1.0, HUGE]), "'scale' holds 1000"),
-        (with_parameters(scale=[1.0] * 3), "'correlation' must be 3 lists of 3"),
-        (with_parameters(correlation=None), "'correlation' must be 2 lists of 2"),
-        (with_parameters(correlation=[[1.0, 0.0]]), "'correlation' must be 2 lists of 2"),
-        (with_parameters(correlation=[[1.0], [0.0]]), "'correlation' must be 2 lists of 2"),
-        (with_parameters(correlation=[1.0, 1.0]), "'correlation' must be 2 lists of 2"),
+        (
+            with_parameters(scale=[1.0] * 3),
+            "'correlation' has 2 rows of [2] numbers",
+        ),
+        (with_parameters(correlation=None), "'correlation' is None: it must be a list"),
+        (with_parameters(correlation=[[1.0, 0.0]]), "'correlation' has 1 rows of [2]"),
+        (with_parameters(correlation=[[1.0], [0.0]]), "'correlation' has 2 rows of [1]"),
+        (with_parameters(correlation=[1.0, 1.0]), "'correlation' holds 1.0: every entry"),
         (
             with_parameters(correlation=[[1.0, None], [0.0, 1.0]]),
-            "'correlation' must be 2 lists of 2 finite numbers",
+            "'correlation' holds None: every entry must be a number",
         ),
         (with_parameters(correlation=[[1.0, 0.5], [0.4, 1.0]]), "'correlation' is not symmetric"),
         (
@@ -241,9 +248,9 @@ EYE = [[1.0, 0.0], [0.0, 1.0]]
         ),
         (
             with_parameters(whitened=[[1.0, float("inf")], [float("inf"), 1.0]]),
-            "'whitened' must be 2 lists of 2 finite",
+            "'whitened' holds inf",
         ),
-        (with_parameters(whitened=[[1.0, HUGE], [HUGE, 1.0]]), "'whitened' must be 2 lists"),
+        (with_parameters(whitened=[[1.0, HUGE], [HUGE, 1.0]]), "'whitened' holds 1000"),
         (with_parameters(whitened=[[0.0, 0.0], [0.0, 1.0]]), "'whitened' is not positive definite"),
         (with_parameters(order=[0, 0]), "'order' is [0, 0]: it must hold 0 to 1, each once"),
         (with_parameters(order=[0]), "'order' is [0]"),
@@ -303,13 +310,6 @@ def test_parts_with_a_default_may_be_left_out():
     assert found.by_slice == {}
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda part: (
-        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3)
-    ),
-    max_leaves=8,
-)
 parts = st.sampled_from(["dimensions", "slices", "fallback", "fitted_on", "version"])
 names = st.sampled_from(list(FULL.parameters()))
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import eigh
 
 from monitor.calibration.binning import Binning
 from monitor.calibration.clusters import cluster_id, design_effect_of_rows
@@ -11,12 +12,12 @@ from monitor.calibration.space import plain_space
 from monitor.calibration.statistics import nothing, observe
 from monitor.recalibration import covariance_scaling, variance_scaling
 from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
-from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.recalibrator import Estimates, UnfitData
 from monitor.recalibration.scale import Objective
 from monitor.recalibration.shrinkage import WIDE, Clamp, Prior, clamped_matrix, own_share
 from monitor.recalibration.variance_scaling import VarianceScaling
 from tests import laws
-from tests.recalibration.simulated_rows import of_set, other_estimates
+from tests.recalibration.rows import reference_rows, wild_estimates
 
 BINNING = Binning()
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -31,7 +32,8 @@ def seen(seed, n=200, factors=(1.5, 0.4, 2.5), track=None):
     """Statistics of correlated errors that are off by a factor a dimension."""
     random = np.random.default_rng(seed)
     root = 0.4 * random.normal(size=(n, 3, 3)) + np.eye(3)
-    covariance = root @ root.transpose(0, 2, 1)
+    # Not so near to singular that whitened errors reach a clamp.
+    covariance = root @ root.transpose(0, 2, 1) + 0.05 * np.eye(3)
     mixing = np.eye(3) + random.uniform(-1, 1) * np.tril(np.ones((3, 3)), -1)
     draw = mixing @ random.normal(size=(n, 3, 1))
     error = (np.linalg.cholesky(covariance) @ draw)[..., 0] * factors
@@ -61,7 +63,7 @@ def test_a_fit_lies_between_its_own_and_the_prior_by_the_rows_of_each(seed, stre
     assert np.log(found.scale) == pytest.approx(logs / (n + n0), abs=1e-12)
     for name, matrix in matrices(found).items():
         mixed = n * np.array(getattr(own, name)) + n0 * np.array(getattr(PREVIOUS, name))
-        assert matrix == pytest.approx(mixed / (n + n0), abs=1e-12)
+        assert matrix == pytest.approx(mixed / (n + n0), rel=1e-9, abs=1e-12)
     scaled = variance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
     assert scaled.scale == found.scale
 
@@ -134,7 +136,7 @@ def test_however_few_the_rows_covariances_stay_positive_definite(seed, n, streng
     for matrix in matrices(model).values():
         assert np.linalg.eigvalsh(matrix)[0] > 0
     assert np.diagonal(matrices(model)["correlation"]) == pytest.approx(np.ones(3))
-    laws.recalibrated_covariances_are_positive_definite(model, other_estimates(seed, 3))
+    laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(seed, 20, 3))
     assert CovarianceScaling.from_parameters(model.parameters()) == model
 
 
@@ -203,21 +205,35 @@ def test_no_factor_lies_beyond_the_clamp(fit, seed, lowest, width):
 
 @quick
 @given(seeds, st.floats(0.1, 2.0))
-def test_whitened_errors_are_clamped_alike_and_stay_positive_definite(seed, lowest):
+def test_whitening_changes_no_deviation_in_any_direction_beyond_the_clamp(seed, lowest):
+    statistics, _, covariance = seen(seed)
     clamp = Clamp(lowest, 2 * lowest)
-    own = np.array(covariance_scaling.fit(seen(seed)[0]).whitened)
-    found = clamped_matrix(own, clamp)
-    size, before = np.sqrt(np.diagonal(found)), np.sqrt(np.diagonal(own))
-    assert size == pytest.approx(np.clip(before, lowest, 2 * lowest))
+    model = covariance_scaling.fit(statistics, full_input=FullInput.WHITEN, clamp=clamp)
+    made = model.apply(Estimates(np.zeros((200, 3)), covariance, np.zeros(200, bool))).covariance
+    # Of all directions, those of the generalised eigenvectors are furthest.
+    for before, after in zip(covariance, made, strict=True):
+        factor = np.sqrt(eigh(after, before, eigvals_only=True))
+        assert lowest * (1 - 1e-6) <= factor.min()
+        assert factor.max() <= 2 * lowest * (1 + 1e-6)
+    # What was within stays to the last bit, and the rest keeps its directions.
+    own = matrices(covariance_scaling.fit(statistics))["whitened"]
+    assert np.array_equal(clamped_matrix(own, Clamp(1e-9, 1e9)), own)
+    found = matrices(model)["whitened"]
     assert np.array_equal(found, found.T)
-    assert found / np.outer(size, size) == pytest.approx(own / np.outer(before, before))
-    model = covariance_scaling.fit(seen(seed)[0], clamp=clamp)
-    assert np.array_equal(matrices(model)["whitened"], found)
+    assert found @ own == pytest.approx(own @ found, abs=1e-9 * np.abs(own).max())
+
+
+def test_the_clamp_holds_where_the_diagonal_alone_would_not_show_it():
+    whitened = np.array([[1.0, 0.9], [0.9, 1.0]])
+    found = clamped_matrix(whitened, Clamp(0.999, 1.001))
+    lower = np.array([[1.0, 0.0], [1.0, 1.0]])
+    ratio = np.sqrt(np.diagonal(lower @ found @ lower.T) / np.diagonal(lower @ lower.T))
+    assert (np.abs(ratio - 1) <= 0.001 + 1e-12).all()
 
 
 @every_fit
 def test_the_default_clamp_leaves_even_cauchy_errors_alone(fit):
-    rows = of_set("cauchy_1d", slice(0, 2000))
+    rows = reference_rows("cauchy_1d", slice(0, 2000))
     statistics = observe(rows.space, BINNING, rows.error, rows.estimates.covariance)
     model = fit(statistics)
     assert model.scale == pytest.approx((120.165,), abs=5e-4)

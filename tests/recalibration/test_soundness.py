@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from monitor.calibration.detections import Limits
 from monitor.recalibration.recalibrator import Estimates
 from monitor.recalibration.soundness import sound_rows
 
 NAN, INF = float("nan"), float("inf")
+LIMITS = Limits()
 pytestmark = pytest.mark.filterwarnings("error")
 
 
@@ -24,13 +26,13 @@ def doubled(sent: Estimates) -> Estimates:
 @pytest.mark.parametrize("n", [0, 1, 4])
 def test_usable_outcomes_are_sound(n, definite):
     sent = some(n)
-    assert sound_rows(sent, doubled(sent), definite=definite).tolist() == [True] * n
+    assert sound_rows(sent, doubled(sent), LIMITS, definite=definite).tolist() == [True] * n
 
 
 def test_what_was_sent_is_not_judged_again():
     sent = some()
     sent.covariance[1] = NAN
-    assert sound_rows(sent, sent, definite=False).all()
+    assert sound_rows(sent, sent, LIMITS, definite=False).all()
 
 
 @pytest.mark.parametrize("definite", [True, False])
@@ -40,7 +42,7 @@ def test_a_covariance_that_is_not_finite_anywhere_fails_its_row_alone(place, val
     sent = some()
     made = doubled(sent)
     made.covariance[(2, *place)] = value
-    assert sound_rows(sent, made, definite=definite).tolist() == [True, True, False, True]
+    assert sound_rows(sent, made, LIMITS, definite=definite).tolist() == [True, True, False, True]
 
 
 @pytest.mark.parametrize("definite", [True, False])
@@ -49,7 +51,7 @@ def test_a_mean_that_is_not_finite_fails_its_row_alone(value, definite):
     sent = some()
     made = doubled(sent)
     made.mean[0, 1] = value
-    assert sound_rows(sent, made, definite=definite).tolist() == [False, True, True, True]
+    assert sound_rows(sent, made, LIMITS, definite=definite).tolist() == [False, True, True, True]
 
 
 @pytest.mark.parametrize("definite", [True, False])
@@ -58,23 +60,38 @@ def test_a_variance_that_is_not_positive_fails_its_row_alone(value, definite):
     sent = some()
     made = doubled(sent)
     made.covariance[3, 1, 1] = value
-    assert sound_rows(sent, made, definite=definite).tolist() == [True, True, True, False]
+    assert sound_rows(sent, made, LIMITS, definite=definite).tolist() == [True, True, True, False]
 
 
 def test_an_indefinite_covariance_of_positive_variances_fails_unless_the_method_rules_it_out():
     sent = some()
     made = doubled(sent)
     made.covariance[1] = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    assert sound_rows(sent, made, definite=False).tolist() == [True, False, True, True]
+    assert sound_rows(sent, made, LIMITS, definite=False).tolist() == [True, False, True, True]
     # Not factorised again: the method is taken at its word.
-    assert sound_rows(sent, made, definite=True).all()
+    assert sound_rows(sent, made, LIMITS, definite=True).all()
 
 
 @pytest.mark.parametrize("definite", [True, False])
 def test_values_whose_sum_alone_overflows_are_sound(definite):
     sent = some(4, 1)
     made = Estimates(np.full((4, 1), 1e308), np.full((4, 1, 1), 1e308), sent.diagonal)
-    assert sound_rows(sent, made, definite=definite).all()
+    limits = Limits(largest_deviation=1e154)
+    assert sound_rows(sent, made, limits, definite=definite).all()
+
+
+@pytest.mark.parametrize("definite", [True, False])
+@pytest.mark.parametrize(
+    ("deviation", "fine"), [(1e-6, True), (9e-7, False), (1e5, True), (2e5, False)]
+)
+def test_a_deviation_that_would_be_refused_if_it_were_sent_fails_its_row_alone(
+    deviation, fine, definite
+):
+    sent = some()
+    made = doubled(sent)
+    made.covariance[2] = np.diag([1.0, deviation**2, 1.0])
+    found = sound_rows(sent, made, LIMITS, definite=definite)
+    assert found.tolist() == [True, True, fine, True]
 
 
 @pytest.mark.parametrize("part", ["mean", "covariance", "diagonal"])
@@ -90,5 +107,5 @@ def test_outcomes_of_another_shape_are_all_failures(part, change, definite):
         "flat": array[..., None],
     }[change]
     parts = {"mean": made.mean, "covariance": made.covariance, "diagonal": made.diagonal}
-    found = sound_rows(sent, Estimates(**{**parts, part: wrong}), definite=definite)
+    found = sound_rows(sent, Estimates(**{**parts, part: wrong}), LIMITS, definite=definite)
     assert found.tolist() == [False] * 4

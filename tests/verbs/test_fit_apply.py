@@ -21,6 +21,7 @@ from tests.verbs.recordings import (
 
 METHODS = ("identity", "variance-scaling", "covariance-scaling")
 XYZ = ("--dimensions", "x,y,z")
+OF_EACH_ROW = ("class", "seq", "frame", "t", "score", "track", "ignore")
 FAULTS = {"x1": (), "÷25": ("--fault", "variance=0.04"), "x25": ("--fault", "variance=25")}
 WAYS = [
     ("variance-scaling",),
@@ -103,7 +104,7 @@ def test_selected_rows_are_fitted_and_others_written(run, fitted, applied, drive
 
 def test_an_archive_of_covariances_has_mean_and_cov(fitted, applied, drive, rows):
     _, arrays = applied(fitted(drive, "--method", "variance-scaling"), drive)
-    assert arrays.keys() == {"mean", "cov", "gt", "class", "dimensions", "seq", "track"}
+    assert arrays.keys() == {"mean", "cov", "gt", "dimensions", *OF_EACH_ROW}
     assert arrays["cov"].shape == (rows.n, 4, 4)
     assert tuple(arrays["dimensions"]) == DIMENSIONS
     assert arrays["class"].tolist() == rows.class_name.tolist()
@@ -118,7 +119,7 @@ def test_variances_stay_so_unless_correlations_are_learned(
 ):
     drive = csv_file(tmp_path / "drive.csv", rows, full=False)
     _, arrays = applied(fitted(drive, "--method", method), drive)
-    assert arrays.keys() == {"mean", name, "gt", "class", "dimensions", "seq", "track"}
+    assert arrays.keys() == {"mean", name, "gt", "dimensions", *OF_EACH_ROW}
     if name == "cov":
         assert (arrays["cov"][:, 0, 1] != 0).all()
         assert (np.linalg.eigvalsh(arrays["cov"])[:, 0] > 0).all()
@@ -274,7 +275,10 @@ FIT = ("--method", "variance-scaling", "--output", "model.json")
         (("drive.csv.gz", *FIT, "--where", "role=none"), "role=none. Ask for less"),
         (("drive.csv.gz", *FIT, "--class", "tram"), "'tram'. Classes there are: car"),
         (("drive.csv.gz", *FIT, "--dimensions", "q"), "'q' with a variance. Dimensions there are"),
-        (("drive.csv.gz", *FIT, "--where", "gt_id="), "on 0 detections with ground truth: widen"),
+        (
+            ("drive.csv.gz", *FIT, "--where", "gt_id="),
+            "on 0 detections with ground truth: of 97",
+        ),
         (
             ("drive.csv.gz", *FIT[:-1], "nowhere/m.json"),
             "--output nowhere/m.json: cannot be written",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
 from monitor.recalibration.classes.class_selection import CLASS_METHODS, class_selection_from_json
+from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file
 
 N, C, M = 900, 4, 3
@@ -39,10 +38,6 @@ def classes(save):
     return save(prob=softmax(logits, axis=1), label=label)
 
 
-def document(path):
-    return json.loads(path.read_text())
-
-
 @pytest.mark.parametrize("method", CLASS_METHODS)
 def test_a_model_applied_is_a_model_evaluated(fitted, applied, evaluate, classes, method):
     model = fitted(classes, "--rows", "0:500", "--method", method)
@@ -69,13 +64,46 @@ def test_temperature_undoes_a_factor_on_the_logits(fitted, evaluate, classes):
 
 def test_logits_beside_probabilities_are_what_is_recalibrated(fitted, applied, save):
     logits, label = simulated()
-    wrong = np.full((N, C), 1 / C)
-    both = save("both.npz", prob=wrong, logits=logits, label=label)
+    rounded = softmax(logits, axis=1).round(2)
+    both = save("both.npz", prob=rounded, logits=logits, label=label)
     alone = save("alone.npz", logits=logits, label=label)
     models = [document(fitted(file, "--method", "vector-scaling")) for file in (both, alone)]
     assert models[0]["version"] == models[1]["version"]
     _, arrays = applied(fitted(both, "--method", "class-identity"), both)
     assert arrays["prob"] == pytest.approx(softmax(logits, axis=1))
+
+
+def test_what_is_measured_without_a_model_is_what_a_model_recalibrates(fitted, evaluate, save):
+    logits, label = simulated()
+    rounded = softmax(logits, axis=1).round(2)
+    both = save("both.npz", prob=rounded, logits=logits, label=label)
+    found = evaluate(both, "--model", fitted(both, "--method", "class-identity"))
+    found.pop("model")
+    without = evaluate(both)
+    assert without == evaluate(save("logits.npz", logits=logits, label=label))
+    assert found["classification"]["nll"] == pytest.approx(without["classification"]["nll"])
+
+
+def test_logits_that_are_not_those_of_the_probabilities_are_refused(refused, save, tmp_path):
+    logits, label = simulated()
+    wrong = save("wrong.npz", prob=softmax(logits / 2, axis=1), logits=logits, label=label)
+    assert "prob[0] is not the softmax of logits[0]" in refused("evaluate", wrong)
+    several = softmax(np.stack([logits] * 7, axis=1), axis=2)
+    file = save("several.npz", prob=several, logits=logits, label=label)
+    words = ("--method", "temperature", "--output", tmp_path / "model.json")
+    for line in (refused("evaluate", file), refused("fit", file, *words)):
+        assert "logits has shape (900, 4), but prob has (900, 7, 4). Save both for the same" in line
+
+
+def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_written(
+    refused, save, tmp_path
+):
+    logits, label = simulated()
+    names = np.array(["a\n", "b", "c", "d"])
+    file = save("names.npz", logits=logits, label=label, class_names=names)
+    line = refused("fit", file, "--method", "temperature", "--output", tmp_path / "model.json")
+    assert "makes no model that can be read again: 'classes' is ['a\\n', 'b', 'c', 'd']" in line
+    assert not (tmp_path / "model.json").exists()
 
 
 def test_logits_alone_are_judged_by_their_softmax(evaluate, save):
@@ -196,6 +224,20 @@ def test_a_model_of_named_classes_serves_these_alone(fitted, applied, refused, s
     assert "the recalibrator was fitted on 4 classes and the file has 3" in line
 
 
+@pytest.mark.parametrize("method", CLASS_METHODS)
+def test_where_classes_have_no_names_it_is_said_that_their_order_is_not_checked(
+    run, save, tmp_path, method
+):
+    logits, label = simulated()
+    words = ("--method", method, "--output", tmp_path / "model.json")
+    unnamed = save("unnamed.npz", logits=logits, label=label)
+    said = run("fit", unnamed, *words)
+    by_position = method not in ("class-identity", "temperature")
+    assert (f"{unnamed} has no class_names: {method} tells classes apart" in said) == by_position
+    named = save("named.npz", logits=logits, label=label, class_names=np.array(NAMES))
+    assert "no class_names" not in run("fit", named, *words)
+
+
 # ---- rejection
 
 
@@ -289,6 +331,7 @@ def test_the_table_says_what_the_probabilities_were_recalibrated_by(run, of_clas
         (("--class", "car", "--where", "role=fit"), "--class, --where"),
         (("--dimensions", "x"), "--dimensions"),
         (("--fault", "variance=2"), "--fault"),
+        (("--angles", "yaw"), "--angles: for Gaussians, and temperature is fitted to class"),
         (("--clamp", "1:2"), "--clamp: temperature has no use for it"),
         (("--objective", "mean"), "--objective: temperature has no use for it"),
     ],
@@ -299,7 +342,10 @@ def test_options_of_gaussians_are_refused_by_name(refused, classes, tmp_path, wo
     assert [entry.name for entry in tmp_path.iterdir()] == ["classes.npz"]
 
 
-@pytest.mark.parametrize("words", [("--tau", "0.5"), ("--quantiles",), ("--class", "car")])
+@pytest.mark.parametrize(
+    "words",
+    [("--tau", "0.5"), ("--quantiles",), ("--class", "car"), ("--angles", "yaw")],
+)
 def test_options_of_gaussians_are_refused_by_apply_too(
     refused, of_classes, classes, tmp_path, words
 ):

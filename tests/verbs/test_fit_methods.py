@@ -4,8 +4,6 @@ distribution where that is no Gaussian.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -15,6 +13,7 @@ from monitor.recalibration.gp_cauchy import GpCauchy
 from monitor.recalibration.methods import METHODS
 from monitor.recalibration.recalibrator import Estimates
 from monitor.recalibration.selection import from_json
+from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, with_bad_covariances
 
 XY = ("--dimensions", "x,y")
@@ -34,14 +33,6 @@ def models(drive, tmp_path_factory):
         words = ["fit", str(drive), *XY, "--method", method, "--output", str(found[method])]
         assert main(words) == 0
     return found
-
-
-def document(path):
-    return json.loads(path.read_text())
-
-
-def measured(run, file, *words):
-    return json.loads(run("evaluate", file, *words, "--json"))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -253,6 +244,15 @@ def test_rejection_keeps_the_error_of_the_rest_within_the_target(
     _, arrays = applied(path, drive, *XY)
     assert arrays["mean"].shape == (rows.n, 2)
     assert arrays["rejected"][rows.labelled].tolist() == (~kept).tolist()
+
+
+def test_an_angle_has_no_part_in_the_error_that_is_bounded(fitted, drive):
+    words = ("--method", "variance-scaling", "--reject-above-error", "0.4")
+    found = [
+        document(fitted(drive, "--dimensions", dimensions, *words))["rejection"]
+        for dimensions in ("x,y", "x,y,yaw")
+    ]
+    assert found[0] == found[1]
 
 
 def test_a_target_that_cannot_be_met_is_refused_with_what_can_be(refused, drive, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.recalibration.selection import from_json
+from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, error, npz_file
 
 XYZ = ("--dimensions", "x,y,z")
@@ -18,10 +19,6 @@ SCALING = (*XYZ, "--method", "variance-scaling")
 EACH = ("--fewest-tracks", "1")
 EDGES = (8.0, 16.0)
 BY_RANGE = ("--by", "class,range", "--range-edges", "8,16")
-
-
-def document(path):
-    return json.loads(path.read_text())
 
 
 def scale_of(rows):
@@ -199,6 +196,17 @@ def test_a_factor_stops_at_the_end_of_the_clamp_and_that_is_said(run, drive, tmp
 # ---- what a fit rests on
 
 
+@pytest.mark.parametrize(
+    "method", ["variance-scaling", "covariance-scaling", "histogram-binning", "isotonic-std"]
+)
+def test_a_factor_beyond_what_any_scaling_has_is_said_to_be_stopped(run, drive, tmp_path, method):
+    words = (*XYZ, "--method", method, "--output", tmp_path / "model.json")
+    said = run("fit", drive, *words, "--fault", "variance=1e-9")
+    line = "all rows: the factor on σ of x, y, z is at an end of 0.001:1000, and no further: are"
+    assert line in said
+    assert "at an end of" not in run("fit", drive, *words)
+
+
 def test_a_model_says_on_how_many_rows_tracks_and_which_period_it_rests(fitted, drive, rows):
     model = document(fitted(drive, *SCALING, "--by", "class", *EACH))
     entries = {name: part["basis"] for name, part in model["slices"].items()}
@@ -303,6 +311,26 @@ def test_a_range_needs_a_position(refused, rows, tmp_path):
     assert "--by range: the range is the norm of x, y, z, and the file is read with 0, 1" in line
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"dimensions": np.array(["x\n", "y", "z", "yaw"])}, {"class": None}],
+)
+def test_a_name_that_could_not_be_read_again_is_refused_before_anything_is_written(
+    refused, rows, tmp_path, changes
+):
+    with np.load(npz_file(tmp_path / "drive.npz", rows)) as archive:
+        arrays = dict(archive)
+    if "class" in changes:
+        changes = {"class": np.where(rows.class_name == "car", "bus\n", rows.class_name)}
+    file = tmp_path / "names.npz"
+    np.savez(file, **arrays | changes)
+    words = ("--method", "variance-scaling", "--by-class", "--output", tmp_path / "model.json")
+    assert "what was fitted makes no model that can be read again: '" in refused(
+        "fit", file, *words
+    )
+    assert not (tmp_path / "model.json").exists()
+
+
 def test_a_class_and_a_sequence_of_one_name_are_refused_together(refused, rows, tmp_path):
     lines = ["seq,class,x,var_x,gt_x"]
     lines += [f"{seq},{name},0,1,{i}" for i in range(1, 4) for seq, name in (("car", "car"),) * 3]
@@ -320,7 +348,7 @@ def test_a_class_and_a_sequence_of_one_name_are_refused_together(refused, rows, 
         *[("--clamp", text) for text in ("1", "2:1", "0:1", "a:b", "1:inf", "nan:2")],
         *[("--fewest-tracks", text) for text in ("0", "-1", "few", "inf", "nan")],
         ("--prior-strength", "0"),
-        *[("--surrogate-level", text) for text in ("0", "1", "a")],
+        *[("--surrogate-level", text) for text in ("0", "0.0005", "0.99995", "1", "a")],
         *[("--inducing", text) for text in ("0", "300", "2.5")],
         ("--reject-above-error", "0"),
         ("--kernel", "linear"),

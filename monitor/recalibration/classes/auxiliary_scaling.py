@@ -10,18 +10,20 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.classes.class_optimisation import fit_family
-from monitor.recalibration.classes.class_parameters import matrix, numbers
+from monitor.recalibration.classes.class_recalibrator import LARGEST
 from monitor.recalibration.classes.class_rows import ClassRows
 from monitor.recalibration.classes.class_softmax import as_columns, as_opinions, softmax
 from monitor.recalibration.classes.vector_scaling import LARGEST_WEIGHT, LEAST_WEIGHT
 from monitor.recalibration.classes.vector_scaling import fit as fit_vector_scaling
-from monitor.recalibration.document import Matrix, as_matrix
+from monitor.recalibration.document import Matrix, as_matrix, matrix, numbers
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
 
 # Of the leaky ReLU, below 0.
 _LEAK = 0.01
 # Hidden units are as many as classes, but of many classes a few tell as much in a tenth the time.
 _MOST_HIDDEN = 32
+# Of a document at most: the time of a frame grows with them.
+_MOST_SERVED = 1024
 # Of a class whose probability hardly changes; what it tells is not made larger than that.
 _LEAST_SPREAD = 1e-3
 
@@ -100,24 +102,25 @@ class AuxiliaryScaling:
     @classmethod
     def from_parameters(cls, parameters: Document) -> AuxiliaryScaling:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT)
-        classes = len(weight)
-        hidden_bias = parameters.get("hidden_bias")
-        units = len(hidden_bias) if isinstance(hidden_bias, list) else 0
-        if units == 0:
+        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
+        classes, ends = len(weight), (-LARGEST, LARGEST)
+        hidden_bias = numbers(parameters, "hidden_bias", None, *ends)
+        units = len(hidden_bias)
+        if units > _MOST_SERVED:
             raise InvalidRecalibrator(
-                f"'hidden_bias' is {hidden_bias!r}: it must be a list of one number a hidden unit."
+                f"'hidden_bias' holds {units} units: more than {_MOST_SERVED} would hold up every "
+                "frame."
             )
         return cls(
             weight,
-            numbers(parameters, "bias", classes),
-            numbers(parameters, "centre", classes),
-            numbers(parameters, "spread", classes, lowest=_LEAST_SPREAD),
-            numbers(parameters, "lowest", classes),
-            numbers(parameters, "highest", classes),
-            matrix(parameters, "hidden", units, classes),
-            numbers(parameters, "hidden_bias", units),
-            matrix(parameters, "output", classes, units),
+            numbers(parameters, "bias", classes, *ends),
+            numbers(parameters, "centre", classes, *ends),
+            numbers(parameters, "spread", classes, _LEAST_SPREAD, LARGEST),
+            numbers(parameters, "lowest", classes, *ends),
+            numbers(parameters, "highest", classes, *ends),
+            matrix(parameters, "hidden", units, classes, *ends),
+            hidden_bias,
+            matrix(parameters, "output", classes, units, *ends),
         )
 
 

@@ -16,6 +16,8 @@ from monitor.recalibration.recalibrator import Document
 
 # The least probability that is told from none; log-probabilities are bounded by its log.
 LEAST = 1e-12
+# Beyond this no parameter makes sense, and products of a few of them still are finite.
+LARGEST = 1e6
 
 
 class ClassRecalibrator(Protocol):

@@ -54,6 +54,14 @@ class ClassRows:
         return as_columns(self.log_probabilities)
 
     @cached_property
+    def tracks(self) -> int:
+        """Objects; a row without a track is one of its own."""
+        if self.track is None:
+            return self.n
+        alone = int(np.count_nonzero(self.track < 0))
+        return alone + int(np.unique(self.track[self.track >= 0]).size)
+
+    @cached_property
     def weight(self) -> float:
         """What a row is worth, in (0, 1]: 1 over the design effect of its cross-entropy."""
         if self.n == 0 or self.track is None or np.all(self.track < 0):

@@ -5,8 +5,6 @@ It knows its own version: the method and a hash of everything that makes it up.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +16,19 @@ from monitor.recalibration.classes.class_recalibrator import ClassRecalibrator
 from monitor.recalibration.classes.classwise_isotonic import ClasswiseIsotonic
 from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.classes.vector_scaling import VectorScaling
+from monitor.recalibration.document import names, part, shown
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.versioned_document import (
+    check_format,
+    check_version,
+    content_of,
+    fitted_on,
+    read_method,
+    read_rejection,
+    text_of,
+    version_of,
+)
 
 FORMAT = "calibration-monitor/class-recalibrator/1"
 
@@ -54,8 +63,7 @@ class ClassSelection:
     @cached_property
     def version(self) -> str:
         """The method and the first 12 digits of the content's SHA-256."""
-        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
-        return f"{self.method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return version_of(self.method, self._content())
 
     def _content(self) -> Document:
         content: Document = {
@@ -69,8 +77,7 @@ class ClassSelection:
 
     def to_json(self) -> str:
         """The document as text; floats keep every bit."""
-        content = {**self._content(), "fitted_on": self.fitted_on, "version": self.version}
-        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+        return text_of(self._content(), self.fitted_on, self.version)
 
     def fits(self, class_names: tuple[str, ...]) -> bool:
         """Whether it can be applied to probabilities of these classes."""
@@ -93,79 +100,23 @@ CLASS_IDENTITY = ClassSelection((), ClassIdentity())
 
 def class_selection_from_json(text: str | bytes) -> ClassSelection:
     """The inverse of to_json. Raises InvalidRecalibrator for anything else."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRecalibrator(f"not a JSON document: {error}.") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+    return class_selection_from_content(content_of(text))
+
+
+def class_selection_from_content(content: Document) -> ClassSelection:
+    """Of the parsed JSON. Raises InvalidRecalibrator for anything else."""
+    check_format(content, FORMAT)
+    classes = names(content, "classes")
+    if len(classes) == 1:
         raise InvalidRecalibrator(
-            f"'format' is {found!r}, expected {FORMAT!r}: give a file that "
-            "`calibration-monitor fit --output` wrote for class probabilities."
+            f"'classes' is {shown(list(classes))}: name at least two, or none for any."
         )
-    classes = _names(content.get("classes"))
-    fitted_on = content.get("fitted_on", {})
-    selection = ClassSelection(
-        classes,
-        _recalibrator(content.get("recalibrator"), len(classes)),
-        _rejection(content.get("rejection")),
-        fitted_on if isinstance(fitted_on, dict) else {},
-    )
-    claimed = content.get("version", "")
-    if claimed and claimed != selection.version:
+    recalibrator = read_method(part(content, "recalibrator"), "recalibrator", CLASS_METHODS)
+    if classes and recalibrator.classes not in (None, len(classes)):
         raise InvalidRecalibrator(
-            f"'version' is {claimed!r} but the content makes {selection.version!r}: "
-            "the document was changed after it was fitted. Fit again, or remove 'version'."
+            f"'recalibrator' has {recalibrator.classes} classes but 'classes' names {len(classes)}."
         )
+    rejection = read_rejection(content, RejectedBy.ENTROPY)
+    selection = ClassSelection(classes, recalibrator, rejection, fitted_on(content))
+    check_version(content, selection.version)
     return selection
-
-
-def _names(values: object) -> tuple[str, ...]:
-    if (
-        not isinstance(values, list)
-        or not all(isinstance(name, str) and name.isprintable() for name in values)
-        or len(set(values)) < len(values)
-        or len(values) == 1
-    ):
-        raise InvalidRecalibrator(
-            f"'classes' is {values!r}: it must be a list of at least two different names of "
-            "printable characters, or empty for any."
-        )
-    return tuple(values)
-
-
-def _recalibrator(content: object, classes: int) -> ClassRecalibrator:
-    found = content.get("method") if isinstance(content, dict) else content
-    if not isinstance(content, dict) or not isinstance(found, str) or found not in CLASS_METHODS:
-        raise InvalidRecalibrator(
-            f"'recalibrator.method' is {found!r}: it must be one of {', '.join(CLASS_METHODS)}."
-        )
-    parameters = content.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise InvalidRecalibrator("'recalibrator.parameters' must be an object.")
-    try:
-        recalibrator = CLASS_METHODS[found](parameters)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in 'recalibrator': {error}") from None
-    if classes and recalibrator.classes not in (None, classes):
-        raise InvalidRecalibrator(
-            f"'recalibrator' has {recalibrator.classes} classes but 'classes' names {classes}."
-        )
-    return recalibrator
-
-
-def _rejection(content: object) -> Rejection | None:
-    if content is None:
-        return None
-    if not isinstance(content, dict):
-        raise InvalidRecalibrator(f"'rejection' is {content!r}: it must be an object.")
-    try:
-        rejection = Rejection.from_parameters(content)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in 'rejection': {error}") from None
-    if rejection.by is not RejectedBy.ENTROPY:
-        raise InvalidRecalibrator(
-            f"in 'rejection': 'by' is '{rejection.by}': of class probabilities only the entropy "
-            "is known."
-        )
-    return rejection

@@ -13,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from monitor.calibration.space import BoolArray, FloatArray
-from monitor.recalibration.classes.class_parameters import numbers
 from monitor.recalibration.classes.class_recalibrator import LEAST
 from monitor.recalibration.classes.class_rows import ClassRows
 from monitor.recalibration.classes.class_softmax import as_columns, as_opinions, softmax
+from monitor.recalibration.document import numbers, parts
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator, UnfitData
 
 # Knots of a class at most.
@@ -69,20 +69,13 @@ class ClasswiseIsotonic:
     @classmethod
     def from_parameters(cls, parameters: Document) -> ClasswiseIsotonic:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        each = parameters.get("knots")
-        if not isinstance(each, list) or len(each) < 2:
-            raise InvalidRecalibrator(
-                "'knots' must be a list of at least two objects, one a class, with 'sent' and "
-                "'made'."
-            )
+        each = parts(parameters, "knots", fewest=2)
         return cls(tuple(_knots(part, f"knots[{c}]") for c, part in enumerate(each)))
 
 
-def _knots(part: object, where: str) -> Knots:
-    if not isinstance(part, dict):
-        raise InvalidRecalibrator(f"'{where}' is {part!r}: it must have 'sent' and 'made'.")
+def _knots(part: Document, where: str) -> Knots:
     try:
-        sent = numbers(part, "sent", None, _LOWEST, 0.0)
+        sent = numbers(part, "sent", None, _LOWEST, 0.0, fewest=2)
         made = numbers(part, "made", len(sent), _LOWEST, 0.0)
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"in '{where}': {error}") from None

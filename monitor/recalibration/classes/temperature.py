@@ -9,9 +9,10 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.classes.class_likelihood import averaged_loss
-from monitor.recalibration.classes.class_parameters import number
+from monitor.recalibration.classes.class_recalibrator import LARGEST
 from monitor.recalibration.classes.class_rows import ClassRows
 from monitor.recalibration.classes.class_softmax import as_columns, as_opinions, softmax
+from monitor.recalibration.document import number
 from monitor.recalibration.recalibrator import Document, UnfitData
 
 # No fit says less or more than these.
@@ -46,7 +47,7 @@ class Temperature:
     @classmethod
     def from_parameters(cls, parameters: Document) -> Temperature:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        return cls(number(parameters, "temperature", lowest=1e-6))
+        return cls(number(parameters, "temperature", 1 / LARGEST, LARGEST))
 
 
 def fit(rows: ClassRows) -> Temperature:

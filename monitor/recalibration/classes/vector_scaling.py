@@ -9,10 +9,11 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.classes.class_optimisation import fit_family
-from monitor.recalibration.classes.class_parameters import numbers
+from monitor.recalibration.classes.class_recalibrator import LARGEST
 from monitor.recalibration.classes.class_rows import ClassRows
 from monitor.recalibration.classes.class_softmax import as_columns, as_opinions, softmax
 from monitor.recalibration.classes.temperature import inverse_temperature
+from monitor.recalibration.document import numbers
 from monitor.recalibration.recalibrator import Document
 
 # A weight of 0 or less would turn a class upside down.
@@ -51,8 +52,8 @@ class VectorScaling:
     @classmethod
     def from_parameters(cls, parameters: Document) -> VectorScaling:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT)
-        return cls(weight, numbers(parameters, "bias", len(weight)))
+        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
+        return cls(weight, numbers(parameters, "bias", len(weight), -LARGEST, LARGEST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.calibration.space import FloatArray
-from monitor.recalibration.processes.process_document import numbers_of
-from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
+from monitor.recalibration.document import numbers
+from monitor.recalibration.recalibrator import Document
 
 Triple = tuple[float, float, float]
 
@@ -63,17 +63,11 @@ class BetaLine:
         return {"base": list(self.base), "loading": list(self.loading)}
 
     @classmethod
-    def from_parameters(cls, parameters: object) -> BetaLine:
+    def from_parameters(cls, parameters: Document) -> BetaLine:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        if not isinstance(parameters, dict):
-            raise InvalidRecalibrator(f"a line is {parameters!r}: it must be an object.")
         return cls(_triple(parameters, "base"), _triple(parameters, "loading"))
 
 
 def _triple(parameters: Document, name: str) -> Triple:
-    values = numbers_of(parameters, name)
-    if len(values) != 3:
-        raise InvalidRecalibrator(
-            f"'{name}' is {list(values)}: it must be three numbers, of log a, log b and c."
-        )
-    return values[0], values[1], values[2]
+    log_a, log_b, c = numbers(parameters, name, 3)
+    return log_a, log_b, c

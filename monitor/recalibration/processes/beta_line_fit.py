@@ -17,6 +17,7 @@ from monitor.recalibration.processes.beta_likelihood import (
     beta_likelihood,
 )
 from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine, Triple
+from monitor.recalibration.processes.equal_count_bins import BINS, equal_count_bins
 from monitor.recalibration.processes.quadrature import latent_nodes
 
 # The central interval whose width the factor on σ matches at first.
@@ -26,7 +27,6 @@ FURTHEST_FACTOR = 5.0
 # Deviations of a Gaussian prior on (log a, log b, c) and on the loading: a few rows must not
 # make a map that says their errors are certain.
 PRIOR = np.array([2.0, 2.0, 5.0])
-BINS = 8
 # Nats: a step that gains less is the last one.
 ENOUGH = 1e-3
 
@@ -106,8 +106,7 @@ def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
     within = slope @ slope.T + np.diag(1 / PRIOR**2)
     best, found = 0.0, np.array([1.0, 1.0, 0.0])
     for column in candidates.T:
-        cuts = np.quantile(column, np.arange(1, BINS) / BINS)
-        place = np.searchsorted(cuts, column)
+        place = equal_count_bins(column)
         count = np.maximum(np.bincount(place, minlength=BINS), 1)
         total = np.stack([np.bincount(place, one, BINS) for one in slope])
         value, vector = eigh((total / count) @ total.T, within)

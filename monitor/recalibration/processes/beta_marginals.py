@@ -41,10 +41,19 @@ class BetaMarginals:
     def quantiles(self, tau: FloatArray) -> FloatArray:
         """By inversion of G, to 1e-9 in τ; infinite at 0 and 1."""
         inside = (tau > 0) & (tau < 1)
-        usable = np.where(inside, tau, 0.5)
-        # log τ/(1 − τ); log1p keeps the digits near 1.
-        odds = (np.log(usable) - np.log1p(-usable))[:, None, None]
-        t = beta_link.standard_quantile(odds, self.a, self.b, self.c)
-        t = np.where(inside[:, None, None], t, np.copysign(np.inf, tau - 0.5)[:, None, None])
+        t = self.standard_quantiles(np.where(inside, tau, 0.5))
+        if not inside.all():
+            t = np.where(inside[:, None, None], t, np.copysign(np.inf, tau - 0.5)[:, None, None])
         found: FloatArray = self.mean + self.unit * t
         return found
+
+    def standard_quantiles(self, tau: FloatArray) -> FloatArray:
+        """(T, n, K) in units, at levels within (0, 1)."""
+        odds = log_odds(tau)[:, None, None]
+        return beta_link.standard_quantile(odds, self.a, self.b, self.c)
+
+
+def log_odds(tau: FloatArray) -> FloatArray:
+    """log τ/(1 − τ) of levels within (0, 1); log1p keeps the digits near 1."""
+    found: FloatArray = np.log(tau) - np.log1p(-tau)
+    return found

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from monitor.calibration.space import Dimension, DimensionKind, FloatArray, IntArray
+from monitor.recalibration.document import member, number, parts, whole
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.processes.process_document import member_of, number_of, whole_number_of
 from monitor.recalibration.recalibrator import Document, Estimates, InvalidRecalibrator
 
 # A feature whose spread is this small against its size does not vary.
@@ -66,9 +66,9 @@ class Feature:
     def from_parameters(cls, parameters: Document, k: int) -> Feature:
         """The inverse of parameters; raises InvalidRecalibrator."""
         feature = cls(
-            member_of(parameters, "kind", FeatureKind),
-            whole_number_of(parameters, "dimension", 0, k - 1),
-            *(number_of(parameters, name) for name in ("low", "high", "centre", "scale")),
+            member(parameters, "kind", FeatureKind),
+            whole(parameters, "dimension", 0, k - 1),
+            *(number(parameters, name) for name in ("low", "high", "centre", "scale")),
         )
         if not feature.low <= feature.high or not feature.scale > 0:
             raise InvalidRecalibrator(
@@ -80,7 +80,7 @@ class Feature:
                 f"'low' is {feature.low}: it must be positive for kind '{feature.kind}'."
             )
         ends = _curved(feature.kind, np.array([feature.low, feature.high]))
-        if not (np.abs(ends - feature.centre) / feature.scale <= 2 * FARTHEST).all():
+        if not (np.abs(ends - feature.centre) <= 2 * FARTHEST * feature.scale).all():
             raise InvalidRecalibrator(
                 f"'scale' is {feature.scale}: too small for the range {feature.low} to "
                 f"{feature.high} about {feature.centre}."
@@ -123,16 +123,15 @@ class Inputs:
     def _logs(self) -> IntArray:
         return np.flatnonzero([feature.kind in _LOGS for feature in self.features])
 
-    def parameters(self) -> list[Document]:
-        """Of each feature."""
-        return [feature.parameters() for feature in self.features]
+    def parameters(self) -> Document:
+        """The features, as 'inputs'."""
+        return {"inputs": [feature.parameters() for feature in self.features]}
 
     @classmethod
-    def from_parameters(cls, parameters: object, k: int) -> Inputs:
-        """The inverse of parameters; raises InvalidRecalibrator."""
-        if not isinstance(parameters, list) or any(not isinstance(p, dict) for p in parameters):
-            raise InvalidRecalibrator(f"'inputs' is {parameters!r}: it must be a list of features.")
-        features = tuple(Feature.from_parameters(one, k) for one in parameters)
+    def from_parameters(cls, parameters: Document, k: int) -> Inputs:
+        """The inverse of parameters, of k dimensions; raises InvalidRecalibrator."""
+        each = parts(parameters, "inputs", fewest=0)
+        features = tuple(Feature.from_parameters(one, k) for one in each)
         if len(set(features)) < len(features):
             raise InvalidRecalibrator("'inputs' holds a feature twice: give each of them once.")
         return cls(features, k)

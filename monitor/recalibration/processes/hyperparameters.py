@@ -25,19 +25,28 @@ class ProcessSettings:
     """How a process is to be.
 
     inducing  points, at most
+    coupling  of its outputs, where a method has several
     """
 
     inducing: int = 12
     kernel: KernelForm = KernelForm.NORMALISED
     coupling: Coupling = Coupling.INDEPENDENT
 
+    def require_independent(self, method: str) -> None:
+        """Raises ValueError where outputs are coupled that the method fits one by one."""
+        if self.coupling is not Coupling.INDEPENDENT:
+            raise ValueError(
+                f"coupling '{self.coupling}': {method} fits its outputs one by one. "
+                "Use gp-normal for coupled variances."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
     """What is not in the posterior.
 
-    scale   (L, P) of each latent's kernel; equal rows where a kernel is common to all
-    mixing  (J, L) A
+    scale   (J, P) of each latent's kernel; equal rows where a kernel is common to all
+    mixing  (J, J) A, of as many latents as outputs
     """
 
     scale: FloatArray
@@ -46,9 +55,8 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Independent: the log scales of every latent, then the log amplitudes. Otherwise the log
-    scales of the common kernel, then A: its lower triangle, since only B = A Aᵀ counts, or its
-    one column.
+    """Independent: the log scales of every latent, then the log amplitudes. Coupled: the log
+    scales of the common kernel, then the lower triangle of A, since only B = A Aᵀ counts.
 
     outputs  J
     width    of the points
@@ -59,11 +67,6 @@ class Packing:
     outputs: int
     width: int
 
-    @property
-    def latents(self) -> int:
-        """L."""
-        return 1 if self.coupling is Coupling.SHARED else self.outputs
-
     def start(self) -> FloatArray:
         """Where a search begins."""
         if self.coupling is Coupling.COREGIONALISED:
@@ -72,9 +75,7 @@ class Packing:
             mixing[:, 0] = START_AMPLITUDE
             entries = mixing[np.tril_indices(self.outputs)]
         else:
-            entries = np.full(self.outputs, START_AMPLITUDE)
-        if self.coupling is Coupling.INDEPENDENT:
-            entries = np.log(entries)
+            entries = np.full(self.outputs, np.log(START_AMPLITUDE))
         return np.concatenate([np.full(self._logs, np.log(START_SCALE)), entries])
 
     def bounds(self) -> list[tuple[float, float]]:
@@ -92,8 +93,6 @@ class Packing:
         entries = packed[self._logs :]
         if self.coupling is Coupling.INDEPENDENT:
             return Hyperparameters(scale, np.diag(np.exp(entries)))
-        if self.coupling is Coupling.SHARED:
-            return Hyperparameters(scale, entries[:, None].copy())
         mixing = np.zeros((self.outputs, self.outputs))
         mixing[np.tril_indices(self.outputs)] = entries
         return Hyperparameters(np.repeat(scale, self.outputs, axis=0), mixing)
@@ -101,14 +100,12 @@ class Packing:
     def chain(
         self, hyper: Hyperparameters, by_log_scale: FloatArray, by_mixing: FloatArray
     ) -> FloatArray:
-        """Derivatives by the vector, of those by the log scales (L, P) and the mixing (J, L)."""
+        """Derivatives by the vector, of those by the log scales (J, P) and the mixing (J, J)."""
         if self.coupling is Coupling.INDEPENDENT:
             entries = np.diagonal(by_mixing * hyper.mixing)
             return np.concatenate([by_log_scale.ravel(), entries])
-        logs = by_log_scale.sum(axis=0)
-        if self.coupling is Coupling.SHARED:
-            return np.concatenate([logs, by_mixing[:, 0]])
-        return np.concatenate([logs, by_mixing[np.tril_indices(self.outputs)]])
+        entries = by_mixing[np.tril_indices(self.outputs)]
+        return np.concatenate([by_log_scale.sum(axis=0), entries])
 
     def kernels(self, hyper: Hyperparameters) -> list[Kernel]:
         """Of each latent."""

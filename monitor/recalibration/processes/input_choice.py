@@ -12,12 +12,14 @@ import numpy as np
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.processes.equal_count_bins import BINS, equal_count_bins
 from monitor.recalibration.processes.gp_inputs import Inputs, candidate_inputs, paper_inputs
 from monitor.recalibration.processes.hyperparameters import ProcessSettings
 from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.latent_likelihood import Expected, LatentLikelihood
 from monitor.recalibration.processes.process_fit import fit_process
 from monitor.recalibration.processes.sparse_process import SparseProcess
+from monitor.recalibration.recalibrator import Estimates
 
 # Nats that an input has to add to the bound: odds of twenty to one that it is no chance, and
 # the logarithm of how many candidates there are to be the luckiest of.
@@ -26,29 +28,29 @@ PAYS = 3.0
 MOST = 3
 # Candidates tried at each step, the best by the screen.
 TRIED = 2
-BINS = 8
 
 
 def choose_inputs(
-    likelihood: LatentLikelihood, rows: FitRows, settings: ProcessSettings
-) -> tuple[Inputs, SparseProcess, float]:
-    """The inputs, the process fitted on them, and its bound in nats.
+    likelihood: LatentLikelihood, rows: FitRows, weight: float, settings: ProcessSettings
+) -> tuple[Inputs, SparseProcess]:
+    """The inputs, and the process fitted on them.
 
     Greedy, from no input at all: what is constant stays so. The kernel of the paper takes all
     means and variances or, where that is better, nothing.
 
     likelihood  of the same rows in the same order: for equal bits whatever the order of the
                 rows, bring them into one order first (row_order)
+    weight      in (0, 1], what a row is worth for what the likelihood is of
     Raises UnfitData as fit_process does.
     """
-    choice = _Choice(likelihood, rows, settings)
+    choice = _Choice(likelihood, rows.estimates, weight, settings)
     nothing = Inputs((), rows.space.k)
     best = choice.reweighted(choice.fitted(nothing, 1.0))
     if settings.kernel is KernelForm.PAPER:
         every = choice.fitted(paper_inputs(rows), best.share)
         if every.bound > best.bound + PAYS:
             best = choice.reweighted(every)
-        return best.inputs, best.process, best.bound
+        return best.inputs, best.process
     candidates = candidate_inputs(rows)
     columns = candidates.of(rows.estimates).T
     pays = PAYS + np.log(max(1, len(columns)))
@@ -64,7 +66,7 @@ def choose_inputs(
         if not winner.bound > best.bound + pays:
             break
         best = choice.reweighted(winner)
-    return best.inputs, best.process, best.bound
+    return best.inputs, best.process
 
 
 def evidence_share(expected: Expected) -> float:
@@ -95,17 +97,18 @@ class _Choice:
     """What all trials have in common."""
 
     likelihood: LatentLikelihood
-    rows: FitRows
+    estimates: Estimates
+    weight: float
     settings: ProcessSettings
 
     def fitted(self, inputs: Inputs, share: float) -> _Fitted:
-        points, weight = inputs.of(self.rows.estimates), share * self.rows.weight
-        process, bound = fit_process(self.likelihood, points, weight, self.settings)
+        points = inputs.of(self.estimates)
+        process, bound = fit_process(self.likelihood, points, share * self.weight, self.settings)
         return _Fitted(inputs, process, bound, share)
 
     def expected(self, fitted: _Fitted) -> Expected:
         """Of each row at the process."""
-        return self.likelihood.expected(*fitted.process.at(fitted.inputs.of(self.rows.estimates)))
+        return self.likelihood.expected(*fitted.process.at(fitted.inputs.of(self.estimates)))
 
     def reweighted(self, fitted: _Fitted) -> _Fitted:
         """Fitted again, at the share that is left now that more is explained."""
@@ -120,8 +123,7 @@ class _Choice:
         scores = self.expected(best).by_mean
         gain = np.zeros(len(columns))
         for i, column in enumerate(columns):
-            edges = np.quantile(column, np.arange(1, BINS) / BINS)
-            place = np.searchsorted(edges, column, side="right")
+            place = equal_count_bins(column)
             for s in scores:
                 total, square = np.bincount(place, s, BINS), np.bincount(place, s * s, BINS)
                 occupied = square > 0

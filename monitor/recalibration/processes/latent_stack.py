@@ -10,15 +10,16 @@ from itertools import pairwise
 import numpy as np
 
 from monitor.calibration.space import FloatArray, IntArray
-from monitor.recalibration.document import as_array
+from monitor.recalibration.document import as_array, numbers, parts
 from monitor.recalibration.processes.gp_inputs import Feature, FeatureKind, Inputs
 from monitor.recalibration.processes.kernels import KernelForm, NormalisedKernel
-from monitor.recalibration.processes.process_document import numbers_of
 from monitor.recalibration.processes.sparse_process import SparseProcess, in_blocks
 from monitor.recalibration.recalibrator import Document, Estimates, InvalidRecalibrator
 
 # Latent values of documents: e^±100 is beyond every unit.
 LARGEST = 100.0
+# Beyond what a fit says of its own rows, the log of a factor goes by a factor of two at most.
+MARGIN = float(np.log(2.0))
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ class LatentStack:
 
     def means(self, estimates: Estimates) -> FloatArray:
         """(J, n) E[f], between low and high."""
-        return self._limited(self.at(estimates)[0])
+        compiled = self._compiled
+        mean = self.at(estimates)[0] if compiled is None else compiled.means(estimates)
+        return self._limited(mean)
 
     def log_expectations(self, estimates: Estimates) -> FloatArray:
         """(J, n) log E[e^f] = mean + variance/2, between low and high."""
@@ -81,7 +84,7 @@ class LatentStack:
         """All fields, as JSON values."""
         return {
             "processes": [
-                {"inputs": inputs.parameters(), **process.parameters()}
+                {**inputs.parameters(), **process.parameters()}
                 for inputs, process in zip(self.inputs, self.processes, strict=True)
             ],
             "low": list(self.low),
@@ -91,30 +94,22 @@ class LatentStack:
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> LatentStack:
         """The inverse of parameters, of estimates of k dimensions; raises InvalidRecalibrator."""
-        parts = parameters.get("processes")
-        if not isinstance(parts, list) or not parts or any(not isinstance(p, dict) for p in parts):
-            raise InvalidRecalibrator("'processes' must be a list of at least one process.")
         inputs, processes = [], []
-        for i, part in enumerate(parts):
+        for i, part in enumerate(parts(parameters, "processes")):
             try:
-                inputs.append(Inputs.from_parameters(part.get("inputs"), k))
+                inputs.append(Inputs.from_parameters(part, k))
                 processes.append(SparseProcess.from_parameters(part))
             except InvalidRecalibrator as error:
                 raise InvalidRecalibrator(f"in 'processes' at {i}: {error}") from None
             if processes[i].latents:
                 _check_points(i, inputs[i], processes[i])
-        low, high = numbers_of(parameters, "low"), numbers_of(parameters, "high")
         outputs = sum(process.outputs for process in processes)
-        if len(low) != outputs or len(high) != outputs:
-            raise InvalidRecalibrator(
-                f"'low' has {len(low)} and 'high' {len(high)} values, expected {outputs}: one an "
-                "output of the processes."
-            )
+        low, high = (
+            numbers(parameters, name, outputs, -LARGEST, LARGEST) for name in ("low", "high")
+        )
         for a, b in zip(low, high, strict=True):
-            if not -LARGEST <= a <= b <= LARGEST:
-                raise InvalidRecalibrator(
-                    f"'low' {a} and 'high' {b}: they must be in order, between ±{LARGEST:g}."
-                )
+            if a > b:
+                raise InvalidRecalibrator(f"'low' {a} and 'high' {b}: they must be in order.")
         return cls(tuple(inputs), tuple(processes), low, high)
 
 
@@ -137,17 +132,24 @@ def _check_points(i: int, inputs: Inputs, process: SparseProcess) -> None:
 
 
 def stack_of(
-    fitted: Sequence[tuple[Inputs, SparseProcess]], estimates: Estimates, margin: float
+    fitted: Sequence[tuple[Inputs, SparseProcess]],
+    estimates: Estimates,
+    margin: float,
+    *,
+    expectations: bool = False,
 ) -> LatentStack:
     """Fitted processes, limited to what they say of the estimates they were fitted on.
 
-    margin  by how much more, in units of the latents
+    margin        by how much more, in units of the latents
+    expectations  whether log_expectations are served, and no means
     """
     inputs, processes = zip(*fitted, strict=True)
     low, high = [], []
     for one, process in fitted:
-        mean, variance = process.at(one.of(estimates))
-        ends = mean.min(axis=1) - margin, (mean + 0.5 * variance).max(axis=1) + margin
+        served, variance = process.at(one.of(estimates))
+        if expectations:
+            served += 0.5 * variance
+        ends = served.min(axis=1) - margin, served.max(axis=1) + margin
         bounded = np.clip(ends, -LARGEST, LARGEST)
         low += bounded[0].tolist()
         high += bounded[1].tolist()
@@ -181,13 +183,27 @@ class _Compiled:
     latents: int
     mixing: tuple[tuple[IntArray, FloatArray], ...]
 
+    def means(self, estimates: Estimates) -> FloatArray:
+        return self._means(self._kernels(estimates), estimates.mean.shape[0])
+
     def at(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
-        n = estimates.mean.shape[0]
-        latents = self.latents
-        mean = np.repeat(self.constant, n, axis=1)
+        n, latents = estimates.mean.shape[0], self.latents
+        k = self._kernels(estimates)
+        mean = self._means(k, n)
         variance = np.zeros_like(mean)
         if not latents or not n:
             return mean, variance
+        by_latent = k.reshape(len(k), -1, latents, self.quadratic.shape[1]).transpose(0, 2, 1, 3)
+        reduced = by_latent @ self.quadratic
+        reduced *= by_latent
+        spread = 1.0 + reduced.sum(axis=3).transpose(1, 0, 2).reshape(latents, -1)
+        np.maximum(spread, 0.0, out=spread)
+        for latent, (outputs, entries) in enumerate(self.mixing):
+            variance[outputs] += entries * entries * spread[latent, :n]
+        return mean, variance
+
+    def _kernels(self, estimates: Estimates) -> FloatArray:
+        """(B, BLOCK, L M) k(x, Z) of all latents."""
         points = in_blocks(self.inputs.of(estimates))
         k = points @ self.linear
         points *= points
@@ -195,17 +211,17 @@ class _Compiled:
         k += self.offset
         np.minimum(k, 0.0, out=k)
         np.exp(k, out=k)
-        latent_mean = (k @ self.alpha).reshape(-1, latents).T
-        by_latent = k.reshape(len(k), -1, latents, self.quadratic.shape[1]).transpose(0, 2, 1, 3)
-        reduced = by_latent @ self.quadratic
-        reduced *= by_latent
-        spread = 1.0 + reduced.sum(axis=3).transpose(1, 0, 2).reshape(latents, -1)
-        np.maximum(spread, 0.0, out=spread)
+        return k
+
+    def _means(self, k: FloatArray, n: int) -> FloatArray:
+        mean = np.repeat(self.constant, n, axis=1)
+        if not self.latents or not n:
+            return mean
+        latent_mean = (k @ self.alpha).reshape(-1, self.latents).T
         # One after the other: a product with A would round by its shape.
         for latent, (outputs, entries) in enumerate(self.mixing):
             mean[outputs] += entries * latent_mean[latent, :n]
-            variance[outputs] += entries * entries * spread[latent, :n]
-        return mean, variance
+        return mean
 
 
 def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _Compiled:

@@ -6,12 +6,15 @@ at a fixed posterior. Serving does not need this file.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.optimize import minimize
 
 from monitor.calibration.space import FloatArray
 from monitor.recalibration.document import as_matrix
 from monitor.recalibration.processes.hyperparameters import (
+    AMPLITUDE,
     Hyperparameters,
     Packing,
     ProcessSettings,
@@ -36,8 +39,6 @@ from monitor.recalibration.processes.variational import (
     prior,
 )
 from monitor.recalibration.recalibrator import UnfitData
-
-__all__ = ["ProcessSettings", "fit_process"]
 
 ROUNDS = 40
 # Nats: a round of the hyperparameters that gains less is the last one.
@@ -69,13 +70,27 @@ def fit_process(
     if points.size and np.ptp(points, axis=0).any():
         search = _Search(likelihood, points, weight, settings, constant)
         search.run()
-        if np.isfinite(search.value):
-            return search.process(), search.value
+        if np.isfinite(search.place.value):
+            return search.process(), search.place.value
     return SparseProcess(settings.kernel, tuple(constant.tolist())), value
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Hyperparameters, with the best posterior there.
+
+    packed  the vector that is optimised
+    value   the bound, in nats
+    """
+
+    packed: FloatArray
+    hyper: Hyperparameters
+    posterior: Posterior
+    value: float
+
+
 class _Search:
-    """One fit: what does not change in it, and the best that it has come by."""
+    """One fit: what does not change in it, and how far it has come."""
 
     def __init__(
         self,
@@ -87,54 +102,72 @@ class _Search:
     ) -> None:
         inducing = inducing_points(points, settings.inducing)
         self.likelihood, self.weight, self.settings = likelihood, weight, settings
+        self.constant = constant
         self.points = Points(points.shape[0], in_blocks(points, ROWS), inducing)
         self.packing = Packing(settings.kernel, settings.coupling, constant.size, points.shape[1])
-        self.value = -np.inf
-        self.hyper = self.packing.unpack(self.packing.start())
-        self.posterior = prior(constant, self.packing.latents, len(inducing))
+        start = self.packing.start()
+        before = prior(constant, constant.size, len(inducing))
+        self.place = _Place(start, self.packing.unpack(start), before, -np.inf)
 
     def run(self) -> None:
-        """Climb."""
-        start = self.packing.start()
-        loss, slope = self.loss(start)
+        """Climb; the value stays −∞ where not even the start has a bound."""
+        found = self.evaluated(self.place.packed)
+        if found is None:
+            return
+        self.place, slope = found
+        trial = self.place
         # The first step goes along the slope, by its size: half a unit is far enough.
         share = 0.5 / max(1.0, float(np.linalg.norm(slope)))
 
-        def scaled(packed: FloatArray) -> tuple[float, FloatArray]:
-            loss, slope = self.loss(packed)
-            return share * loss, share * slope
+        def loss(packed: FloatArray) -> tuple[float, FloatArray]:
+            nonlocal trial
+            found = self.evaluated(packed)
+            if found is None:
+                # Uphill from where the search stands, so that it turns back.
+                away = packed - self.place.packed
+                return share * (1.0 + float(away @ away) - self.place.value), 2 * share * away
+            trial, slope = found
+            return -share * trial.value, -share * slope
+
+        def accept(packed: FloatArray) -> None:
+            if np.array_equal(packed, trial.packed):
+                self.place = trial
 
         minimize(
-            scaled,
-            start,
+            loss,
+            self.place.packed,
             jac=True,
             method="L-BFGS-B",
             bounds=self.packing.bounds(),
+            callback=accept,
             options={
                 "maxiter": ROUNDS,
-                "ftol": share * ENOUGH / max(1.0, share * abs(loss)),
+                "ftol": share * ENOUGH / max(1.0, share * abs(self.place.value)),
                 "gtol": share * 1e-2,
             },
         )
 
-    def loss(self, packed: FloatArray) -> tuple[float, FloatArray]:
-        """−bound at the best posterior, and its derivatives."""
+    def evaluated(self, packed: FloatArray) -> tuple[_Place, FloatArray] | None:
+        """The best posterior, and the derivatives of its bound by the vector; None without one.
+
+        Posteriors are sought from that of the place the search stands at, never from those of
+        steps it only tried: between two accepted steps it is a function of its argument.
+        """
         hyper = self.packing.unpack(packed)
         kernels = self.packing.kernels(hyper)
         design = design_of(kernels, hyper.mixing, self.points)
-        start = carried(self.posterior, self.packing, self.points.inducing, self.hyper, hyper)
-        outcome = optimise(self.likelihood, self.weight, design, start)
+        place = self.place
+        start = carried(place.posterior, self.packing, self.points.inducing, place.hyper, hyper)
+        outcome = optimise(self.likelihood, self.weight, design, start, self.constant)
         if outcome is None:
-            return 1e300, np.zeros_like(packed)
+            return None
         posterior, bound = outcome
-        if bound.value > self.value:
-            self.value, self.hyper, self.posterior = bound.value, hyper, posterior
-        slope = hyper_slope(kernels, design, posterior, bound)
-        return -bound.value, -self.packing.chain(hyper, *slope)
+        slope = self.packing.chain(hyper, *hyper_slope(kernels, design, posterior, bound))
+        return _Place(packed.copy(), hyper, posterior, bound.value), slope
 
     def process(self) -> SparseProcess:
-        """The best as a value."""
-        hyper, posterior = self.hyper, self.posterior
+        """Where it stands, as a value."""
+        hyper, posterior = self.place.hyper, self.place.posterior
         # S = R⁻ᵀ R⁻¹ = Uᵀ U with R⁻¹ = Q U: without a difference that could cancel.
         root = np.linalg.inv(np.linalg.cholesky(posterior.precision))
         upper = np.linalg.qr(root, mode="r")
@@ -158,11 +191,14 @@ def carried(
     after: Hyperparameters,
 ) -> Posterior:
     """A posterior under other hyperparameters, with the outputs at the inducing points as they
-    were: where a search goes on from. Of mixed latents only the size is kept."""
+    were: where a search goes on from. Of mixed latents only the size is kept, and of one that
+    hardly goes into any output that of the smallest amplitude."""
     location, precision = np.empty_like(posterior.location), np.empty_like(posterior.precision)
     kernels = zip(packing.kernels(before), packing.kernels(after), strict=True)
     for latent, (old, new) in enumerate(kernels):
-        size = np.linalg.norm(before.mixing[:, latent]) / np.linalg.norm(after.mixing[:, latent])
+        sizes = (np.linalg.norm(hyper.mixing[:, latent]) for hyper in (before, after))
+        old_size, new_size = (max(AMPLITUDE[0], float(size)) for size in sizes)
+        size = old_size / new_size
         turn = size * np.linalg.solve(inducing_root(new, inducing), inducing_root(old, inducing))
         back = np.linalg.inv(turn)
         location[latent] = turn @ posterior.location[latent]

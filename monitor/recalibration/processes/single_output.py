@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from monitor.recalibration.document import part, parts
 from monitor.recalibration.processes.latent_stack import LatentStack
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
 
 
 def single_outputs(parameters: Document, name: str, k: int | None = None) -> LatentStack:
     """Of k dimensions, or of as many as there are. Raises InvalidRecalibrator."""
-    document = parameters.get(name)
-    processes = document.get("processes") if isinstance(document, dict) else None
-    if (
-        not isinstance(document, dict)
-        or not isinstance(processes, list)
-        or (k is not None and len(processes) != k)
-    ):
-        wanted = "one a dimension" if k is None else f"{k} of them, one a dimension"
-        raise InvalidRecalibrator(
-            f"'{name}' must be an object with a list 'processes', {wanted}; it is {document!r}."
-        )
+    document = part(parameters, name)
     try:
-        stack = LatentStack.from_parameters(document, len(processes))
+        stack = LatentStack.from_parameters(document, len(parts(document, "processes", k)))
     except InvalidRecalibrator as error:
         raise InvalidRecalibrator(f"in '{name}': {error}") from None
     outputs = [process.outputs for process in stack.processes]

@@ -12,19 +12,21 @@ from functools import cached_property
 import numpy as np
 
 from monitor.calibration.space import FloatArray
-from monitor.recalibration.document import Matrix, as_array
-from monitor.recalibration.processes.kernels import Kernel, KernelForm, kernel_of, scale_count
-from monitor.recalibration.processes.process_document import (
-    check_size,
+from monitor.recalibration.document import (
+    Matrix,
+    as_array,
     lower_triangles,
-    matrix_of,
-    member_of,
-    numbers_of,
+    matrix,
+    member,
+    numbers,
 )
+from monitor.recalibration.processes.kernels import Kernel, KernelForm, kernel_of, scale_count
 from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
 
 # Added to the diagonal of the inducing points' kernel matrix, as a share of its mean.
 JITTER = 1e-6
+# Points of a document at most: the time of a frame grows with their square.
+MOST_INDUCING = 256
 # Rows a matrix product is made of: products round by their shape, and must not by the batch.
 BLOCK = 32
 
@@ -34,7 +36,6 @@ class Coupling(StrEnum):
 
     INDEPENDENT = "independent"  # a latent an output, each with its own kernel
     COREGIONALISED = "coregionalised"  # f = c + A g of J latents of one kernel, B = A Aᵀ
-    SHARED = "shared"  # one latent with a loading an output: B of rank one
 
 
 @dataclass(frozen=True)
@@ -139,39 +140,41 @@ class SparseProcess:
     @classmethod
     def from_parameters(cls, parameters: Document) -> SparseProcess:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        form = member_of(parameters, "form", KernelForm)
-        constant = numbers_of(parameters, "constant")
-        inducing = matrix_of(parameters, "inducing")
+        form = member(parameters, "form", KernelForm)
+        constant = numbers(parameters, "constant", None, -1e3, 1e3)
+        inducing = matrix(parameters, "inducing", None, None, -1e7, 1e7)
         m, width = len(inducing), len(inducing[0]) if inducing else 0
-        location = matrix_of(parameters, "location", None, m, "one a point of 'inducing'")
-        latents = len(location)
-        if not constant or bool(latents) != bool(m):
+        if m > MOST_INDUCING:
             raise InvalidRecalibrator(
-                f"{len(constant)} values in 'constant', {m} points in 'inducing' and {latents} "
-                "rows in 'location': give an output at least, and points only with latents."
+                f"'inducing' holds {m} points: more than {MOST_INDUCING} would hold up every "
+                "frame. Fit with fewer."
             )
-        scale = matrix_of(
-            parameters, "scale", latents, scale_count(form, width), "a row a latent of 'location'"
-        )
-        mixing = matrix_of(
+        location = matrix(parameters, "location", None, m, -1e6, 1e6, "one a point of 'inducing'")
+        latents = len(location)
+        if bool(latents) != bool(m):
+            raise InvalidRecalibrator(
+                f"{m} points in 'inducing' and {latents} rows in 'location': give points only with "
+                "latents."
+            )
+        # Lengths in standard deviations of the feature.
+        scale = matrix(parameters, "scale", latents, scale_count(form, width), 1e-3, 1e3)
+        outputs = len(constant) if latents else 0
+        mixing = matrix(
             parameters,
             "mixing",
-            len(constant) if latents else 0,
+            outputs,
             latents,
+            -1e3,
+            1e3,
             "a row an output of 'constant' and a column a latent of 'location'",
         )
-        spread = lower_triangles(parameters, "spread", latents, m)
+        spread = lower_triangles(parameters, "spread", latents, m, 1e6)
         process = cls(form, constant, inducing, scale, mixing, location, spread)
         process._check()
         return process
 
     def _check(self) -> None:
         """Raises InvalidRecalibrator where serving would not give finite numbers."""
-        if any(not 1e-3 <= value <= 1e3 for row in self.scale for value in row):
-            raise InvalidRecalibrator(
-                f"'scale' holds {self.scale}: every length must be between 0.001 and 1000, in "
-                "standard deviations of the feature."
-            )
         if self.form is KernelForm.PAPER and (
             self.width % 2 or any(v < 0 for row in self.inducing for v in row[self.width // 2 :])
         ):
@@ -179,12 +182,6 @@ class SparseProcess:
                 f"'inducing' of the kernel '{self.form}' must hold means and then as many "
                 "variances, none of them negative."
             )
-        check_size("constant", (self.constant,), 1e3)
-        check_size("inducing", self.inducing, 1e7)
-        check_size("mixing", self.mixing, 1e3)
-        check_size("location", self.location, 1e6)
-        for one in self.spread:
-            check_size("spread", one, 1e6)
         if not all(np.isfinite(part).all() for part in self.weights):
             raise InvalidRecalibrator(
                 "'inducing' and 'scale' make a singular kernel matrix: fit again."

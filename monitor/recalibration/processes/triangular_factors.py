@@ -30,10 +30,12 @@ def row_of_weights(i: int) -> slice:
 def row_of_factor(mean: FloatArray, variance: FloatArray) -> FloatArray:
     """Row i of G for uncertain weights, (1 + i, n): φ_i0 … φ_i,i−1, and the diagonal.
 
-    Of errors u_i = Σ_j φ_ij ε_j + exp(f_i/2) ε_i, the ε uncorrelated and of variance 1. With
-    independent f ~ N(m, v) and φ_j ~ N(φ̄_j, v_j), E[u_i ε_j] = φ̄_j and
-    E[u_i²] = Σ_j (φ̄_j² + v_j) + exp(m + v/2): what φ leaves open goes to the diagonal, and
-    E[exp f] is the mean of a log-normal.
+    Of errors u_i = Σ_j<i φ_ij ε_j + exp(f_i/2) η_i with η_i ~ N(0, 1) independent of all else, and
+    regressors ε_j = (u_j − Σ_l<j φ̄_jl ε_l) / g_jj, g_jj the diagonal below: what u_j tells beyond
+    the earlier ones, by the means of the weights. These, and not the η_j, are uncorrelated with
+    variance 1 whatever the weights turn out to be: with independent f ~ N(m, v) and
+    φ_j ~ N(φ̄_j, v_j), E[u_i ε_j] = φ̄_j and g_ii² = E[u_i²] − Σ_j φ̄_j² = exp(m + v/2) + Σ_j v_j.
+    What φ leaves open goes to the diagonal, and E[exp f] is the mean of a log-normal.
 
     mean, variance  (1 + i, n) of f_i, φ_i0 … φ_i,i−1
     """
@@ -47,7 +49,7 @@ def row_of_factor(mean: FloatArray, variance: FloatArray) -> FloatArray:
 
 
 def factor_of_weights(mean: FloatArray, variance: FloatArray) -> FloatArray:
-    """G lower triangular, (K, K, n), so that G Gᵀ = E[u uᵀ] under uncertain weights.
+    """G lower triangular, (K, K, n), so that G Gᵀ = E[u uᵀ] of the u of row_of_factor.
 
     mean, variance  (K (K + 1) / 2, n), as row_of_weights puts them
     """

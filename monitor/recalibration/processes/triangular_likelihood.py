@@ -1,9 +1,10 @@
 """How likely an error is in one dimension, given what those of the earlier dimensions were.
 
-Whitened errors are u_i = Σ_j<i φ_ij ε_j + exp(f_i/2) ε_i, the innovations ε independent and
-N(0, 1): their covariance is G Gᵀ with G as in triangular_factors (a moving average Cholesky
-factor, Zhang and Leng 2012). The joint density is a product over i, and each factor a regression
-on innovations that are already known, so that it is fitted by itself.
+Whitened errors are u_i = Σ_j<i φ_ij ε_j + exp(f_i/2) η_i with η_i ~ N(0, 1) and the innovations
+ε_j of the earlier rows as they were fitted: see triangular_factors, where their covariance is
+G Gᵀ (a moving average Cholesky factor, Zhang and Leng 2012). The joint density is a product over
+i, and each factor a regression on innovations that are already known, so that it is fitted by
+itself.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from monitor.recalibration.processes.latent_likelihood import Expected
 
 # Beyond it exp overflows; a search for the best step may look there.
 _LARGEST_EXPONENT = 500.0
-# A row that the earlier ones explain to the last place still has a logarithm.
-_SMALLEST_SHARE = 1e-12
+# Of the mean square of all errors: what is never explained. Weights that depend on the detection
+# could explain a few rows that are repeated often to the last place, and be ever surer of it.
+UNEXPLAINED = 1e-4
+# Directions of the innovations that hardly vary are left out of a regression on them.
+_ALIKE = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class TriangularRow:
     Their Fisher information is diagonal where the innovations are uncorrelated, which is what
     makes its fit a quick one.
 
-    value     (n,) u_i
+    value     (n,) u_i, of mean square 1
     earlier   (i, n) ε_0 … ε_i−1
     log_unit  (n,) log of what an error of u_i = 1 is in the unit of the dimension
     """
@@ -41,17 +45,18 @@ class TriangularRow:
     def start(self) -> FloatArray:
         """Least squares: φ_i regresses u_i on the innovations, exp f_i is the variance left."""
         n = self.value.size
-        phi = np.linalg.lstsq(self.earlier @ self.earlier.T, self.earlier @ self.value)[0]
+        phi = np.linalg.lstsq(
+            self.earlier @ self.earlier.T, self.earlier @ self.value, rcond=_ALIKE
+        )[0]
         rest = self.value - phi @ self.earlier
-        smallest = _SMALLEST_SHARE * (self.value @ self.value)
-        variance = max(float(rest @ rest), float(smallest), np.finfo(float).tiny) / max(n, 1)
+        variance = UNEXPLAINED + (1 - UNEXPLAINED) * float(rest @ rest) / max(n, 1)
         return np.concatenate(([np.log(variance)], phi))
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
         """E_q[log N(u_i; Σ_j φ_ij ε_j, exp f_i)] − log_unit, in closed form.
 
-        With f ~ N(m, v) and φ_j ~ N(φ̄_j, v_j) independent,
-        −½ [log 2π + m + exp(−m + v/2) · ((u_i − Σ_j φ̄_j ε_j)² + Σ_j v_j ε_j²)]:
+        With f ~ N(m, v) and φ_j ~ N(φ̄_j, v_j) independent, and a share s that is never explained,
+        −½ [log 2π + m + exp(−m + v/2) · (s + (1 − s) ((u_i − Σ_j φ̄_j ε_j)² + Σ_j v_j ε_j²))]:
         the mean of exp(−f) is that of a log-normal, and the mean of the square is
         the square of the mean and the variances of its terms.
         """
@@ -64,7 +69,8 @@ class TriangularRow:
         for uncertain, part in zip(variance[1:], squares, strict=True):
             square += uncertain * part
         precision = np.exp(np.minimum(0.5 * variance[0] - mean[0], _LARGEST_EXPONENT))
-        nees = precision * square
+        nees = precision * (UNEXPLAINED + (1 - UNEXPLAINED) * square)
+        precision *= 1 - UNEXPLAINED
         by_mean = np.empty_like(mean)
         by_variance = np.empty_like(variance)
         by_mean[0] = 0.5 * (nees - 1.0)

@@ -8,16 +8,19 @@ from functools import cached_property
 import numpy as np
 
 from monitor.calibration.space import FloatArray
-from monitor.recalibration.document import Matrix, as_array, positive_definite_matrix
+from monitor.recalibration.document import (
+    Matrix,
+    as_array,
+    numbers,
+    part,
+    positive_definite_matrix,
+)
 from monitor.recalibration.processes.latent_stack import LatentStack
-from monitor.recalibration.processes.process_document import check_size, numbers_of
 from monitor.recalibration.processes.triangular_factors import factor_of_weights, lower_product
 from monitor.recalibration.recalibrator import Document, Estimates, InvalidRecalibrator
 
 # Between errors of unit size weights are of the order of one.
 LARGEST_VARIANCE = 50.0
-# On mean squares of whitened errors: beyond it a unit is wrong.
-LARGEST_MOMENT = 1e24
 
 
 @dataclass(frozen=True)
@@ -63,40 +66,17 @@ class TriangularProcess:
         }
 
     @classmethod
-    def from_parameters(cls, parameters: object, k: int) -> TriangularProcess:
+    def from_parameters(cls, parameters: Document, k: int) -> TriangularProcess:
         """The inverse of parameters; raises InvalidRecalibrator."""
-        if not isinstance(parameters, dict) or not isinstance(parameters.get("weights"), dict):
-            raise InvalidRecalibrator(
-                f"{parameters!r} must be an object with 'moment', 'weights' and 'most_uncertain'."
-            )
         moment = positive_definite_matrix(parameters, "moment", k)
-        check_size("moment", moment, LARGEST_MOMENT)
-        weights = LatentStack.from_parameters(parameters["weights"], k)
+        weights = LatentStack.from_parameters(part(parameters, "weights"), k)
         outputs = [process.outputs for process in weights.processes]
         if outputs != list(range(1, k + 1)):
             raise InvalidRecalibrator(
                 f"'weights' has processes of {outputs} outputs: {k} dimensions need one of 1, one "
                 f"of 2, up to one of {k}."
             )
-        most_uncertain = numbers_of(parameters, "most_uncertain")
-        if len(most_uncertain) != weights.outputs or not all(
-            0 <= value <= LARGEST_VARIANCE for value in most_uncertain
-        ):
-            raise InvalidRecalibrator(
-                f"'most_uncertain' is {most_uncertain}: it must hold {weights.outputs} variances, "
-                f"at most {LARGEST_VARIANCE:g}."
-            )
-        found = cls(moment, weights, most_uncertain)
-        found._check_root()
-        return found
-
-    def _check_root(self) -> None:
-        """Raises InvalidRecalibrator where rounding leaves no root of the moment."""
-        try:
-            smallest = float(np.diagonal(self._root).min())
-        except np.linalg.LinAlgError:
-            smallest = 0.0
-        if not smallest**2 >= 1 / LARGEST_MOMENT:
-            raise InvalidRecalibrator(
-                f"'moment' is {self.moment}: it is too near to singular, or to nothing."
-            )
+        most_uncertain = numbers(
+            parameters, "most_uncertain", weights.outputs, 0.0, LARGEST_VARIANCE
+        )
+        return cls(moment, weights, most_uncertain)

@@ -25,6 +25,8 @@ ROWS = 256
 ENOUGH = 1e-5
 STEPS = 60
 HALVINGS = 12
+# Of a constant from where it began: beyond it a few rows that all but repeat lead a search away.
+FURTHEST = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +167,22 @@ def bound(
 
 
 def optimise(
-    likelihood: LatentLikelihood, weight: float, design: Design, start: Posterior
+    likelihood: LatentLikelihood,
+    weight: float,
+    design: Design,
+    start: Posterior,
+    centre: FloatArray,
 ) -> tuple[Posterior, Bound] | None:
-    """The posterior of the largest bound, from a start; None where even that has none."""
+    """The posterior of the largest bound, from a start; None where even that has none.
+
+    centre  (J,) that the constants stay within FURTHEST of
+    """
     posterior = start
     best = bound(likelihood, weight, design, posterior)
     if best is None:
         return None
     for _ in range(STEPS):
-        target = _target(design, posterior, best)
+        target = _target(design, posterior, best, centre)
         share, found = 1.0, None
         for _ in range(HALVINGS):
             moved = posterior.moved(share, target)
@@ -190,8 +199,8 @@ def optimise(
     return posterior, best
 
 
-def _target(design: Design, posterior: Posterior, at: Bound) -> Posterior:
-    """Where a whole step leads.
+def _target(design: Design, posterior: Posterior, at: Bound, centre: FloatArray) -> Posterior:
+    """Where a whole step leads, with the constants at most FURTHEST from a centre (J,).
 
     By Bonnet and Price ∂E/∂v = ½ E[∂² log p/∂f²], so that −2 ∂E/∂v is the curvature both of
     the Newton step on (c, m) and of the new precision I + Σ_i −2 ∂E/∂v_i a_i a_iᵀ.
@@ -203,17 +212,36 @@ def _target(design: Design, posterior: Posterior, at: Bound) -> Posterior:
     own = np.einsum("jl,jbn->lbn", np.square(mixing), curvature)
     precision = _products(basis * own[:, :, None], basis) + np.eye(size)
 
-    # Where a likelihood is convex, a Newton step would lead down.
-    convexity = np.maximum(curvature, 0.0)
     gradient = np.empty(outputs + latents * size)
     gradient[:outputs] = by_mean.sum(axis=(1, 2))
     by_location = (basis @ slopes[..., None])[..., 0].sum(axis=1) - posterior.location
     gradient[outputs:] = by_location.ravel()
-    hessian = np.zeros((gradient.size, gradient.size))
-    step = np.arange(gradient.size)
+    # Where a likelihood is convex, a Newton step would lead down.
+    move = _solved(_curvature(design, np.maximum(curvature, 0.0)), gradient)
+    return Posterior(
+        np.clip(posterior.constant + move[:outputs], centre - FURTHEST, centre + FURTHEST),
+        posterior.location + move[outputs:].reshape(latents, size),
+        0.5 * (precision + precision.swapaxes(1, 2)),
+    )
+
+
+def _curvature(design: Design, convexity: FloatArray) -> FloatArray:
+    """Minus the second derivatives of the bound by (c, m_1 … m_L), (J + L M, J + L M).
+
+    With κ_ij the convexity of output j at row i, f_j = c_j + Σ_l A_jl a_liᵀ m_l:
+
+        by c_j, c_j        Σ_i κ_ij                              (J, J), diagonal
+        by m_l, c_j        A_jl Σ_i κ_ij a_li                    (M, J) for each l
+        by m_l, m_l'       Σ_i Σ_j A_jl A_jl' κ_ij a_li a_l'iᵀ   (M, M), and I for the prior of m_l
+
+    convexity  (J, B, ROWS) κ ≥ 0, zeros behind the last row
+    """
+    mixing, basis = design.mixing, design.basis
+    outputs, latents = mixing.shape
+    size = basis.shape[2]
+    hessian = np.eye(outputs + latents * size)
     # A direction in which the likelihood is flat is left where it is.
-    hessian[step[:outputs], step[:outputs]] = np.maximum(convexity.sum(axis=(1, 2)), 1e-10)
-    hessian[step[outputs:], step[outputs:]] = 1.0
+    hessian[:outputs, :outputs] = np.diag(np.maximum(convexity.sum(axis=(1, 2)), 1e-10))
     for latent in range(latents):
         place = slice(outputs + latent * size, outputs + (latent + 1) * size)
         mixed = convexity * mixing[:, latent, None, None]
@@ -221,6 +249,7 @@ def _target(design: Design, posterior: Posterior, at: Bound) -> Posterior:
         hessian[:outputs, place] = hessian[place, :outputs].T
         for other in range(latent + 1):
             shared = np.einsum("j,jbn->bn", mixing[:, latent] * mixing[:, other], convexity)
+            # Latents that go into no output together.
             if not shared.any():
                 continue
             there = slice(outputs + other * size, outputs + (other + 1) * size)
@@ -228,12 +257,7 @@ def _target(design: Design, posterior: Posterior, at: Bound) -> Posterior:
             hessian[place, there] += block
             if other != latent:
                 hessian[there, place] += block.T
-    move = _solved(hessian, gradient)
-    return Posterior(
-        posterior.constant + move[:outputs],
-        posterior.location + move[outputs:].reshape(latents, size),
-        0.5 * (precision + precision.swapaxes(1, 2)),
-    )
+    return hessian
 
 
 def _products(left: FloatArray, right: FloatArray) -> FloatArray:

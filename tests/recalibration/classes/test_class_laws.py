@@ -18,6 +18,7 @@ from monitor.recalibration.classes.class_softmax import averaged
 from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import METHODS, distorted, made, of_several_opinions
+from tests.recalibration.rows import json_values
 
 SEVERAL = of_several_opinions(1, 800)
 
@@ -136,13 +137,6 @@ def test_a_document_read_back_is_the_same_to_the_last_bit(method, classes):
     assert_same(again.apply(sent), model.apply(sent))
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda part: st.lists(part, max_size=4) | st.dictionaries(st.text(max_size=5), part),
-    max_leaves=8,
-)
-
-
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from([m for m in METHODS if m != "class-identity"]), st.data())
 def test_whatever_a_document_holds_it_is_refused_or_serves(method, data):
@@ -198,15 +192,34 @@ def test_two_classes_and_many_can_be_fitted(method, classes):
     assert np.isfinite(np.log(found)).all()
 
 
-@pytest.mark.parametrize("method", [m for m in CLASS_FITS if m != "class-identity"])
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_a_few_rows_are_fitted_or_refused(method, n):
-    try:
-        model = fit_classes(method, of_several_opinions(15, n))
-    except UnfitData as refusal:
-        assert str(refusal).endswith(".")
+ONE_CLASS, NO_PARTS = "all 1 rows are of class 2", "2 rows are too few to leave out one of 5 parts"
+
+
+@pytest.mark.parametrize(
+    ("method", "n", "refused"),
+    [
+        ("temperature", 1, "1 rows are the likelier the lower the temperature"),
+        ("temperature", 2, None),
+        ("temperature", 7, None),
+        ("vector-scaling", 1, ONE_CLASS),
+        ("vector-scaling", 2, NO_PARTS),
+        ("vector-scaling", 7, None),
+        ("auxiliary-scaling", 1, ONE_CLASS),
+        ("auxiliary-scaling", 2, NO_PARTS),
+        ("auxiliary-scaling", 7, None),
+        *(
+            ("classwise-isotonic", n, f"10 independent rows of it and 10 of others among {n}")
+            for n in (1, 2, 7)
+        ),
+    ],
+)
+def test_of_a_few_rows_a_fit_is_finite_or_refused(method, n, refused):
+    few = of_several_opinions(15, n)
+    if refused is None:
+        assert np.isfinite(fit_classes(method, few).apply(SEVERAL.log_probabilities)).all()
     else:
-        assert np.isfinite(model.apply(SEVERAL.log_probabilities)).all()
+        with pytest.raises(UnfitData, match=refused):
+            fit_classes(method, few)
 
 
 @pytest.mark.parametrize("method", [m for m in CLASS_FITS if m != "class-identity"])

@@ -21,6 +21,7 @@ from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import METHODS, made, overconfident
+from tests.recalibration.rows import json_values
 
 REJECTION = Rejection(RejectedBy.ENTROPY, 0.6, 0.05, 0.045, 0.2, 5000)
 NAMES = ("car", "bus", "tram")
@@ -126,8 +127,8 @@ def with_model(method, parameters) -> str:
         ("", "not a JSON document"),
         (b"\xff\xfe", "not a JSON document"),
         ("[" * 100_000, "not a JSON document"),
-        ("[]", "'format' is 'list'"),
-        ("null", "'format' is 'NoneType'"),
+        ("[]", "the document is []: it must be an object"),
+        ("null", "the document is None: it must be an object"),
         ("{}", "'format' is None"),
         (changed(format="calibration-monitor/recalibrator/1"), f"expected '{FORMAT}'"),
         (changed(classes=None), "'classes' is None"),
@@ -137,20 +138,23 @@ def with_model(method, parameters) -> str:
         (changed(classes=["a"]), "'classes' is ['a']"),
         (changed(classes=["a", "b\n", "c"]), r"'classes' is ['a', 'b\n', 'c']"),
         (changed(classes=["a", "b"]), "'recalibrator' has 3 classes but 'classes' names 2"),
-        (changed(recalibrator=None), "'recalibrator.method' is None"),
-        (changed(recalibrator=[]), "'recalibrator.method' is []"),
+        (changed(recalibrator=None), "'recalibrator' is None: it must be an object"),
+        (changed(recalibrator=[]), "'recalibrator' is []: it must be an object"),
         (changed(recalibrator={}), "'recalibrator.method' is None"),
         (with_model("magic", {}), "'recalibrator.method' is 'magic': it must be one of class-iden"),
         (with_model(["temperature"], {}), "'recalibrator.method' is ['temperature']"),
         (with_model("variance-scaling", {}), "'recalibrator.method' is 'variance-scaling'"),
-        (with_model("temperature", 3), "'recalibrator.parameters' must be an object"),
+        (
+            with_model("temperature", 3),
+            "in 'recalibrator': 'parameters' is 3",
+        ),
         (with_model("temperature", {}), "in 'recalibrator': 'temperature' is None"),
         (with_model("temperature", {"temperature": 0}), "'temperature' is 0"),
         (changed(rejection=[]), "'rejection' is []"),
         (changed(rejection={}), "in 'rejection': 'by' is None"),
         (
             changed(rejection={**REJECTION.parameters(), "by": "deviation"}),
-            "in 'rejection': 'by' is 'deviation': of class probabilities only the entropy",
+            "'rejection.by' is 'deviation': with this 'format' it must be 'entropy'",
         ),
         (changed(version="temperature-0"), "'version' is 'temperature-0'"),
         (changed(version=7), "'version' is 7"),
@@ -170,13 +174,6 @@ def test_parts_with_a_default_may_be_left_out():
     assert class_selection_from_json(identity).recalibrator == ClassIdentity()
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda part: (
-        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=5), part, max_size=3)
-    ),
-    max_leaves=8,
-)
 parts = st.sampled_from(["classes", "recalibrator", "rejection", "fitted_on", "version"])
 fields = st.sampled_from(sorted(REJECTION.parameters()))
 

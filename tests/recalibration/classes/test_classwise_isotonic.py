@@ -129,9 +129,9 @@ GOOD = {"sent": [-3.0, -1.0], "made": [-2.0, -0.5]}
 @pytest.mark.parametrize(
     ("knots", "named"),
     [
-        (None, "'knots' must be a list of at least two objects"),
-        ([GOOD], "'knots' must be a list of at least two objects"),
-        ([GOOD, 3], "'knots[1]' is 3"),
+        (None, "it must be a list of at least 2 objects"),
+        ([GOOD], "it must be a list of at least 2 objects"),
+        ([GOOD, 3], "'knots' holds 3"),
         ([GOOD, {}], "in 'knots[1]': 'sent' is None"),
         ([{"sent": [-1.0], "made": [-1.0]}, GOOD], "in 'knots[0]': 'sent' is [-1.0]"),
         ([{**GOOD, "made": [-1.0]}, GOOD], "in 'knots[0]': 'made' is [-1.0]"),

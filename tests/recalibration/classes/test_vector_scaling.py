@@ -5,6 +5,7 @@ import pytest
 
 from monitor.recalibration.classes import temperature
 from monitor.recalibration.classes.class_likelihood import averaged_loss
+from monitor.recalibration.classes.class_recalibrator import from_probabilities
 from monitor.recalibration.classes.class_rows import ClassRows
 from monitor.recalibration.classes.class_softmax import as_columns
 from monitor.recalibration.classes.vector_scaling import VectorFamily, VectorScaling, fit
@@ -110,9 +111,10 @@ def test_rows_of_a_single_class_are_refused():
 
 
 def test_too_few_to_leave_some_out_are_refused():
-    rows = ClassRows(overconfident(13, 4, 3).log_probabilities, np.array([0, 1, 2, 0]))
-    with pytest.raises(UnfitData, match=r"too few to leave out|temperature"):
-        fit(rows)
+    # One in three is wrong: the temperature is determined.
+    said = from_probabilities(np.array([[[0.8, 0.1, 0.1]], [[0.1, 0.8, 0.1]], [[0.1, 0.8, 0.1]]]))
+    with pytest.raises(UnfitData, match="3 rows are too few to leave out one of 5 parts"):
+        fit(ClassRows(said, np.array([0, 1, 2])))
     many = of_several_opinions(14, 100)
     one_object = ClassRows(many.log_probabilities, many.label, np.zeros(100, np.int64))
     with pytest.raises(UnfitData, match="100 rows are too few to leave out one of 5 parts"):
@@ -123,7 +125,7 @@ def test_too_few_to_leave_some_out_are_refused():
     ("weight", "bias", "named"),
     [
         (None, [0.0, 0.0], "'weight' is None"),
-        ([1.0], [0.0], "'weight' is [1.0]: it must be a list of at least two numbers"),
+        ([1.0], [0.0], "'weight' is [1.0]: it must be a list of at least 2 numbers"),
         ([1.0, 0.0], [0.0, 0.0], "'weight' holds 0.0"),
         ([1.0, float("nan")], [0.0, 0.0], "'weight' holds nan"),
         ([1.0, True], [0.0, 0.0], "'weight' holds True"),

@@ -21,19 +21,18 @@ def random_process(
     seed, *, outputs=2, size=5, width=2, form=KernelForm.NORMALISED, coupling=Coupling.INDEPENDENT
 ) -> SparseProcess:
     random = np.random.default_rng(seed)
-    latents = 1 if coupling is Coupling.SHARED else outputs
-    scale = np.exp(0.3 * random.normal(size=(latents, scale_count(form, width))))
-    mixing = random.normal(size=(outputs, latents))
+    scale = np.exp(0.3 * random.normal(size=(outputs, scale_count(form, width))))
+    mixing = random.normal(size=(outputs, outputs))
     if coupling is Coupling.INDEPENDENT:
         mixing = np.diag(np.exp(0.3 * random.normal(size=outputs)))
-    root = 0.2 * np.tril(random.normal(size=(latents, size, size)), -1) + 0.4 * np.eye(size)
+    root = 0.2 * np.tril(random.normal(size=(outputs, size, size)), -1) + 0.4 * np.eye(size)
     return SparseProcess(
         form,
         tuple(random.normal(size=outputs).tolist()),
         as_matrix(random_points(seed + 1, size, width, form)),
         as_matrix(scale),
         as_matrix(mixing),
-        as_matrix(random.normal(size=(latents, size))),
+        as_matrix(random.normal(size=(outputs, size))),
         tuple(as_matrix(one) for one in root),
     )
 

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.special import expit
 from scipy.stats import norm
 
-from monitor.recalibration.processes.beta_line import LARGEST, LARGEST_SHIFT, BetaLine
+from monitor.recalibration.processes.beta_line import BOUNDS, LARGEST, LARGEST_SHIFT, BetaLine
 from monitor.recalibration.processes.beta_link import hazard, logit, standard_quantile
 from monitor.recalibration.processes.beta_marginals import BetaMarginals
 from monitor.recalibration.processes.beta_moments import moment_table, moments
+from monitor.recalibration.processes.beta_quantiles import quantile_table
 
 quick = settings(deadline=None, max_examples=40)
 # a, b, c: unchanged, wide with two peaks, narrow, skewed, shifted, at the bounds.
@@ -199,6 +201,34 @@ def test_a_table_of_a_single_latent_value_gives_its_moments():
     )
 
 
+# ---- quantiles read off a table
+
+
+@pytest.mark.parametrize("levels", [(0.5,), tuple(np.arange(1, 20) * 0.05), (1e-12, 0.3, 1 - 1e-9)])
+def test_a_table_gives_the_quantiles_of_every_line_within_its_range(levels):
+    table = quantile_table(
+        tuple(line for line, _ in LINES), tuple(bounds for _, bounds in LINES), levels
+    )
+    latent = np.stack([np.linspace(low, high, 301) for _, (low, high) in LINES])
+    found = table.at(latent)
+    assert found.shape == (len(levels), 3, 301)
+    assert (np.diff(found, axis=0) > 0).all()
+    for row, (line, _) in enumerate(LINES):
+        u = logit(found[:, row], *line.at(latent[row]))
+        for level, odds in zip(levels, u, strict=True):
+            # Not expit(odds) − τ: that would forgive the tails.
+            assert odds == pytest.approx(np.full(301, np.log(level) - np.log1p(-level)), abs=1e-8)
+            assert expit(odds) == pytest.approx(np.full(301, level), abs=1e-9)
+
+
+def test_a_table_of_quantiles_of_a_single_latent_value_gives_them():
+    line = BetaLine((0.1, -0.4, 0.2), (0.8, 0.6, 0.1))
+    found = quantile_table((line,), ((0.7, 0.7),), (0.2, 0.9)).at(np.full((1, 3), 0.7))
+    for level, t in zip((0.2, 0.9), found[:, 0], strict=True):
+        u = logit(t, *line.at(np.full(3, 0.7)))
+        assert expit(u) == pytest.approx(np.full(3, level), abs=1e-12)
+
+
 # ---- the line
 
 
@@ -216,8 +246,18 @@ def test_a_range_is_moved_to_where_all_three_parameters_are_within_their_bounds(
     moved = line.within(low, low + width)
     assert moved[0] <= moved[1]
     assert line.bounded(*moved)
-    if line.bounded(low * (1 + 1e-6), (low + width) * (1 + 1e-6)):
+    # By more than rounding and the margin that is kept.
+    if all(
+        abs(start + loading * end) <= (1 - 1e-6) * bound
+        for start, loading, bound in zip(base, line.loading, BOUNDS, strict=True)
+        for end in (low, low + width)
+    ):
         assert moved == (low, low + width)
+
+
+def test_a_range_that_rounding_alone_puts_within_the_bounds_ends_at_them():
+    line = BetaLine((0.0, LARGEST, 0.0), (0.0, -1.0, 0.0))
+    assert line.within(-1e-220, 0.0) == (0.0, 0.0)
 
 
 def test_a_line_beyond_its_bounds_is_not_bounded():

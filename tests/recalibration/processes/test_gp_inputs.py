@@ -16,7 +16,8 @@ from monitor.recalibration.processes.gp_inputs import (
     paper_inputs,
 )
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
-from tests.recalibration.gp_sets import rows_from, sizes, wild_estimates
+from tests.recalibration.gp_sets import sizes
+from tests.recalibration.rows import rows_from, wild_estimates
 
 POSE = Space(
     (
@@ -167,10 +168,10 @@ FEATURE = Feature(FeatureKind.LOG_MEAN, 1, 0.5, 3.0, 0.1, 0.7).parameters()
 )
 def test_a_document_that_is_no_feature_is_refused_by_name(name, value):
     with pytest.raises(InvalidRecalibrator, match=f"'{name}'"):
-        Inputs.from_parameters([{**FEATURE, name: value}], 2)
+        Inputs.from_parameters({"inputs": [{**FEATURE, name: value}]}, 2)
 
 
 @pytest.mark.parametrize("parameters", [None, {}, [3], [FEATURE, FEATURE]])
 def test_a_document_that_is_no_list_of_different_features_is_refused(parameters):
     with pytest.raises(InvalidRecalibrator, match="'inputs'"):
-        Inputs.from_parameters(parameters, 2)
+        Inputs.from_parameters({"inputs": parameters}, 2)

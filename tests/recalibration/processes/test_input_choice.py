@@ -10,15 +10,17 @@ from monitor.recalibration.processes.input_choice import choose_inputs, evidence
 from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.latent_likelihood import Expected
 from monitor.recalibration.processes.normal_likelihood import normal_likelihood
-from tests.recalibration.gp_sets import nothing_to_find, rows_from, sizes
+from tests.recalibration.gp_sets import nothing_to_find, sizes
+from tests.recalibration.rows import rows_from
 
 SETTINGS = ProcessSettings()
 
 
 def chosen(rows, dimension=0, settings=SETTINGS):
     likelihood = normal_likelihood(rows).of(dimension)
-    inputs, process, bound = choose_inputs(likelihood, rows, settings)
-    return [(str(f.kind), f.dimension) for f in inputs.features], process, bound
+    weight = float(rows.size_weight[dimension])
+    inputs, process = choose_inputs(likelihood, rows, weight, settings)
+    return [(str(f.kind), f.dimension) for f in inputs.features], process
 
 
 @pytest.mark.parametrize("dimension", [0, 1, 2])
@@ -32,7 +34,7 @@ def test_two_inputs_that_matter_are_both_found():
     sigma = np.exp(random.normal(0, 0.5, (3000, 4)))
     log_factor = 1.2 * np.tanh(2 * mean[:, 2:3]) + 1.5 * np.log(sigma[:, 1:2])
     error = sigma * np.exp(0.5 * log_factor) * random.normal(size=(3000, 4))
-    found, process, _ = chosen(rows_from(mean, sigma**2, error))
+    found, process = chosen(rows_from(mean, sigma**2, error))
     assert sorted(found) == [("log-deviation", 1), ("mean", 2)]
     assert process.width == 2
 
@@ -41,7 +43,7 @@ def test_two_inputs_that_matter_are_both_found():
 @pytest.mark.parametrize("seed", range(3))
 def test_where_nothing_matters_the_process_is_variance_scaling(form, seed):
     rows = sizes(seed, n=1000, k=3, factor=nothing_to_find)
-    found, process, _ = chosen(rows, settings=ProcessSettings(kernel=form))
+    found, process = chosen(rows, settings=ProcessSettings(kernel=form))
     assert found == []
     nees = np.mean((rows.error / rows.deviation)[:, 0] ** 2)
     assert process.constant == pytest.approx([np.log(nees)], rel=1e-9)
@@ -63,12 +65,13 @@ def test_a_few_rows_say_nothing_of_inputs(n):
     assert chosen(sizes(4, n=n, k=2))[0] == []
 
 
-def test_rows_of_tracks_are_worth_less_than_as_many_objects():
+@pytest.mark.parametrize("unit", [1.0, 0.1, 0.01, 0.001])
+def test_rows_of_tracks_are_worth_less_than_as_many_objects(unit):
     alone = sizes(5, n=150, k=1, factor=lambda mean: 0.5 * np.tanh(np.log(mean) - 4))
     copies = np.repeat(np.arange(150), 20)
     tracked = rows_from(
         alone.estimates.mean[copies],
-        alone.deviation[copies] ** 2,
+        (unit * alone.deviation[copies]) ** 2,
         alone.error[copies],
         track=copies,
     )

@@ -10,8 +10,9 @@ from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.latent_stack import LARGEST, LatentStack, stack_of
 from monitor.recalibration.processes.sparse_process import Coupling, SparseProcess
 from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
-from tests.recalibration.gp_sets import sizes, wild_estimates
+from tests.recalibration.gp_sets import sizes
 from tests.recalibration.processes.processes import random_process
+from tests.recalibration.rows import wild_estimates
 
 ROWS = sizes(1, n=300, k=3)
 CANDIDATES = candidate_inputs(ROWS).features
@@ -25,7 +26,7 @@ CONSTANT = (Inputs((), 3), SparseProcess(KernelForm.NORMALISED, (0.3, -0.2)))
 MIXED = (
     (inputs_of(0, 3), random_process(1, outputs=1)),
     CONSTANT,
-    (inputs_of(3), random_process(2, outputs=3, size=7, width=1, coupling=Coupling.SHARED)),
+    (inputs_of(3), random_process(2, outputs=3, size=7, width=1)),
     (inputs_of(5, 0), random_process(3, outputs=2, size=3, coupling=Coupling.COREGIONALISED)),
 )
 PAPER_INPUTS = paper_inputs(sizes(1, n=300, k=3))
@@ -66,10 +67,11 @@ def test_what_is_served_is_the_mean_or_the_log_of_the_expectation_within_the_ran
 
 
 def test_the_range_is_that_of_the_fit_and_a_margin():
-    served = stack("mixed")
-    mean, variance = served.at(ROWS.estimates)
-    assert served.low == pytest.approx(mean.min(axis=1) - 0.5)
-    assert served.high == pytest.approx((mean + 0.5 * variance).max(axis=1) + 0.5)
+    mean, variance = stack("mixed").at(ROWS.estimates)
+    for expectations, served in ((False, mean), (True, mean + 0.5 * variance)):
+        found = stack_of(MIXED, ROWS.estimates, 0.5, expectations=expectations)
+        assert found.low == pytest.approx(served.min(axis=1) - 0.5)
+        assert found.high == pytest.approx(served.max(axis=1) + 0.5)
 
 
 def test_a_range_beyond_every_unit_is_cut():
@@ -89,24 +91,24 @@ def test_a_round_trip_through_json_loses_nothing(name):
 
 def process_with(**changes):
     inputs, process = MIXED[0]
-    return {"inputs": inputs.parameters(), **process.parameters(), **changes}
+    return {**inputs.parameters(), **process.parameters(), **changes}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"processes": []}, "'processes' must be a list"),
-        ({"processes": None}, "'processes' must be a list"),
-        ({"processes": [3]}, "'processes' must be a list"),
+        ({"processes": []}, "'processes' is .* must be a list of at least 1"),
+        ({"processes": None}, "'processes' is .* must be a list of at least 1"),
+        ({"processes": [3]}, "'processes' holds 3"),
         ({"processes": [process_with(constant="x")]}, "in 'processes' at 0: 'constant'"),
         ({"processes": [process_with(inputs=[])]}, "at 0 has 0 features in 'inputs' and points"),
         ({"processes": [process_with(inputs=None)]}, "in 'processes' at 0: 'inputs'"),
-        ({"low": [0.0]}, "'low' has 1 and 'high' 8 values, expected 8"),
-        ({"high": [0.0] * 9}, "'high' 9 values, expected 8"),
+        ({"low": [0.0]}, "'low' is .* must be a list of 8 numbers"),
+        ({"high": [0.0] * 9}, "'high' is a list of 9: it must be a list of 8 numbers"),
         ({"high": None}, "'high' is None"),
         ({"low": [9.0] * 8, "high": [0.0] * 8}, "'low' 9.0 and 'high' 0.0: they must be in order"),
-        ({"high": [101.0] * 8}, "between ±100"),
-        ({"low": [-101.0] * 8}, "between ±100"),
+        ({"high": [101.0] * 8}, "'high' holds 101.0: .* from -100 to 100"),
+        ({"low": [-101.0] * 8}, "'low' holds -101.0: .* from -100 to 100"),
     ],
 )
 def test_a_document_that_is_no_stack_is_refused(changes, message):

@@ -40,7 +40,7 @@ def test_a_point_has_the_same_bits_alone_and_among_others(form, coupling, n):
 
 
 def test_at_no_point_there_is_nothing():
-    mean, variance = drawn(KernelForm.NORMALISED, Coupling.SHARED).at(np.zeros((0, 2)))
+    mean, variance = drawn(KernelForm.NORMALISED, Coupling.COREGIONALISED).at(np.zeros((0, 2)))
     assert mean.shape == variance.shape == (3, 0)
 
 

@@ -1,5 +1,6 @@
 """Covariances from triangular factors: against the LDLᵀ of the paper by matrix algebra, against
-the moments under uncertain weights by quadrature, and at the edge of being singular."""
+the moments under uncertain weights by simulation and quadrature, and at the edge of being
+singular."""
 
 from itertools import product
 
@@ -90,9 +91,39 @@ def test_the_unit_factor_is_that_of_scipy():
     assert np.diag(lower) ** 2 == pytest.approx(np.diag(pivots), rel=1e-12)
 
 
+def simulated(mean, variance, k, random, n):
+    """(k, n) errors u_i = Σ_j φ_ij ε_j + exp(f_i/2) η_i, ε_j what u_j tells beyond the earlier
+    ones by the means of the weights, over its own root mean square: nothing of our formulas."""
+    u, innovation = np.empty((k, n)), np.empty((k, n))
+    for i in range(k):
+        row = row_of_weights(i)
+        spread = np.sqrt(variance[row])
+        f, *phi = mean[row] + spread * random.normal(size=(n, i + 1, 1)).transpose(1, 0, 2)[..., 0]
+        u[i] = np.exp(0.5 * f) * random.normal(size=n)
+        rest = u[i].copy()
+        for j in range(i):
+            u[i] += phi[j] * innovation[j]
+            rest += (phi[j] - mean[row][1 + j]) * innovation[j]
+        innovation[i] = rest / np.sqrt(np.mean(rest**2))
+    return u
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_the_second_moment_of_simulated_errors_under_uncertain_weights(seed):
+    random = np.random.default_rng(seed)
+    mean, variance = weights(random, 1, 3), random.uniform(0, 0.8, (6, 1))
+    g = factor_of_weights(mean, variance)[..., 0]
+    u = simulated(mean, variance, 3, random, 400_000)
+    for i in range(3):
+        for j in range(i + 1):
+            product_ = u[i] * u[j]
+            sure = 5 * product_.std() / np.sqrt(product_.size)
+            assert (g @ g.T)[i, j] == pytest.approx(product_.mean(), abs=sure + 0.002)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_under_uncertain_weights_it_has_the_expected_moments(seed, k):
+def test_a_row_has_the_mean_weights_and_the_expected_square_of_its_error(seed, k):
     random = np.random.default_rng(seed)
     p = k * (k + 1) // 2
     mean, variance = weights(random, 1, k), random.uniform(0, 0.8, (p, 1))

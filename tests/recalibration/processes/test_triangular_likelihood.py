@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
-from monitor.recalibration.processes.triangular_likelihood import TriangularRow
+from monitor.recalibration.processes.triangular_likelihood import UNEXPLAINED, TriangularRow
 
 quick = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
@@ -27,14 +27,17 @@ def simulated(seed, j, n=5):
 
 
 def by_quadrature(row, mean, variance):
-    """E_q[log N(u; Σ φ_j ε_j, exp f) − log_unit] by a product rule: in each φ it is a parabola."""
+    """E_q[log N(u; Σ φ_j ε_j, exp f) − log_unit] by a product rule: in each φ it is a parabola.
+
+    Of a share of the square, the rest of it is the same for all."""
     rules = [np.polynomial.hermite_e.hermegauss(60 if i == 0 else 4) for i in range(len(mean))]
     found = np.zeros(row.value.size)
     for picked in product(*(zip(*rule, strict=True) for rule in rules)):
         at, weights = np.array(picked).T
         f, *phi = mean + np.sqrt(variance) * at[:, None]
         centre = sum((p * u for p, u in zip(phi, row.earlier, strict=True)), np.zeros_like(f))
-        density = norm.logpdf(row.value, centre, np.exp(0.5 * f))
+        gap = np.sqrt(UNEXPLAINED + (1 - UNEXPLAINED) * (row.value - centre) ** 2)
+        density = norm.logpdf(gap, 0.0, np.exp(0.5 * f))
         found += np.prod(weights / np.sqrt(2 * np.pi)) * density
     return found - row.log_unit
 
@@ -86,10 +89,12 @@ def test_without_uncertainty_the_dimensions_add_up_to_the_joint_density_of_the_e
     half = np.diag(deviation) @ g
     # scipy's own would take a factor of a large condition for singular.
     whole = np.log(np.abs(np.linalg.det(half))) + 0.5 * innovation @ innovation
-    assert found == pytest.approx(-0.5 * k * np.log(2 * np.pi) - whole, rel=1e-9)
+    # A share of the squares is that of any error.
+    share = 0.5 * UNEXPLAINED * (np.exp(-f).sum() - innovation @ innovation)
+    assert found == pytest.approx(-0.5 * k * np.log(2 * np.pi) - whole - share, rel=1e-9)
     if np.linalg.cond(half) < 1e3:
         expected = multivariate_normal.logpdf(error, cov=half @ half.T)
-        assert found == pytest.approx(expected, rel=1e-8, abs=1e-8)
+        assert found == pytest.approx(expected - share, rel=1e-8, abs=1e-8)
 
 
 @quick
@@ -99,8 +104,9 @@ def test_the_first_row_is_the_likelihood_of_gp_normal(seed):
     m, v = mean[0], variance[0]
     sigma = np.exp(row.log_unit)
     r = row.value * sigma
-    # The formula of the issue: −½ [log 2πσ² + m + (r²/σ²) exp(−m + v/2)].
-    expected = -0.5 * (np.log(2 * np.pi * sigma**2) + m + r**2 / sigma**2 * np.exp(-m + v / 2))
+    # −½ [log 2πσ² + m + z² exp(−m + v/2)], but for the share that is never explained.
+    square = UNEXPLAINED + (1 - UNEXPLAINED) * r**2 / sigma**2
+    expected = -0.5 * (np.log(2 * np.pi * sigma**2) + m + square * np.exp(-m + v / 2))
     assert row.expected(mean, variance).value == pytest.approx(expected, rel=1e-12)
 
 
@@ -137,11 +143,11 @@ def test_some_of_the_detections_have_the_values_they_had_among_all(seed, j):
 @pytest.mark.parametrize("repeated", [1, 2])
 def test_errors_that_the_earlier_ones_explain_have_a_finite_start(repeated):
     u = np.random.default_rng(1).normal(size=30)
-    row = TriangularRow(3.0 * u, np.stack([u] * repeated), np.zeros(30))
+    row = TriangularRow(0.9 * u, np.stack([u] * repeated), np.zeros(30))
     start = row.start
     assert np.isfinite(start).all()
-    assert start[1:].sum() == pytest.approx(3.0)
-    assert start[0] == pytest.approx(np.log(1e-12 * np.mean((3.0 * u) ** 2)))
+    assert start[1:].sum() == pytest.approx(0.9)
+    assert start[0] == pytest.approx(np.log(UNEXPLAINED))
 
 
 def test_far_off_steps_of_a_search_give_finite_values():

@@ -1,4 +1,4 @@
-"""What goes back beside the estimates: what these stand for, and quantiles where asked for."""
+"""What goes back with the estimates: what these stand for, and quantiles where asked for."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -99,9 +99,9 @@ def asked(selection: Selection, rows, header: Header = ASKING, **sections) -> Fr
     return answer
 
 
-def beside(answer: FrameAnswer) -> Any:
-    assert answer.beside is not None
-    return answer.beside
+def extras(answer: FrameAnswer) -> Any:
+    assert answer.extras is not None
+    return answer.extras
 
 
 def classes_of(rows, classes):
@@ -114,7 +114,7 @@ def classes_of(rows, classes):
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_what_gaussian_methods_make_is_stated_to_be_gaussian(name):
     rows = [sent(1), BAD, sent(2), MISSING, sent(3)]
-    found = beside(asked(SELECTIONS[name], rows, HEADER))
+    found = extras(asked(SELECTIONS[name], rows, HEADER))
     assert found.output.tolist() == [GAUSSIAN, 0, GAUSSIAN, 0, GAUSSIAN]
     assert found.quantiles is None
 
@@ -123,12 +123,12 @@ def test_what_gaussian_methods_make_is_stated_to_be_gaussian(name):
 def test_a_method_of_another_shape_says_what_it_forwards(output):
     answer = asked(Selection(XYZ.names, Heavy(output)), [sent(1), sent(2)], HEADER)
     number = {Output.GAUSSIAN: GAUSSIAN, Output.MOMENTS: MOMENTS, Output.SURROGATE: SURROGATE}
-    assert beside(answer).output.tolist() == [number[output]] * 2
+    assert extras(answer).output.tolist() == [number[output]] * 2
 
 
 def test_each_detection_states_the_output_of_the_recalibrator_of_its_slice():
     rows = [BAD, *classes_of([sent(i) for i in range(6)], [1, 0, 3, 2, 1, 0])]
-    found = beside(asked(MIXED, rows, HEADER))
+    found = extras(asked(MIXED, rows, HEADER))
     assert found.output.tolist() == [0, MOMENTS, GAUSSIAN, SURROGATE, GAUSSIAN, MOMENTS, GAUSSIAN]
 
 
@@ -136,30 +136,44 @@ def test_a_shadow_states_what_it_stands_for():
     rows = [sent(1), MISSING, sent(2)]
     answer = asked(HEAVY, rows, recalibration={"mode": "observe"})
     assert answer.shadow is not None
-    assert beside(answer).output.tolist() == [MOMENTS, 0, MOMENTS]
-    assert beside(answer).quantiles is None
+    assert extras(answer).output.tolist() == [MOMENTS, 0, MOMENTS]
+    assert extras(answer).quantiles is None
 
 
 def test_nothing_is_stated_where_nothing_was_recalibrated():
     other = Selection(("u", "v", "w"), VarianceScaling((2.0, 2.0, 2.0)))
     answer = asked(other, [sent(1), sent(2)])
     assert answer.reason.tolist() == [Reason.RECALIBRATOR_MISMATCH] * 2
-    assert beside(answer).output.tolist() == [0, 0]
-    assert beside(answer).quantiles is None
+    assert extras(answer).output.tolist() == [0, 0]
+    assert extras(answer).quantiles is None
 
 
 def test_the_row_that_failed_states_nothing_and_its_neighbours_do():
     selection = Selection(XYZ.names, Heavy(failure="at a row"))
     answer = asked(selection, [sent(1), sent(2)])
     assert answer.reason.tolist() == [Reason.RECALIBRATOR_FAILED, Reason.NONE]
-    assert beside(answer).output.tolist() == [0, MOMENTS]
-    assert np.isnan(beside(answer).quantiles).all(axis=1).tolist() == [True, False]
+    assert extras(answer).output.tolist() == [0, MOMENTS]
+    assert np.isnan(extras(answer).quantiles).all(axis=1).tolist() == [True, False]
 
 
 def test_an_empty_frame_and_one_of_refused_detections_have_nothing_to_state():
     for rows in ([], [BAD], [BAD, MISSING]):
         for selection in (DOUBLE, HEAVY, MIXED):
-            assert beside(asked(selection, rows)).output.tolist() == [0] * len(rows)
+            assert extras(asked(selection, rows)).output.tolist() == [0] * len(rows)
+
+
+def test_what_is_in_force_is_said_to_make_the_least_that_is_true_whatever_the_slice():
+    heavy = {output: Heavy(output) for output in Output}
+    for fallback, of_slices, expected in (
+        (Output.GAUSSIAN, (Output.GAUSSIAN, Output.SURROGATE), "surrogate"),
+        (Output.MOMENTS, (Output.GAUSSIAN, Output.GAUSSIAN), "moments"),
+        (Output.SURROGATE, (Output.MOMENTS,), "surrogate"),
+        (Output.GAUSSIAN, (), "gaussian"),
+    ):
+        by_slice = {f"slice {i}": heavy[output] for i, output in enumerate(of_slices)}
+        pipeline = pipeline_of(Selection(XYZ.names, heavy[fallback], by_slice))
+        (shown,) = pipeline.recalibrators.in_force()
+        assert shown.output == expected
 
 
 # ---- quantiles
@@ -170,7 +184,7 @@ def test_an_empty_frame_and_one_of_refused_detections_have_nothing_to_state():
 def test_quantiles_of_gaussian_methods_are_those_of_the_gaussian_that_goes_out(name, form):
     rows = [BAD, *(sent(i, form=form) for i in range(5)), MISSING]
     answer = asked(SELECTIONS[name], rows)
-    found = beside(answer).quantiles.reshape(len(rows), 3, len(LEVELS))
+    found = extras(answer).quantiles.reshape(len(rows), 3, len(LEVELS))
     assert np.isnan(found[[0, -1]]).all()
     for row in range(1, 6):
         mean, covariance = outgoing(answer)[row]
@@ -190,7 +204,7 @@ def _full(values):
 
 def test_quantiles_of_a_method_of_another_shape_are_its_own():
     rows = [sent(i) for i in range(4)]
-    found = beside(asked(HEAVY, rows)).quantiles.reshape(4, 3, len(LEVELS))
+    found = extras(asked(HEAVY, rows)).quantiles.reshape(4, 3, len(LEVELS))
     for i, row in enumerate(rows):
         scale = np.sqrt(np.diag(_full(row.covariance)))
         for k in range(3):
@@ -200,11 +214,11 @@ def test_quantiles_of_a_method_of_another_shape_are_its_own():
 
 def test_quantiles_of_every_slice_are_those_of_its_own_method():
     rows = classes_of([sent(i) for i in range(8)], [1, 0, 3, 2, 1, 0, 2, 3])
-    found = beside(asked(MIXED, rows)).quantiles
+    found = extras(asked(MIXED, rows)).quantiles
     for i, row in enumerate(rows):
         name = HEADER.classes[row.class_index or 0]
         alone = Selection(XYZ.names, MIXED.by_slice.get(name, MIXED.fallback))
-        assert np.array_equal(found[i], beside(asked(alone, [row])).quantiles[0])
+        assert np.array_equal(found[i], extras(asked(alone, [row])).quantiles[0])
 
 
 def test_where_quantiles_fail_the_estimates_still_go_out():
@@ -213,17 +227,39 @@ def test_where_quantiles_fail_the_estimates_still_go_out():
     answer = pipeline.process(opened(pipeline, ASKING), frame(rows))
     assert answer.reason.tolist() == [Reason.NONE] * 2
     assert outgoing(answer) == outgoing(asked(HEAVY, rows))
-    assert beside(answer).output.tolist() == [MOMENTS] * 2
-    assert beside(answer).quantiles is None
+    assert extras(answer).output.tolist() == [MOMENTS] * 2
+    assert extras(answer).quantiles is None
+    (notice,) = answer.notices
+    assert (notice.reason, notice.field) == (Reason.RECALIBRATOR_FAILED, "quantiles")
+    assert (notice.count, notice.first_index) == (2, 0)
+    assert pipeline.counters.internal_errors == 1
+
+
+def test_where_all_of_the_extras_fail_the_estimates_still_go_out_recalibrated(monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("broken")
+
+    rows = [sent(1), sent(2)]
+    expected = outgoing(asked(DOUBLE, rows))
+    monkeypatch.setattr("monitor.pipeline.answer_extras", broken)
+    pipeline = pipeline_of(DOUBLE)
+    answer = pipeline.process(opened(pipeline, ASKING), frame(rows))
+    assert answer.reason.tolist() == [Reason.NONE] * 2
+    assert outgoing(answer) == expected
+    assert answer.extras is None
     assert pipeline.counters.internal_errors == 1
 
 
 def test_a_detection_without_finite_quantiles_gets_none_and_its_neighbours_theirs():
     rows = [sent(1), sent(2), sent(3)]
-    found = beside(asked(Selection(XYZ.names, Heavy(failure="of a quantile")), rows)).quantiles
-    whole = beside(asked(HEAVY, rows)).quantiles
+    answer = asked(Selection(XYZ.names, Heavy(failure="of a quantile")), rows)
+    found = extras(answer).quantiles
+    whole = extras(asked(HEAVY, rows)).quantiles
     assert np.isnan(found[1]).all()
     assert np.array_equal(found[[0, 2]], whole[[0, 2]])
+    (notice,) = answer.notices
+    assert (notice.reason, notice.field) == (Reason.RECALIBRATOR_FAILED, "quantiles")
+    assert (notice.count, notice.first_index) == (1, 1)
 
 
 def test_what_a_connection_asks_for_is_its_own_and_the_stream_stays_what_it_is():
@@ -232,10 +268,10 @@ def test_what_a_connection_asks_for_is_its_own_and_the_stream_stays_what_it_is()
     assert asking.time is plain.time
     assert asking.number == plain.number
     assert len(pipeline.streams) == 1
-    assert beside(pipeline.process(plain, frame([sent(1)], 1))).quantiles is None
-    assert beside(pipeline.process(asking, frame([sent(1)], 2))).quantiles is not None
+    assert extras(pipeline.process(plain, frame([sent(1)], 1))).quantiles is None
+    assert extras(pipeline.process(asking, frame([sent(1)], 2))).quantiles is not None
     assert opened(pipeline, ASKING) is asking
-    assert beside(pipeline.process(opened(pipeline), frame([sent(1)], 3))).quantiles is None
+    assert extras(pipeline.process(opened(pipeline), frame([sent(1)], 3))).quantiles is None
 
 
 def test_quantiles_do_not_change_anything_else():

@@ -1,4 +1,4 @@
-"""What the Gaussians that a recalibrator forwards stand for, said to people and to programs."""
+"""Which model a verb has applied, and what its Gaussians stand for, for people and programs."""
 
 from __future__ import annotations
 
