@@ -56,7 +56,7 @@ benchmark-statistics: $(CORE)
 benchmark-tracking: $(CORE)
 	$(BIN)/python benchmarks/tracking.py
 
-benchmark-recalibrators: $(CORE)
+benchmark-recalibrators: $(DEV)
 	$(BIN)/python benchmarks/recalibrators.py
 
 clean:
