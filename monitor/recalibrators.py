@@ -108,7 +108,7 @@ class Recalibrators:
     def learn(self, document: str) -> AnySelection:
         """Get to know a recalibrator from its document. Raises InvalidRecalibrator."""
         known = self.known_by(document)
-        return self.admit(document, selection_from_document(document)) if known is None else known
+        return self.admit(document, any_selection_from_json(document)) if known is None else known
 
     def known_by(self, document: str) -> AnySelection | None:
         """That of a document that was learnt before, letter by letter; None if none was."""
@@ -180,17 +180,6 @@ def _warn_of_ranges(selection: Selection, ranges: RangeBuckets | None) -> None:
 def _digest(document: str) -> bytes:
     # A document may come with half a surrogate pair, which has no bytes of its own.
     return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()
-
-
-def selection_from_document(document: str) -> AnySelection:
-    """The recalibrator of a document, which says of which kind it is. Raises InvalidRecalibrator.
-
-    Touches nothing that is shared: it may run in any thread.
-    """
-    found = any_selection_from_json(document)
-    # With its hash, which is part of the work that must not be left for later.
-    log.debug("recalibrator %s was read", found.version)
-    return found
 
 
 def applied(

@@ -102,7 +102,7 @@ def judge_rows(
         predicted=predicted,
         right=predicted == label,
         confidence=columns[predicted, rows],
-        entropy=_entropy(columns),
+        entropy=entropy_of_columns(columns),
         cross_entropy=-np.log(np.maximum(true, SMALLEST)),
         brier=add_up(np.square(distance)),
         aleatoric=aleatoric,
@@ -141,9 +141,13 @@ def _sound(columns: FloatArray) -> BoolArray:
     return sound
 
 
-def _entropy(columns: FloatArray) -> FloatArray:
-    """(N,) entropy of (C, N) over log C; a sum a little off 1 must not lead out of [0, 1]."""
+def entropy_of_columns(columns: FloatArray) -> FloatArray:
+    """(N,) entropy of (C, N) over log C, in [0, 1]; NaN stays.
+
+    source   Laves et al. 2019, eq. 3
+    """
     entropy: FloatArray = add_up(entr(columns)) / np.log(columns.shape[0])
+    # A sum a little off 1 must not lead out of [0, 1].
     return np.minimum(entropy, 1.0)
 
 
@@ -154,6 +158,6 @@ def _parts(each: FloatArray) -> tuple[FloatArray, FloatArray]:
 
     source   Wolf et al. 2024, eq. 10, over log C as eq. 4
     """
-    aleatoric = add_up(np.stack([_entropy(opinion) for opinion in each])) / each.shape[0]
-    whole = _entropy(add_up(each) / each.shape[0])
+    aleatoric = add_up(np.stack([entropy_of_columns(opinion) for opinion in each])) / each.shape[0]
+    whole = entropy_of_columns(add_up(each) / each.shape[0])
     return aleatoric, np.maximum(whole - aleatoric, 0.0)

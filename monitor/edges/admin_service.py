@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from monitor.edges import messages
 from monitor.edges.service import Context, parsed
 from monitor.pipeline import Pipeline
-from monitor.recalibration.any_selection import AnySelection
+from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibrators import Promotion, UnknownVersion, selection_from_document
+from monitor.recalibrators import Promotion, UnknownVersion
 from monitor.v1 import recalibrator_admin_pb2
 
 
@@ -70,5 +70,5 @@ class AdminService:
         known = recalibrators.known_by(document)
         if known is not None:
             return known
-        read = await asyncio.to_thread(selection_from_document, document)
+        read = await asyncio.to_thread(any_selection_from_json, document)
         return recalibrators.admit(document, read)

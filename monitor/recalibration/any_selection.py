@@ -14,7 +14,10 @@ AnySelection = Selection | ClassSelection
 
 
 def any_selection_from_json(text: str | bytes) -> AnySelection:
-    """The inverse of to_json of either. Raises InvalidRecalibrator for anything else."""
+    """The inverse of to_json of either, its version worked out: nothing is left for later.
+
+    Pure, so that it may run in any thread. Raises InvalidRecalibrator for anything else.
+    """
     content = content_of(text)
     of_classes = content.get("format") == CLASS_FORMAT
     return class_selection_from_content(content) if of_classes else from_content(content)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import betaincinv, entr, stdtrit
+from scipy.special import betaincinv, stdtrit
 
-from monitor.calibration.cholesky import add_up
+from monitor.calibration.class_rows import entropy_of_columns
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.calibration.sparsification import rank_rows
 from monitor.recalibration.document import member, number, whole
@@ -84,13 +84,8 @@ class Rejection:
 
 
 def normalised_entropy(probabilities: FloatArray) -> FloatArray:
-    """(n,) entropy of (n, C) over log C, in [0, 1]; NaN stays.
-
-    source  Laves et al. 2019, eq. 3
-    """
-    columns = np.ascontiguousarray(probabilities.T)
-    entropy: FloatArray = add_up(entr(columns)) / np.log(columns.shape[0])
-    return np.minimum(entropy, 1.0)
+    """(n,) entropy of (n, C) over log C, in [0, 1]; NaN stays."""
+    return entropy_of_columns(np.ascontiguousarray(probabilities.T))
 
 
 def fit_rejection(

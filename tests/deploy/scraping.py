@@ -21,6 +21,18 @@ with_prometheus = pytest.mark.skipif(
 )
 
 
+def promtool(*arguments: str, given: str | None = None) -> str:
+    """What it prints; it must be content. Skips, and says so, where it is not installed."""
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool (Debian package prometheus) is not installed")
+    done = subprocess.run(
+        [found, *arguments], input=given, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

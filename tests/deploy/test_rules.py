@@ -4,16 +4,14 @@ bin, two vehicles, a slice with too few detections. Expected values come from Nu
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.calibration.binning import Binning
 from monitor.calibration.export_bins import ExportEdges
+from tests.deploy.scraping import promtool
 from tests.exported import (
     STAGES,
     added,
@@ -34,16 +32,6 @@ STEPS = 25 * 60 // STEP
 WINDOWS = {"10m": 10 // STEP, "1h": 60 // STEP, "24h": 24 * 60 // STEP}
 # Vehicle, with the steps at which it starts again, and those at which it is not seen.
 VEHICLES = {"van": ({STEPS, 100}, set()), "bus": ({145, 290}, {145})}
-
-
-def promtool(*arguments: str) -> str:
-    """What it prints; it must be content."""
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool (Debian package prometheus) is not installed")
-    done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def increments(random):

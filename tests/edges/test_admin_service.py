@@ -10,10 +10,10 @@ import pytest
 from monitor import recalibrators
 from monitor.edges import admin_service
 from monitor.edges.admin_service import AdminService
-from monitor.recalibration.any_selection import AnySelection
+from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
-from monitor.recalibrators import Promotion, selection_from_document
+from monitor.recalibrators import Promotion
 from monitor.v1 import recalibrator_admin_pb2 as pb
 from tests.piped import BY_SLICE, DOUBLE, HEADER, opened, pipeline_of, sent
 from tests.piped_classes import WARM
@@ -29,7 +29,7 @@ class Caller:
         return b""
 
     async def write(self, message: bytes) -> None:
-        raise NotImplementedError
+        raise AssertionError("a unary method writes nothing by itself")
 
     async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         raise AssertionError(code, details)
@@ -59,9 +59,9 @@ def reading(monkeypatch):
     def slow(document: str) -> AnySelection:
         documents.append(document)
         assert go_on.wait(PATIENCE)
-        return selection_from_document(document)
+        return any_selection_from_json(document)
 
-    monkeypatch.setattr(admin_service, "selection_from_document", slow)
+    monkeypatch.setattr(admin_service, "any_selection_from_json", slow)
     return documents, go_on
 
 

@@ -14,8 +14,8 @@ from monitor.recalibration.isotonic_quantiles import IsotonicQuantiles
 from monitor.recalibration.isotonic_std import IsotonicStd
 from monitor.recalibration.recalibrator import Output, UnfitData
 from tests import laws
-from tests.recalibration.rows import wild_estimates
-from tests.recalibration.simulated_rows import rows_of, wrong_by_size
+from tests.recalibration.rows import nll, wild_estimates
+from tests.recalibration.simulated_rows import rows_of, splits, wrong_by_size
 
 FITS = {
     "histogram": histogram_binning.fit,
@@ -134,3 +134,33 @@ def test_a_type_says_what_it_makes_of_a_detection(fit):
     assert TYPES[model.method] is type(model)
     assert model.keeps_definite
     assert model.k == 2
+
+
+# ---- of σ alone
+
+of_deviation = pytest.mark.parametrize("fit", [histogram_binning.fit, isotonic_std.fit])
+
+
+def loss_of_scaling(fitted, evaluated):
+    scale = np.sqrt(np.mean((fitted.error / fitted.deviation) ** 2, axis=0))
+    return nll(evaluated.deviation * scale, evaluated.error)
+
+
+@of_deviation
+def test_levi_overconfident_is_recalibrated_as_well_as_by_scaling(fit):
+    loss = []
+    for fitted, evaluated in splits("levi_overconfident", 25_000):
+        made = fit(fitted).apply(evaluated.estimates).deviation
+        loss.append(nll(made, evaluated.error) - loss_of_scaling(fitted, evaluated))
+    assert loss[0] < 0.001
+    assert np.mean(loss[1:]) < 0.001
+    assert max(loss) < 0.002
+
+
+@of_deviation
+def test_an_error_that_is_not_in_proportion_to_sigma_is_found(fit):
+    fitted, evaluated = wrong_by_size(3, 4000), wrong_by_size(4, 4000)
+    made = fit(fitted).apply(evaluated.estimates).deviation
+    best = nll(np.sqrt(evaluated.deviation), evaluated.error)
+    assert nll(made, evaluated.error) < best + 0.01
+    assert loss_of_scaling(fitted, evaluated) > best + 0.1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -283,9 +284,9 @@ def test_objects_move_steadily_live_a_second_at_least_and_are_replaced():
         ("false_rate", -1.0),
     ],
 )
-def test_a_setting_that_makes_no_drive_is_refused_by_name(setting: str, value: object):
+def test_a_setting_that_makes_no_drive_is_refused_by_name(setting: str, value: Any):
     with pytest.raises(ValueError, match=setting):
-        DriveSettings(**{setting: value})  # type: ignore[arg-type]
+        DriveSettings(**{setting: value})
 
 
 def test_simulating_leaves_the_processor_to_the_monitor():

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from monitor.recalibration.classes import temperature, vector_scaling
-from monitor.recalibration.classes.auxiliary_scaling import AuxiliaryScaling, NetworkFamily, fit
-from monitor.recalibration.classes.class_likelihood import averaged_loss
+from monitor.recalibration.classes.auxiliary_scaling import AuxiliaryScaling, fit
 from monitor.recalibration.classes.class_recalibrator import from_probabilities
-from monitor.recalibration.classes.class_softmax import as_columns
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from tests.recalibration.classes.class_sets import (
     distorted,
@@ -15,7 +13,6 @@ from tests.recalibration.classes.class_sets import (
     made,
     of_several_opinions,
     overconfident,
-    reference,
 )
 
 
@@ -45,32 +42,6 @@ def test_the_network_is_that_of_loops():
             ]
             p = np.exp(score) / np.exp(score).sum()
             assert found[i, m] == pytest.approx(p, abs=1e-13)
-
-
-@pytest.mark.parametrize("rows", [distorted(2, 30, 3), of_several_opinions(3, 20)])
-def test_the_slope_is_that_of_small_steps(rows):
-    random = np.random.default_rng(4)
-    c, units = rows.classes, 2
-    w, b, m, s = (random.uniform(0.5, 2.0, (c, 1)) for _ in range(4))
-    family = NetworkFamily(w, b, -m, s, random.normal(0.0, 0.5, (units, c)))
-    columns = as_columns(rows.log_probabilities)
-    at = random.normal(0.0, 0.3, len(family.bounds))
-
-    def loss(parameters):
-        return averaged_loss(family.scores(parameters, columns), rows.label).value.sum()
-
-    by_score = averaged_loss(family.scores(at, columns), rows.label).by_score
-    found = family.slope(at, columns, by_score)
-    for i, step in enumerate(1e-6 * np.eye(at.size)):
-        assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-5)
-
-
-def test_on_the_reference_set_it_is_no_worse_than_temperature_scaling():
-    fitted, fresh = reference()
-    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
-    assert found.nll <= simple.nll + 1e-6
-    assert found.ece <= simple.ece + 1e-6
-    assert found.cece <= simple.cece + 1e-6
 
 
 def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling():

@@ -4,18 +4,15 @@ import numpy as np
 import pytest
 
 from monitor.recalibration.classes import temperature
-from monitor.recalibration.classes.class_likelihood import averaged_loss
 from monitor.recalibration.classes.class_recalibrator import from_probabilities
 from monitor.recalibration.classes.class_rows import ClassRows
-from monitor.recalibration.classes.class_softmax import as_columns
-from monitor.recalibration.classes.vector_scaling import VectorFamily, VectorScaling, fit
+from monitor.recalibration.classes.vector_scaling import VectorScaling, fit
 from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
     of_several_opinions,
     overconfident,
-    reference,
 )
 
 
@@ -34,29 +31,6 @@ def test_equal_weights_without_bias_are_temperature_scaling():
     sent = overconfident(2, 50).log_probabilities
     found = VectorScaling((0.4,) * 10, (0.0,) * 10).apply(sent)
     assert found == pytest.approx(temperature.Temperature(2.5).apply(sent), abs=1e-14)
-
-
-@pytest.mark.parametrize("rows", [distorted(3, 40, 3), of_several_opinions(4, 30)])
-def test_the_slope_is_that_of_small_steps(rows):
-    family = VectorFamily(0.7, rows.classes)
-    columns = as_columns(rows.log_probabilities)
-    at = np.random.default_rng(5).normal(0.0, 0.3, 2 * rows.classes)
-
-    def loss(parameters):
-        return averaged_loss(family.scores(parameters, columns), rows.label).value.sum()
-
-    by_score = averaged_loss(family.scores(at, columns), rows.label).by_score
-    found = family.slope(at, columns, by_score)
-    for i, step in enumerate(1e-6 * np.eye(at.size)):
-        assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-6)
-
-
-def test_on_the_reference_set_it_is_no_worse_than_temperature_scaling():
-    fitted, fresh = reference()
-    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
-    assert found.nll <= simple.nll + 1e-6
-    assert found.ece <= simple.ece + 1e-6
-    assert found.cece <= simple.cece + 1e-6
 
 
 @pytest.mark.parametrize("seed", range(3))
