@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -32,6 +30,8 @@ from monitor.calibration.limits import (
 )
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.calibration.windows import Windows
+from monitor.config_promotion import PromotionConfig
+from monitor.config_section import Section
 from monitor.tracking.settings import (
     UPRIGHT,
     Association,
@@ -54,11 +54,7 @@ class Mode(StrEnum):
     OBSERVE = "observe"  # the raw estimate, with the recalibrated one beside it
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class ServerConfig(_Section):
+class ServerConfig(Section):
     """Addresses and limits of the transport."""
 
     grpc_address: str = "127.0.0.1:50051"  # host:port; port 0 takes a free one
@@ -94,7 +90,7 @@ def split_address(address: str, key: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class RecalibrationConfig(_Section):
+class RecalibrationConfig(Section):
     """What is done to the estimates."""
 
     mode: Mode = Mode.APPLY
@@ -102,7 +98,7 @@ class RecalibrationConfig(_Section):
     class_recalibrator: str = ""  # the same of class probabilities
 
 
-class StatisticsConfig(_Section):
+class StatisticsConfig(Section):
     """What is counted, and how finely.
 
     Replicas can be added if they agree on lowest_deviation, micro_bins_per_octave, tau, windows,
@@ -193,7 +189,7 @@ class StatisticsConfig(_Section):
         )
 
 
-class LimitsConfig(_Section):
+class LimitsConfig(Section):
     """What a plausible message looks like; in the units of the stream."""
 
     max_dimensions: Annotated[int, Field(ge=1, le=MOST_DIMENSIONS)] = 16
@@ -215,7 +211,7 @@ class LimitsConfig(_Section):
         return self
 
 
-class PendingConfig(_Section):
+class PendingConfig(Section):
     """How long detections wait for their truth."""
 
     max_bytes: PositiveInt = 256 * 2**20  # bytes; the oldest frames are dropped first
@@ -235,7 +231,7 @@ Deviation = Annotated[float, Field(gt=0, le=1e5)]
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 
 
-class DimensionNoiseConfig(_Section):
+class DimensionNoiseConfig(Section):
     """What differs for one dimension; what is left out is as for the others."""
 
     density: Density | None = None  # unit²/s³ with a velocity, unit²/s without
@@ -243,7 +239,7 @@ class DimensionNoiseConfig(_Section):
     missing_deviation: Deviation | None = None  # unit
 
 
-class TrackerConfig(_Section):
+class TrackerConfig(Section):
     """The tracker; in the units of the stream."""
 
     kind: TrackerKind = TrackerKind.NONE
@@ -257,9 +253,11 @@ class TrackerConfig(_Section):
     turn_density: Density = 0.1  # rad²/s, random walk of angles
     initial_speed: Deviation = 8.0  # unit/s, deviation of a velocity not yet known
     missing_deviation: Deviation = 1.0  # unit or rad, where a covariance is missing
-    dimensions: dict[str, DimensionNoiseConfig] = {
-        name: DimensionNoiseConfig(**asdict(noise)) for name, noise in UPRIGHT.items()
-    }  # what differs for single dimensions; those not named keep their default
+    dimensions: dict[str, DimensionNoiseConfig] = Field(
+        default_factory=lambda: {
+            name: DimensionNoiseConfig(**asdict(noise)) for name, noise in UPRIGHT.items()
+        }
+    )  # what differs for single dimensions; those not named keep their default
     gate_level: Level = 0.999  # share of true matches that lie in the gate
     max_distance: PositiveFloat = 1e9  # unit; beyond it no match of our own making
     birth_score: float = -1e9  # detections with a lower score begin no track
@@ -279,7 +277,7 @@ class TrackerConfig(_Section):
         return TrackerSettings(**(chosen | {"dimensions": own}))
 
 
-class SnapshotConfig(_Section):
+class SnapshotConfig(Section):
     """The statistics on disk, so that a restart begins where the last run ended."""
 
     path: str = "calibration-monitor.state"  # in the working directory; empty: none
@@ -287,7 +285,7 @@ class SnapshotConfig(_Section):
     every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
 
 
-class MetricsConfig(_Section):
+class MetricsConfig(Section):
     """The HTTP endpoint."""
 
     refresh_seconds: PositiveFloat = 2.0  # s; age of the prepared text
@@ -298,11 +296,12 @@ class MetricsConfig(_Section):
     )
 
 
-class Config(_Section):
+class Config(Section):
     """All settings of the sidecar."""
 
     server: ServerConfig = ServerConfig()
     recalibration: RecalibrationConfig = RecalibrationConfig()
+    promotion: PromotionConfig = PromotionConfig()
     statistics: StatisticsConfig = StatisticsConfig()
     limits: LimitsConfig = LimitsConfig()
     pending: PendingConfig = PendingConfig()

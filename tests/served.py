@@ -43,6 +43,8 @@ class Sidecar:
         settings = folder / "sidecar.toml"
         if "[snapshot]" not in config:
             config += '\n[snapshot]\npath = ""\n'
+        if "[promotion]" not in config:
+            config += '\n[promotion]\nfolder = ""\n'
         settings.write_text(config, encoding="utf-8")
         self.log = folder / "stderr.txt"
         self.process = subprocess.Popen(

@@ -31,6 +31,7 @@ PURE_STDLIB = (
 # What a pure package may import beside the stdlib above, numpy and scipy.
 PURE_PACKAGES = {
     "monitor/calibration": ("monitor.calibration",),
+    "monitor/promotion": ("monitor.promotion", "monitor.recalibration", "monitor.calibration"),
     "monitor/recalibration": ("monitor.recalibration", "monitor.calibration"),
     "monitor/simulation": ("monitor.simulation", "monitor.calibration"),
     "monitor/tracking": ("monitor.tracking", "monitor.calibration", "filterpy"),
@@ -69,7 +70,11 @@ OWNERS = {
     "monitor.v1": ("monitor/edges/",),
     "motmetrics": ("monitor/edges/mot.py",),
     "prometheus_client": ("monitor/edges/exposition.py",),
-    "pydantic": ("monitor/config.py",),
+    "pydantic": (
+        "monitor/config.py",
+        "monitor/config_section.py",
+        "monitor/config_promotion.py",
+    ),
     "tomllib": ("monitor/config.py",),
 }
 

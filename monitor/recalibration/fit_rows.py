@@ -23,12 +23,17 @@ class FitRows:
     error  (n, K) truth − mean, angles wrapped
     track  (n,) number of the object each is of, −1 where it is of none; errors of one object
            are correlated, so that its rows are worth less than as many objects
+    time_s, delay_s
+           (n,) event time of each, from any moment on, and how much later its truth came; None
+           where that is not known
     """
 
     space: Space
     estimates: Estimates
     error: FloatArray
     track: IntArray
+    time_s: FloatArray | None = None
+    delay_s: FloatArray | None = None
 
     @property
     def n(self) -> int:
@@ -78,7 +83,14 @@ class FitRows:
 
     def take(self, rows: IntArray) -> FitRows:
         """Some of them."""
-        return FitRows(self.space, self.estimates.take(rows), self.error[rows], self.track[rows])
+        return FitRows(
+            self.space,
+            self.estimates.take(rows),
+            self.error[rows],
+            self.track[rows],
+            None if self.time_s is None else self.time_s[rows],
+            None if self.delay_s is None else self.delay_s[rows],
+        )
 
     def check(self) -> None:
         """Raises UnfitData without rows, or where a dimension has no error at all."""

@@ -54,6 +54,7 @@ class FitOptions:
     coupling         of the latents of its outputs
     inducing         its inducing points, at most
     surrogate_level  the central interval in which a Cauchy and its Gaussian agree
+    time_constant    of adaptive scaling, seconds
     """
 
     objective: Objective | None = None
@@ -63,6 +64,7 @@ class FitOptions:
     coupling: Coupling | None = None
     inducing: int | None = None
     surrogate_level: float | None = None
+    time_constant: float | None = None
 
     def given(self) -> dict[str, Any]:
         """Those that are asked for, by name."""

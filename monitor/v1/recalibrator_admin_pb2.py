@@ -22,31 +22,50 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from monitor.v1 import recalibration_record_pb2 as monitor_dot_v1_dot_recalibration__record__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/recalibrator_admin.proto\x12\nmonitor.v1\"\xad\x01\n\x13RecalibratorSummary\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x12\n\ndimensions\x18\x03 \x03(\t\x12\x0e\n\x06slices\x18\x04 \x03(\t\x12\x10\n\x08promoted\x18\x05 \x01(\x08\x12\x13\n\x0b\x63lass_names\x18\x06 \x03(\t\x12*\n\x04kind\x18\x07 \x01(\x0e\x32\x1c.monitor.v1.RecalibratorKind\"\r\n\x0bListRequest\"F\n\x0cListResponse\x12\x36\n\rrecalibrators\x18\x01 \x03(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\"\x1d\n\nGetRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"Q\n\x0bGetResponse\x12\x30\n\x07summary\x18\x01 \x01(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\x12\x10\n\x08\x64ocument\x18\x02 \x01(\t\"S\n\x0ePromoteRequest\x12\x11\n\x07version\x18\x01 \x01(\tH\x00\x12\x12\n\x08\x64ocument\x18\x02 \x01(\tH\x00\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\tB\x0b\n\tcandidate\"0\n\x0fPromoteResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t*\x81\x01\n\x10RecalibratorKind\x12!\n\x1dRECALIBRATOR_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1bRECALIBRATOR_KIND_ESTIMATES\x10\x01\x12)\n%RECALIBRATOR_KIND_CLASS_PROBABILITIES\x10\x02\x32\xca\x01\n\x11RecalibratorAdmin\x12\x39\n\x04List\x12\x17.monitor.v1.ListRequest\x1a\x18.monitor.v1.ListResponse\x12\x36\n\x03Get\x12\x16.monitor.v1.GetRequest\x1a\x17.monitor.v1.GetResponse\x12\x42\n\x07Promote\x12\x1a.monitor.v1.PromoteRequest\x1a\x1b.monitor.v1.PromoteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/recalibrator_admin.proto\x12\nmonitor.v1\x1a%monitor/v1/recalibration_record.proto\"\xad\x01\n\x13RecalibratorSummary\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x12\n\ndimensions\x18\x03 \x03(\t\x12\x0e\n\x06slices\x18\x04 \x03(\t\x12\x10\n\x08promoted\x18\x05 \x01(\x08\x12\x13\n\x0b\x63lass_names\x18\x06 \x03(\t\x12*\n\x04kind\x18\x07 \x01(\x0e\x32\x1c.monitor.v1.RecalibratorKind\"\xa3\x01\n\x05Trial\x12\r\n\x05slice\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.monitor.v1.TrialState\x12&\n\x08\x65vidence\x18\x04 \x01(\x0b\x32\x14.monitor.v1.Evidence\x12+\n\x07\x66\x61\x63tors\x18\x05 \x03(\x0b\x32\x1a.monitor.v1.VarianceFactor\"\x1e\n\x0bListRequest\x12\x0f\n\x07records\x18\x01 \x01(\r\"\xbe\x01\n\x0cListResponse\x12\x36\n\rrecalibrators\x18\x01 \x03(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\x12!\n\x06trials\x18\x02 \x03(\x0b\x32\x11.monitor.v1.Trial\x12\x30\n\x07records\x18\x03 \x03(\x0b\x32\x1f.monitor.v1.RecalibrationRecord\x12\x0e\n\x06pinned\x18\x04 \x01(\x08\x12\x11\n\tpromotion\x18\x05 \x01(\t\"\x1d\n\nGetRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"\x83\x01\n\x0bGetResponse\x12\x30\n\x07summary\x18\x01 \x01(\x0b\x32\x1f.monitor.v1.RecalibratorSummary\x12\x10\n\x08\x64ocument\x18\x02 \x01(\t\x12\x30\n\x07records\x18\x03 \x03(\x0b\x32\x1f.monitor.v1.RecalibrationRecord\"S\n\x0ePromoteRequest\x12\x11\n\x07version\x18\x01 \x01(\tH\x00\x12\x12\n\x08\x64ocument\x18\x02 \x01(\tH\x00\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\tB\x0b\n\tcandidate\"0\n\x0fPromoteResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\";\n\nFitRequest\x12\x0e\n\x06slices\x18\x01 \x03(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\"\x8b\x01\n\x08SliceFit\x12\r\n\x05slice\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06tracks\x18\x04 \x01(\x04\x12\x12\n\ndetections\x18\x05 \x01(\x04\x12+\n\x07\x66\x61\x63tors\x18\x06 \x03(\x0b\x32\x1a.monitor.v1.VarianceFactor\"1\n\x0b\x46itResponse\x12\"\n\x04\x66its\x18\x01 \x03(\x0b\x32\x14.monitor.v1.SliceFit\"[\n\x0fRollbackRequest\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.monitor.v1.RecalibratorKind\x12\r\n\x05slice\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\"1\n\x10RollbackResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\"+\n\nPinRequest\x12\x0e\n\x06pinned\x18\x01 \x01(\x08\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\"!\n\x0bPinResponse\x12\x12\n\nwas_pinned\x18\x01 \x01(\x08*\x81\x01\n\x10RecalibratorKind\x12!\n\x1dRECALIBRATOR_KIND_UNSPECIFIED\x10\x00\x12\x1f\n\x1bRECALIBRATOR_KIND_ESTIMATES\x10\x01\x12)\n%RECALIBRATOR_KIND_CLASS_PROBABILITIES\x10\x02*q\n\nTrialState\x12\x1b\n\x17TRIAL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13TRIAL_STATE_RUNNING\x10\x01\x12\x16\n\x12TRIAL_STATE_PROVEN\x10\x02\x12\x15\n\x11TRIAL_STATE_GUARD\x10\x03\x32\x81\x03\n\x11RecalibratorAdmin\x12\x39\n\x04List\x12\x17.monitor.v1.ListRequest\x1a\x18.monitor.v1.ListResponse\x12\x36\n\x03Get\x12\x16.monitor.v1.GetRequest\x1a\x17.monitor.v1.GetResponse\x12\x42\n\x07Promote\x12\x1a.monitor.v1.PromoteRequest\x1a\x1b.monitor.v1.PromoteResponse\x12\x36\n\x03\x46it\x12\x16.monitor.v1.FitRequest\x1a\x17.monitor.v1.FitResponse\x12\x45\n\x08Rollback\x12\x1b.monitor.v1.RollbackRequest\x1a\x1c.monitor.v1.RollbackResponse\x12\x36\n\x03Pin\x12\x16.monitor.v1.PinRequest\x1a\x17.monitor.v1.PinResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'monitor.v1.recalibrator_admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECALIBRATORKIND']._serialized_start=564
-  _globals['_RECALIBRATORKIND']._serialized_end=693
-  _globals['_RECALIBRATORSUMMARY']._serialized_start=52
-  _globals['_RECALIBRATORSUMMARY']._serialized_end=225
-  _globals['_LISTREQUEST']._serialized_start=227
-  _globals['_LISTREQUEST']._serialized_end=240
-  _globals['_LISTRESPONSE']._serialized_start=242
-  _globals['_LISTRESPONSE']._serialized_end=312
-  _globals['_GETREQUEST']._serialized_start=314
-  _globals['_GETREQUEST']._serialized_end=343
-  _globals['_GETRESPONSE']._serialized_start=345
-  _globals['_GETRESPONSE']._serialized_end=426
-  _globals['_PROMOTEREQUEST']._serialized_start=428
-  _globals['_PROMOTEREQUEST']._serialized_end=511
-  _globals['_PROMOTERESPONSE']._serialized_start=513
-  _globals['_PROMOTERESPONSE']._serialized_end=561
-  _globals['_RECALIBRATORADMIN']._serialized_start=696
-  _globals['_RECALIBRATORADMIN']._serialized_end=898
+  _globals['_RECALIBRATORKIND']._serialized_start=1436
+  _globals['_RECALIBRATORKIND']._serialized_end=1565
+  _globals['_TRIALSTATE']._serialized_start=1567
+  _globals['_TRIALSTATE']._serialized_end=1680
+  _globals['_RECALIBRATORSUMMARY']._serialized_start=91
+  _globals['_RECALIBRATORSUMMARY']._serialized_end=264
+  _globals['_TRIAL']._serialized_start=267
+  _globals['_TRIAL']._serialized_end=430
+  _globals['_LISTREQUEST']._serialized_start=432
+  _globals['_LISTREQUEST']._serialized_end=462
+  _globals['_LISTRESPONSE']._serialized_start=465
+  _globals['_LISTRESPONSE']._serialized_end=655
+  _globals['_GETREQUEST']._serialized_start=657
+  _globals['_GETREQUEST']._serialized_end=686
+  _globals['_GETRESPONSE']._serialized_start=689
+  _globals['_GETRESPONSE']._serialized_end=820
+  _globals['_PROMOTEREQUEST']._serialized_start=822
+  _globals['_PROMOTEREQUEST']._serialized_end=905
+  _globals['_PROMOTERESPONSE']._serialized_start=907
+  _globals['_PROMOTERESPONSE']._serialized_end=955
+  _globals['_FITREQUEST']._serialized_start=957
+  _globals['_FITREQUEST']._serialized_end=1016
+  _globals['_SLICEFIT']._serialized_start=1019
+  _globals['_SLICEFIT']._serialized_end=1158
+  _globals['_FITRESPONSE']._serialized_start=1160
+  _globals['_FITRESPONSE']._serialized_end=1209
+  _globals['_ROLLBACKREQUEST']._serialized_start=1211
+  _globals['_ROLLBACKREQUEST']._serialized_end=1302
+  _globals['_ROLLBACKRESPONSE']._serialized_start=1304
+  _globals['_ROLLBACKRESPONSE']._serialized_end=1353
+  _globals['_PINREQUEST']._serialized_start=1355
+  _globals['_PINREQUEST']._serialized_end=1398
+  _globals['_PINRESPONSE']._serialized_start=1400
+  _globals['_PINRESPONSE']._serialized_end=1433
+  _globals['_RECALIBRATORADMIN']._serialized_start=1683
+  _globals['_RECALIBRATORADMIN']._serialized_end=2068
 # @@protoc_insertion_point(module_scope)

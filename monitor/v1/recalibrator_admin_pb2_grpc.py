@@ -51,6 +51,21 @@ class RecalibratorAdminStub(object):
                 request_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PromoteRequest.SerializeToString,
                 response_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PromoteResponse.FromString,
                 _registered_method=True)
+        self.Fit = channel.unary_unary(
+                '/monitor.v1.RecalibratorAdmin/Fit',
+                request_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.FitRequest.SerializeToString,
+                response_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.FitResponse.FromString,
+                _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/monitor.v1.RecalibratorAdmin/Rollback',
+                request_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.RollbackResponse.FromString,
+                _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/monitor.v1.RecalibratorAdmin/Pin',
+                request_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PinRequest.SerializeToString,
+                response_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PinResponse.FromString,
+                _registered_method=True)
 
 
 class RecalibratorAdminServicer(object):
@@ -79,6 +94,28 @@ class RecalibratorAdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fit(self, request, context):
+        """Fits candidates of estimates now, on the pairs that are kept, and puts them on trial.
+        Answers when the fit is done, which takes seconds to minutes; frames are not delayed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollback(self, request, context):
+        """Puts in force again what was before the last change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pin(self, request, context):
+        """While pinned nothing is promoted, adapted or rolled back by itself; people still may.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RecalibratorAdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +133,21 @@ def add_RecalibratorAdminServicer_to_server(servicer, server):
                     servicer.Promote,
                     request_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PromoteRequest.FromString,
                     response_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PromoteResponse.SerializeToString,
+            ),
+            'Fit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fit,
+                    request_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.FitRequest.FromString,
+                    response_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.FitResponse.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.RollbackRequest.FromString,
+                    response_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.RollbackResponse.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PinRequest.FromString,
+                    response_serializer=monitor_dot_v1_dot_recalibrator__admin__pb2.PinResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +233,87 @@ class RecalibratorAdmin(object):
             '/monitor.v1.RecalibratorAdmin/Promote',
             monitor_dot_v1_dot_recalibrator__admin__pb2.PromoteRequest.SerializeToString,
             monitor_dot_v1_dot_recalibrator__admin__pb2.PromoteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/monitor.v1.RecalibratorAdmin/Fit',
+            monitor_dot_v1_dot_recalibrator__admin__pb2.FitRequest.SerializeToString,
+            monitor_dot_v1_dot_recalibrator__admin__pb2.FitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/monitor.v1.RecalibratorAdmin/Rollback',
+            monitor_dot_v1_dot_recalibrator__admin__pb2.RollbackRequest.SerializeToString,
+            monitor_dot_v1_dot_recalibrator__admin__pb2.RollbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/monitor.v1.RecalibratorAdmin/Pin',
+            monitor_dot_v1_dot_recalibrator__admin__pb2.PinRequest.SerializeToString,
+            monitor_dot_v1_dot_recalibrator__admin__pb2.PinResponse.FromString,
             options,
             channel_credentials,
             insecure,

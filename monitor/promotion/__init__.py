@@ -1,0 +1,1 @@
+"""How a recalibrator is born, tried, promoted and sent home: values in, values out."""
