@@ -25,7 +25,7 @@ INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
 .PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking \
-	benchmark-recalibrators clean
+	benchmark-recalibrators benchmark-fit clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -58,6 +58,9 @@ benchmark-tracking: $(CORE)
 
 benchmark-recalibrators: $(DEV)
 	$(BIN)/python benchmarks/recalibrators.py
+
+benchmark-fit: $(CORE)
+	$(BIN)/python benchmarks/fit_beside.py
 
 clean:
 	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info

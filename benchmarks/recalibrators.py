@@ -74,7 +74,8 @@ def rows_of(arrays: Arrays, which: IntArray | slice) -> FitRows:
     covariance = arrays["cov"][which] if full else arrays["var"][which][:, :, None] * np.eye(k)
     space = plain_space(tuple(str(i) for i in range(k)))
     sent = Estimates(mean, covariance, np.full(n, not full and k > 1))
-    return FitRows(space, sent, space.error(truth, mean), np.full(n, -1))
+    alone, at_once = np.full(n, -1), np.zeros(n)
+    return FitRows(space, sent, space.error(truth, mean), alone, np.arange(n) / 10, at_once)
 
 
 def fitted(method: str, rows: FitRows) -> tuple[Recalibrator, float]:

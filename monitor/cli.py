@@ -20,6 +20,7 @@ VERBS = {
     "apply": "recalibrate a recorded file",
     "export": "write the statistics of a running sidecar to a file",
     "merge": "add up the statistics of several sidecars",
+    "recalibrators": "see and change the recalibrators of a running sidecar",
 }
 
 
@@ -35,6 +36,14 @@ class Verb(Protocol):
         """The exit code. What it raises is shown as a line, for 1."""
 
 
+class _VerbsHelp(argparse.HelpFormatter):
+    """Leaves room for the longest verb, which argparse measures before it indents it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 2 * self._indent_increment + max(map(len, VERBS))
+
+
 def _verb(name: str) -> Verb:
     # Imported when asked for: the sidecar starts without the simulation, and the other way round.
     return cast("Verb", importlib.import_module(f"monitor.verbs.{name}"))
@@ -45,6 +54,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="calibration-monitor",
         description="Watches and corrects the covariances that a detector reports.",
+        formatter_class=_VerbsHelp,
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.detections import PASSED_THROUGH, Reason
+from monitor.calibration.detections import PASSED_THROUGH, Examined, Reason
 from monitor.calibration.space import IntArray
 
 # Upper bounds of the histograms, seconds.
@@ -93,7 +93,6 @@ class Counters:
     overflow_detections: int = 0
     overflow_classified: int = 0
     streams_dropped: int = 0
-    swaps: int = 0
     frame_seconds: Histogram = field(default_factory=Histogram)
     loop_lag_seconds: float = 0.0
 
@@ -138,3 +137,12 @@ class Counters:
     def note(self, reason: Reason, count: int) -> None:
         """Count a finding that did not change the answer, such as unusable inline truth."""
         self.notices[reason] = self.notices.get(reason, 0) + count
+
+    def note_invalid(self, examined: Examined) -> None:
+        """Count truth and class probabilities that came with detections and cannot be used."""
+        invalid = examined.probabilities_invalid | examined.true_class_invalid
+        for reason, rows in (
+            (Reason.GROUND_TRUTH_INVALID, examined.truth_invalid),
+            (Reason.CLASS_PROBABILITIES_INVALID, invalid),
+        ):
+            self.note(reason, int(np.count_nonzero(rows)))

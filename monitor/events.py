@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from monitor.recalibrators import Promotion
+from monitor.promotion.records import Record
 
 QUEUE = 256
 
@@ -28,7 +28,7 @@ class Event:
 
     sequence: int
     time_ns: int
-    what: Health | Promotion
+    what: Health | Record
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Events:
     _closed: bool = False
     _watchers: set[asyncio.Queue[Event | None]] = field(default_factory=set)
 
-    def publish(self, what: Health | Promotion, time_ns: int) -> None:
+    def publish(self, what: Health | Record, time_ns: int) -> None:
         """Tell all watchers; never waits."""
         self._sequence += 1
         if isinstance(what, Health):

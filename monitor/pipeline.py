@@ -14,7 +14,7 @@ import numpy as np
 from monitor.answer_extras import ProcessedFrame, answer_extras
 from monitor.calibration.class_matched import Opinions, opinions_of
 from monitor.calibration.detections import Examined, FrameBatch, Limits, Reason, examine
-from monitor.calibration.matched import MatchedRows, TrackIds
+from monitor.calibration.matched import TrackIds
 from monitor.calibration.notices import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.calibration.slices import SliceTable, StreamSlices
 from monitor.calibration.space import IntArray, Space
@@ -34,17 +34,18 @@ from monitor.frames import (
 )
 from monitor.headers import refuse_header
 from monitor.inline_truth import inline_truth, labels_sent
+from monitor.learning import Learning
 from monitor.live_statistics import LiveStatistics, live_statistics
 from monitor.matching import Matching, match_by_id, orphan_notice
 from monitor.pending import PendingFrame, PendingStore, pending_frame, tracks_of
 from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibrators import Promotion, Recalibrators, applied
+from monitor.recalibrators import Recalibrators, applied
 from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
 from monitor.streams import Stream
 from monitor.track_readings import TrackReading, read_tracks
 from monitor.tracking.motion import one_second
 from monitor.tracking.settings import TrackerSettings
-from monitor.truth_rows import Origin, inline_rows, matched_rows
+from monitor.truth_rows import Origin, TrueRows, inline_rows, tracks_of_rows
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +58,11 @@ class Pipeline:
     counters: Counters = field(default_factory=Counters)
     recalibrators: Recalibrators = field(default_factory=Recalibrators)
     streams: dict[str, Stream] = field(default_factory=dict)
+    latest: dict[str, Recalibrated] = field(default_factory=dict)  # of each stream
     limits: Limits = field(init=False)
     pending: PendingStore = field(init=False)
     live: LiveStatistics = field(init=False)
+    learning: Learning = field(init=False)
     _tracking: TrackerSettings | None = None
     _numbered: int = 0
 
@@ -70,6 +73,8 @@ class Pipeline:
         )
         self.pending = PendingStore(self.config.pending.max_bytes)
         self.live = live_statistics(self.config)
+        settings = self.config.promotion.settings()
+        self.learning = Learning(settings, self.limits, self.slices, self.recalibrators)
         if self.config.tracker.kind is TrackerKind.EMBEDDED:
             self._tracking = self.config.tracker.settings()
             one_second()  # imported now, so that the first header need not wait for it
@@ -146,6 +151,7 @@ class Pipeline:
             self.limits,
             self.counters,
         )
+        self.latest[header.stream] = recalibrated
         examined = recalibrated.marked(examined)
         notices: tuple[Notice, ...] = ()
         if not examined.clean:
@@ -227,7 +233,7 @@ class Pipeline:
         self._advance_watermark(stream, frame.stamp_ns)
         batch = examined.batch
         if not examined.clean:
-            self._note_invalid(examined)
+            self.counters.note_invalid(examined)
         notices: tuple[Notice, ...] = ()
         key = None
         if frame.frame_id is None:
@@ -241,10 +247,11 @@ class Pipeline:
                 self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
                 return (duplicate_frame(frame.frame_id),)
         opinions = self._opinions(stream, batch)
-        origin = Origin(frame.stamp_ns, stream.number, tracks)
         truth = inline_truth(frame.detections, examined, opinions)
         if truth is not None:
             self.counters.truth.add(truth.account)
+            of_rows = tracks_of_rows(tracks, truth.rows)
+            origin = Origin(frame.stamp_ns, stream.number, of_rows)
             self._count(inline_rows(batch, truth.rows, slices, recalibrated.made, origin))
             classes = batch.true_class[truth.class_rows]
             self._count_classes(opinions, truth.class_rows, classes, frame.stamp_ns)
@@ -268,15 +275,6 @@ class Pipeline:
         self.counters.dropped += self.pending.discard(key) + self.pending.add(key, waiting)
         return notices
 
-    def _note_invalid(self, examined: Examined) -> None:
-        """Count truth and class probabilities that came with detections and cannot be used."""
-        invalid = examined.probabilities_invalid | examined.true_class_invalid
-        for reason, rows in (
-            (Reason.GROUND_TRUTH_INVALID, examined.truth_invalid),
-            (Reason.CLASS_PROBABILITIES_INVALID, invalid),
-        ):
-            self.counters.note(reason, int(np.count_nonzero(rows)))
-
     def _opinions(self, stream: Stream, batch: FrameBatch) -> Opinions | None:
         """The class probabilities of a frame, with the slice they belong to."""
         header = stream.header
@@ -292,11 +290,15 @@ class Pipeline:
             disorder_ns = int(self.config.pending.max_disorder_seconds * 1e9)
             self.counters.late_frames += stream.time.advance(stamp_ns, disorder_ns)
 
-    def _count(self, rows: MatchedRows) -> None:
-        if rows.n:
-            in_overflow = np.isin(rows.slices, self.slices.overflowing)
-            self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
-            self.live.count(rows)
+    def _count(self, rows: TrueRows) -> None:
+        if rows.slices.size == 0:
+            return
+        in_overflow = np.isin(rows.slices, self.slices.overflowing)
+        self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
+        self.live.count(rows.matched())
+        labelled = rows.labelled()
+        if labelled is not None:
+            self.learning.take(labelled)
 
     def _count_classes(
         self,
@@ -341,20 +343,14 @@ class Pipeline:
             account, notices = matching.account, matching.notices
             for reason, invalid in matching.invalid.items():
                 self.counters.note(reason, invalid)
-            live = self._in_time(labels.stream, frame.stamp_ns)
-            self._settle(frame, matching, live=live, complete=labels.complete)
+            stream = self.streams.get(labels.stream)
+            delay_ns = 0 if stream is None else stream.time.since(frame.stamp_ns)
+            self._settle(frame, matching, delay_ns, complete=labels.complete)
         self.counters.truth.add(account)
         return TruthAnswer(account, notices)
 
-    def _in_time(self, stream: str, stamp_ns: int | None) -> bool:
-        """Whether truth of a frame has come soon enough after it, in the time of its stream."""
-        known = self.streams.get(stream)
-        if stamp_ns is None or known is None or known.time.latest_ns is None:
-            return True
-        return known.time.latest_ns - stamp_ns <= self.live.live_ns
-
     def _settle(
-        self, frame: PendingFrame, matching: Matching, *, live: bool, complete: bool
+        self, frame: PendingFrame, matching: Matching, delay_ns: int, *, complete: bool
     ) -> None:
         """Count what labels tell of a frame's detections, which then wait no longer."""
         rows = matching.rows
@@ -364,8 +360,9 @@ class Pipeline:
             if frame.selection is not None:
                 chains, limits = self.slices.chains, self.limits
                 made, _ = applied(frame.selection, sent, slices, chains, limits, self.counters)
-            origin = Origin(frame.stamp_ns, frame.source, frame.tracks, live)
-            self._count(matched_rows(frame.space, rows, slices, sent, made, matching.truth, origin))
+            tracks, live = tracks_of_rows(frame.tracks, rows), delay_ns <= self.live.live_ns
+            origin = Origin(frame.stamp_ns, frame.source, tracks, delay_ns, live)
+            self._count(TrueRows(frame.space, slices, sent, made, matching.truth, origin))
         self._count_classes(
             frame.opinions, matching.class_rows, matching.true_class, frame.stamp_ns
         )
@@ -380,11 +377,12 @@ class Pipeline:
 
     # ---- recalibrators
 
-    def promote(self, version: str, actor: str) -> Promotion:
-        """Put a known recalibrator in force from the next frame on. Raises UnknownVersion."""
-        promotion = self.recalibrators.promote(version, actor, self.slices.ranges)
-        self.counters.swaps += 1
-        return promotion
+    def put_in_force(self, version: str) -> str:
+        """Let a known recalibrator act from the next frame on; the version before.
+
+        Raises UnknownVersion.
+        """
+        return self.recalibrators.put_in_force(version, self.slices.ranges)
 
     # ---- tracks
 

@@ -1,30 +1,82 @@
-"""What people and the clock do to recalibrators, and what comes of it: fits, trials, promotions,
-rollbacks and pins of a running sidecar, each of them recorded.
+"""What people and tracks do to recalibrators, and what comes of it: promotions, rollbacks, pins
+and trials of a running sidecar, each of them recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from monitor.config import Config
+from monitor.candidates import Candidates
+from monitor.learning import Learning, SliceToFit
 from monitor.pipeline import Pipeline
-from monitor.promotion.records import Record
+from monitor.promotion.decision import Decision
+from monitor.promotion.fit_job import FitOutcome
+from monitor.promotion.records import SWAPS, Factor, Happened, Record
 from monitor.promotion.standing import SliceFitted, TrialStanding
+from monitor.promotion.step import stepped
 from monitor.recalibration.any_selection import AnySelection
+from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import Chain, Selection
+from monitor.recalibration_reading import RecalibrationCounters
+from monitor.recalibrators import NothingToRollBack, Recalibrators
+
+log = logging.getLogger(__name__)
+
+# Records that are remembered, beside the audit log on disk.
+REMEMBERED = 1000
+# Versions that a rollback can go back through.
+_MOST_BEFORE = 100
+
+Kind = type[AnySelection]
+
+
+def nobody(_: Record) -> None:
+    """Until there is somebody to tell."""
 
 
 @dataclass(slots=True)
 class Promotions:
-    """Of one pipeline."""
+    """Of one pipeline.
+
+    announce  tells those who watch, and whoever keeps records
+    before    versions that were in force, by kind, the latest last
+    """
 
     pipeline: Pipeline
-    config: Config
+    announce: Callable[[Record], None] = nobody
+    now_ns: Callable[[], int] = time.time_ns
+    counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
+    before: dict[Kind, list[str]] = field(
+        default_factory=lambda: {Selection: [], ClassSelection: []}
+    )
+    sequence: int = 0
+    candidates: Candidates = field(init=False)
+    _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def __post_init__(self) -> None:
+        self.candidates = Candidates(self.learning, self.recalibrators.known)
+
+    @property
+    def learning(self) -> Learning:
+        """Where candidates come from."""
+        return self.pipeline.learning
+
+    @property
+    def recalibrators(self) -> Recalibrators:
+        """Those known and in force."""
+        return self.pipeline.recalibrators
 
     @property
     def pinned(self) -> bool:
         """Whether nothing happens by itself."""
-        raise NotImplementedError
+        return self.learning.register.pinned
+
+    # ---- people
 
     def promote(self, version: str, actor: str) -> Record:
         """Put a known recalibrator in force, from the next frame on; of either kind.
@@ -32,45 +84,245 @@ class Promotions:
         The version of a candidate that was on trial beside an earlier champion puts in force what
         it has become beside the present one: see the record's `after`. Raises UnknownVersion.
         """
-        raise NotImplementedError
+        decision = self.candidates.called(version)
+        if decision is not None:
+            return self._carried_out(decision, actor)
+        selection = self.recalibrators.known.find(version)
+        return self._put_in_force(selection, Happened.PROMOTED, actor, "asked for")
 
-    def rollback(self, kind: type[AnySelection], slice: str, actor: str) -> Record:
+    def rollback(self, kind: Kind, slice: str, actor: str) -> Record:
         """Put in force again what was before the last change, of one kind.
 
         slice   the only one that goes back; '' for all
         raises  NothingToRollBack
         """
-        raise NotImplementedError
+        before, known = self.before[kind], self.recalibrators.known
+        while before and before[-1] not in known:
+            before.pop()
+        if not before:
+            raise NothingToRollBack(
+                f"nothing was in force before '{self._in_force(kind).version}': "
+                "there is nothing to roll back to. Promote a version that is known."
+            )
+        back = known[before[-1]]
+        if slice and isinstance(back, Selection):
+            back = self._with_slice_of(back, slice)
+        return self._put_in_force(back, Happened.ROLLED_BACK, actor, "asked for", slice)
+
+    def _with_slice_of(self, earlier: Selection, slice: str) -> Selection:
+        """What is in force, but for a slice, which is as it was. Raises NothingToRollBack."""
+        chain = self.learning.chains().get(slice)
+        now = self.recalibrators.selection
+        if chain is None or now.of(chain) == earlier.of(chain):
+            raise NothingToRollBack(
+                f"slice '{slice[:80]}' was served by nothing else before: roll back one of "
+                f"{', '.join(self.learning.chains()) or 'no slices'}, or all of them."
+            )
+        return self._stepped(chain, now.dimensions or earlier.dimensions, earlier.of(chain))
 
     def pin(self, *, pinned: bool, actor: str) -> Record:
         """Say whether anything may happen by itself."""
-        raise NotImplementedError
+        self.learning.register.pinned = pinned
+        what = Happened.PINNED if pinned else Happened.UNPINNED
+        return self._record(what, actor, "asked for", version=self.recalibrators.selection.version)
 
-    async def fit(self, slices: Sequence[str], method: str, actor: str) -> tuple[SliceFitted, ...]:
-        """Fit candidates now, and put them on trial.
+    # ---- tracks and fits
 
-        slices  by name; none: all that have enough tracks
-        method  of FITTINGS; '': that of the configuration
-        raises  CannotFit for a name or a method that there is not, or while a fit runs; FitFailed
-        """
-        raise NotImplementedError
+    def carry_out(self, decisions: Sequence[Decision]) -> None:
+        """Do what tracks have decided."""
+        for decision in decisions:
+            self._count(decision)
+            self._carried_out(decision, "trial")
 
-    def trials(self) -> tuple[TrialStanding, ...]:
-        """All that run."""
-        raise NotImplementedError
+    def begin(
+        self, entries: Sequence[SliceToFit], outcome: FitOutcome, actor: str
+    ) -> tuple[SliceFitted, ...]:
+        """Put what was fitted on trial, where there is anything to try; what came of each slice."""
+        return tuple(self._begun(entry, outcome, actor) for entry in entries)
+
+    def _begun(self, entry: SliceToFit, outcome: FitOutcome, actor: str) -> SliceFitted:
+        register, chain, counts = self.learning.register, entry.chain, self.counters
+        slice = chain[0]
+        if slice in outcome.refused:
+            counts.fits.refused += 1
+            return _fitted(entry, "", outcome.refused[slice])
+        superseded = slice in register.on_trial
+        champion, fitted = self.learning.champion(chain), outcome.fitted[slice]
+        begun, judgement = register.begin(chain, fitted, champion, entry.tracks, entry.since_ns)
+        if begun is None:
+            counts.fits.nothing += 1
+            return _fitted(entry, "", judgement.reason, judgement.factors)
+        counts.fits.candidate += 1
+        counts.trials.began += 1
+        counts.trials.superseded += superseded
+        record = self._carried_out(begun, actor)
+        return _fitted(entry, record.version, "", judgement.factors)
+
+    def fit_failed(self, reason: str, slices: Sequence[SliceToFit], actor: str) -> Record:
+        """Say that a fit came to nothing; the champion stays."""
+        self.counters.fits.failed += len(slices)
+        slice = slices[0].chain[0] if len(slices) == 1 else ""
+        return self._record(Happened.FIT_FAILED, actor, reason, slice=slice)
+
+    def _count(self, decision: Decision) -> None:
+        account = self.counters.trials
+        match decision.what:
+            case Happened.PROVEN:
+                account.proven += 1
+            case Happened.PROMOTED:
+                account.proven += 1
+            case Happened.DISCARDED if decision.verdict is not None:
+                name = f"discarded_{decision.verdict}"
+                setattr(account, name, getattr(account, name) + 1)
+
+    def _carried_out(self, decision: Decision, actor: str) -> Record:
+        selection = self._stepped(decision.chain, decision.dimensions, decision.recalibrator)
+        if decision.what is Happened.PROMOTED:
+            self.counters.trials.promoted += 1
+        if decision.since_ns is not None:
+            # Fits are of the time since; what is before would make another recalibrator of a
+            # fault that is over.
+            self.learning.forget(decision.chain, decision.since_ns)
+        if decision.what in SWAPS:
+            return self._put_in_force(
+                selection, decision.what, actor, decision.reason, decision.slice, decision
+            )
+        self.candidates.renew()
+        return self._record(
+            decision.what,
+            actor,
+            decision.reason,
+            slice=decision.slice,
+            version=selection.version,
+            decision=decision,
+        )
+
+    def _stepped(
+        self, chain: Chain, dimensions: tuple[str, ...], recalibrator: Recalibrator
+    ) -> Selection:
+        ranges = self.learning.slices.ranges
+        return stepped(self.recalibrators.selection, dimensions, chain, recalibrator, ranges)
+
+    # ---- in force
+
+    def _in_force(self, kind: Kind) -> AnySelection:
+        found = self.recalibrators
+        return found.selection if kind is Selection else found.class_selection
+
+    def _put_in_force(
+        self,
+        selection: AnySelection,
+        what: Happened,
+        actor: str,
+        reason: str,
+        slice: str = "",
+        decision: Decision | None = None,
+    ) -> Record:
+        kind = type(selection)
+        earlier = self._in_force(kind)
+        after = self.recalibrators.known.admit(selection, keep=self._needed())
+        self.pipeline.put_in_force(after.version)
+        self._note_before(kind, earlier.version, after.version, what)
+        if isinstance(earlier, Selection) and isinstance(after, Selection):
+            self._tell_register(earlier, after, what)
+        name = str(what)
+        setattr(self.counters.swaps, name, getattr(self.counters.swaps, name) + 1)
+        self.candidates.renew()
+        return self._record(
+            what,
+            actor,
+            reason,
+            slice=slice,
+            version=after.version,
+            before=earlier.version,
+            decision=decision,
+        )
+
+    def _note_before(self, kind: Kind, earlier: str, after: str, what: Happened) -> None:
+        before = self.before[kind]
+        if earlier == after:
+            return
+        if what is Happened.ROLLED_BACK and before and before[-1] == after:
+            before.pop()
+            return
+        before.append(earlier)
+        del before[:-_MOST_BEFORE]
+
+    def _tell_register(self, earlier: Selection, after: Selection, what: Happened) -> None:
+        """Every slice that is served by another recalibrator now."""
+        register, since_ns = self.learning.register, self.learning.latest_ns or 0
+        for chain in self.learning.chains().values():
+            old, new = earlier.of(chain), after.of(chain)
+            if old == new or what is Happened.ADAPTED:
+                continue
+            tried = register.on_trial.get(chain[0])
+            if tried is not None and tried.trial.recalibrator != new:
+                self.counters.trials.superseded += 1
+            register.changed(chain, None if what is Happened.ROLLED_BACK else old, since_ns)
+
+    def _needed(self) -> set[str]:
+        """Versions that must stay known."""
+        found = self.recalibrators.needed | self.candidates.versions()
+        return found.union(*self.before.values())
+
+    # ---- records
+
+    def _record(
+        self,
+        what: Happened,
+        actor: str,
+        reason: str,
+        *,
+        slice: str = "",
+        version: str = "",
+        before: str = "",
+        decision: Decision | None = None,
+    ) -> Record:
+        self.sequence += 1
+        now = version if before else self.recalibrators.selection.version
+        record = Record(
+            sequence=self.sequence,
+            time_ns=self.now_ns(),
+            what=what,
+            slice=slice,
+            version=version,
+            before=before or now,
+            after=now,
+            actor=actor,
+            reason=reason,
+            event_ns=self.learning.latest_ns,
+            evidence=None if decision is None else decision.evidence,
+            factors=() if decision is None else decision.factors,
+        )
+        self._records.append(record)
+        log.info("%s %s %s: %s (%s)", what, slice or "all", version, reason, actor)
+        self.announce(record)
+        return record
+
+    def remember(self, records: Sequence[Record], sequence: int) -> None:
+        """Those of earlier runs, in order; the next one has the number after."""
+        self._records.extend(records)
+        self.sequence = sequence
 
     def records(self, most: int) -> tuple[Record, ...]:
         """The latest, in order."""
-        raise NotImplementedError
+        return tuple(self._records)[-most:] if most else ()
 
     def records_of(self, version: str) -> tuple[Record, ...]:
         """All that are remembered and name a version, in order."""
-        raise NotImplementedError
+        return tuple(
+            record
+            for record in self._records
+            if version in (record.version, record.before, record.after)
+        )
+
+    def trials(self) -> tuple[TrialStanding, ...]:
+        """All that run."""
+        return self.candidates.standings()
 
 
-class NothingToRollBack(LookupError):
-    """Nothing of that kind, or in that slice, was in force before."""
-
-
-class CannotFit(ValueError):
-    """A fit was asked for that cannot be begun; the message names the field, value and remedy."""
+def _fitted(
+    entry: SliceToFit, version: str, reason: str, factors: tuple[Factor, ...] = ()
+) -> SliceFitted:
+    detections = sum(track.n for track in entry.tracks)
+    return SliceFitted(entry.chain[0], version, reason, len(entry.tracks), detections, factors)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     ClassSelection,
 )
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, weakest
+from monitor.recalibration.recalibrator import Estimates, weakest
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
 from monitor.recalibration.soundness import sound_rows
 
@@ -56,17 +56,12 @@ def in_use(classes: ClassSelection) -> bool:
     return classes.changes_probabilities or classes.rejection is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Promotion:
-    """A change of the recalibrator in force."""
-
-    before: str
-    after: str
-    actor: str
-
-
 class UnknownVersion(LookupError):
     """No recalibrator of that version is known."""
+
+
+class NothingToRollBack(LookupError):
+    """Nothing of that kind, or in that slice, was in force before."""
 
 
 class KnownRecalibrators(dict[str, AnySelection]):
@@ -82,12 +77,12 @@ class KnownRecalibrators(dict[str, AnySelection]):
             )
         return selection
 
-    def admit(self, selection: AnySelection) -> AnySelection:
-        """The one of its version, which becomes known. Raises InvalidRecalibrator if too many."""
-        if len(self) >= MOST_KNOWN and selection.version not in self:
-            raise InvalidRecalibrator(
-                f"{MOST_KNOWN} recalibrators are known already: restart the sidecar."
-            )
+    def admit(self, selection: AnySelection, keep: Collection[str]) -> AnySelection:
+        """The one of its version, which becomes known; the oldest is forgotten if there are too
+        many, unless its version is one to keep.
+        """
+        if selection.version not in self and len(self) >= MOST_KNOWN:
+            self.pop(next((version for version in self if version not in keep), ""), None)
         return self.setdefault(selection.version, selection)
 
 
@@ -114,27 +109,34 @@ class Recalibrators:
         """That of a document that was learnt before, letter by letter; None if none was."""
         return self.known.get(self._read.get(_digest(document), ""))
 
+    @property
+    def needed(self) -> set[str]:
+        """Versions that are in force, or what it means that nothing is done."""
+        in_force = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
+        return {selection.version for selection in in_force}
+
     def admit(self, document: str, read: AnySelection) -> AnySelection:
-        """Know what was read from a document. Raises InvalidRecalibrator if there are too many."""
-        selection = self.known.admit(read)
+        """Know what was read from a document."""
+        selection = self.known.admit(read, keep=self.needed)
         if len(self._read) < MOST_KNOWN:
             self._read[_digest(document)] = selection.version
         return selection
 
-    def promote(self, version: str, actor: str, ranges: RangeBuckets | None) -> Promotion:
-        """Put a known recalibrator in force, in place of that of its kind, from the next frame on.
+    def put_in_force(self, version: str, ranges: RangeBuckets | None) -> str:
+        """Let a known recalibrator act from the next frame on, in place of that of its kind.
 
-        ranges  the buckets here
-        raises  UnknownVersion
+        ranges   the buckets here
+        returns  the version before
+        raises   UnknownVersion
         """
-        promoted = self.known.find(version)
-        if isinstance(promoted, ClassSelection):
-            before, self.class_selection = self.class_selection.version, promoted
-            _warn_of_class_order(promoted)
+        found = self.known.find(version)
+        if isinstance(found, ClassSelection):
+            before, self.class_selection = self.class_selection.version, found
+            _warn_of_class_order(found)
         else:
-            before, self.selection = self.selection.version, promoted
-            _warn_of_ranges(promoted, ranges)
-        return Promotion(before, version, actor)
+            before, self.selection = self.selection.version, found
+            _warn_of_ranges(found, ranges)
+        return before
 
     def listed(self) -> tuple[Known, ...]:
         """All that are known, in the order they became known."""

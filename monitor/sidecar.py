@@ -12,10 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from monitor import __version__
-from monitor.config import Config, InvalidConfiguration, split_address
+from monitor.config import Config, split_address
 from monitor.edges.allocator import keep_freed_memory
 from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.page import Endpoint
@@ -23,13 +22,16 @@ from monitor.edges.server import CannotListen, Server
 from monitor.edges.service import Service
 from monitor.edges.wire import WireLimits
 from monitor.events import Events
+from monitor.fit_rounds import FitRounds
 from monitor.keeping import Keeper
+from monitor.keeping_recalibrators import RecalibratorKeeper
+from monitor.kept_promotions import KeptPromotions, configured
 from monitor.pipeline import Pipeline
+from monitor.promotion.records import Record
+from monitor.promotions import Promotions
 from monitor.readings import ClassReadingCache, ReadingCache, WindowReading
-from monitor.recalibration.any_selection import AnySelection
-from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.selection import Selection
+from monitor.recalibration_reading import RecalibrationReading
+from monitor.recalibration_readings import reading
 from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
@@ -40,45 +42,15 @@ LAG_PROBE = 0.05
 WINDOW_SECONDS = 10.0
 
 
-def build_pipeline(config: Config) -> Pipeline:
-    """The pipeline a configuration asks for.
-
-    Raises InvalidConfiguration where it names a file that cannot be used.
-    """
-    pipeline = Pipeline(config)
-    _promote(pipeline, "recalibrator", config.recalibration.recalibrator, Selection)
-    _promote(
-        pipeline, "class_recalibrator", config.recalibration.class_recalibrator, ClassSelection
-    )
-    return pipeline
-
-
-def _promote(pipeline: Pipeline, key: str, path: str, kind: type[AnySelection]) -> None:
-    """Put the recalibrator of a file in force, if one is named. Raises InvalidConfiguration."""
-    if not path:
-        return
-    try:
-        selection = pipeline.recalibrators.learn(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidConfiguration(
-            f"[recalibration] {key} = '{path}': {error.strerror}. Check the path."
-        ) from None
-    except (InvalidRecalibrator, UnicodeDecodeError) as error:
-        raise InvalidConfiguration(f"[recalibration] {key} = '{path}': {error}") from None
-    if not isinstance(selection, kind):
-        other = "class_recalibrator" if key == "recalibrator" else "recalibrator"
-        raise InvalidConfiguration(
-            f"[recalibration] {key} = '{path}' is a {selection.method}: name it in {other}."
-        )
-    pipeline.promote(selection.version, "configuration")
-
-
 @dataclass(slots=True)
 class Sidecar:
     """All parts together."""
 
     config: Config
-    pipeline: Pipeline
+    pipeline: Pipeline = field(init=False)
+    promotions: Promotions = field(init=False)
+    kept: KeptPromotions = field(init=False)
+    fits: FitRounds = field(init=False)
     server: Server = field(init=False)
     endpoint: Endpoint = field(default_factory=Endpoint)
     http_port: int = 0
@@ -86,13 +58,23 @@ class Sidecar:
     _cache: ReadingCache = field(init=False)
     _window_caches: dict[str, ReadingCache] = field(init=False)
     _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
+    _recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
     _windows: tuple[WindowReading, ...] = ()
     _windows_read: float = float("-inf")
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.pipeline = Pipeline(self.config)
+        named = configured(self.pipeline.recalibrators, self.config)
+        self.promotions = Promotions(self.pipeline)
+        keeper = RecalibratorKeeper(self.config.promotion.folder)
+        every_seconds = self.config.snapshot.every_seconds
+        self.kept = KeptPromotions(self.promotions, named, keeper, every_seconds)
+        self.fits = FitRounds(self.promotions)
         limits = WireLimits(self.config.server.max_message_bytes, self.config.limits.max_detections)
-        self.server = Server(Service(self.pipeline, Events(), limits))
+        service = Service(self.pipeline, Events(), limits)
+        self.server = Server(service, self.promotions, self.fits.asked)
+        self.promotions.announce = self._announce
         self.keeper = Keeper(self.pipeline, self.server.states.newer, self.config.snapshot)
         bins = self.config.statistics.bins
         self._cache = ReadingCache(bins)
@@ -106,6 +88,7 @@ class Sidecar:
         host, port = split_address(self.config.server.http_address, "http_address")
         keep_freed_memory()
         self.keeper.load()
+        self.kept.begin()
         await self._refresh_if_possible()
         await self.server.start()
         try:
@@ -129,6 +112,8 @@ class Sidecar:
                 self._watch_the_loop,
                 self._drop_stuck,
                 self.keeper.keep,
+                self.fits.keep_learning,
+                self.kept.keep_trials,
             )
         ]
         listening(self)
@@ -141,7 +126,13 @@ class Sidecar:
         await self._refresh_if_possible()
         await self.keeper.write()
         self.keeper.close()
+        await self.kept.end()
         self.endpoint.stop()
+
+    def _announce(self, record: Record) -> None:
+        """Tell those who watch, and have it kept."""
+        self.server.service.events.publish(record, record.time_ns)
+        self.kept.note(record)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -166,6 +157,9 @@ class Sidecar:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
+        self._recalibration = reading(
+            self.promotions, self.kept.keeper.failures, self._recalibration.factors
+        )
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
@@ -182,6 +176,7 @@ class Sidecar:
             time_jumps=pipeline.live.clock.jumps,
             checkpoint_age=self.keeper.age_seconds,
             checkpoint_failures=self.keeper.failures,
+            recalibration=self._recalibration,
         )
         text = await in_steps(render(snapshot))
         published = self.endpoint.published
@@ -241,7 +236,7 @@ def serve(config: Config, listening: Callable[[Sidecar], None]) -> Sidecar:
 
     Raises InvalidConfiguration, CannotListen.
     """
-    sidecar = Sidecar(config, build_pipeline(config))
+    sidecar = Sidecar(config)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(sidecar.run(listening))
     return sidecar

@@ -27,6 +27,12 @@ class EventTime:
             self.watermark_ns = stamp_ns - disorder_ns
         return known is not None and stamp_ns < known
 
+    def since(self, stamp_ns: int | None) -> int:
+        """Nanoseconds from a stamp to the last frame; 0 where either is not known."""
+        if stamp_ns is None or self.latest_ns is None:
+            return 0
+        return max(0, self.latest_ns - stamp_ns)
+
 
 @dataclass(slots=True)
 class Stream:

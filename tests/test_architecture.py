@@ -54,12 +54,13 @@ PURE_FORBIDDEN = ("scipy.io", *(f"numpy.{name}" for name in NUMPY_IO))
 OWNERS = {
     "argparse": ("monitor/cli.py", "monitor/verbs.py", "monitor/verbs/"),
     "csv": ("monitor/edges/tables.py",),
-    "ctypes": ("monitor/edges/allocator.py",),
+    "ctypes": ("monitor/edges/allocator.py", "monitor/edges/fit_worker.py"),
     "filterpy": ("monitor/tracking/motion.py",),
     "google.protobuf": ("monitor/edges/",),
     "grpc": (
         "monitor/edges/server.py",
         "monitor/edges/service.py",
+        "monitor/edges/calls.py",
         "monitor/edges/client.py",
         "monitor/edges/state_client.py",
     ),

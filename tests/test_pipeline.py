@@ -190,9 +190,7 @@ def test_a_recalibrator_is_learned_from_its_document_and_put_in_force_by_version
         (CLASS_IDENTITY.version, True),
         (DOUBLE.version, False),
     ]
-    change = pipeline.promote(DOUBLE.version, "me")
-    assert (change.before, change.after, change.actor) == (IDENTITY.version, DOUBLE.version, "me")
-    assert pipeline.counters.swaps == 1
+    assert pipeline.put_in_force(DOUBLE.version) == IDENTITY.version
     answer = pipeline.process(opened(pipeline), frame([sent(1)]))
     assert answer.versions == (DOUBLE.version,)
     assert answer.forwarded is not None
@@ -209,7 +207,7 @@ def test_a_recalibrator_by_other_ranges_is_promoted_and_the_log_says_what_become
         pipeline = pipeline_of(statistics=statistics)
         selection = replace(DOUBLE, ranges=ranges)
         pipeline.recalibrators.learn(selection.to_json())
-        pipeline.promote(selection.version, "me")
+        pipeline.put_in_force(selection.version)
         assert pipeline.recalibrators.selection == selection
         assert ("fitted by range, on [30.0] of ['x', 'y']" in caplog.text) == warned
 
@@ -246,7 +244,7 @@ def test_only_what_may_lose_its_definiteness_is_factorised_again(monkeypatch):
 def test_an_unknown_version_is_refused_with_the_known_ones_named():
     pipeline = pipeline_of()
     with pytest.raises(UnknownVersion) as refusal:
-        pipeline.promote("magic-1", "me")
+        pipeline.put_in_force("magic-1")
     assert "no recalibrator 'magic-1'" in str(refusal.value)
     assert IDENTITY.version in str(refusal.value)
     assert pipeline.recalibrators.selection is IDENTITY
@@ -263,6 +261,8 @@ def test_the_number_of_known_recalibrators_is_bounded():
     pipeline = pipeline_of()
     for i in range(998):
         pipeline.recalibrators.known[str(i)] = DOUBLE
-    with pytest.raises(InvalidRecalibrator, match="1000 recalibrators are known already"):
-        pipeline.recalibrators.learn(DOUBLE.to_json())
+    pipeline.recalibrators.learn(DOUBLE.to_json())
+    assert len(pipeline.recalibrators.known) == 1000
+    # The oldest that is not in force made room.
+    assert "0" not in pipeline.recalibrators.known
     assert pipeline.recalibrators.learn(IDENTITY.to_json()) is IDENTITY

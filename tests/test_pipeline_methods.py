@@ -44,7 +44,7 @@ def fitted(method: str, form: str) -> Selection:
     sent = estimates(1, 200, form)
     deviation = np.sqrt(np.diagonal(sent.covariance, axis1=1, axis2=2))
     error = 2 * deviation * np.random.default_rng(2).standard_t(4, size=(200, 2))
-    rows = FitRows(XY, sent, error, np.full(200, -1))
+    rows = FitRows(XY, sent, error, np.full(200, -1), np.arange(200) / 10, np.zeros(200))
     return Selection(XY.names, FITTINGS[method].fit(rows, FitOptions(), None))
 
 
@@ -61,7 +61,7 @@ def detections(sent: Estimates, form: str) -> list[Sent]:
 def test_what_a_method_makes_goes_out_with_its_own_quantiles(method, form):
     selection, sent = fitted(method, form), estimates(3, 20, form)
     pipeline = pipeline_of()
-    pipeline.promote(pipeline.recalibrators.learn(selection.to_json()).version, "test")
+    pipeline.put_in_force(pipeline.recalibrators.learn(selection.to_json()).version)
     answer = pipeline.process(opened(pipeline, HEADER), frame(detections(sent, form)))
     assert pipeline.counters.internal_errors == 0
     assert (answer.reason == Reason.NONE).all()
@@ -108,7 +108,7 @@ def test_what_a_method_makes_of_class_probabilities_goes_out(method):
     rows = ClassRows(from_probabilities(opinions), label)
     classes = ClassSelection(("car", "truck", "bus"), fit_classes(method, rows))
     pipeline = pipeline_of()
-    pipeline.promote(pipeline.recalibrators.learn(classes.to_json()).version, "test")
+    pipeline.put_in_force(pipeline.recalibrators.learn(classes.to_json()).version)
     sent = [
         Sent(i, (0.0, 0.0), (1.0, 1.0), 0, class_probabilities=tuple(row.ravel().tolist()))
         for i, row in enumerate(opinions[:20])

@@ -1,68 +1,90 @@
-"""The handlers that show the recalibrators of a sidecar and put one in force.
+"""The handlers that show the recalibrators of a sidecar, and let people decide about them.
 
-Documents are read and written in a thread: those of many slices take seconds, and the loop has
+Documents are read and written in a thread, and long answers are made in steps: the loop has
 frames to answer meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from monitor.edges import messages
-from monitor.edges.service import Context, parsed
+from monitor.edges import recalibrator_messages
+from monitor.edges.calls import Context, parsed
 from monitor.pipeline import Pipeline
+from monitor.promotion.standing import SliceFitted
+from monitor.promotions import Promotions
 from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibrators import Promotion, UnknownVersion
-from monitor.v1 import recalibrator_admin_pb2
+from monitor.recalibration.selection import Selection
+from monitor.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.steps import in_steps
+from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+
+# Characters of who asks.
+MOST_ACTOR = 200
+_KINDS: dict[str, type[AnySelection]] = {
+    "RECALIBRATOR_KIND_ESTIMATES": Selection,
+    "RECALIBRATOR_KIND_CLASS_PROBABILITIES": ClassSelection,
+}
+
+FitNow = Callable[[Sequence[str], str, str], Awaitable[tuple[SliceFitted, ...]]]
 
 
 @dataclass(slots=True)
 class AdminService:
-    """The recalibrators are the pipeline's; announce tells those who watch."""
+    """The recalibrators are the pipeline's; promotions act, and tell those who watch.
+
+    fit_now  fits slices, or all where none are named, by a method, or the configured one where
+             that is empty, for an actor
+    """
 
     pipeline: Pipeline
-    announce: Callable[[Promotion], None]
+    promotions: Promotions
+    fit_now: FitNow
     # Documents are promoted in the order they came, however long each takes to read.
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def list_recalibrators(self, data: bytes, context: Context) -> bytes:
         """RecalibratorAdmin.List."""
-        await parsed(recalibrator_admin_pb2.ListRequest(), data, context)
-        known = self.pipeline.recalibrators.listed()
-        return recalibrator_admin_pb2.ListResponse(
-            recalibrators=[messages.summary(entry) for entry in known]
-        ).SerializeToString()
+        request = await parsed(admin_pb.ListRequest(), data, context)
+        answer = recalibrator_messages.listing(
+            self.pipeline.recalibrators.listed(),
+            self.promotions.trials(),
+            self.promotions.records(request.records),
+            str(self.pipeline.config.promotion.mode),
+            pinned=self.promotions.pinned,
+        )
+        return (await in_steps(answer)).SerializeToString()
 
     async def get_recalibrator(self, data: bytes, context: Context) -> bytes:
         """RecalibratorAdmin.Get."""
-        request = await parsed(recalibrator_admin_pb2.GetRequest(), data, context)
+        request = await parsed(admin_pb.GetRequest(), data, context)
         for entry in self.pipeline.recalibrators.listed():
             if entry.selection.version == request.version:
                 document = await asyncio.to_thread(entry.selection.to_json)
-                return recalibrator_admin_pb2.GetResponse(
-                    summary=messages.summary(entry), document=document
-                ).SerializeToString()
+                records = self.promotions.records_of(request.version)
+                answer = recalibrator_messages.shown(entry, document, records)
+                return (await in_steps(answer)).SerializeToString()
         raise UnknownVersion(f"no recalibrator '{request.version[:80]}': List shows all.")
 
     async def promote(self, data: bytes, context: Context) -> bytes:
         """RecalibratorAdmin.Promote."""
-        request = await parsed(recalibrator_admin_pb2.PromoteRequest(), data, context)
-        actor = request.actor[:200] or "unnamed"
+        request = await parsed(admin_pb.PromoteRequest(), data, context)
+        actor = actor_of(request.actor)
         match request.WhichOneof("candidate"):
             case "version":
-                promotion = self.pipeline.promote(request.version, actor)
+                record = self.promotions.promote(request.version, actor)
             case "document":
                 async with self._one_at_a_time:
                     learnt = await self._learn(request.document)
-                    promotion = self.pipeline.promote(learnt.version, actor)
+                    record = self.promotions.promote(learnt.version, actor)
             case _:
                 raise InvalidRecalibrator("candidate: set either version or document.")
-        self.announce(promotion)
-        return recalibrator_admin_pb2.PromoteResponse(
-            before=promotion.before, after=promotion.after
+        return admin_pb.PromoteResponse(
+            before=record.before, after=record.after
         ).SerializeToString()
 
     async def _learn(self, document: str) -> AnySelection:
@@ -72,3 +94,50 @@ class AdminService:
             return known
         read = await asyncio.to_thread(any_selection_from_json, document)
         return recalibrators.admit(document, read)
+
+    async def fit(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.Fit."""
+        request = await parsed(admin_pb.FitRequest(), data, context)
+        # Each slice once, in the order they were named.
+        slices = tuple(dict.fromkeys(request.slices))
+        fitted = await self.fit_now(slices, request.method, actor_of(request.actor))
+        return admin_pb.FitResponse(
+            fits=map(recalibrator_messages.slice_fit, fitted)
+        ).SerializeToString()
+
+    async def rollback(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.Rollback."""
+        request = await parsed(admin_pb.RollbackRequest(), data, context)
+        kind = _kind(request.kind)
+        if kind is None:
+            raise InvalidRecalibrator(f"kind: {request.kind} is none; set {' or '.join(_KINDS)}.")
+        if request.slice and kind is ClassSelection:
+            raise NothingToRollBack(
+                f"slice: '{request.slice[:80]}', but class probabilities go back as a whole: "
+                "leave it empty, or roll back estimates."
+            )
+        record = self.promotions.rollback(kind, request.slice, actor_of(request.actor))
+        return admin_pb.RollbackResponse(
+            before=record.before, after=record.after
+        ).SerializeToString()
+
+    async def pin(self, data: bytes, context: Context) -> bytes:
+        """RecalibratorAdmin.Pin."""
+        request = await parsed(admin_pb.PinRequest(), data, context)
+        was_pinned = self.promotions.pinned
+        self.promotions.pin(pinned=request.pinned, actor=actor_of(request.actor))
+        return admin_pb.PinResponse(was_pinned=was_pinned).SerializeToString()
+
+
+def actor_of(given: str) -> str:
+    """Who asks, as it may stand in a log: what is printable, of bounded length, never empty."""
+    printable = "".join(character for character in given if character.isprintable())
+    return printable.strip()[:MOST_ACTOR].rstrip() or "unnamed"
+
+
+def _kind(number: int) -> type[AnySelection] | None:
+    """Of the number of a RecalibratorKind; None where there is none such."""
+    if number == admin_pb.RECALIBRATOR_KIND_UNSPECIFIED:
+        return Selection
+    name = next((name for name, n in admin_pb.RecalibratorKind.items() if n == number), "")
+    return _KINDS.get(name)

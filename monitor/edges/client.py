@@ -15,6 +15,9 @@ from monitor.edges.service import ADMIN, MONITOR
 from monitor.frames import Header
 from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
 
+# Seconds for a sidecar to answer at all.
+PATIENCE = 10.0
+
 
 class SidecarUnavailable(ConnectionError):
     """The sidecar cannot be reached, or ended the call."""
@@ -41,7 +44,7 @@ class Client:
             ],
         )
         try:
-            await asyncio.wait_for(self._channel.channel_ready(), 10)
+            await asyncio.wait_for(self._channel.channel_ready(), PATIENCE)
         except TimeoutError:
             await self._channel.close()
             raise SidecarUnavailable(

@@ -5,7 +5,7 @@ scrapes are served from what was made last.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
 from monitor.calibration.detections import PASSED_THROUGH, Reason
@@ -13,9 +13,11 @@ from monitor.calibration.export_bins import ExportEdges, SliceBins
 from monitor.counters import Counters
 from monitor.edges.bin_metrics import bins
 from monitor.edges.exposition import counter, gauge, histogram
+from monitor.edges.recalibration_metrics import recalibrators
 from monitor.edges.slice_metrics import classes, measures, windows
 from monitor.frames import UncertainBy
 from monitor.readings import ClassReading, SliceReading, WindowReading
+from monitor.recalibration_reading import RecalibrationReading
 from monitor.recalibrators import InForce
 from monitor.track_readings import TrackReading
 from monitor.tracking.reported import TrackStatus
@@ -34,6 +36,7 @@ class Snapshot:
     """What is exported, as of one moment.
 
     recalibrators        in force
+    recalibration        what happened to them, and how their trials stand
     bins                 export bins of every slice that has statistics, `total` left out: PromQL
                          adds up
     edges                of those bins; also without any slice, so that their labels are known
@@ -59,6 +62,7 @@ class Snapshot:
     checkpoint_age: float = float("nan")
     checkpoint_failures: int = 0
     time_jumps: int = 0
+    recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -186,21 +190,7 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
         ("outcome",),
         (((outcome,), getattr(account, outcome)) for outcome in account.__dataclass_fields__),
     )
-    yield counter(
-        "recalibrator_swaps",
-        "Changes of the recalibrator.",
-        ("outcome",),
-        [(("promoted",), counters.swaps)],
-    )
-    yield gauge(
-        "recalibrator_info",
-        "The recalibrators in force; what each makes of a detection is its output.",
-        ("version", "method", "mode", "output"),
-        (
-            ((entry.version, entry.method, snapshot.mode, entry.output), 1)
-            for entry in snapshot.recalibrators
-        ),
-    )
+    yield from recalibrators(snapshot.recalibrators, snapshot.mode, snapshot.recalibration)
 
 
 def _refused(counters: Counters, reason: Reason) -> int:
@@ -262,7 +252,7 @@ def _tracks(reading: TrackReading) -> Iterator[str]:
             for status in TrackStatus
         ),
     )
-    for name, text, field in (
+    for name, text, measure in (
         (
             "track_nis_ratio",
             "Mean normalised innovation squared per dimension that is no angle; far above 1: "
@@ -280,5 +270,5 @@ def _tracks(reading: TrackReading) -> Iterator[str]:
             "reject_ratio",
         ),
     ):
-        rows = (((entry.name,), getattr(entry, field)) for entry in reading.slices)
+        rows = (((entry.name,), getattr(entry, measure)) for entry in reading.slices)
         yield gauge(name, text, ("slice",), rows)

@@ -1,4 +1,4 @@
-"""Readings, recalibrators and events as protobuf messages: what is not on the frame path."""
+"""Readings and events as protobuf messages: what is not on the frame path."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from monitor.calibration.evaluation import DimensionMeasures, Evaluation, JointM
 from monitor.calibration.measures import ReliabilityBins
 from monitor.calibration.space import Dimension, Space
 from monitor.counters import Counters
+from monitor.edges import recalibrator_messages
 from monitor.events import Event, Health
+from monitor.promotion.records import SWAPS
 from monitor.readings import RAW, ClassReading, SliceReading
-from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibrators import Known
-from monitor.v1 import calibration_pb2, event_pb2, perception_monitor_pb2, recalibrator_admin_pb2
+from monitor.v1 import calibration_pb2, event_pb2, perception_monitor_pb2
 
 # Fields of ClassCalibration that are called as in ClassEvaluation.
 _CLASS_MEASURES = tuple(
@@ -130,24 +130,6 @@ def _bins(bins: ReliabilityBins) -> list[calibration_pb2.Bin]:
     return [calibration_pb2.Bin(**row) for row in bins.rows()]
 
 
-def summary(known: Known) -> recalibrator_admin_pb2.RecalibratorSummary:
-    """One line of RecalibratorAdmin.List."""
-    selection = known.selection
-    found = recalibrator_admin_pb2.RecalibratorSummary(
-        version=selection.version,
-        method=selection.method,
-        promoted=known.promoted,
-        kind=recalibrator_admin_pb2.RECALIBRATOR_KIND_ESTIMATES,
-    )
-    if isinstance(selection, ClassSelection):
-        found.kind = recalibrator_admin_pb2.RECALIBRATOR_KIND_CLASS_PROBABILITIES
-        found.class_names.extend(selection.classes)
-    else:
-        found.dimensions.extend(selection.dimensions)
-        found.slices.extend(sorted(selection.by_slice))
-    return found
-
-
 def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
     """One message of WatchEvents."""
     time = Timestamp()
@@ -157,8 +139,13 @@ def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
     if isinstance(what, Health):
         message.health.serving = what.serving
         message.health.message = what.message
+        return perception_monitor_pb2.WatchEventsResponse(event=message)
+    record = recalibrator_messages.record(what)
+    if what.what in SWAPS:
+        version = event_pb2.VersionEvent(
+            before=what.before, after=what.after, actor=what.actor, record=record
+        )
+        message.version.CopyFrom(version)
     else:
-        message.version.before = what.before
-        message.version.after = what.after
-        message.version.actor = what.actor
+        message.recalibration.CopyFrom(record)
     return perception_monitor_pb2.WatchEventsResponse(event=message)

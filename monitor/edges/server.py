@@ -10,10 +10,12 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from monitor.edges.admin_service import AdminService
-from monitor.edges.service import ADMIN, MONITOR, Handler, Service, guarded
+from monitor.edges.admin_service import AdminService, FitNow
+from monitor.edges.calls import Handler, guarded
+from monitor.edges.service import ADMIN, MONITOR, Service
 from monitor.edges.state_service import StateService
 from monitor.events import Health
+from monitor.promotions import Promotions
 
 # Seconds for what was said last to reach those who watch.
 LAST_WORDS = 0.2
@@ -42,6 +44,9 @@ def _handlers(
         "List": unary(admin.list_recalibrators),
         "Get": unary(admin.get_recalibrator),
         "Promote": unary(admin.promote),
+        "Fit": unary(admin.fit),
+        "Rollback": unary(admin.rollback),
+        "Pin": unary(admin.pin),
     }
     return (
         grpc.method_handlers_generic_handler(MONITOR, monitor),
@@ -58,6 +63,8 @@ class Server:
     """The running gRPC server."""
 
     service: Service
+    promotions: Promotions
+    fit_now: FitNow
     states: StateService = field(init=False)
     admin: AdminService = field(init=False)
     port: int = 0
@@ -66,7 +73,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.states = StateService(self.service.pipeline)
-        self.admin = AdminService(self.service.pipeline, self.service.announce)
+        self.admin = AdminService(self.service.pipeline, self.promotions, self.fit_now)
 
     async def start(self) -> None:
         """Listen and serve. Raises CannotListen."""

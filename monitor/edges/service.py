@@ -10,14 +10,12 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
-from monitor.calibration.binning import IncompatibleStatistics
 from monitor.calibration.detections import Reason
 from monitor.calibration.space import Dimension
 from monitor.counters import TruthAccount
@@ -28,7 +26,7 @@ from monitor.edges.answers import (
     encode_process_response,
     encode_truth_response,
 )
-from monitor.edges.state_sums import InvalidState
+from monitor.edges.calls import INTERNAL_ERROR, Context, parsed, refuse_call
 from monitor.edges.wire import (
     UnaryFrame,
     WireLimits,
@@ -41,8 +39,6 @@ from monitor.events import Events, Health
 from monitor.frames import Header, Refusal, TruthAnswer
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReadingCache, ReadingCache
-from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibrators import Promotion, UnknownVersion
 from monitor.steps import in_steps
 from monitor.streams import Stream
 from monitor.v1 import perception_monitor_pb2
@@ -53,16 +49,9 @@ MONITOR = "monitor.v1.PerceptionMonitor"
 ADMIN = "monitor.v1.RecalibratorAdmin"
 # As many as there are micro-bins.
 MOST_BINS = 512
-# Of what a status says: some names and documents are long.
-MOST_DETAILS = 500
-INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 
-class TransferTimeout(TimeoutError):
-    """A client took too long to send or to read the messages of one call."""
-
-
-# What a refusal or an error of the core is called over gRPC where no stream is to be kept alive.
+# What a refusal is called over gRPC where no stream is to be kept alive.
 STATUS_OF_REASON = {
     Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.INVALID_HEADER: grpc.StatusCode.INVALID_ARGUMENT,
@@ -70,27 +59,10 @@ STATUS_OF_REASON = {
     Reason.TOO_MANY_DETECTIONS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
 }
-STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
-    UnknownVersion: grpc.StatusCode.NOT_FOUND,
-    InvalidRecalibrator: grpc.StatusCode.INVALID_ARGUMENT,
-    InvalidState: grpc.StatusCode.INVALID_ARGUMENT,
-    IncompatibleStatistics: grpc.StatusCode.FAILED_PRECONDITION,
-    TransferTimeout: grpc.StatusCode.ABORTED,
-}
 
 
 # The answer to a message of a stream, by its position; a Refusal stands for one that broke us.
 Answer = Callable[[bytes | Refusal, int], bytes]
-
-
-class Context(Protocol):
-    """What the handlers use of a call."""
-
-    async def read(self) -> bytes: ...
-
-    async def write(self, message: bytes) -> None: ...
-
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -299,7 +271,7 @@ class Service:
         async for event in self.events.watch(time.time_ns()):
             yield messages.event(event).SerializeToString()
 
-    def announce(self, what: Promotion | Health) -> None:
+    def announce(self, what: Health) -> None:
         """Tell those who watch, and the log."""
         log.info("%s", what)
         self.events.publish(what, time.time_ns())
@@ -345,54 +317,3 @@ def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
 
 def _no_header(what: str) -> Refusal:
     return Refusal(Reason.NO_HEADER, "header", f"{what} has none: send the header first.")
-
-
-async def refuse_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
-    """End a call with a status that says why, in few words."""
-    short = text if len(text) <= MOST_DETAILS else text[: MOST_DETAILS - 1] + "…"
-    await context.abort(code, short)
-
-
-MessageT = TypeVar("MessageT", bound=Message)
-
-
-async def parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
-    """The message, or the call ends with INVALID_ARGUMENT."""
-    try:
-        message.ParseFromString(data)
-    except (DecodeError, ValueError):
-        name = message.DESCRIPTOR.full_name
-        text = f"message: {len(data)} bytes are not a {name}."
-        await refuse_call(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-    return message
-
-
-def _status_of(error: Exception) -> grpc.StatusCode:
-    """Of the first kind in the table that the error is of."""
-    return next(status for kind, status in STATUS_OF_ERROR.items() if isinstance(error, kind))
-
-
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
-Handler = Callable[[Request, Context], Awaitable[Reply]]
-
-
-def guarded(service: Service, handler: Handler[Request, Reply]) -> Handler[Request, Reply]:
-    """The handler, with errors of the core as status codes and nothing else over the wire."""
-
-    async def call(data: Request, context: Context) -> Reply:
-        service.calls_in_work += 1
-        try:
-            return await handler(data, context)
-        except tuple(STATUS_OF_ERROR) as error:
-            text = str(error.args[0]) if error.args else type(error).__name__
-            await refuse_call(context, _status_of(error), text)
-        except (grpc.aio.AbortError, asyncio.CancelledError):
-            raise
-        except Exception:
-            log.exception("%s failed", handler.__name__)
-            await refuse_call(context, grpc.StatusCode.INTERNAL, INTERNAL_ERROR)
-        finally:
-            service.calls_in_work -= 1
-
-    return call

@@ -1,4 +1,4 @@
-"""Files of statistics: whole, or not there at all.
+"""Files that are whole, or not there at all: of statistics, or of what else a sidecar keeps.
 
 A file is a magic number, the version of this format, the length and the CRC-32 of what
 follows, and then the bytes themselves. What they mean is not known here.
@@ -13,7 +13,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,7 +23,6 @@ from monitor.calibration.binning import IncompatibleStatistics
 
 log = logging.getLogger(__name__)
 
-_MAGIC = b"calstate"
 _FORMAT = 1
 # Magic, format, length, CRC-32 of the body; little-endian.
 _HEAD = struct.Struct("<8sIQI")
@@ -35,14 +34,38 @@ Value = TypeVar("Value")
 
 
 class CorruptFile(ValueError):
-    """A file is no file of statistics, or not a whole one."""
+    """A file is not of the kind that is asked for, or not a whole one."""
 
 
 class OtherFormat(CorruptFile):
-    """A file of statistics that another version of the monitor wrote."""
+    """A file that another version of the monitor wrote."""
 
 
-def write_body(file: BinaryIO, parts: Iterable[bytes]) -> int:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What files hold.
+
+    magic   eight bytes
+    of      in a word, for messages
+    topic   before what the log says of them
+    remedy  where a file is of another kind
+    """
+
+    magic: bytes
+    of: str
+    topic: str
+    remedy: str
+
+
+STATISTICS = Kind(
+    b"calstate",
+    "statistics",
+    "snapshot",
+    "Name one that `export`, `merge` or a sidecar wrote.",
+)
+
+
+def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) -> int:
     """Write the parts into a file that can be sought, and sync it; the bytes written."""
     file.write(bytes(_HEAD.size))
     length = crc = 0
@@ -52,21 +75,20 @@ def write_body(file: BinaryIO, parts: Iterable[bytes]) -> int:
         length += len(part)
     # Last of all: until here, the file says of itself that it is none.
     file.seek(0)
-    file.write(_HEAD.pack(_MAGIC, _FORMAT, length, crc))
+    file.write(_HEAD.pack(kind.magic, _FORMAT, length, crc))
     file.flush()
     os.fsync(file.fileno())
     return _HEAD.size + length
 
 
-def read_body(path: Path) -> bytes:
+def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
     """What was written. Raises CorruptFile, OSError."""
-    _regular(path)
+    is_regular(path)
     with path.open("rb") as file:
         head, body = file.read(_HEAD.size), file.read()
-    if len(head) < _HEAD.size or not head.startswith(_MAGIC):
+    if len(head) < _HEAD.size or not head.startswith(kind.magic):
         raise CorruptFile(
-            f"{path}: {len(head) + len(body)} bytes, and no file of statistics. "
-            "Name one that `export`, `merge` or a sidecar wrote."
+            f"{path}: {len(head) + len(body)} bytes, and no file of {kind.of}. {kind.remedy}"
         )
     _, version, length, crc = _HEAD.unpack(head)
     if version != _FORMAT:
@@ -100,6 +122,7 @@ class SnapshotFile:
     """A file that is written again and again by one process, and the generation before it."""
 
     path: Path
+    kind: Kind = STATISTICS
 
     @property
     def previous(self) -> Path:
@@ -116,7 +139,7 @@ class SnapshotFile:
         # removed it could remove one that somebody else has just locked.
         with contextlib.ExitStack() as held:
             path = self.path.with_name(f"{self.path.name}.lock")
-            lock = held.enter_context(open(path, "ab", opener=_private))
+            lock = held.enter_context(open(path, "ab", opener=private))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -129,17 +152,13 @@ class SnapshotFile:
 
         Whenever the process or the machine dies, a whole file is left: this one or the last.
         """
-        name = f"{self.path.name}.{os.getpid()}.{next(_writes)}.tmp"
-        temporary = self.path.with_name(name)
-        try:
-            with open(temporary, "wb", opener=_private) as file:
-                size = write_body(file, parts)
-            if _regular(self.path):
+        with temporary_beside(self.path) as temporary:
+            with open(temporary, "wb", opener=private) as file:
+                size = write_body(file, parts, self.kind)
+            if is_regular(self.path):
                 self.path.replace(self.previous)
             temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
         return size
 
     def load(self, decode: Callable[[bytes], Value]) -> Loaded[Value]:
@@ -152,13 +171,11 @@ class SnapshotFile:
 
         decode  raises ValueError for bytes it cannot use, IncompatibleStatistics where others can
         """
-        for stale in self.path.parent.glob(f"{_literal(self.path.name)}.*.tmp"):
-            with contextlib.suppress(OSError):
-                stale.unlink()
+        remove_temporaries(self.path.parent, _literal(self.path.name))
         complaints = []
         for source in (self.path, self.previous):
             try:
-                value = decode(read_body(source))
+                value = decode(read_body(source, self.kind))
             except FileNotFoundError:
                 continue
             except IncompatibleStatistics as error:
@@ -169,15 +186,39 @@ class SnapshotFile:
                 continue
             if source == self.previous:
                 complaints.append(f"{source}: the generation before is used.")
-            _tell(complaints)
+            self._tell(complaints)
             return Loaded(value, source, tuple(complaints))
         if complaints:
-            complaints[-1] = f"{complaints[-1].rstrip('.')}, statistics begin anew."
-        _tell(complaints)
+            complaints[-1] = f"{complaints[-1].rstrip('.')}, {self.kind.of} begin anew."
+        self._tell(complaints)
         return Loaded(None, None, tuple(complaints))
 
+    def _tell(self, complaints: Iterable[str]) -> None:
+        for complaint in complaints:
+            log.warning("%s: %s", self.kind.topic, complaint)
 
-def _regular(path: Path) -> bool:
+
+@contextlib.contextmanager
+def temporary_beside(path: Path) -> Iterator[Path]:
+    """A name to write under, until what is written is whole and takes the place of the file.
+
+    Where it does not come to that, it is gone with the block.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{next(_writes)}.tmp")
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder: Path, pattern: str) -> None:
+    """Remove what writers that are gone left behind of files whose name fits a pattern."""
+    for stale in folder.glob(f"{pattern}.*.tmp"):
+        with contextlib.suppress(OSError):
+            stale.unlink()
+
+
+def is_regular(path: Path) -> bool:
     """Whether there is a file. Raises OSError where a folder, a pipe or a device is in its place:
     they are not ours to read, which may never end, nor to move.
     """
@@ -204,12 +245,12 @@ def _set_aside(source: Path, suffix: str) -> str:
     return f"It is kept as {aside.name}."
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
     """Readable by its owner alone, and never through a link that somebody has put there."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name last."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -220,8 +261,3 @@ def _sync_folder(folder: Path) -> None:
 
 def _literal(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def _tell(complaints: Iterable[str]) -> None:
-    for complaint in complaints:
-        log.warning("snapshot: %s", complaint)

@@ -33,5 +33,9 @@ class FitOutcome:
     refused: Mapping[str, str]
 
 
+class CannotFit(ValueError):
+    """A fit was asked for that cannot be begun; the message names the field, value and remedy."""
+
+
 class FitFailed(RuntimeError):
     """A fit crashed, hung, or returned what cannot be used; the message says which."""

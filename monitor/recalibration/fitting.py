@@ -13,6 +13,7 @@ from monitor.calibration.binning import Binning
 from monitor.calibration.clusters import ALONE, cluster_id
 from monitor.calibration.statistics import StageStatistics, observe
 from monitor.recalibration import (
+    adaptive_scaling_fit,
     covariance_scaling,
     gp_beta_fit,
     gp_cauchy_fit,
@@ -23,6 +24,8 @@ from monitor.recalibration import (
     isotonic_std,
     variance_scaling,
 )
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.adaptive_scaling_fit import TIME_CONSTANT_S
 from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.gp_beta import GpBeta
@@ -30,6 +33,7 @@ from monitor.recalibration.gp_cauchy import GpCauchy
 from monitor.recalibration.gp_cauchy_fit import GpCauchySettings
 from monitor.recalibration.gp_normal import GpNormal
 from monitor.recalibration.gp_normal_multivariate import GpNormalMultivariate
+from monitor.recalibration.hierarchy import worth
 from monitor.recalibration.histogram_binning import HistogramBinning
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.isotonic_quantiles import IsotonicQuantiles
@@ -112,6 +116,15 @@ def _covariance_scaling(
     )
 
 
+def _adaptive_scaling(rows: FitRows, options: FitOptions, prior: Towards | None) -> AdaptiveScaling:
+    if prior is not None and rows.n:
+        # Priors count for effective rows; what this method remembers are tracks.
+        tracks = prior.strength * worth(rows) / (rows.n * rows.weight)
+        prior = Prior(prior.previous, tracks)
+    wanted = options.time_constant
+    return adaptive_scaling_fit.fit(rows, TIME_CONSTANT_S if wanted is None else wanted, prior)
+
+
 def _of_rows(fit: Callable[[FitRows], Recalibrator]) -> Fitting:
     """A method with nothing to choose."""
 
@@ -142,6 +155,7 @@ FITTINGS: Mapping[str, Fitting] = {
     CovarianceScaling.method: Fitting(
         _covariance_scaling, frozenset({"objective", "full_input", "clamp"}), True
     ),
+    AdaptiveScaling.method: Fitting(_adaptive_scaling, frozenset({"time_constant"}), True),
     HistogramBinning.method: _of_rows(histogram_binning.fit),
     IsotonicStd.method: _of_rows(isotonic_std.fit),
     IsotonicQuantiles.method: _of_rows(isotonic_quantiles.fit),

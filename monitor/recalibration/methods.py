@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.covariance_scaling import CovarianceScaling
 from monitor.recalibration.gp_beta import GpBeta
 from monitor.recalibration.gp_cauchy import GpCauchy
@@ -24,6 +25,7 @@ METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
     Identity.method: Identity.from_parameters,
     VarianceScaling.method: VarianceScaling.from_parameters,
     CovarianceScaling.method: CovarianceScaling.from_parameters,
+    AdaptiveScaling.method: AdaptiveScaling.from_parameters,
     HistogramBinning.method: HistogramBinning.from_parameters,
     IsotonicStd.method: IsotonicStd.from_parameters,
     IsotonicQuantiles.method: IsotonicQuantiles.from_parameters,

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from monitor.calibration.slices import SliceBy
+from monitor.recalibration.adaptive_scaling_fit import TIME_CONSTANT_S
 from monitor.recalibration.any_selection import AnySelection
 from monitor.recalibration.basis import Basis
 from monitor.recalibration.classes.class_selection import CLASS_METHODS
@@ -27,7 +28,7 @@ from monitor.verbs.fit_gaussians import (
     fit_gaussians,
 )
 from monitor.verbs.models import document_of
-from monitor.verbs.option_values import above_zero, number_of
+from monitor.verbs.option_values import above_zero, number_of, seconds, seconds_above_zero
 from monitor.verbs.recorded import add_selection
 from monitor.verbs.written import output_file
 
@@ -35,6 +36,7 @@ EXAMPLE = """examples:
   calibration-monitor fit drive.csv.gz --method variance-scaling --class Car --output car.json
   calibration-monitor fit drive.csv.gz --method covariance-scaling --by-class --output all.json
   calibration-monitor fit drive.csv.gz --method gp-normal --by class,range --output process.json
+  calibration-monitor fit drive.csv.gz --method adaptive-scaling --label-delay 3s --output now.json
   calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
   calibration-monitor fit classes.npz --method temperature --output temperature.json"""
 
@@ -47,6 +49,7 @@ _OF_METHODS = {
     "coupling": "--coupling",
     "inducing": "--inducing",
     "surrogate_level": "--surrogate-level",
+    "time_constant": "--time-constant",
 }
 
 
@@ -58,6 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
     _add_slices(parser)
     _add_scaling(parser)
+    _add_adaptive(parser)
     _add_process(parser)
     parser.add_argument(
         "--reject-above-error",
@@ -101,6 +105,23 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         metavar="LO:HI",
         type=_clamp,
         help=f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})",
+    )
+
+
+def _add_adaptive(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--time-constant",
+        metavar="S",
+        type=seconds_above_zero,
+        help="adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
+        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})",
+    )
+    parser.add_argument(
+        "--label-delay",
+        metavar="S",
+        type=seconds,
+        help="adaptive-scaling: how many seconds late labels come where the model is to serve; the "
+        "last seconds of the file count as not labelled yet (default 0)",
     )
 
 
@@ -224,6 +245,11 @@ def _check(options: argparse.Namespace) -> None:
     if options.prior_strength is not None and not (borrows and (options.previous or options.by)):
         raise ValueError(
             f"--prior-strength is for {borrowers} with --previous or --by. Leave it out."
+        )
+    if options.label_delay is not None and (fitting is None or "time_constant" not in fitting.uses):
+        raise ValueError(
+            f"--label-delay: {options.method} has no use for it; it is for adaptive-scaling. "
+            "Leave it out."
         )
     if options.range_edges is not None and SliceBy.RANGE not in (options.by or ()):
         raise ValueError("--range-edges is for --by range; leave it out, or add range to --by.")

@@ -52,7 +52,7 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
             f"cannot fit on 0 detections with ground truth: {left_out(labelled, usable)}. Widen "
             "the selection of rows."
         )
-    rows = fit_rows(recording, kept)
+    rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
     strength = options.prior_strength or PRIOR_STRENGTH
 
     def fit(part: FitRows, towards: Recalibrator | None) -> Recalibrator:
@@ -89,7 +89,40 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         rejection = _rejection(selection, recording, kept, rows, options.reject_above_error)
         selection = replace(selection, rejection=rejection)
     lines = [f"not fitted on: {left_out(labelled, usable)}"] if (labelled & ~usable).any() else []
+    if late:
+        lines.append(
+            f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
+            "not have come yet"
+        )
     return selection, [*lines, *remarks(selection, found, wanted, previous)]
+
+
+def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitRows, IntArray, int]:
+    """The rows whose labels would have come by the end of the file, with their times.
+
+    kept     (n,) row numbers of usable rows
+    returns  the rows, their numbers, and how many have been left out
+    raises   UnfitData where that leaves none
+    """
+    stamp_ns = recording.stamp_ns
+    # A stamp is of the clock of the stream that the recalibrator may go on with.
+    time_s = recording.time_s if stamp_ns is None else stamp_ns / 1e9
+    late = 0
+    if delay_s > 0 and kept.size and time_s is not None:
+        end_s = float(np.max(time_s, initial=-np.inf, where=np.isfinite(time_s)))
+        # A row without a time stays, so that the method says what it lacks.
+        there = kept[~(time_s[kept] > end_s - delay_s)]
+        if there.size == 0:
+            raise UnfitData(
+                f"--label-delay {delay_s:g}: the file has truth for its last "
+                f"{end_s - time_s[kept].min():g} s alone, and by its end none would have come. "
+                "Give a longer recording, or a smaller delay."
+            )
+        kept, late = there, kept.size - there.size
+    rows = fit_rows(recording, kept)
+    if time_s is None:
+        return rows, kept, late
+    return replace(rows, time_s=time_s[kept], delay_s=np.full(kept.size, delay_s)), kept, late
 
 
 def _bases(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
 from monitor.recalibration.covariance_scaling import CovarianceScaling
 from monitor.recalibration.fitting import FitOptions
 from monitor.recalibration.hierarchy import WHOLE, SliceFit
@@ -59,7 +60,7 @@ def _of_factors(selection: Selection, wanted: FitOptions) -> Iterator[str]:
 def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
     """Positions of the dimensions with a factor on σ at an end of its range."""
     match one:
-        case VarianceScaling() | CovarianceScaling():
+        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling():
             ends = clamp.reached(one)
         case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
             inside = [all(clamp.lowest < f < clamp.highest for f in curve) for curve in curves]

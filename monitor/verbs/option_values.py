@@ -35,6 +35,25 @@ def above_zero(text: str) -> float:
     return value
 
 
+def seconds(text: str) -> float:
+    """Finite seconds from 0 on, such as 3 or 3s. Raises ArgumentTypeError."""
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}': expected seconds, such as 30s")
+    return value
+
+
+def seconds_above_zero(text: str) -> float:
+    """Finite seconds above 0. Raises ArgumentTypeError."""
+    value = seconds(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"'{text}': expected seconds above 0, such as 60s")
+    return value
+
+
 def number_of(what: str, most: int) -> Callable[[str], int]:
     """Reads a whole number of something, from 1 to `most`; it raises ArgumentTypeError."""
 

@@ -13,7 +13,9 @@ import stat
 import sys
 
 from monitor.config import Config, SnapshotConfig, load, with_addresses
-from monitor.sidecar import Sidecar, build_pipeline, serve
+from monitor.kept_promotions import configured
+from monitor.recalibrators import Recalibrators
+from monitor.sidecar import Sidecar, serve
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-snapshot",
         action="store_true",
-        help="neither load nor keep statistics on disk, whatever [snapshot] path says",
+        help="neither load nor keep anything on disk, whatever [snapshot] path and [promotion] "
+        "folder say",
     )
 
 
@@ -62,11 +65,14 @@ def run(options: argparse.Namespace) -> int:
         options.http_address,
     )
     if options.no_snapshot:
-        config = config.model_copy(update={"snapshot": SnapshotConfig(path="")})
+        nowhere = config.promotion.model_copy(update={"folder": ""})
+        config = config.model_copy(
+            update={"snapshot": SnapshotConfig(path=""), "promotion": nowhere}
+        )
     if options.check:
-        pipeline = build_pipeline(config)
-        versions = (f"recalibrator {entry.version}" for entry in pipeline.recalibrators.in_force())
-        print("configuration is valid;", ", ".join(versions))
+        named = configured(Recalibrators(), config).values()
+        versions = (f"recalibrator {version}" for version in named if version)
+        print("configuration is valid;", ", ".join(versions) or "recalibrator of the last run")
         return 0
     if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
         raise ValueError(

@@ -1,38 +1,37 @@
-"""Administration in this process: documents are read while frames go on being answered."""
+"""Administration in this process: what is asked reaches who acts, and documents are read while
+frames go on being answered.
+"""
 
 import asyncio
 import threading
-from typing import NoReturn
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monitor import recalibrators
 from monitor.edges import admin_service
-from monitor.edges.admin_service import AdminService
+from monitor.edges.admin_service import MOST_ACTOR, actor_of
+from monitor.edges.calls import guarded
+from monitor.edges.service import Service
+from monitor.edges.wire import WireLimits
+from monitor.events import Events
+from monitor.promotion.fit_job import CannotFit, FitFailed
+from monitor.promotion.records import Happened
 from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.selection import IDENTITY
-from monitor.recalibrators import Promotion
+from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as pb
+from tests.administered import TRIALS, Caller, Refused, administration, record
 from tests.piped import BY_SLICE, DOUBLE, HEADER, opened, pipeline_of, sent
 from tests.piped_classes import WARM
 from tests.received import frame
 
 PATIENCE = 10.0
-
-
-class Caller:
-    """Reads nothing, and is told why."""
-
-    async def read(self) -> bytes:
-        return b""
-
-    async def write(self, message: bytes) -> None:
-        raise AssertionError("a unary method writes nothing by itself")
-
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
-        raise AssertionError(code, details)
 
 
 @pytest.fixture
@@ -41,13 +40,36 @@ def pipeline():
 
 
 @pytest.fixture
-def told() -> list[Promotion]:
-    return []
+def both(pipeline):
+    return administration(pipeline)
 
 
 @pytest.fixture
-def admin(pipeline, told):
-    return AdminService(pipeline, told.append)
+def admin(both):
+    return both[0]
+
+
+@pytest.fixture
+def told(both):
+    return both[1]
+
+
+def answered(handler, message) -> bytes:
+    """The bytes of an answer."""
+    reply: bytes = asyncio.run(handler(message.SerializeToString(), Caller()))
+    return reply
+
+
+def refusal(pipeline, handler, message) -> tuple[grpc.StatusCode, str]:
+    """Status and words as the server ends the call with."""
+    service = Service(pipeline, Events(), WireLimits(2**20, 100))
+
+    async def call() -> None:
+        await guarded(service, handler)(message.SerializeToString(), Caller())
+
+    with pytest.raises(Refused) as ended:
+        asyncio.run(call())
+    return ended.value.status, ended.value.words
 
 
 @pytest.fixture
@@ -85,7 +107,7 @@ def test_frames_are_answered_while_a_document_is_read(pipeline, admin, told, rea
     before, after = asyncio.run(conversation())
     assert before.versions == (IDENTITY.version,)
     assert after.versions == (DOUBLE.version,)
-    assert [(one.before, one.after) for one in told] == [(IDENTITY.version, DOUBLE.version)]
+    assert told.asked == [("promote", DOUBLE.version, "unnamed")]
 
 
 def test_documents_are_promoted_in_the_order_they_came(pipeline, admin, told, reading):
@@ -101,7 +123,7 @@ def test_documents_are_promoted_in_the_order_they_came(pipeline, admin, told, re
         await asyncio.gather(*both)
 
     asyncio.run(conversation())
-    assert [one.after for one in told] == [DOUBLE.version, BY_SLICE.version]
+    assert [version for _, version, _ in told.asked] == [DOUBLE.version, BY_SLICE.version]
     assert pipeline.recalibrators.selection == BY_SLICE
 
 
@@ -111,27 +133,29 @@ def test_a_document_that_is_known_is_not_read_again(pipeline, admin, told, readi
     for one in (DOUBLE, WARM, BY_SLICE, DOUBLE, WARM):
         asyncio.run(admin.promote(asked(one), Caller()))
     assert documents == [one.to_json() for one in (DOUBLE, WARM, BY_SLICE)]
-    assert len(told) == 5
+    assert len(told.asked) == 5
     assert pipeline.recalibrators.selection == DOUBLE
     # Nor where the configuration names it.
     assert pipeline.recalibrators.learn(DOUBLE.to_json()) is pipeline.recalibrators.selection
 
 
-def test_a_document_that_is_none_leaves_what_is_in_force_and_the_next_is_read(pipeline, admin):
+def test_a_document_that_is_none_leaves_what_is_in_force_and_the_next_is_read(
+    pipeline, admin, told
+):
     for document in ("{}", "\ud800", "[" * 100_000):
         request = pb.PromoteRequest(document=document.encode("utf-8", "replace").decode())
         with pytest.raises(InvalidRecalibrator):
             asyncio.run(admin.promote(request.SerializeToString(), Caller()))
     assert pipeline.recalibrators.selection is IDENTITY
-    assert pipeline.counters.swaps == 0
+    assert told.asked == []
     asyncio.run(admin.promote(asked(DOUBLE), Caller()))
     assert pipeline.recalibrators.selection == DOUBLE
 
 
 def test_the_kind_of_each_recalibrator_is_listed(pipeline, admin):
     for one in (DOUBLE, WARM):
-        pipeline.promote(pipeline.recalibrators.learn(one.to_json()).version, "test")
-    listed = pb.ListResponse.FromString(asyncio.run(admin.list_recalibrators(b"", Caller())))
+        answered(admin.promote, pb.PromoteRequest(document=one.to_json()))
+    listed = pb.ListResponse.FromString(answered(admin.list_recalibrators, pb.ListRequest()))
     promoted = {entry.version: entry.kind for entry in listed.recalibrators if entry.promoted}
     assert promoted == {
         DOUBLE.version: pb.RECALIBRATOR_KIND_ESTIMATES,
@@ -148,3 +172,150 @@ def test_documents_that_are_read_but_not_known_are_remembered_within_bounds(monk
     assert len(known.listed()) == 3
     assert known.known_by(DOUBLE.to_json()) is not None
     assert known.known_by(DOUBLE.to_json() + " " * 19) is None
+
+
+# ---- what reaches who acts, and what comes back
+
+
+def test_list_shows_trials_the_pin_the_mode_and_as_many_records_as_asked_for(admin, told):
+    told.pinned = True
+    told.happened = tuple(record(Happened.BEGAN, sequence=i) for i in range(1, 6))
+    data = answered(admin.list_recalibrators, pb.ListRequest(records=2))
+    listed = pb.ListResponse.FromString(data)
+    assert [one.sequence for one in listed.records] == [4, 5]
+    assert [(one.slice, one.state) for one in listed.trials] == [
+        ("car", pb.TRIAL_STATE_PROVEN),
+        ("truck", pb.TRIAL_STATE_GUARD),
+    ]
+    assert listed.trials[0].version == TRIALS[0].version
+    assert (listed.pinned, listed.promotion) == (True, "advise")
+    none = pb.ListResponse.FromString(answered(admin.list_recalibrators, pb.ListRequest()))
+    assert not none.records
+
+
+def test_get_shows_the_records_that_name_a_version(admin, told):
+    of_it = record(Happened.PROMOTED, after=IDENTITY.version, version=IDENTITY.version)
+    told.happened = (record(Happened.BEGAN), of_it)
+    got = pb.GetResponse.FromString(
+        answered(admin.get_recalibrator, pb.GetRequest(version=IDENTITY.version))
+    )
+    assert got.document == IDENTITY.to_json()
+    assert [one.what for one in got.records] == [record_pb.HAPPENED_PROMOTED]
+
+
+def test_what_is_in_force_after_a_promotion_is_what_the_record_says(pipeline, admin, told):
+    pipeline.recalibrators.learn(DOUBLE.to_json())
+    request = pb.PromoteRequest(version=DOUBLE.version, actor="anna")
+    answer = pb.PromoteResponse.FromString(answered(admin.promote, request))
+    assert (answer.before, answer.after) == (IDENTITY.version, DOUBLE.version)
+    assert told.asked == [("promote", DOUBLE.version, "anna")]
+
+
+def test_a_fit_is_asked_for_each_slice_once_and_says_what_came_of_it(admin, told):
+    request = pb.FitRequest(slices=["car", "truck", "car"], method="isotonic-std", actor="anna")
+    fits = pb.FitResponse.FromString(answered(admin.fit, request)).fits
+    assert told.asked == [("fit", ("car", "truck"), "isotonic-std", "anna")]
+    assert [(one.slice, one.version, one.tracks) for one in fits] == [
+        ("car", "variance-scaling-0123456789ab", 31),
+        ("truck", "", 12),
+    ]
+    assert [factor.typical for factor in fits[0].factors] == [4.0, 0.75]
+    assert fits[1].reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (pb.RECALIBRATOR_KIND_UNSPECIFIED, Selection),
+        (pb.RECALIBRATOR_KIND_ESTIMATES, Selection),
+        (pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES, ClassSelection),
+    ],
+)
+def test_a_rollback_is_of_one_kind(admin, told, kind, expected):
+    request = pb.RollbackRequest(kind=kind, actor="anna")
+    answer = pb.RollbackResponse.FromString(answered(admin.rollback, request))
+    assert told.asked == [("rollback", expected, "", "anna")]
+    assert (answer.before, answer.after) == ("b-1", "a-0")
+
+
+def test_pin_says_how_it_was(admin, told):
+    was = [
+        pb.PinResponse.FromString(answered(admin.pin, pb.PinRequest(pinned=pinned))).was_pinned
+        for pinned in (True, True, False)
+    ]
+    assert was == [False, True, True]
+    assert [words[1] for words in told.asked] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (UnknownVersion("no recalibrator 'x': List shows all."), grpc.StatusCode.NOT_FOUND),
+        (NothingToRollBack("car: nothing was before."), grpc.StatusCode.FAILED_PRECONDITION),
+        (CannotFit("method: 'best' is none."), grpc.StatusCode.INVALID_ARGUMENT),
+        (FitFailed("the fit was killed by SIGSEGV."), grpc.StatusCode.INTERNAL),
+    ],
+)
+def test_who_asked_is_told_why_it_was_not_done(pipeline, admin, told, failure, status):
+    told.failure = failure
+    for handler, request in (
+        (admin.promote, pb.PromoteRequest(version="x")),
+        (admin.rollback, pb.RollbackRequest()),
+        (admin.fit, pb.FitRequest()),
+    ):
+        assert refusal(pipeline, handler, request) == (status, str(failure))
+
+
+def test_a_fault_of_ours_is_not_told_by_its_own_words(pipeline, admin, told):
+    told.failure = RuntimeError("/home/anna/secret")
+    status, words = refusal(pipeline, admin.fit, pb.FitRequest())
+    assert status is grpc.StatusCode.INTERNAL
+    assert "secret" not in words
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "status", "words"),
+    [
+        (
+            "promote",
+            pb.PromoteRequest(),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "candidate: set either version or document",
+        ),
+        (
+            "rollback",
+            pb.RollbackRequest.FromString(b"\x08\x07"),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "kind: 7 is none; set RECALIBRATOR_KIND_ESTIMATES or RECALIBRATOR_KIND_CLASS_PROBABIL",
+        ),
+        (
+            "rollback",
+            pb.RollbackRequest(kind=pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES, slice="car"),
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "slice: 'car', but class probabilities go back as a whole: leave it empty",
+        ),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_by_field_value_and_remedy(
+    pipeline, admin, told, method, request_, status, words
+):
+    ended, said = refusal(pipeline, getattr(admin, method), request_)
+    assert ended is status
+    assert said.startswith(words)
+    assert told.asked == []
+
+
+@given(st.text())
+def test_an_actor_is_printable_of_bounded_length_and_never_empty(given):
+    actor = actor_of(given)
+    assert actor.isprintable()
+    assert 0 < len(actor) <= MOST_ACTOR
+    assert actor_of(actor) == actor
+    if given.isprintable() and given.strip() == given and 0 < len(given) <= MOST_ACTOR:
+        assert actor == given
+
+
+def test_a_long_actor_is_cut_and_one_that_breaks_lines_does_not():
+    assert actor_of("a" * 1000) == "a" * MOST_ACTOR
+    assert actor_of("anna\n00:00 by root\x1b[2J") == "anna00:00 by root[2J"
+    assert actor_of(" \t") == "unnamed"

@@ -3,14 +3,18 @@
 import asyncio
 import contextlib
 
+import pytest
+
+from monitor.edges import messages, recalibrator_messages
 from monitor.events import QUEUE, Event, Events, Health
-from monitor.recalibrators import Promotion
+from monitor.promotion.records import SWAPS, Happened, Record
+from tests.administered import record
 
 SERVING = Health(True, "serving")
 
 
-def promotion(number):
-    return Promotion(f"v{number}", f"v{number + 1}", "test")
+def promotion(number) -> Record:
+    return record(Happened.PROMOTED, f"v{number}", f"v{number + 1}")
 
 
 async def next_of(watcher) -> Event:
@@ -157,3 +161,27 @@ def test_a_watcher_that_goes_away_is_forgotten():
         assert not events._watchers
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", SWAPS)
+def test_a_change_of_what_is_in_force_goes_out_as_another_version_with_its_record(what):
+    changed = record(what, "a-0", "b-1", actor="anna")
+    event = messages.event(Event(3, 40, changed)).event
+    assert event.WhichOneof("event") == "version"
+    assert (event.version.before, event.version.after) == ("a-0", "b-1")
+    assert event.version.actor == "anna"
+    assert recalibrator_messages.read_record(event.version.record) == changed
+    assert (event.sequence, event.time.ToNanoseconds()) == (3, 40)
+
+
+@pytest.mark.parametrize("what", [what for what in Happened if what not in SWAPS])
+def test_whatever_else_happens_to_recalibrators_goes_out_as_its_record(what):
+    found = record(what)
+    event = messages.event(Event(3, 40, found)).event
+    assert event.WhichOneof("event") == "recalibration"
+    assert recalibrator_messages.read_record(event.recalibration) == found
+
+
+def test_the_state_of_health_goes_out_as_such():
+    event = messages.event(Event(0, 40, SERVING)).event
+    assert (event.health.serving, event.health.message) == (True, "serving")

@@ -210,10 +210,10 @@ def test_what_the_disk_does_not_give_is_set_aside_unread(snapshot, monkeypatch):
     snapshot.write([b"older"])
     snapshot.write([b"newer"])
 
-    def failing(path):
+    def failing(path, kind):
         if path == snapshot.path:
             raise OSError(5, "Input/output error", str(path))
-        return read_body(path)
+        return read_body(path, kind)
 
     monkeypatch.setattr("monitor.edges.snapshot.read_body", failing)
     loaded = snapshot.load(text)

@@ -67,7 +67,8 @@ async def _read_all(pipeline: Pipeline) -> None:
     for window in ("", "1m", "10m"):
         request = perception_monitor_pb2.GetCalibrationRequest(window=window, include_bins=True)
         assert await service.get_calibration(request.SerializeToString(), Caller())
-    sidecar = Sidecar(pipeline.config, pipeline)
+    sidecar = Sidecar(pipeline.config)
+    sidecar.pipeline = pipeline
     await sidecar._refresh()
     assert b'slice="total"' in sidecar.endpoint.published.metrics
 

@@ -14,14 +14,9 @@ from monitor.calibration.state import StatisticsState
 from monitor.cli import main
 from monitor.config import Config
 from monitor.edges import state_service
+from monitor.edges.calls import INTERNAL_ERROR, Context, TransferTimeout, guarded
 from monitor.edges.client import SidecarRefused
-from monitor.edges.service import (
-    INTERNAL_ERROR,
-    Context,
-    Service,
-    TransferTimeout,
-    guarded,
-)
+from monitor.edges.service import Service
 from monitor.edges.state import StoredState, serialised
 from monitor.edges.state_service import StateService
 from monitor.edges.state_sums import InvalidState

@@ -38,8 +38,15 @@ from monitor.pipeline import Pipeline
 from monitor.readings import ClassReading, ReadingCache, WindowReading
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibration_reading import (
+    RecalibrationCounters,
+    RecalibrationReading,
+    SliceFactors,
+    SwapAccount,
+)
 from monitor.streams import Stream
 from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
+from tests.administered import FACTORS, TRIALS
 from tests.piped import statistics_of
 
 FOLDER = Path(__file__).parent
@@ -82,7 +89,7 @@ def small_frame(seed: int) -> tuple[OutgoingFrame, np.ndarray]:
 def fixed_pipeline() -> tuple[Pipeline, Stream]:
     pipeline = Pipeline(Config(metrics=MetricsConfig(export_edges=(4.0, 8.0))))
     document = Selection(SPACE.names, VarianceScaling((2.0, 0.5, 1.5))).to_json()
-    pipeline.promote(pipeline.recalibrators.learn(document).version, "golden")
+    pipeline.put_in_force(pipeline.recalibrators.learn(document).version)
     stream = pipeline.register(HEADER)
     assert isinstance(stream, Stream)
     return pipeline, stream
@@ -244,6 +251,11 @@ def exposition() -> str:
         edges=ExportEdges(pipeline.config.metrics.export_edges, pipeline.live.binning),
         windows=(WindowReading("5m", readings[0]),),
         classes=(ClassReading("car", class_evaluation()),),
+        recalibration=RecalibrationReading(
+            counters=RecalibrationCounters(SwapAccount(promoted=1)),
+            factors=(SliceFactors("car", FACTORS),),
+            trials=TRIALS,
+        ),
     )
     return at_once(render(snapshot)).decode()
 

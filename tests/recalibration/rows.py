@@ -33,7 +33,10 @@ def rows_from(
     track=None,
     space: Space | None = None,
 ) -> FitRows:
-    """Covariances (n, K, K), or variances (n, K); in dimensions d0, d1 and so on."""
+    """Covariances (n, K, K), or variances (n, K); in dimensions d0, d1 and so on.
+
+    A row comes every tenth of a second, and its truth with it.
+    """
     n, k = mean.shape
     variances = covariance.ndim == 2
     if variances:
@@ -44,12 +47,16 @@ def rows_from(
         Estimates(mean, covariance, flags),
         error,
         np.full(n, -1) if track is None else track,
+        np.arange(n) / 10,
+        np.zeros(n),
     )
 
 
 def joined(left: FitRows, right: FitRows) -> FitRows:
-    """The rows of both."""
+    """The rows of both, all of which have times and delays."""
     a, b = left.estimates, right.estimates
+    times = [np.asarray(rows.time_s) for rows in (left, right)]
+    delays = [np.asarray(rows.delay_s) for rows in (left, right)]
     return FitRows(
         left.space,
         Estimates(
@@ -59,6 +66,8 @@ def joined(left: FitRows, right: FitRows) -> FitRows:
         ),
         np.concatenate([left.error, right.error]),
         np.concatenate([left.track, right.track]),
+        np.concatenate(times),
+        np.concatenate(delays),
     )
 
 

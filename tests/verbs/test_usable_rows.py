@@ -10,7 +10,7 @@ import pytest
 
 from monitor.recalibration.methods import METHODS
 from tests.verbs.documents import document
-from tests.verbs.recordings import npz_file, with_bad_covariances
+from tests.verbs.recordings import csv_file, npz_file, with_bad_covariances
 
 WHY = (
     "refused (a covariance that is not positive definite, or a mean or truth that is not finite "
@@ -77,7 +77,7 @@ def test_rows_that_cannot_be_used_disturb_no_method(
     changed, unusable = spoiled
     changed.truth[np.flatnonzero(rows.labelled)[:2], 0] = np.inf, -np.inf
     dimensions = ("--dimensions", "x,y")
-    model = fitted(npz_file(tmp_path / "sound.npz", rows), *dimensions, "--method", method)
+    model = fitted(csv_file(tmp_path / "sound.csv", rows), *dimensions, "--method", method)
     file = npz_file(tmp_path / "drive.npz", changed)
     found = evaluate(file, *dimensions, "--model", model)
     assert 0 < found["rows_refused"] <= unusable

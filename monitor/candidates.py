@@ -1,0 +1,106 @@
+"""Candidates on trial by the version that promoting them would put in force, which changes with the
+champion beside which they are tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from monitor.learning import Learning
+from monitor.promotion.decision import Decision
+from monitor.promotion.records import Happened
+from monitor.promotion.standing import TrialStanding, TrialState
+from monitor.promotion.step import stepped
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import Chain, Selection
+from monitor.recalibrators import KnownRecalibrators
+
+
+@dataclass(slots=True)
+class Candidates:
+    """They are known as long as they are on trial."""
+
+    learning: Learning
+    known: KnownRecalibrators
+    # By slice: the version of each, and of those the ones that only we made known.
+    _versions: dict[str, str] = field(default_factory=dict)
+    _ours: set[str] = field(default_factory=set)
+    # Versions that rolling back would lead to, by slice.
+    _guards: dict[str, str] = field(default_factory=dict)
+    # Whatever a candidate that is on trial was ever called, and its slice.
+    _called: dict[str, str] = field(default_factory=dict)
+
+    def versions(self) -> set[str]:
+        """Of all that are on trial."""
+        return set(self._versions.values())
+
+    def renew(self) -> None:
+        """Know those that are on trial now, beside the champion of now, and no others."""
+        register, chains = self.learning.register, self.learning.chains()
+        made = {
+            slice: self._selection(chains[slice], entry.trial.recalibrator)
+            for slice, entry in register.on_trial.items()
+            if slice in chains
+        }
+        for slice, selection in made.items():
+            if selection.version not in self.known:
+                self._ours.add(selection.version)
+                self.known[selection.version] = selection
+            self._called[selection.version] = slice
+        self._versions = {slice: selection.version for slice, selection in made.items()}
+        in_force = self.learning.recalibrators.selection.version
+        for version in self._ours - self.versions():
+            self._ours.discard(version)
+            if version != in_force:
+                self.known.pop(version, None)
+        self._guards = {
+            slice: self._selection(chains[slice], guard.recalibrator).version
+            for slice, guard in register.guards.items()
+            if slice in chains
+        }
+        self._called = {version: slice for version, slice in self._called.items() if slice in made}
+
+    def called(self, version: str) -> Decision | None:
+        """To promote the candidate that is called so, or was; None where none is."""
+        slice = self._called.get(version, "")
+        entry = self.learning.register.on_trial.get(slice)
+        chain = self.learning.chains().get(slice)
+        if entry is None or chain is None:
+            return None
+        trial = entry.trial
+        evidence = trial.evidence(self.learning.settings.trials)
+        dimensions = self._dimensions(chain)
+        reason = "approved" if entry.proven else "approved before it was proven"
+        return Decision(
+            Happened.PROMOTED,
+            chain,
+            dimensions,
+            trial.recalibrator,
+            reason,
+            evidence,
+            entry.factors,
+        )
+
+    def standings(self) -> tuple[TrialStanding, ...]:
+        """All that run: candidates, and what served before."""
+        register, settings = self.learning.register, self.learning.settings.trials
+        found = []
+        for slice, entry in sorted(register.on_trial.items()):
+            state = TrialState.PROVEN if entry.proven else TrialState.RUNNING
+            evidence = entry.trial.evidence(settings)
+            version = self._versions.get(slice, "")
+            found.append(TrialStanding(slice, version, state, evidence, entry.factors))
+        for slice, guard in sorted(register.guards.items()):
+            evidence = guard.evidence(settings)
+            version = self._guards.get(slice, "")
+            found.append(TrialStanding(slice, version, TrialState.GUARD, evidence, ()))
+        return tuple(found)
+
+    def _selection(self, chain: Chain, recalibrator: Recalibrator) -> Selection:
+        champion, ranges = self.learning.recalibrators.selection, self.learning.slices.ranges
+        return stepped(champion, self._dimensions(chain), chain, recalibrator, ranges)
+
+    def _dimensions(self, chain: Chain) -> tuple[str, ...]:
+        """Of a slice that has a recalibrator."""
+        chains = self.learning.slices.chains
+        return self.learning.slices.slices[chains.index(chain)].space.names

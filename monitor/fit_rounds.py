@@ -1,0 +1,133 @@
+"""The learning of a running sidecar: tracks are taken in short steps, slices that have enough new
+ones are fitted in a process beside, and what comes of it goes on trial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from monitor.edges.fit_process import fit
+from monitor.learning import SliceToFit, job_of
+from monitor.promotion.fit_job import CannotFit, FitFailed, FitJob, FitOutcome
+from monitor.promotion.standing import SliceFitted
+from monitor.promotions import Promotions
+from monitor.recalibration.methods import METHODS
+from monitor.steps import in_steps
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at what has come.
+_PERIOD = 0.25
+# A fit that fails again and again is tried less and less often, down to this share.
+_MOST_PATIENCE = 32
+
+Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
+
+
+@dataclass(slots=True)
+class FitRounds:
+    """Of one sidecar.
+
+    fit  the process, or what stands for it in a test
+    """
+
+    promotions: Promotions
+    fit: Fit = fit
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _running: asyncio.Task[None] | None = None
+    _last: float = float("-inf")
+    _failures: int = 0
+
+    async def keep_learning(self) -> None:
+        """Learn from what comes, for ever; when cancelled, no process is left behind."""
+        try:
+            while True:
+                await asyncio.sleep(_PERIOD)
+                try:
+                    await self._learn()
+                except Exception:
+                    log.exception("what the truth teaches was not taken in")
+                    self.promotions.pipeline.counters.internal_errors += 1
+        finally:
+            if self._running is not None:
+                self._running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._running
+
+    async def _learn(self) -> None:
+        promotions = self.promotions
+        tracks = await in_steps(promotions.learning.whole())
+        while tracks:
+            promotions.carry_out(await in_steps(promotions.learning.decide(tracks)))
+        if self._running is not None and self._running.done():
+            self._running = None
+        patience = min(2**self._failures, _MOST_PATIENCE)
+        pause = promotions.pipeline.config.promotion.fit_every_seconds * patience
+        if self._running is None and time.monotonic() - self._last >= pause:
+            due = promotions.learning.due()
+            if due:
+                self._running = asyncio.create_task(self._round(due))
+
+    async def _round(self, due: Sequence[SliceToFit]) -> None:
+        """Fit what is due; a failure is recorded already."""
+        method = self.promotions.learning.settings.fits.method
+        try:
+            async with self._one_at_a_time:
+                await self._fitted(due, method, "schedule")
+        except FitFailed:
+            return
+        except Exception:
+            log.exception("a fit came to nothing")
+            self.promotions.pipeline.counters.internal_errors += 1
+
+    async def asked(
+        self, slices: Sequence[str], method: str, actor: str
+    ) -> tuple[SliceFitted, ...]:
+        """Fit candidates now, after the fit that runs, and put them on trial.
+
+        slices  by name; none: all that have tracks
+        method  of METHODS; '': that of the configuration
+        raises  CannotFit, FitFailed
+        """
+        learning = self.promotions.learning
+        method = method or learning.settings.fits.method
+        if method not in METHODS:
+            raise CannotFit(f"method '{method[:80]}': it must be one of {', '.join(METHODS)}.")
+        async with self._one_at_a_time:
+            known = learning.chains()
+            for name in slices:
+                if name not in known:
+                    raise CannotFit(
+                        f"slices: there is no '{name[:80]}' that can have a recalibrator of its "
+                        f"own. There are: {', '.join(known) or 'none yet'}."
+                    )
+            asked = learning.asked(slices)
+            if not asked:
+                raise CannotFit(
+                    "no slice has a whole track with truth yet: report ground truth for frames "
+                    "with stamp_ns, and wait until its tracks have ended."
+                )
+            return await self._fitted(asked, method, actor)
+
+    async def _fitted(
+        self, asked: Sequence[SliceToFit], method: str, actor: str
+    ) -> tuple[SliceFitted, ...]:
+        promotions = self.promotions
+        settings = replace(promotions.learning.settings.fits, method=method)
+        timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
+        try:
+            job, entries = await asyncio.to_thread(job_of, asked, settings)
+            outcome = await self.fit(job, timeout)
+        except FitFailed as error:
+            self._failures += 1
+            promotions.fit_failed(str(error), asked, actor)
+            raise
+        finally:
+            self._last = time.monotonic()
+        self._failures = 0
+        return promotions.begin(entries, outcome, actor)

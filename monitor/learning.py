@@ -1,0 +1,161 @@
+"""What the truth of a running sidecar teaches: frames into whole tracks, tracks to the trials they
+have a say in, and the newest of them kept for the next fit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from monitor.calibration.detections import Limits
+from monitor.calibration.slices import SliceTable
+from monitor.promotion.decision import Decision
+from monitor.promotion.fit_job import FitJob
+from monitor.promotion.fit_rows_of import fit_rows
+from monitor.promotion.labelled import LabelledRows
+from monitor.promotion.open_tracks import OpenTracks
+from monitor.promotion.regime import latest_alike
+from monitor.promotion.register import Register
+from monitor.promotion.reservoir import Reservoir
+from monitor.promotion.settings import FitSettings, PromotionSettings
+from monitor.promotion.whole_track import WholeTrack
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import Chain
+from monitor.recalibrators import Recalibrators
+
+TracksBySlice = dict[int, list[WholeTrack]]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceToFit:
+    """Tracks of one slice that a fit is to be made of, oldest first.
+
+    since_ns  event time of the latest truth among all that are kept
+    """
+
+    chain: Chain
+    tracks: Sequence[WholeTrack]
+    since_ns: int
+
+
+@dataclass(slots=True)
+class Learning:
+    """Of one pipeline, whose slices and recalibrators these are.
+
+    latest_ns  event time of the latest truth that is in a whole track
+    """
+
+    settings: PromotionSettings
+    limits: Limits
+    slices: SliceTable
+    recalibrators: Recalibrators
+    register: Register = field(init=False)
+    reservoir: Reservoir = field(init=False)
+    latest_ns: int | None = None
+    _open: OpenTracks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.register = Register(self.settings, self.limits)
+        self.reservoir = Reservoir(self.settings.tracks)
+        self._open = OpenTracks(self.settings.tracks)
+
+    # ---- tracks
+
+    def take(self, rows: LabelledRows) -> None:
+        """Take in detections of a frame with their truth; cheap."""
+        self._open.add(rows)
+
+    def whole(self) -> Generator[None, None, TracksBySlice]:
+        """Tracks that are whole by now; they are kept for the next fit."""
+        found = yield from self._open.closed()
+        by_slice: TracksBySlice = defaultdict(list)
+        for track in found:
+            by_slice[track.slice].append(track)
+            self.latest_ns = max(track.ended_ns, self.latest_ns or track.ended_ns)
+        self.reservoir.add(found)
+        return dict(by_slice)
+
+    def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
+        """What whole tracks decide, of one slice after the other, which are taken from them.
+
+        Of one slice at a time, so that each is judged by what the last has put in force; none are
+        left where nothing is returned.
+        """
+        while tracks:
+            slice, of_slice = tracks.popitem()
+            chain = self.chain(slice)
+            if chain is None:
+                continue
+            champion_now = partial(self.champion, chain)
+            decisions = yield from self.register.take(chain, champion_now, of_slice)
+            if decisions:
+                return decisions
+        return []
+
+    # ---- slices
+
+    def chain(self, slice: int) -> Chain | None:
+        """The names by which a slice has recalibrators; None where it cannot have one of its own.
+
+        So it is with the overflow slice, with one that is told apart from another of that name by
+        its dimensions, and with one whose dimensions are not those of what is in force.
+        """
+        entry, chain = self.slices.slices[slice], self.slices.chains[slice]
+        alone = bool(chain) and not entry.overflow and entry.name == chain[0]
+        return chain if alone and self.recalibrators.selection.fits(entry.space) else None
+
+    def chains(self) -> dict[str, Chain]:
+        """Of all slices that can have a recalibrator of their own, by name."""
+        found = (self.chain(i) for i in range(len(self.slices.slices)))
+        return {chain[0]: chain for chain in found if chain is not None}
+
+    def champion(self, chain: Chain) -> Recalibrator:
+        """What serves a slice now."""
+        return self.recalibrators.selection.of(chain)
+
+    # ---- fits
+
+    def due(self) -> list[SliceToFit]:
+        """Slices that are to be fitted again."""
+        return [
+            self._to_fit(slice, chain)
+            for slice, chain in self._kept()
+            if self.reservoir.new(slice) >= self.settings.fits.tracks
+            and self.register.wants_fit(chain)
+        ]
+
+    def asked(self, names: Collection[str]) -> list[SliceToFit]:
+        """Slices of these names, or all; those of which no track is kept are left out."""
+        return [
+            self._to_fit(slice, chain)
+            for slice, chain in self._kept()
+            if not names or chain[0] in names
+        ]
+
+    def forget(self, chain: Chain, stamp_ns: int) -> None:
+        """Fit a slice on no track that ended by then."""
+        self.reservoir.drop_before(self.slices.chains.index(chain), stamp_ns)
+
+    def _kept(self) -> list[tuple[int, Chain]]:
+        found = ((slice, self.chain(slice)) for slice in self.reservoir.slices())
+        return [(slice, chain) for slice, chain in found if chain is not None]
+
+    def _to_fit(self, slice: int, chain: Chain) -> SliceToFit:
+        tracks = self.reservoir.tracks(slice)
+        self.reservoir.taken(slice)
+        return SliceToFit(chain, tracks, max(track.ended_ns for track in tracks))
+
+
+def job_of(
+    slices: Sequence[SliceToFit], settings: FitSettings
+) -> tuple[FitJob, tuple[SliceToFit, ...]]:
+    """The rows of slices to fit, and the slices with the tracks that these are of: the newest that
+    are alike. Takes some milliseconds a slice, in any thread.
+    """
+    alike = tuple(
+        replace(entry, tracks=entry.tracks[-latest_alike(entry.tracks, settings.tracks) :])
+        for entry in slices
+    )
+    return FitJob(settings, {entry.chain[0]: fit_rows(entry.tracks) for entry in alike}), alike

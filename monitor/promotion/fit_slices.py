@@ -1,0 +1,75 @@
+"""How candidates are fitted: each slice on its own rows, drawn towards "nothing is wrong".
+
+Where and when that happens is not known here: it runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+from monitor.calibration.detections import Limits
+from monitor.calibration.space import Space
+from monitor.promotion.fit_job import FitJob, FitOutcome
+from monitor.promotion.settings import FitSettings
+from monitor.recalibration.covariance_scaling import CovarianceScaling
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
+from monitor.recalibration.hierarchy import prior_strength
+from monitor.recalibration.methods import METHODS
+from monitor.recalibration.recalibrator import Recalibrator, UnfitData
+from monitor.recalibration.shrinkage import Prior
+from monitor.recalibration.soundness import sound_rows
+
+LIMITS = Limits()
+
+
+def fit_slices(job: FitJob, limits: Limits = LIMITS) -> FitOutcome:
+    """The recalibrator that each slice asks for, or why there is none.
+
+    A slice whose rows do not determine one, on which the method fails, or whose own rows it
+    would make unusable, is refused; the others are fitted.
+
+    limits  of the deviations that a recalibrator may make of the rows it was fitted on
+    raises  ValueError for a method that there is not
+    """
+    fitting = FITTINGS.get(job.settings.method)
+    if fitting is None:
+        raise ValueError(
+            f"there is no method '{job.settings.method}': choose one of {', '.join(FITTINGS)}."
+        )
+    fitted: dict[str, Recalibrator] = {}
+    refused: dict[str, str] = {}
+    for name, rows in job.slices.items():
+        try:
+            fitted[name] = _fit(fitting, job.settings, rows, limits)
+        except UnfitData as error:
+            refused[name] = str(error)
+        # Whatever is wrong with one slice, the others are not to suffer for it.
+        except Exception as error:
+            refused[name] = f"{job.settings.method} failed: {type(error).__name__}: {error}"
+    return FitOutcome(fitted, refused)
+
+
+def nothing_wrong(space: Space) -> CovarianceScaling:
+    """Errors as large as predicted, and no more alike: what any scaling can be drawn towards."""
+    unit = tuple(tuple(float(i == j) for j in range(space.k)) for i in range(space.k))
+    return CovarianceScaling((1.0,) * space.k, unit, unit, space.order)
+
+
+def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
+    """Raises UnfitData, and whatever the method does."""
+    options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
+    towards = None
+    if fitting.borrows:
+        towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
+    fitted = fitting.fit(rows, options, towards)
+    sound = sound_rows(
+        rows.estimates, fitted.apply(rows.estimates), limits, definite=fitted.keeps_definite
+    )
+    if not sound.all():
+        raise UnfitData(
+            f"what {settings.method} makes of {int((~sound).sum())} of the {rows.n} rows it was "
+            "fitted on is not finite, not positive definite, or of deviations beyond "
+            f"{limits.smallest_deviation:g} to {limits.largest_deviation:g}: choose another "
+            "method, or check the ground truth."
+        )
+    # What cannot be read again could be neither sent nor kept: this says so where it happens.
+    return METHODS[fitted.method](fitted.parameters())

@@ -1,0 +1,69 @@
+"""What served before the champion, beside it: it comes back when it is proven better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from monitor.calibration.detections import Limits
+from monitor.promotion.betting import Clip, Watch
+from monitor.promotion.log_score import mean_differences
+from monitor.promotion.records import Evidence
+from monitor.promotion.settings import TrialSettings
+from monitor.promotion.whole_track import WholeTrack, rows_of
+from monitor.recalibration.recalibrator import Recalibrator
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Of one slice.
+
+    A trial asks whether a candidate is better from the start; a guard may be worse for hours, and
+    become better when a fault ends. So it bets anew at every track, for as long as it stands.
+
+    recalibrator  what served before
+    since_ns      event time of the promotion: what is later counts
+    clip          how much a track can say: trial.clip_of(recalibrator, champion, …)
+    """
+
+    slice: str
+    recalibrator: Recalibrator
+    since_ns: int
+    clip: Clip
+    watch: Watch
+
+    @classmethod
+    def begun(cls, slice: str, recalibrator: Recalibrator, since_ns: int, clip: Clip) -> Guard:
+        """Before any track."""
+        return cls(slice, recalibrator, since_ns, clip, Watch.begun(since_ns))
+
+    def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Guard:
+        """With more tracks of the slice, in the order they ended.
+
+        Tracks on which it makes what cannot be forwarded are no reason to go back to it: while it
+        does, it begins anew.
+        """
+        later = [rest for track in tracks if (rest := track.since(self.since_ns)) is not None]
+        if not later:
+            return self
+        ended = tuple(track.ended_ns for track in later)
+        differences = mean_differences(rows_of(later), self.recalibrator, champion, limits)
+        if not differences.sound:
+            return replace(self, watch=Watch.begun(ended[-1]))
+        return replace(self, watch=self.watch.taken(differences.value, self.clip, ended))
+
+    def won(self, settings: TrialSettings) -> bool:
+        """Whether it is proven better now."""
+        return self.watch.log10_better >= math.log10(settings.rollback_tracks)
+
+    def evidence(self, settings: TrialSettings) -> Evidence:
+        """In numbers, of the tracks since it seems to be better; of worse there is no bet."""
+        leading = self.watch.leading
+        return Evidence(
+            leading.tracks,
+            leading.total / leading.tracks if leading.tracks else 0.0,
+            self.watch.log10_better,
+            0.0,
+            math.log10(settings.rollback_tracks),
+        )

@@ -1,0 +1,181 @@
+"""Adaptive scaling: one factor on σ for each dimension that follows the detector, forgetting
+exponentially in event time. What it remembers is part of it, so that it can go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import exp, isfinite
+from typing import ClassVar
+
+import numpy as np
+
+from monitor.calibration.clusters import LARGEST
+from monitor.calibration.space import FloatArray
+from monitor.recalibration.document import LEAST_POSITIVE, factors, number, numbers
+from monitor.recalibration.recalibrator import (
+    Document,
+    Estimates,
+    InvalidRecalibrator,
+    Output,
+    UnfitData,
+)
+from monitor.recalibration.shrinkage import WIDE
+
+# In time constants: a track that ended so long before the newest, while labels come less than one
+# late, is of a clock that was set back.
+_SET_BACK = 10.0
+# Of documents: sums beyond are no sums over tracks, and their quotients would overflow.
+_MOST_TRACKS, _LARGEST_SUM = 1e15, 1e30
+_PRIOR_TRACKS = (1e-100, 1e100)
+
+
+class LabelsTooLate(UnfitData):
+    """Labels come so late that what they say is forgotten before it could serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveScaling:
+    """Σ' = S Σ S with S = diag(scale), and the memory that the next tracks are added to.
+
+    scale            K factors on σ, positive
+    time_constant_s  τ, s of event time in which the weight of a track falls to 1/e
+    delay_s          how late the labels came, s; below τ
+    ended_s          event time of the end of the newest track, s
+    tracks           W = Σ exp(−age/τ): how many tracks are remembered
+    nees             K sums Σ exp(−age/τ) × mean z² of a track, z = error/σ as sent
+    prior_scale      K factors on σ that count for prior_tracks more, of any age
+    """
+
+    scale: tuple[float, ...]
+    time_constant_s: float
+    delay_s: float
+    ended_s: float
+    tracks: float
+    nees: tuple[float, ...]
+    prior_scale: tuple[float, ...]
+    prior_tracks: float
+    method: ClassVar[str] = "adaptive-scaling"
+    output: ClassVar[Output] = Output.GAUSSIAN
+    keeps_definite: ClassVar[bool] = True
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.scale)
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Every dimension on its own scale; correlations stay."""
+        return estimates.rescaled(np.array(self.scale))
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {
+            "scale": list(self.scale),
+            "time_constant_s": self.time_constant_s,
+            "delay_s": self.delay_s,
+            "ended_s": self.ended_s,
+            "tracks": self.tracks,
+            "nees": list(self.nees),
+            "prior_scale": list(self.prior_scale),
+            "prior_tracks": self.prior_tracks,
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> AdaptiveScaling:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        scale = factors(parameters, "scale")
+        k = len(scale)
+        found = cls(
+            scale,
+            number(parameters, "time_constant_s", LEAST_POSITIVE),
+            number(parameters, "delay_s", 0.0),
+            number(parameters, "ended_s"),
+            number(parameters, "tracks", 0.0, _MOST_TRACKS),
+            numbers(parameters, "nees", k, 0.0, _LARGEST_SUM),
+            numbers(parameters, "prior_scale", k, WIDE.lowest, WIDE.highest),
+            number(parameters, "prior_tracks", *_PRIOR_TRACKS),
+        )
+        try:
+            check_delay(found.time_constant_s, found.delay_s)
+        except LabelsTooLate as error:
+            raise InvalidRecalibrator(
+                f"'delay_s' is not below 'time_constant_s': {error}"
+            ) from None
+        return found
+
+
+def check_delay(time_constant_s: float, delay_s: float) -> None:
+    """Raises LabelsTooLate unless the time constant exceeds the delay, both in s."""
+    if not delay_s < time_constant_s:
+        raise LabelsTooLate(
+            f"labels come {delay_s:g} s late, and the time constant is {time_constant_s:g} s: what "
+            "they say would be forgotten before it could serve. Choose a time constant that is "
+            "long against the delay, bring labels earlier, or use variance-scaling."
+        )
+
+
+def followed(
+    scaling: AdaptiveScaling, nees: FloatArray, ended_s: FloatArray, delay_s: float
+) -> AdaptiveScaling:
+    """The scaling after T new whole tracks, each one vote, taken in the order in which they ended.
+
+    s² = (n₀ s₀² + Σ v x)/(n₀ + Σ v), v = exp(−age/τ), x the mean z² of a track: where much is
+    remembered, the maximum of the likelihood (Levi et al. 2019, eq. 12) under exponential
+    forgetting; where little is, the prior. x is cut at 64 s², or at 64 where s is below 1: a gross
+    outlier is one track, and σ that are off by any factor are found within a few. A track that
+    ended before the newest counts for its age, and takes nothing from the newer ones; one that
+    ended more than ten time constants before says that the clock was set back: what is remembered
+    is then as old as that track.
+
+    nees     (T, K) mean of the squared normalised errors of each dimension, as sent
+    ended_s  (T,) event time of the last detection of each
+    delay_s  how late their labels came, at most
+    raises   LabelsTooLate where that is not below the time constant; ValueError where an argument
+             is no such number
+    """
+    _check(scaling, nees, ended_s, delay_s)
+    check_delay(scaling.time_constant_s, delay_s)
+    if ended_s.size == 0:
+        return scaling
+    time_constant_s, newest_s = scaling.time_constant_s, scaling.ended_s
+    tracks, total = scaling.tracks, np.array(scaling.nees)
+    prior, prior_tracks = np.square(scaling.prior_scale), scaling.prior_tracks
+
+    def scale() -> FloatArray:
+        return WIDE.of(np.sqrt((prior_tracks * prior + total) / (prior_tracks + tracks)))
+
+    order = np.argsort(ended_s, kind="stable")
+    for x, at_s in zip(nees[order], ended_s[order].tolist(), strict=True):
+        if newest_s - at_s > _SET_BACK * time_constant_s:
+            newest_s = at_s
+        later_s = at_s - newest_s
+        fade = exp(-max(later_s, 0.0) / time_constant_s)
+        vote = exp(min(later_s, 0.0) / time_constant_s)
+        tracks, total = fade * tracks, fade * total
+        cut = LARGEST * np.maximum(np.square(scale()), 1.0)
+        tracks, total = tracks + vote, total + vote * np.minimum(x, cut)
+        newest_s = max(newest_s, at_s)
+    return replace(
+        scaling,
+        scale=tuple(scale().tolist()),
+        delay_s=delay_s,
+        ended_s=newest_s,
+        tracks=tracks,
+        nees=tuple(total.tolist()),
+    )
+
+
+def _check(scaling: AdaptiveScaling, nees: FloatArray, ended_s: FloatArray, delay_s: float) -> None:
+    if nees.shape != (ended_s.size, scaling.k):
+        raise ValueError(
+            f"{ended_s.size} tracks of {scaling.k} dimensions have squared errors of shape "
+            f"{nees.shape}: give one a track and dimension."
+        )
+    if not (nees >= 0).all() or not np.isfinite(ended_s).all():
+        raise ValueError(
+            "there are tracks whose mean squared error or end is no number: leave them out, since "
+            "one would spoil the sums for good."
+        )
+    if not (isfinite(delay_s) and delay_s >= 0):
+        raise ValueError(f"labels come {delay_s} s late: give a delay of 0 s or more.")

@@ -1,0 +1,129 @@
+"""What Prometheus sees of recalibrators: closed labels, and no series twice."""
+
+from dataclasses import fields, replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.edges.recalibration_metrics import recalibrators
+from monitor.promotion.records import SWAPS, Factor
+from monitor.promotion.standing import TrialStanding, TrialState
+from monitor.recalibration_reading import (
+    FitAccount,
+    RecalibrationCounters,
+    RecalibrationReading,
+    SliceFactors,
+    SwapAccount,
+    TrialAccount,
+)
+from monitor.recalibrators import InForce
+from tests.administered import EVIDENCE, FACTORS
+
+IN_FORCE = (InForce("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
+OUTCOMES = {
+    "recalibrator_swaps": ("promoted", "rolled_back", "adapted"),
+    "recalibrator_fits": ("candidate", "nothing", "refused", "failed"),
+    "recalibrator_trials": (
+        *("began", "proven", "promoted"),
+        *("discarded_worse", "discarded_unsound", "discarded_over", "superseded"),
+    ),
+}
+
+
+def samples(reading: RecalibrationReading) -> dict[tuple[str, tuple[str, ...]], float]:
+    """By name, without the prefix, and the values of the labels, in the order of their names."""
+    text = "".join(recalibrators(IN_FORCE, "apply", reading))
+    found: dict[tuple[str, tuple[str, ...]], float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = tuple(sample.labels[name] for name in sorted(sample.labels))
+            key = sample.name.removeprefix("calibration_"), labels
+            assert key not in found, f"{key} is written twice"
+            found[key] = sample.value
+    return found
+
+
+def standing(state=TrialState.RUNNING, slice="car", **changes) -> TrialStanding:
+    return TrialStanding(slice, "v", state, replace(EVIDENCE, **changes), ())
+
+
+def test_before_anything_has_happened_all_counters_are_there_at_zero_and_no_slice_is():
+    found = samples(RecalibrationReading())
+    expected = {
+        (f"{name}_total", (outcome,)): 0.0
+        for name, outcomes in OUTCOMES.items()
+        for outcome in outcomes
+    }
+    info = ("recalibrator_info", ("variance-scaling", "apply", "gaussian", IN_FORCE[0].version))
+    assert found == expected | {
+        info: 1.0,
+        ("recalibrator_pinned", ()): 0.0,
+        ("recalibrator_store_failures_total", ()): 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "account"),
+    [
+        ("recalibrator_swaps", SwapAccount),
+        ("recalibrator_fits", FitAccount),
+        ("recalibrator_trials", TrialAccount),
+    ],
+)
+def test_every_outcome_is_counted_under_its_own_name(name, account):
+    names = [field.name for field in fields(account)]
+    counts = account(**{outcome: number for number, outcome in enumerate(names, 1)})
+    field = name.removeprefix("recalibrator_")
+    reading = RecalibrationReading(RecalibrationCounters(**{field: counts}))
+    found = samples(reading)
+    for number, outcome in enumerate(OUTCOMES[name], 1):
+        assert found[f"{name}_total", (outcome,)] == number
+
+
+def test_whatever_puts_another_recalibrator_in_force_has_an_outcome():
+    assert {str(what) for what in SWAPS} == set(OUTCOMES["recalibrator_swaps"])
+
+
+def test_the_typical_factor_of_each_slice_and_dimension_is_shown():
+    factors = (SliceFactors("car", FACTORS), SliceFactors("bus", (Factor("x", 1, 1, 1),)))
+    found = samples(RecalibrationReading(factors=factors))
+    shown = {key: value for key, value in found.items() if key[0] == "recalibration_factor"}
+    assert shown == {
+        ("recalibration_factor", ("x", "car")): 4.0,
+        ("recalibration_factor", ("y", "car")): 0.75,
+        ("recalibration_factor", ("x", "bus")): 1.0,
+    }
+
+
+def test_a_trial_shows_evidence_both_ways_its_threshold_and_its_tracks():
+    trials = (standing(), standing(TrialState.GUARD, tracks=5), standing(slice="bus"))
+    found = samples(RecalibrationReading(trials=trials))
+    assert found["trial_log10_evidence", ("better", "car", "running")] == EVIDENCE.log10_better
+    assert found["trial_log10_evidence", ("worse", "car", "running")] == EVIDENCE.log10_worse
+    assert found["trial_log10_threshold", ("bus", "running")] == EVIDENCE.log10_threshold
+    assert found["trial_tracks", ("car", "guard")] == 5
+    assert found["trial_tracks", ("car", "running")] == EVIDENCE.tracks
+    # Nobody bets on a guard being worse.
+    assert ("trial_log10_evidence", ("worse", "car", "guard")) not in found
+    assert sum(name.startswith("trial_") for name, _ in found) == 4 + 3 + 4
+
+
+def test_of_several_in_one_slice_and_state_the_one_nearest_to_its_end_is_shown():
+    trials = tuple(
+        standing(TrialState.GUARD, log10_better=better, tracks=number)
+        for number, better in enumerate((0.5, 1.9, 1.0))
+    )
+    found = samples(RecalibrationReading(trials=trials))
+    assert found["trial_tracks", ("car", "guard")] == 1
+    assert found["trial_log10_evidence", ("better", "car", "guard")] == 1.9
+
+
+def test_evidence_that_is_infinite_is_exported_as_such():
+    found = samples(RecalibrationReading(trials=(standing(log10_worse=float("-inf")),)))
+    assert found["trial_log10_evidence", ("worse", "car", "running")] == float("-inf")
+
+
+def test_a_pin_and_failures_of_the_store_are_shown():
+    found = samples(RecalibrationReading(pinned=True, store_failures=3))
+    assert found["recalibrator_pinned", ()] == 1.0
+    assert found["recalibrator_store_failures_total", ()] == 3.0

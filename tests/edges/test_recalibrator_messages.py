@@ -1,0 +1,124 @@
+"""Records, trials, fits and summaries over the wire and back: nothing is lost."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.calibration.steps import finished
+from monitor.edges.recalibrator_messages import (
+    Kind,
+    UnknownWord,
+    listing,
+    read_listing,
+    read_record,
+    read_slice_fit,
+    read_summary,
+    record,
+    slice_fit,
+    summary,
+)
+from monitor.promotion.records import Evidence, Factor, Happened, Record
+from monitor.promotion.standing import SliceFitted, TrialStanding, TrialState
+from monitor.recalibrators import Known
+from monitor.v1 import recalibration_record_pb2 as record_pb
+from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+from tests.administered import NOON_NS, TRIALS
+from tests.administered import record as some_record
+from tests.piped import BY_SLICE, DOUBLE
+from tests.piped_classes import WARM
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+COUNT = st.integers(0, 2**63)
+# NaN is no equal of itself; it has a test of its own.
+NUMBER = st.floats(allow_nan=False)
+EVIDENCES = st.builds(Evidence, COUNT, NUMBER, NUMBER, NUMBER, NUMBER)
+FACTORS = st.lists(st.builds(Factor, TEXT, NUMBER, NUMBER, NUMBER), max_size=3).map(tuple)
+RECORDS = st.builds(
+    Record,
+    sequence=st.integers(1, 2**63),
+    time_ns=st.integers(0, 4 * 10**18),
+    what=st.sampled_from(Happened),
+    slice=TEXT,
+    version=TEXT,
+    before=TEXT,
+    after=TEXT,
+    actor=TEXT,
+    reason=TEXT,
+    event_ns=st.none() | st.integers(-(2**63), 2**63 - 1),
+    evidence=st.none() | EVIDENCES,
+    factors=FACTORS,
+)
+STANDINGS = st.builds(TrialStanding, TEXT, TEXT, st.sampled_from(TrialState), EVIDENCES, FACTORS)
+
+
+def sent(message):
+    """As it arrives."""
+    return type(message).FromString(message.SerializeToString())
+
+
+@given(RECORDS)
+def test_a_record_comes_back_as_it_was(one):
+    assert read_record(sent(record(one))) == one
+
+
+@given(st.lists(STANDINGS, max_size=4), st.lists(RECORDS, max_size=4), st.booleans())
+def test_a_listing_comes_back_as_it_was(trials, records, pinned):
+    message = finished(listing((), trials, records, "automatic", pinned=pinned))
+    found = read_listing(sent(message))
+    assert (found.trials, found.records) == (tuple(trials), tuple(records))
+    assert (found.pinned, found.promotion, found.recalibrators) == (pinned, "automatic", ())
+
+
+@given(st.builds(SliceFitted, TEXT, TEXT, TEXT, COUNT, COUNT, FACTORS))
+def test_what_came_of_a_fit_comes_back_as_it_was(fitted):
+    assert read_slice_fit(sent(slice_fit(fitted))) == fitted
+
+
+def test_evidence_that_is_no_number_arrives_as_such():
+    nothing = Evidence(0, math.nan, -math.inf, math.inf, math.nan)
+    found = read_record(sent(record(some_record(Happened.BEGAN, evidence=nothing)))).evidence
+    assert found is not None
+    assert math.isnan(found.gain)
+    assert (found.log10_better, found.log10_worse) == (-math.inf, math.inf)
+
+
+def test_a_summary_tells_the_kind_and_what_it_was_fitted_on():
+    estimates = read_summary(sent(summary(Known(BY_SLICE, promoted=True))))
+    assert (estimates.version, estimates.kind) == (BY_SLICE.version, Kind.ESTIMATES)
+    assert (estimates.dimensions, estimates.slices) == (("x", "y", "z"), ("truck",))
+    assert estimates.in_force
+    classes = read_summary(sent(summary(Known(WARM, promoted=False))))
+    assert classes.kind is Kind.CLASS_PROBABILITIES
+    assert classes.class_names == WARM.classes
+    assert not classes.in_force
+
+
+def test_a_listing_is_made_in_steps_of_one_entry():
+    known = [Known(DOUBLE, promoted=True)] * 3
+    steps = listing(known, TRIALS, [some_record(Happened.BEGAN)] * 4, "manual", pinned=False)
+    assert sum(1 for _ in steps) == 3 + len(TRIALS) + 4
+
+
+@pytest.mark.parametrize("what", Happened)
+def test_every_word_for_what_happened_is_in_the_contract(what):
+    assert record_pb.Happened.Name(record(some_record(what)).what) == f"HAPPENED_{what.name}"
+
+
+def test_every_word_of_the_contract_is_known():
+    assert len(record_pb.Happened.keys()) == len(Happened) + 1
+    assert len(admin_pb.TrialState.keys()) == len(TrialState) + 1
+    assert len(admin_pb.RecalibratorKind.keys()) == len(Kind) + 1
+
+
+def test_a_word_of_a_newer_contract_is_refused_by_field_number_and_remedy():
+    newer = record(some_record(Happened.BEGAN)).SerializeToString() + b"\x18\x63"
+    with pytest.raises(UnknownWord, match=r"'what' 99, which is unknown here: use the program"):
+        read_record(record_pb.RecalibrationRecord.FromString(newer))
+    with pytest.raises(UnknownWord, match="'kind' 0"):
+        read_summary(admin_pb.RecalibratorSummary())
+
+
+def test_times_keep_their_nanoseconds():
+    assert read_record(sent(record(some_record(Happened.HELD)))).time_ns == NOON_NS

@@ -1,0 +1,103 @@
+"""States of a register with trials, guards and followers, as a run makes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.promotion.betting import Bets, Clip, Watch
+from monitor.promotion.following import Follower
+from monitor.promotion.guard import Guard
+from monitor.promotion.records import Factor
+from monitor.promotion.register import Before, OnTrial
+from monitor.promotion.register_state import Configured, RegisterState
+from monitor.promotion.trial import Trial
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.covariance_scaling import CovarianceScaling
+from monitor.recalibration.document import as_matrix
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
+
+SLICES = ("car", "car, 0-30 m", "bus (u,v)", "Straße")
+
+
+def scaled(seed: int) -> Selection:
+    """One that is like no other."""
+    random = np.random.default_rng(seed)
+    return Selection(("x", "y", "z"), Identity(), {"car": variance_scaling(random)})
+
+
+def variance_scaling(random: np.random.Generator) -> VarianceScaling:
+    return VarianceScaling(tuple(np.exp(random.normal(size=3)).tolist()))
+
+
+def adaptive_scaling(random: np.random.Generator) -> AdaptiveScaling:
+    scale, nees = np.exp(random.normal(size=(2, 3))).tolist()
+    return AdaptiveScaling(
+        scale=tuple(scale),
+        time_constant_s=60.0,
+        delay_s=3.0,
+        ended_s=float(random.uniform(0, 1e9)),
+        tracks=float(random.uniform(1, 30)),
+        nees=tuple(nees),
+        prior_scale=(1.0, 1.0, 1.0),
+        prior_tracks=3.0,
+    )
+
+
+def recalibrator(random: np.random.Generator) -> Recalibrator:
+    matrix = random.normal(size=(3, 3))
+    symmetric = as_matrix(matrix @ matrix.T + np.eye(3))
+    pick: tuple[Recalibrator, ...] = (
+        Identity(),
+        variance_scaling(random),
+        adaptive_scaling(random),
+        CovarianceScaling((1.0, 2.0, 0.5), as_matrix(np.eye(3)), symmetric, (2, 0, 1)),
+    )
+    return pick[int(random.integers(len(pick)))]
+
+
+def state(
+    seed: int,
+    selection: str = "identity",
+    class_selection: str = "class-identity",
+    previous: tuple[str, ...] = (),
+    sequence: int = 7,
+) -> RegisterState:
+    """With these versions; all else is drawn."""
+    random = np.random.default_rng(seed)
+    clip = Clip(1.0, float(random.uniform(0.01, 1)), float(random.uniform(0.01, 1)))
+    trials, guards = [], []
+    for slice in SLICES[: int(random.integers(5))]:
+        trial = Trial(
+            slice,
+            recalibrator(random),
+            int(random.integers(-(2**63), 2**63 - 1)),
+            int(random.integers(1, 9)),
+            clip,
+            Bets().taken(random.normal(size=50), clip),
+            bool(random.integers(2)),
+        )
+        lowest, typical, highest = np.sort(np.exp(random.normal(size=3))).tolist()
+        found = (Factor("x", lowest, typical, highest), Factor("y", 1.0, 1.0, float("nan")))
+        trials.append(
+            OnTrial(trial, found[: int(random.integers(2))], bool(random.integers(2)), proven=True)
+        )
+        watch = Watch.begun(5).taken(random.normal(size=9), clip, tuple(range(9)))
+        guards.append(Guard(slice, recalibrator(random), 5, clip, watch))
+    follower = Follower.of(adaptive_scaling(random))
+    return RegisterState(
+        selection,
+        class_selection,
+        previous,
+        (),
+        Configured("variance-scaling-0123456789ab", ""),
+        bool(random.integers(2)),
+        sequence,
+        {name: int(random.integers(9)) for name in SLICES},
+        tuple(trials),
+        tuple(guards),
+        (Before("tram", recalibrator(random), 9),),
+        {"bike": follower},
+    )

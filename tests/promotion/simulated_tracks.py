@@ -1,0 +1,77 @@
+"""Whole tracks of a simulated detector: correlated Gaussian or Student-t errors, many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.calibration.space import FloatArray, plain_space
+from monitor.promotion.whole_track import WholeTrack
+from monitor.recalibration.recalibrator import Estimates
+
+FRAME_NS = 100_000_000
+# How long the scale of a Student-t error is held, in correlation times, as in the drive.
+HOLD = 8.0
+
+
+def tracks(
+    seed: int,
+    count: int,
+    k: int = 3,
+    length: int = 40,
+    rho: float = 0.65,
+    scale: float | FloatArray = 1.0,
+    degrees: float = np.inf,
+    *,
+    begin_ns: int = 0,
+    slice: int = 0,
+    held: bool = False,
+) -> list[WholeTrack]:
+    """Tracks of `length` rows one after the other, a frame every 0.1 s, none at begin_ns itself.
+
+    rho      correlation of successive errors
+    scale    variance of the errors over the variance that is sent: one, (k,) or (count, k)
+    degrees  of freedom of the errors, whose variance is as stated; infinite: Gaussian
+    held     whether a Student-t error has one scale for the whole track: the heaviest tails that
+             means over tracks can have
+    """
+    random = np.random.default_rng(seed)
+    deviation = np.exp(random.normal(0.0, 0.5, (count, 1, k))) * np.ones((count, length, k))
+    error = correlated(random, (count, length, k), rho)
+    error *= np.sqrt(mixing(random, count, length, rho, degrees, held=held))[:, :, None]
+    error *= np.sqrt(np.broadcast_to(scale, (count, k)))[:, None] * deviation
+    truth = random.uniform(-50.0, 50.0, (count, length, k))
+    covariance = np.square(deviation)[:, :, :, None] * np.eye(k)
+    space, diagonal = plain_space(tuple("xyzlwhvuts"[:k]), "m"), np.ones(length, bool)
+    stamps = begin_ns + FRAME_NS * np.arange(1, count * length + 1).reshape(count, length)
+    return [
+        WholeTrack(
+            space,
+            slice,
+            Estimates(truth[i] - error[i], covariance[i], diagonal),
+            truth[i],
+            stamps[i],
+            0,
+        )
+        for i in range(count)
+    ]
+
+
+def correlated(random: np.random.Generator, shape: tuple[int, int, int], rho: float) -> FloatArray:
+    """Normal errors of variance 1, each ρ times the one before and something new."""
+    error = random.normal(size=shape)
+    for i in range(1, shape[1]):
+        error[:, i] = rho * error[:, i - 1] + np.sqrt(1 - rho * rho) * error[:, i]
+    return error
+
+
+def mixing(
+    random: np.random.Generator, count: int, length: int, rho: float, degrees: float, *, held: bool
+) -> FloatArray:
+    """(count, length) inverse gamma with mean 1: times a Gaussian's variance, a Student-t."""
+    if np.isinf(degrees):
+        return np.ones((count, length))
+    drawn = (degrees - 2) / random.chisquare(degrees, (count, length))
+    redrawn = random.random((count, length)) < (0.0 if held else (1 - rho) / HOLD)
+    last = np.maximum.accumulate(np.where(redrawn, np.arange(length), 0), axis=1)
+    found: FloatArray = np.take_along_axis(drawn, last, axis=1)
+    return found

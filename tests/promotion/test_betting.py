@@ -1,0 +1,196 @@
+"""Wealth against slow products, its laws, and what it promises: false wins are rare."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.promotion.betting import FRACTIONS, Bets, Clip, Watch, log10_threshold
+
+quick = settings(deadline=None, max_examples=50)
+differences = st.lists(st.floats(-3, 3), max_size=40)
+bounds = st.floats(0.01, 1.0)
+
+
+def clip_from(loss, gain):
+    return Clip(1.0, loss, gain)
+
+
+def oracle_log10(values, clip, *, better):
+    """Mean of products, one factor after the other."""
+    wealth = []
+    for fraction in FRACTIONS:
+        product = 1.0
+        for value in values:
+            clipped = min(clip.most, max(-clip.most, value))
+            bound = clip.loss if better else clip.gain
+            product *= max(1e-300, 1 + fraction * (clipped if better else -clipped) / bound)
+        wealth.append(product)
+    return math.log10(sum(wealth) / len(wealth))
+
+
+def assert_same(a: Bets, b: Bets):
+    assert a.tracks == b.tracks
+    assert a.total == pytest.approx(b.total, rel=1e-9, abs=1e-9)
+    assert a.better == pytest.approx(b.better, rel=1e-9, abs=1e-9)
+    assert a.worse == pytest.approx(b.worse, rel=1e-9, abs=1e-9)
+
+
+# ---- bets
+
+
+@quick
+@given(st.lists(st.floats(-1, 1), max_size=30))
+def test_wealth_is_the_mean_of_products(values):
+    bets = Bets().taken(np.array(values), Clip())
+    assert bets.log10_better == pytest.approx(oracle_log10(values, Clip(), better=True), abs=1e-9)
+    assert bets.log10_worse == pytest.approx(oracle_log10(values, Clip(), better=False), abs=1e-9)
+
+
+@quick
+@given(differences, bounds, bounds, st.randoms(use_true_random=False), st.integers(0, 40))
+def test_the_order_of_tracks_and_the_parts_they_come_in_make_no_difference(
+    values, loss, gain, random, cut
+):
+    clip, shuffled = clip_from(loss, gain), list(values)
+    random.shuffle(shuffled)
+    whole = Bets().taken(np.array(values), clip)
+    first, second = np.array(shuffled[:cut]), np.array(shuffled[cut:])
+    assert_same(whole, Bets().taken(first, clip).taken(second, clip))
+    assert_same(whole, Bets().taken(second, clip).merged(Bets().taken(first, clip)))
+
+
+@quick
+@given(differences, bounds, bounds)
+def test_who_bets_on_worse_is_who_bets_on_better_with_the_sides_exchanged(values, loss, gain):
+    one = Bets().taken(np.array(values), clip_from(loss, gain))
+    other = Bets().taken(-np.array(values), clip_from(gain, loss))
+    assert one.better == other.worse
+    assert one.worse == other.better
+
+
+def test_without_tracks_nobody_has_won_or_lost():
+    bets = Bets().taken(np.zeros(0), Clip())
+    assert (bets.tracks, bets.gain) == (0, 0.0)
+    assert bets.log10_better == bets.log10_worse == 0.0
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0, 1e300, -1e300])
+def test_wealth_stays_finite_however_long_it_goes_on(value):
+    bets = Bets().taken(np.full(100_000, value), clip_from(0.01, 0.01))
+    assert math.isfinite(bets.log10_better)
+    assert math.isfinite(bets.log10_worse)
+    assert (bets.log10_better > 1000) == (value > 0)
+
+
+def test_differences_are_clipped_on_both_sides():
+    bets = Bets().taken(np.array([50.0, -70.0, 0.25]), Clip())
+    assert bets.gain == pytest.approx(0.25 / 3)
+
+
+def test_a_loss_beyond_what_could_be_lost_ruins_the_bold_for_good_and_spares_the_cautious():
+    clip = clip_from(0.1, 1.0)
+    bets = Bets().taken(np.array([-0.5]), clip).taken(np.full(100, 0.1), clip)
+    bold, cautious = bets.better[-1], bets.better[0]
+    assert bold < -600
+    assert cautious == pytest.approx(math.log1p(-0.25) + 100 * math.log1p(0.05))
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_the_threshold_is_what_is_left_of_alpha(number):
+    expected = 0.02 / (number * (number + 1))
+    assert 10 ** -log10_threshold(0.02, number) == pytest.approx(expected)
+
+
+def test_all_trials_together_spend_no_more_than_alpha():
+    spent = sum(10 ** -log10_threshold(0.02, number) for number in range(1, 10_000))
+    assert 0.0199 < spent < 0.02
+
+
+def test_a_fair_game_is_won_as_seldom_as_promised_however_often_one_looks():
+    random = np.random.default_rng(0)
+    games, won = 2000, 0
+    for _ in range(games):
+        # The hardest of the fair ones: a little most of the time, and a lot against it.
+        values = np.where(random.random(300) < 0.9, 1 / 9, -1.0)
+        growth = np.log1p(np.array(FRACTIONS) * values[:, None])
+        wealth = np.exp(np.cumsum(growth, axis=0)).mean(axis=1)
+        won += bool((wealth >= 20).any())
+    assert won / games <= 0.05
+
+
+# ---- the e-detector
+
+
+def watched(values):
+    return Watch.begun(-1).taken(np.array(values), Clip(), tuple(range(len(values))))
+
+
+def oracle_statistic(values, fraction):
+    """Σ over beginnings of the product from there on."""
+    return sum(
+        math.prod(1 + fraction * value for value in values[begin:]) for begin in range(len(values))
+    )
+
+
+@quick
+@given(st.lists(st.floats(-1, 1), max_size=25))
+def test_the_statistic_is_the_sum_of_bets_begun_at_every_track(values):
+    watch = watched(values)
+    expected = [oracle_statistic(values, fraction) for fraction in FRACTIONS]
+    assert [run.statistic for run in watch.runs] == pytest.approx(expected, rel=1e-9)
+    mean = sum(expected) / len(expected)
+    assert watch.log10_better == pytest.approx(math.log10(mean) if mean > 1 else 0.0, abs=1e-9)
+
+
+@quick
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=25))
+def test_the_change_is_where_the_best_bet_began(values):
+    for fraction, run in zip(FRACTIONS, watched(values).runs, strict=True):
+        products = [
+            math.prod(1 + fraction * value for value in values[begin:])
+            for begin in range(len(values))
+        ]
+        assert run.cumulative == pytest.approx(max(products), rel=1e-9)
+        later = values[len(values) - run.tracks :]
+        assert run.total == pytest.approx(sum(later), abs=1e-9)
+        assert run.changed_ns == len(values) - 1 - run.tracks
+
+
+@quick
+@given(st.lists(st.floats(-1, 1), max_size=25), st.integers(0, 25))
+def test_watching_in_parts_is_watching(values, cut):
+    ended = tuple(range(len(values)))
+    first = Watch.begun(-1).taken(np.array(values[:cut]), Clip(), ended[:cut])
+    assert first.taken(np.array(values[cut:]), Clip(), ended[cut:]) == watched(values)
+
+
+def test_a_false_alarm_takes_as_many_tracks_as_promised_on_average():
+    random, waited, threshold = np.random.default_rng(1), [], 1.5
+    for _ in range(200):
+        watch = Watch.begun(-1)
+        for i in range(5000):
+            watch = watch.taken(random.choice([-1.0, 1.0], 1), Clip(), (i,))
+            if watch.log10_better >= threshold:
+                break
+        waited.append(i + 1)
+    assert np.mean(waited) >= 10**threshold
+
+
+def test_an_alarm_comes_soon_after_a_change_and_names_its_time():
+    watch = watched([-0.3] * 3000 + [0.5] * 30)
+    assert watch.log10_better > 5
+    assert watch.changed_ns == 2999
+    assert watch.leading.tracks == 30
+    assert watch.leading.total == pytest.approx(15.0)
+
+
+def test_it_stays_finite_however_long_it_is_better():
+    assert 290 < watched([1.0] * 3000).log10_better < 301
+
+
+def test_before_any_track_nothing_has_changed_since_it_began():
+    watch = Watch.begun(17)
+    assert (watch.log10_better, watch.changed_ns) == (0.0, 17)

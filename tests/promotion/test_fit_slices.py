@@ -1,0 +1,149 @@
+"""Candidates are fitted slice by slice: what is wrong with one slice is no other's affair."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.calibration.detections import Limits
+from monitor.calibration.space import Dimension, DimensionKind, Space
+from monitor.promotion import fit_slices as module
+from monitor.promotion.fit_job import FitJob
+from monitor.promotion.fit_slices import fit_slices, nothing_wrong
+from monitor.promotion.settings import FitSettings
+from monitor.recalibration.fitting import FITTINGS, Fitting
+from monitor.recalibration.recalibrator import Estimates, Output
+from monitor.recalibration.scale import Objective
+from tests.promotion.fit_jobs import job_of, rows_of
+
+
+@pytest.mark.parametrize("method", FITTINGS)
+def test_every_method_fits_the_slices_that_it_is_given(method):
+    job = job_of(method, {"car": rows_of(1), "van": rows_of(2)})
+    outcome = fit_slices(job)
+    assert not outcome.refused
+    assert [one.method for one in outcome.fitted.values()] == [method, method]
+    assert list(outcome.fitted) == ["car", "van"]
+
+
+@pytest.mark.parametrize("method", ["variance-scaling", "covariance-scaling", "gp-normal"])
+def test_the_same_rows_are_fitted_alike_to_the_last_bit(method):
+    job = job_of(method, {"car": rows_of(1)})
+    first, second = (fit_slices(job).fitted["car"].parameters() for _ in range(2))
+    assert first == second
+
+
+def test_a_scaling_of_many_tracks_finds_the_factor():
+    job = job_of("variance-scaling", {"car": rows_of(3, tracks=400, factor=1.5)})
+    scale = fit_slices(job).fitted["car"].parameters()["scale"]
+    np.testing.assert_allclose(scale, 1.5, rtol=0.08)
+
+
+@pytest.mark.parametrize("method", ["variance-scaling", "covariance-scaling"])
+@pytest.mark.parametrize("per_track", [1, 40])
+def test_as_many_tracks_as_the_prior_counts_for_lie_halfway_between_it_and_the_errors(
+    method, per_track
+):
+    rows = rows_of(4, tracks=3, per_track=per_track, factor=2.0, alike=True)
+    # Of one object all errors are the same: its rows are worth one, however many they are.
+    alone = fit_slices(job_of(method, {"car": rows}, prior_tracks=1e-9)).fitted["car"]
+    drawn = fit_slices(job_of(method, {"car": rows}, prior_tracks=3.0)).fitted["car"]
+    np.testing.assert_allclose(
+        np.log(drawn.parameters()["scale"]),
+        0.5 * np.log(alone.parameters()["scale"]),
+        rtol=0.05,
+    )
+
+
+def test_nothing_is_wrong_where_angles_are_whitened_last():
+    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("x", "m")))
+    prior = nothing_wrong(space)
+    assert prior.order == (1, 0)
+    estimates = Estimates(np.zeros((1, 2)), np.array([[[2.0, 0.3], [0.3, 1.0]]]), np.array([False]))
+    np.testing.assert_array_equal(prior.apply(estimates).covariance, estimates.covariance)
+    job = job_of("covariance-scaling", {"car": replace(rows_of(1, k=2), space=space)})
+    assert not fit_slices(job).refused
+
+
+def test_the_objective_of_the_settings_is_that_of_the_fit():
+    settings = FitSettings(objective=Objective.QUANTILE)
+    fitted = fit_slices(FitJob(settings, {"car": rows_of(1)})).fitted["car"]
+    assert fitted.parameters()["objective"] == "quantile"
+
+
+def test_the_time_constant_of_the_settings_is_that_of_the_fit():
+    settings = FitSettings("adaptive-scaling", time_constant_s=17.0)
+    fitted = fit_slices(FitJob(settings, {"car": rows_of(1)})).fitted["car"]
+    assert fitted.parameters()["time_constant_s"] == 17.0
+
+
+def test_a_slice_whose_rows_determine_nothing_is_refused_in_the_words_of_the_method():
+    perfect = rows_of(1)
+    perfect.error[:, 1] = 0.0
+    outcome = fit_slices(job_of("variance-scaling", {"car": perfect, "van": rows_of(2)}))
+    assert list(outcome.fitted) == ["van"]
+    assert outcome.refused["car"].startswith("dimension 'd1' has no error in ")
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), np.linalg.LinAlgError("no room")])
+def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, error):
+    unlucky = rows_of(1)
+
+    def fails(rows, options, prior):
+        if rows is unlucky:
+            raise error
+        return FITTINGS["variance-scaling"].fit(rows, options, prior)
+
+    monkeypatch.setattr(module, "FITTINGS", {"variance-scaling": Fitting(fails)})
+    outcome = fit_slices(job_of("variance-scaling", {"car": unlucky, "van": rows_of(2)}))
+    assert list(outcome.fitted) == ["van"]
+    assert outcome.refused == {
+        "car": f"variance-scaling failed: {type(error).__name__}: no room",
+    }
+
+
+class Broken:
+    """A recalibrator that yields what nobody can invert, or cannot be described."""
+
+    method, k, output, keeps_definite = "variance-scaling", None, Output.GAUSSIAN, False
+
+    def __init__(self, covariance, scale):
+        self.covariance, self.scale = covariance, scale
+
+    def apply(self, estimates):
+        return Estimates(estimates.mean, estimates.covariance * self.covariance, estimates.diagonal)
+
+    def parameters(self):
+        return {"scale": [self.scale] * 3}
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf, -1.0, 0.0, 1e30])
+def test_what_would_make_its_own_rows_unusable_is_refused(monkeypatch, factor):
+    fitting = Fitting(lambda rows, options, prior: Broken(factor, 1.0))
+    monkeypatch.setattr(module, "FITTINGS", {"variance-scaling": fitting})
+    outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
+    assert not outcome.fitted
+    assert "makes of 600 of the 600 rows it was fitted on is not finite" in outcome.refused["car"]
+
+
+def test_the_deviations_that_are_sound_are_an_argument():
+    job = job_of("variance-scaling", {"car": rows_of(1)})
+    outcome = fit_slices(job, Limits(largest_deviation=0.1))
+    assert "deviations beyond 1e-06 to 0.1" in outcome.refused["car"]
+
+
+def test_what_could_not_be_read_again_is_refused(monkeypatch):
+    fitting = Fitting(lambda rows, options, prior: Broken(1.0, np.nan))
+    monkeypatch.setattr(module, "FITTINGS", {"variance-scaling": fitting})
+    outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
+    assert "InvalidRecalibrator: 'scale' holds nan" in outcome.refused["car"]
+
+
+def test_a_method_that_there_is_not_is_told_with_those_that_there_are():
+    with pytest.raises(ValueError, match="no method 'magic': choose one of identity, variance-"):
+        fit_slices(job_of("magic", {"car": rows_of(1)}))
+
+
+def test_a_job_without_slices_comes_to_nothing():
+    outcome = fit_slices(job_of("variance-scaling", {}))
+    assert (outcome.fitted, outcome.refused) == ({}, {})

@@ -1,0 +1,84 @@
+"""What served before comes back when a fault ends, soon, and not while the fault lasts."""
+
+import math
+
+import numpy as np
+import pytest
+
+from monitor.calibration.detections import Limits
+from monitor.promotion.betting import Clip, Watch
+from monitor.promotion.guard import Guard
+from monitor.promotion.settings import TrialSettings
+from monitor.promotion.trial import clip_of
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.odd_recalibrators import Spoiling
+from tests.promotion.simulated_tracks import FRAME_NS, tracks
+
+LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
+
+
+def scaled(factor: float) -> VarianceScaling:
+    return VarianceScaling((math.sqrt(factor),) * 3)
+
+
+def fault_then_none(seed, factor, degrees=np.inf):
+    """300 tracks of a fault and 300 of none."""
+    scale = np.repeat([factor, 1.0], 300)[:, None] * np.ones(3)
+    return tracks(seed, 600, scale=scale, degrees=degrees)
+
+
+def begun(factor, track, since_ns=0) -> Guard:
+    clip = clip_of(IDENTITY, scaled(factor), track.sent, track.space, SETTINGS.clip)
+    return Guard.begun("car", IDENTITY, since_ns, clip)
+
+
+@pytest.mark.parametrize("degrees", [np.inf, 5.0])
+@pytest.mark.parametrize(("factor", "within"), [(5.0, 80), (2.25, 220), (0.3, 80)])
+def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
+    for seed in range(5):
+        some, champion = fault_then_none(seed, factor, degrees), scaled(factor)
+        guard = begun(factor, some[0]).taken(some[:300], champion, LIMITS)
+        assert not guard.won(SETTINGS)
+        guard = guard.taken(some[300 : 300 + within], champion, LIMITS)
+        assert guard.won(SETTINGS)
+        # The end of the fault, to within a few tracks.
+        assert abs(guard.watch.changed_ns - some[299].ended_ns) < 40 * 40 * FRAME_NS
+
+
+def test_a_track_at_a_time_is_the_same_as_all_at_once():
+    some, champion = fault_then_none(1, 2.25)[280:340], scaled(2.25)
+    one = begun(2.25, some[0])
+    whole = one.taken(some, champion, LIMITS)
+    for track in some:
+        one = one.taken([track], champion, LIMITS)
+    for run, expected in zip(one.watch.runs, whole.watch.runs, strict=True):
+        assert run.statistic == pytest.approx(expected.statistic, rel=1e-9)
+        assert (run.changed_ns, run.tracks) == (expected.changed_ns, expected.tracks)
+
+
+def test_its_evidence_is_of_the_tracks_since_it_is_better():
+    some = fault_then_none(2, 5.0)[:340]
+    guard = begun(5.0, some[0]).taken(some, scaled(5.0), LIMITS)
+    evidence = guard.evidence(SETTINGS)
+    assert 35 <= evidence.tracks <= 45
+    assert evidence.gain == pytest.approx((math.log(5) - 0.8) / 2, abs=0.1)
+    assert evidence.log10_better > evidence.log10_threshold == 5
+    assert evidence.log10_worse == 0
+
+
+def test_what_came_before_the_promotion_does_not_count():
+    some = tracks(3, 50)
+    guard = begun(5.0, some[0], since_ns=some[-1].ended_ns)
+    assert guard.taken(some, scaled(5.0), LIMITS) is guard
+    assert guard.evidence(SETTINGS).tracks == 0
+
+
+def test_who_fails_begins_anew_and_does_not_come_back_for_what_it_was():
+    some = tracks(4, 60)
+    broken = Guard.begun("car", Spoiling(float("nan"), first=2000), 0, Clip())
+    proven = broken.taken(some[:50], scaled(50.0), LIMITS)
+    assert proven.won(SETTINGS)
+    failed = proven.taken(some, scaled(50.0), LIMITS)
+    assert not failed.won(SETTINGS)
+    assert failed.watch == Watch.begun(some[-1].ended_ns)

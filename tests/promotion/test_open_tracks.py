@@ -1,0 +1,328 @@
+"""From labelled frames to whole tracks, against a loop over single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.calibration.matched import TrackIds
+from monitor.calibration.space import plain_space
+from monitor.calibration.steps import finished
+from monitor.promotion import open_tracks
+from monitor.promotion.labelled import LabelledRows
+from monitor.promotion.open_tracks import OpenTracks
+from monitor.promotion.settings import TrackSettings
+from monitor.promotion.whole_track import WholeTrack
+from monitor.recalibration.recalibrator import Estimates
+
+SECOND = 10**9
+# Whatever the stamps are, a track that is seen at 0.1 s intervals is whole after 10 s.
+SETTINGS = TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND, rows_per_track=1024)
+
+
+def frame(
+    stamp_ns: int,
+    tracks: Sequence[int | None],
+    *,
+    slices: Sequence[int] | None = None,
+    source: int = 0,
+    delay_ns: int = 0,
+    names: str = "xy",
+    number: float = 0.0,
+) -> LabelledRows:
+    """Rows of a frame by the track of each, None for none; truth is the number of the row, from
+    `number` on, the mean its negative, the variance 1 more.
+    """
+    n, k = len(tracks), len(names)
+    value = (number + np.arange(n))[:, None] * np.ones(k)
+    known = np.array([track is not None for track in tracks])
+    return LabelledRows(
+        space=plain_space(tuple(names)),
+        slices=np.array([0] * n if slices is None else slices, np.int64),
+        sent=Estimates(-value, (1 + value)[:, :, None] * np.eye(k), known),
+        truth=value,
+        stamp_ns=stamp_ns,
+        delay_ns=delay_ns,
+        tracks=TrackIds(np.array([track or 0 for track in tracks], np.uint64), known),
+        source=source,
+    )
+
+
+def fed(opened: OpenTracks, frames: Iterable[LabelledRows]) -> list[WholeTrack]:
+    for rows in frames:
+        opened.add(rows)
+    return finished(opened.closed())
+
+
+def seen(track: int, start_s: float, stop_s: float, *, source: int = 0) -> list[LabelledRows]:
+    """A track, every 0.1 s."""
+    first, last = round(start_s * 10), round(stop_s * 10)
+    return [frame(i * SECOND // 10, [track], source=source) for i in range(first, last)]
+
+
+def spans(tracks: Iterable[WholeTrack]) -> list[tuple[float, float]]:
+    return [(track.stamp_ns[0] / SECOND, track.ended_ns / SECOND) for track in tracks]
+
+
+def test_nothing_comes_of_nothing():
+    assert fed(OpenTracks(SETTINGS), []) == []
+
+
+def test_a_track_is_whole_once_it_was_not_seen_for_longer_than_idle():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, seen(1, 0, 3)) == []
+    assert fed(opened, seen(2, 3, 3.95)) == []
+    assert spans(fed(opened, seen(2, 4, 4.1))) == [(0.0, 2.9)]
+
+
+def test_a_track_counts_once_with_what_came_in_its_longest_time():
+    opened = OpenTracks(SETTINGS)
+    assert spans(fed(opened, seen(1, 0, 30))) == [(0.0, 9.9)]
+    assert fed(opened, seen(1, 30, 60) + seen(2, 60, 65)) == []
+
+
+def test_a_track_of_two_slices_is_one_in_each():
+    opened = OpenTracks(SETTINGS)
+    frames = [frame(i * SECOND // 10, [7], slices=[i // 5 % 2]) for i in range(106)]
+    first, second = fed(opened, frames)
+    assert (first.slice, second.slice, first.n, second.n) == (0, 1, 50, 50)
+
+
+def test_rows_of_no_known_track_are_a_unit_a_block():
+    opened = OpenTracks(SETTINGS)
+    frames = [frame(i * 2 * SECOND, [None, None, 4]) for i in range(-7, 8)]
+    found = fed(opened, frames)
+    blocks = [track for track in found if not track.sent.diagonal[0]]
+    assert spans(blocks) == [(-14.0, -12.0), (-10.0, -2.0), (0.0, 8.0)]
+    assert [track.n for track in blocks] == [4, 10, 10]
+    # Where nobody tracks, it is the same.
+    untracked = OpenTracks(SETTINGS)
+    for rows in frames:
+        n = slice(0, 2)
+        untracked.add(
+            LabelledRows(
+                rows.space,
+                rows.slices[n],
+                rows.sent.take(n),
+                rows.truth[n],
+                rows.stamp_ns,
+                0,
+                None,
+                0,
+            )
+        )
+    assert spans(finished(untracked.closed())) == spans(blocks)
+
+
+def test_a_track_has_its_rows_as_they_came_by_stamp_and_the_longest_delay():
+    stamps = [0.3, 0.1, 0.2, 0.9, 0.5]
+    opened = OpenTracks(SETTINGS)
+    frames = [
+        frame(round(s * SECOND), [None, 5], number=10 * i, delay_ns=100 - i)
+        for i, s in enumerate(stamps)
+    ]
+    track, _ = fed(opened, [*frames, frame(15 * SECOND, [6])])
+    order = np.argsort(stamps)
+    number = 10.0 * order + 1
+    assert track.stamp_ns.tolist() == [round(stamps[i] * SECOND) for i in order]
+    assert np.array_equal(track.truth, number[:, None] * [1, 1])
+    assert np.array_equal(track.sent.mean, -track.truth)
+    assert np.array_equal(track.sent.covariance, (1 + number)[:, None, None] * np.eye(2))
+    assert track.sent.diagonal.all()
+    assert track.delay_ns == 100
+
+
+@given(
+    gaps=st.lists(
+        st.tuples(st.integers(0, 25), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=60,
+    ),
+    cut=st.integers(1, 60),
+)
+def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cut):
+    """In the order of time, a loop over single rows: whole is what was last seen too long ago, or
+    began too long ago, and what comes later is left out.
+    """
+    number = count()
+    settings = TrackSettings(idle_ns=10, longest_ns=60, rows_per_track=1024)
+    opened = OpenTracks(settings)
+    expected: dict[int, list[float]] = {}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    over: set[int] = set()
+    found: list[WholeTrack] = []
+    now = 0
+    for place, (gap, tracks) in enumerate(gaps):
+        now += gap
+        start = next(number) * 10.0
+        opened.add(frame(now, tracks, number=start))
+        for row, track in enumerate(tracks):
+            if track in first and (now - last[track] > 10 or now - first[track] >= 60):
+                over.add(track)
+            if track not in over:
+                first.setdefault(track, now)
+                last[track] = now
+                expected.setdefault(track, []).append(start + row)
+        if place % cut == 0:
+            found += finished(opened.closed())
+    found += fed(opened, [frame(now + 1000, [99])])
+    assert sorted(track.truth[:, 0].tolist() for track in found) == sorted(expected.values())
+
+
+def test_long_tracks_are_thinned_evenly():
+    settings = TrackSettings(longest_ns=10 * SECOND, rows_per_track=32)
+    for rows in (33, 64, 65, 100, 1000, 4097):
+        stamps = np.linspace(0, 9 * SECOND, rows).astype(int)
+        opened = OpenTracks(settings)
+        frames = [frame(int(stamp), [1]) for stamp in stamps]
+        (track,) = fed(opened, [*frames, frame(11 * SECOND, [2])])
+        gaps = np.diff(track.stamp_ns) / (stamps[-1] / 31)
+        assert 20 <= track.n <= 32
+        assert track.stamp_ns[0] == 0
+        assert gaps.max() < 2.1, rows
+        assert track.ended_ns > 0.93 * stamps[-1]
+
+
+def test_a_block_of_many_rows_in_one_frame_is_thinned_too():
+    opened = OpenTracks(TrackSettings(rows_per_track=8))
+    (track,) = fed(opened, [frame(0, [None] * 3000), frame(10 * SECOND, [1])])
+    assert track.n == 8
+    assert np.all(np.diff(track.truth[:, 0]) > 0)
+    assert track.truth[-1, 0] > 2000
+
+
+def test_a_source_that_is_labelled_hours_late_has_its_own_time():
+    opened = OpenTracks(SETTINGS)
+    found = []
+    for second in range(20):
+        late = seen(1, second, second + 1, source=1)
+        live = seen(2, 7200 + second, 7201 + second, source=2)
+        found += fed(opened, [row for pair in zip(late, live, strict=True) for row in pair])
+    assert spans(found) == [(0.0, 9.9), (7200.0, 7209.9)]
+
+
+def test_tracks_of_a_source_that_fell_silent_are_whole_when_others_have_gone_on():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, seen(1, 0, 2, source=1)) == []
+    assert (0.0, 1.9) not in spans(fed(opened, seen(2, 2, 12.9, source=2)))
+    assert (0.0, 1.9) in spans(fed(opened, seen(3, 12.9, 13.1, source=2)))
+
+
+def test_tracks_of_a_silent_source_are_whole_when_the_clock_went_back():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, seen(1, 7200, 7202, source=1)) == []
+    found = fed(opened, (frame(i * 1000, [2], source=2) for i in range(4097)))
+    assert spans(found) == [(7200.0, 7201.9)]
+
+
+def test_a_clock_that_is_set_back_ends_what_is_open_and_begins_anew():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, seen(1, 7200, 7202)) == []
+    found = fed(opened, seen(2, 0, 20))
+    assert spans(found)[-1] == (7200.0, 7201.9)
+    start, stop = spans(found)[0]
+    assert start < 2
+    assert stop - start == pytest.approx(9.9)
+
+
+def test_stragglers_neither_end_nor_join_nor_begin_anything():
+    opened = OpenTracks(SETTINGS)
+    stragglers = [*seen(1, 20, 20.5), *seen(8, 50, 50.5), *seen(9, 102, 102.3)]
+    assert fed(opened, [*seen(1, 100, 105), *stragglers]) == []
+    assert spans(fed(opened, [*seen(1, 105, 106), *seen(2, 108, 109)])) == [(100.0, 105.9)]
+
+
+def test_a_wild_stamp_does_not_stop_the_time_of_its_source_for_good():
+    opened = OpenTracks(SETTINGS)
+    fed(opened, [*seen(1, 0, 1), frame(2**62, [5]), frame(-(2**62), [6])])
+    assert (4.0, 13.9) in spans(fed(opened, [*seen(7, 1, 4), *seen(8, 4, 20)]))
+
+
+def test_further_tracks_are_left_out_for_good_and_counted():
+    opened = OpenTracks(TrackSettings(most_open=3))
+    assert fed(opened, [frame(i * SECOND // 10, [1, 2, 3, 4, 5]) for i in range(5)]) == []
+    assert opened.left_out == 2
+    assert len(fed(opened, [frame(2 * SECOND, [4, 6])])) == 3
+    (only,) = fed(opened, [frame(40 * SECOND, [7])])
+    assert only.n == 1
+    assert opened.left_out == 2
+
+
+def test_tracks_that_are_over_make_room_for_labels_that_come_all_at_once():
+    opened = OpenTracks(TrackSettings(most_open=8))
+    found = fed(opened, [row for i in range(40) for row in seen(i, 5 * i, 5 * i + 2)])
+    assert opened.left_out == 0
+    assert len(found) == 39
+
+
+def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
+    monkeypatch.setattr(open_tracks, "_WAITING", 5)
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, [frame(i, [1, 2]) for i in range(10)]) == []
+    assert opened.left_out == 8
+    assert [track.n for track in fed(opened, [frame(9 * SECOND, [3])])] == [2, 2]
+
+
+def test_tracks_are_forgotten_when_too_many_came_after_them(monkeypatch):
+    monkeypatch.setattr(open_tracks, "_REMEMBERED", 4)
+    opened = OpenTracks(SETTINGS)
+    # Track 1 keeps coming; 2 and 3 are forgotten for 5 and 6, and 4 for 7.
+    coming = {0: [1, 2, 3, 4], 4: [1], 8: [1], 12: [5, 6], 16: [1, 7], 20: [2], 24: [1, 4], 28: []}
+    found = []
+    for second, tracks in coming.items():
+        found += fed(opened, [frame(second * SECOND, tracks or [99])])
+    assert [start for start, _ in spans(found)] == [0, 0, 0, 0, 12, 12, 16, 20, 24]
+
+
+def test_spaces_do_not_mix():
+    opened = OpenTracks(SETTINGS)
+    frames = [
+        frame(i * SECOND // 10, [1], source=s, names=names)
+        for i in range(101)
+        for s, names in enumerate(("xy", "xyz", "uv"))
+    ]
+    found = fed(opened, frames)
+    assert sorted(track.space.names for track in found) == [
+        ("u", "v"),
+        ("x", "y"),
+        ("x", "y", "z"),
+    ]
+    assert all(track.truth.shape == (100, track.space.k) for track in found)
+
+
+def test_nothing_of_a_frame_is_held():
+    opened = OpenTracks(SETTINGS)
+    rows = frame(0, [1], number=3)
+    opened.add(rows)
+    finished(opened.closed())
+    rows.truth[:] = rows.sent.mean[:] = rows.sent.covariance[:] = np.nan
+    (track,) = fed(opened, [frame(2 * SECOND, [2])])
+    assert track.truth.tolist() == [[3, 3]]
+    assert track.sent.mean.tolist() == [[-3, -3]]
+    assert track.sent.covariance[0].tolist() == [[4, 0], [0, 4]]
+    track.truth[:] = 0  # its own, to be written
+
+
+def test_it_yields_while_it_looks_through_many_open_tracks():
+    opened = OpenTracks(SETTINGS)
+    assert fed(opened, [frame(0, range(1, 4001))]) == []
+    assert len(list(opened.closed())) == 4000 // 1024
+    assert len(fed(opened, [frame(2 * SECOND, [1])])) == 4000
+
+
+def test_it_yields_at_least_every_few_hundred_rows_and_frames_may_come_meanwhile():
+    opened = OpenTracks(SETTINGS)
+    for i in range(20):
+        opened.add(frame(i * SECOND // 10, range(1, 301)))
+    opened.add(frame(10 * SECOND, [None] * 2000))
+    steps = opened.closed()
+    for _ in range(8000 // 256 + 300 // 16):
+        next(steps)
+        opened.add(frame(11 * SECOND, [1]))
+    assert len(finished(steps)) == 300

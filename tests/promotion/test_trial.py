@@ -1,0 +1,223 @@
+"""Candidates beside a champion on simulated tracks: which are proven, which never, and how soon."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.calibration.detections import Limits
+from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.promotion.betting import Bets, Clip
+from monitor.promotion.log_score import mean_differences
+from monitor.promotion.settings import TrialSettings
+from monitor.promotion.trial import Trial, Verdict, clip_of
+from monitor.promotion.whole_track import WholeTrack, rows_of
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.recalibrator import Estimates, Recalibrator
+from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.odd_recalibrators import ByRow, Moving, Raising, Spoiling
+from tests.promotion.simulated_tracks import FRAME_NS, tracks
+
+LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
+XYZ = plain_space(("x", "y", "z"), "m")
+NAN = float("nan")
+
+
+def scaled(*factors: float) -> VarianceScaling:
+    return VarianceScaling(tuple(np.sqrt(factors).tolist()))
+
+
+def clip_between(candidate: Recalibrator, champion: Recalibrator, track: WholeTrack) -> Clip:
+    return clip_of(candidate, champion, track.sent, track.space, SETTINGS.clip)
+
+
+def begun(candidate, champion, track: WholeTrack, since_ns=0, number=1) -> Trial:
+    clip = clip_between(candidate, champion, track)
+    return Trial("car", candidate, since_ns, number, clip)
+
+
+def decided(candidate, champion, some: list[WholeTrack]) -> tuple[Verdict, int]:
+    """The first verdict that ends it, looking at every track, and after how many."""
+    trial = begun(candidate, champion, some[0])
+    differences = mean_differences(rows_of(some), candidate, champion, LIMITS).value
+    for i in range(len(some)):
+        trial = replace(trial, bets=trial.bets.taken(differences[i : i + 1], trial.clip))
+        if trial.verdict(SETTINGS) is not Verdict.RUNNING:
+            return trial.verdict(SETTINGS), i + 1
+    return Verdict.RUNNING, len(some)
+
+
+# ---- what counts
+
+
+def test_only_what_is_later_than_the_fit_has_a_say():
+    some = tracks(0, 3, length=10)
+    trial = begun(scaled(2, 2, 2), IDENTITY, some[0], since_ns=14 * FRAME_NS)
+    later = some[1].since(14 * FRAME_NS)
+    assert later is not None
+    assert later.n == 6
+    expected = replace(trial, since_ns=0).taken([later, some[2]], IDENTITY, LIMITS)
+    assert trial.taken(some, IDENTITY, LIMITS) == replace(expected, since_ns=14 * FRAME_NS)
+
+
+def test_without_later_tracks_nothing_changes():
+    some = tracks(0, 3)
+    trial = begun(scaled(2, 2, 2), IDENTITY, some[0], since_ns=some[-1].ended_ns)
+    assert trial.taken(some, IDENTITY, LIMITS) is trial
+    assert trial.taken([], IDENTITY, LIMITS) is trial
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 20])
+def test_tracks_in_parts_say_what_they_say_together(cut):
+    some = tracks(1, 20, scale=2.0)
+    trial = begun(scaled(2, 2, 2), IDENTITY, some[0])
+    whole = trial.taken(some, IDENTITY, LIMITS).bets
+    parts = trial.taken(some[cut:], IDENTITY, LIMITS).taken(some[:cut], IDENTITY, LIMITS).bets
+    assert parts.better == pytest.approx(whole.better, rel=1e-9)
+    assert parts.worse == pytest.approx(whole.worse, rel=1e-9)
+    assert parts.tracks == 20
+    assert parts.gain == pytest.approx(whole.gain)
+
+
+def test_evidence_says_what_the_verdict_rests_on():
+    some = tracks(2, 30, scale=3.0)
+    trial = begun(scaled(3, 3, 3), IDENTITY, some[0], number=2).taken(some, IDENTITY, LIMITS)
+    evidence = trial.evidence(SETTINGS)
+    differences = mean_differences(rows_of(some), trial.recalibrator, IDENTITY, LIMITS).value
+    assert evidence.tracks == 30
+    assert evidence.gain == pytest.approx(np.clip(differences, -1, 1).mean())
+    assert evidence.log10_threshold == pytest.approx(np.log10(6 / 0.02))
+    assert evidence.log10_better > evidence.log10_threshold > evidence.log10_worse
+    assert trial.verdict(SETTINGS) is Verdict.BETTER
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "seen", "verdict"),
+    [
+        (0.0, 0.0, 399, Verdict.RUNNING),
+        (0.0, 0.0, 400, Verdict.OVER),
+        (9.0, -9.0, 5, Verdict.BETTER),
+        (9.0, -9.0, 4000, Verdict.BETTER),
+        (-9.0, 9.0, 400, Verdict.WORSE),
+        (4.6, 0.0, 5, Verdict.RUNNING),
+        (4.61, 0.0, 5, Verdict.BETTER),
+    ],
+)
+def test_the_verdict_is_the_first_that_holds(better, worse, seen, verdict):
+    bets = Bets(seen, 0.0, (better,) * 6, (worse,) * 6)
+    assert Trial("car", IDENTITY, 0, 1, Clip(), bets).verdict(SETTINGS) is verdict
+
+
+@pytest.mark.parametrize("candidate", [Raising(1.0), Spoiling(NAN, first=900, last=901)])
+def test_a_candidate_that_fails_on_a_single_detection_is_unsound_for_good(candidate):
+    some = tracks(3, 30, scale=5.0)
+    trial = Trial("car", candidate, 0, 1, Clip()).taken(some, IDENTITY, LIMITS)
+    assert trial.verdict(SETTINGS) is Verdict.UNSOUND
+    assert trial.taken(some[:2], IDENTITY, LIMITS).verdict(SETTINGS) is Verdict.UNSOUND
+
+
+# ---- how much a track can say
+
+
+def test_who_inflates_stakes_what_it_can_lose_and_no_truth_takes_more():
+    candidate, some = scaled(2, 3, 1.5), tracks(4, 200, degrees=3.0)
+    clip = clip_between(candidate, IDENTITY, some[0])
+    assert clip.loss == pytest.approx(np.log(2 * 3 * 1.5) / 6)
+    assert (clip.most, clip.gain) == (1.0, 1.0)
+    differences = mean_differences(rows_of(some), candidate, IDENTITY, LIMITS).value
+    assert differences.min() >= -clip.loss
+    perfect = [replace(track, truth=track.sent.mean) for track in some]
+    exact = mean_differences(rows_of(perfect), candidate, IDENTITY, LIMITS).value
+    assert exact == pytest.approx(-clip.loss)
+
+
+def test_who_shrinks_can_lose_all_and_gain_as_little_as_the_inverse_can_lose():
+    track = tracks(5, 1)[0]
+    clip = clip_between(scaled(0.5, 0.5, 0.5), IDENTITY, track)
+    assert (clip.most, clip.loss) == (1.0, 1.0)
+    assert clip.gain == pytest.approx(np.log(2) / 2)
+    back = clip_between(IDENTITY, scaled(2, 2, 2), track)
+    assert back.loss == 1.0
+    assert back.gain == pytest.approx(clip.gain)
+
+
+def test_where_factors_differ_by_row_the_largest_is_staked_and_one_that_shrinks_stakes_all():
+    sent = tracks(5, 1, length=50)[0].sent
+    factor = np.linspace(1.0, 3.0, 50)
+    clip = clip_of(ByRow(factor), IDENTITY, sent, XYZ, 1.0)
+    assert clip.loss == pytest.approx(np.log(3) / 2)
+    factor[20] = 0.99
+    assert clip_of(ByRow(factor), IDENTITY, sent, XYZ, 1.0).loss == 1.0
+
+
+@pytest.mark.parametrize(
+    "candidate", [scaled(2, 2, 0.5), Moving(1.0), Moving(1e-9)], ids=["both ways", "far", "near"]
+)
+def test_who_does_neither_alone_can_lose_and_gain_all(candidate):
+    assert clip_between(candidate, IDENTITY, tracks(6, 1)[0]) == Clip(1.0, 1.0, 1.0)
+
+
+def test_a_scaling_of_correlated_dimensions_that_turns_their_ellipse_can_lose_all():
+    covariance = np.array([[1.0, 0.99, 0.0], [0.99, 1.0, 0.0], [0.0, 0.0, 1.0]])[None]
+    sent = Estimates(np.zeros((1, 3)), covariance, np.zeros(1, bool))
+    candidate = scaled(4, 1.1, 1.1)
+    # Larger variances, and yet smaller across the ellipse.
+    made = candidate.apply(sent).covariance[0]
+    assert np.linalg.eigvalsh(made - covariance[0]).min() < 0
+    assert clip_of(candidate, IDENTITY, sent, XYZ, 1.0).loss == 1.0
+    assert clip_of(scaled(2, 2, 2), IDENTITY, sent, XYZ, 1.0).loss < 1.0
+
+
+def test_what_the_joint_measures_leave_out_has_no_part_in_it():
+    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("x", "m")))
+    sent = tracks(7, 1, k=2)[0].sent
+    clip = clip_of(scaled(0.1, 2), IDENTITY, sent, space, 1.0)
+    assert clip.loss == pytest.approx(np.log(2) / 2)
+    assert clip.gain == 1.0
+
+
+@pytest.mark.parametrize("factor", [1.0, 1 + 1e-9, 1e30, 1e-30])
+def test_the_stakes_are_neither_nothing_nor_more_than_the_most(factor):
+    clip = clip_between(scaled(*(factor,) * 3), IDENTITY, tracks(8, 1)[0])
+    assert 1e-3 <= clip.loss <= 1.0
+    assert 1e-3 <= clip.gain <= 1.0
+
+
+# ---- who is proven
+
+
+@pytest.mark.parametrize("degrees", [np.inf, 5.0])
+@pytest.mark.parametrize("factor", [2.25, 5.0, 0.4])
+def test_a_true_correction_is_proven_within_a_hundred_tracks(factor, degrees):
+    for seed in range(10):
+        some = tracks(seed, 150, scale=factor, degrees=degrees)
+        verdict, after = decided(scaled(*(factor,) * 3), IDENTITY, some)
+        assert (verdict, after < 120) == (Verdict.BETTER, True)
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("factor", [1 / 2, 1 / 1.5, 1 / 1.15, 1.15, 1.5, 2])
+def test_under_heavy_tails_no_step_away_from_a_calibrated_champion_is_proven(factor, held):
+    candidate = scaled(*(factor,) * 3)
+    verdicts = [
+        decided(candidate, IDENTITY, tracks(seed, 400, degrees=3.0, held=held))[0]
+        for seed in range(25)
+    ]
+    # Variances of 3 degrees of freedom have none themselves: a rare track decides it.
+    assert verdicts.count(Verdict.BETTER) <= 1
+
+
+@pytest.mark.parametrize("degrees", [np.inf, 5.0])
+def test_what_was_fitted_to_the_noise_of_ten_tracks_is_not_proven(degrees):
+    for seed in range(25):
+        some = tracks(seed, 410, degrees=degrees)
+        rows = rows_of(some[:10])
+        square = np.square((rows.truth - rows.sent.mean) / rows.sent.deviation)
+        verdict, _ = decided(scaled(*square.mean(axis=0).tolist()), IDENTITY, some[10:])
+        assert verdict is not Verdict.BETTER
+
+
+def test_a_wrong_correction_is_proven_worse():
+    for factor in (0.3, 3.0):
+        verdict, after = decided(scaled(*(factor,) * 3), IDENTITY, tracks(9, 400))
+        assert (verdict, after < 60) == (Verdict.WORSE, True)
