@@ -25,7 +25,7 @@ INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
 .PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking \
-	benchmark-recalibrators benchmark-fit clean
+	benchmark-recalibrators benchmark-fit benchmark-promotion clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -61,6 +61,9 @@ benchmark-recalibrators: $(DEV)
 
 benchmark-fit: $(CORE)
 	$(BIN)/python benchmarks/fit_beside.py
+
+benchmark-promotion: $(CORE)
+	$(BIN)/python benchmarks/promotion.py
 
 clean:
 	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info

@@ -35,7 +35,7 @@ class PromotionConfig(Section):
     hysteresis: Annotated[float, Field(gt=1)] = 1.1  # a smaller change of variances is none
     prior_tracks: PositiveFloat = 3.0  # that "nothing is wrong" counts for in a fit
     fit_tracks: Annotated[int, Field(ge=2)] = 10  # new ones of a slice before it is fitted again
-    fit_every_seconds: PositiveFloat = 30.0  # s between two fits, at least
+    fit_every_seconds: PositiveFloat = 10.0  # s between two fits, at least
     fit_timeout_seconds: PositiveFloat = 120.0  # s after which a fit hangs, and is ended
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
     clip: PositiveFloat = 1.0  # nats per dimension that one track can say, at most

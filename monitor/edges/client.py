@@ -10,9 +10,11 @@ from types import TracebackType
 import grpc
 
 from monitor.edges.answered import refused, track_dimensions
+from monitor.edges.recalibrator_messages import read_record
 from monitor.edges.requests import encode_header
 from monitor.edges.service import ADMIN, MONITOR
 from monitor.frames import Header
+from monitor.promotion.records import Record
 from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
 
 # Seconds for a sidecar to answer at all.
@@ -91,6 +93,26 @@ class Client:
         data = await self._unary(ADMIN, "Promote", request.SerializeToString())
         response = recalibrator_admin_pb2.PromoteResponse.FromString(data)
         return response.before, response.after
+
+    async def happenings(self) -> AsyncIterator[Record]:
+        """What happens to recalibrators from now on, as long as the sidecar serves.
+
+        Raises SidecarUnavailable, UnknownWord.
+        """
+        request = perception_monitor_pb2.WatchEventsRequest().SerializeToString()
+        call = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")(request)
+        try:
+            async for data in call:
+                event = perception_monitor_pb2.WatchEventsResponse.FromString(data).event
+                match event.WhichOneof("event"):
+                    case "version":
+                        yield read_record(event.version.record)
+                    case "recalibration":
+                        yield read_record(event.recalibration)
+        except grpc.aio.AioRpcError as error:
+            raise SidecarUnavailable(f"the stream of events ended: {error.details()}") from None
+        finally:
+            call.cancel()
 
     async def _unary(self, service: str, method: str, request: bytes) -> bytes:
         try:

@@ -13,8 +13,7 @@ from monitor.recalibration.fit_rows import FitRows
 def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
     """The rows of T ≥ 1 tracks of one space, track after track, numbered from 0.
 
-    time_s is counted from the first row, in whole nanoseconds before it becomes a float;
-    delay_s is that of the track.
+    time_s is event time, on the clock of all streams; delay_s is that of the track.
     """
     rows = rows_of(tracks)
     stamps = np.concatenate([track.stamp_ns for track in tracks])
@@ -24,6 +23,6 @@ def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
         rows.sent,
         rows.space.error(rows.truth, rows.sent.mean),
         np.repeat(np.arange(len(tracks)), rows.counts),
-        time_s=(stamps - stamps[0]) / 1e9,
+        time_s=stamps / 1e9,
         delay_s=np.repeat(delays, rows.counts) / 1e9,
     )

@@ -5,6 +5,10 @@ Where and when that happens is not known here: it runs in a process of its own.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from monitor.calibration.detections import Limits
 from monitor.calibration.space import Space
 from monitor.promotion.fit_job import FitJob, FitOutcome
@@ -17,8 +21,12 @@ from monitor.recalibration.methods import METHODS
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData
 from monitor.recalibration.shrinkage import Prior
 from monitor.recalibration.soundness import sound_rows
+from monitor.recalibration.variance_scaling import VarianceScaling
 
 LIMITS = Limits()
+# That "all dimensions are off by one factor" counts for: what few tracks of one drive say of the
+# differences between dimensions is of that drive.
+_ALIKE_TRACKS = 20.0
 
 
 def fit_slices(job: FitJob, limits: Limits = LIMITS) -> FitOutcome:
@@ -54,6 +62,14 @@ def nothing_wrong(space: Space) -> CovarianceScaling:
     return CovarianceScaling((1.0,) * space.k, unit, unit, space.order)
 
 
+def one_factor(space: Space, scale: tuple[float, ...]) -> CovarianceScaling:
+    """All joint dimensions on the geometric mean of their scales (K,); angles stay as they are."""
+    alike = np.array(scale)
+    joint = list(space.joint)
+    alike[joint] = np.exp(np.log(alike[joint]).mean())
+    return replace(nothing_wrong(space), scale=tuple(alike.tolist()))
+
+
 def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
     """Raises UnfitData, and whatever the method does."""
     options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
@@ -61,6 +77,9 @@ def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits)
     if fitting.borrows:
         towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
     fitted = fitting.fit(rows, options, towards)
+    if isinstance(fitted, VarianceScaling | CovarianceScaling):
+        towards = Prior(one_factor(rows.space, fitted.scale), prior_strength(rows, _ALIKE_TRACKS))
+        fitted = fitting.fit(rows, options, towards)
     sound = sound_rows(
         rows.estimates, fitted.apply(rows.estimates), limits, definite=fitted.keeps_definite
     )

@@ -25,6 +25,8 @@ from monitor.recalibration.selection import Chain
 
 # Tracks that are scored in one go: a step of some milliseconds.
 _AT_ONCE = 16
+# Tracks by which a fit is judged: more would hold up frames, and say the same.
+_JUDGES = 32
 
 Champion = Callable[[], Recalibrator]
 
@@ -88,10 +90,11 @@ class Register:
     ) -> tuple[Decision | None, Judgement]:
         """Put what was fitted on trial, if there is anything to try; who was on trial is not.
 
-        tracks    at least one, by which it is judged
+        tracks    at least one, that it was fitted on
         since_ns  what is later than that has no part in the fit
         """
-        rows, policy = rows_of(tracks), self.settings.policy
+        rows = rows_of(tracks[:: -(-len(tracks) // _JUDGES)])
+        policy = self.settings.policy
         names = rows.space.names
         judgement = judge(fitted, champion, rows.sent, names, policy)
         candidate = judgement.candidate

@@ -1,7 +1,8 @@
 """calibration-monitor demo: a simulated six-sensor drive through a real sidecar, with a fault.
 
-After a third of the drive one sensor reports variances five times too small. After two thirds
-a recalibrator is fitted on what truth has come in since, and promoted while frames flow.
+For a while one sensor reports variances five times too small. All else is the sidecar's doing: it
+fits a recalibrator beside the stream, tries it on later truth, promotes it, and rolls it back when
+the fault is over.
 """
 
 from __future__ import annotations
@@ -44,9 +45,16 @@ slice_by = ["stream"]
 [tracker]
 kind = "embedded"
 
+[promotion]
+mode = "automatic"
+fit_every_seconds = {fit_every_s}
+track_seconds = 4.0
+rollback_tracks = 1000.0
+
 [metrics]
 refresh_seconds = 1.0
 """
+_FIT_EVERY_S = 1.0  # s of the drive
 _SHORTEST, _LONGEST = 6.0, 3600.0  # s
 _FASTEST = 10.0
 _METRICS_PATIENCE = 5.0  # s; five times their age
@@ -90,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # → and × on a terminal that has neither
     plan = Plan(options.seed, options.duration, options.speed)
-    with running_sidecar(_CONFIG) as addresses:
+    config = _CONFIG.format(fit_every_s=_FIT_EVERY_S / plan.speed)
+    with running_sidecar(config) as addresses:
         summary = asyncio.run(_run(plan, addresses, quiet=options.json))
     print(json.dumps(as_json(summary)) if options.json else as_text(summary))
     if summary.differences:

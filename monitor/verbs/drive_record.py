@@ -17,10 +17,9 @@ from monitor.calibration.clusters import ClusterMemory, cluster_id
 from monitor.calibration.slice_statistics import SliceStatistics, no_statistics
 from monitor.calibration.space import FloatArray
 from monitor.calibration.statistics import StageStatistics, observe
-from monitor.recalibration import covariance_scaling
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.selection import Selection
+from monitor.promotion.records import Record as Happening
 from monitor.simulation.drive import SPACE, DriveSettings, SimulatedFrame
+from monitor.verbs.drive_story import Heard, Story, in_words
 from monitor.verbs.drive_tracks import TrackingRecord
 
 # Frames folded in one go: half a second of a sensor.
@@ -30,11 +29,16 @@ _LATEST_TRUTH_S = 3.0
 
 
 class Phase(StrEnum):
-    """Of a frame: by its stamp, and from the promotion on by the version that answered it."""
+    """Of a frame: by its stamp, and by what the version that answered it does to the faulty sensor.
 
-    BEFORE = "before"  # healthy
-    DURING = "during"  # the fault, uncorrected
-    AFTER = "after"  # the fault, recalibrated
+    Without a fault before and after it, the names come in this order.
+    """
+
+    HEALTHY = "healthy"  # before the fault
+    FAULT = "fault"  # as it is sent
+    CORRECTED = "corrected"  # the fault, recalibrated
+    AFTER = "after"  # the fault is over, and is still corrected
+    HOME = "home"  # the fault is over, and nothing is corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +59,37 @@ class Plan:
     @property
     def truth_delay_s(self) -> float:
         """How late truth comes; on short drives less, so that the fault is seen in time."""
-        return min(_LATEST_TRUTH_S, self.duration_s / 12)
+        return min(_LATEST_TRUTH_S, self.duration_s / 20)
 
     @property
     def fault_s(self) -> float:
         """When the fault begins."""
-        return self.duration_s / 3
+        return self.duration_s * 0.2
 
     @property
-    def fit_s(self) -> float:
-        """When the recalibrator is fitted."""
-        return self.duration_s * 2 / 3
+    def fault_end_s(self) -> float:
+        """When it ends."""
+        return self.duration_s * 0.6
 
     def event_s(self, stamp_ns: int) -> float:
         """A stamp as event time."""
         return (stamp_ns - self.settings.start_ns) / 1e9
 
+    def is_faulty(self, frame: SimulatedFrame) -> bool:
+        """Whether the fault is to be in a frame."""
+        there = self.fault_s <= self.event_s(frame.stamp_ns) < self.fault_end_s
+        return there and frame.sensor == self.faulty
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnsweredFrame:
-    """A frame as it was sent, with what came back for it; (N, 7) and (N, 7, 7)."""
+    """A frame as it was sent, with what came back for it; (N, 7) and (N, 7, 7).
+
+    version  of the recalibrator that answered it
+    """
 
     frame: SimulatedFrame
-    phase: Phase
+    version: str
     mean: FloatArray
     covariance: FloatArray
 
@@ -104,15 +116,17 @@ class SensorRecord:
     detections: int = 0
     labelled: int = 0
     _statistics: dict[Phase, SliceStatistics] = field(default_factory=dict)
+    _phase: Phase = Phase.HEALTHY
     _waiting: list[AnsweredFrame] = field(default_factory=list)
     _recent: deque[tuple[int, Recent]] = field(default_factory=deque)
     _raw_memory: ClusterMemory = field(default_factory=lambda: ClusterMemory(SPACE.k + 1))
     _made_memory: ClusterMemory = field(default_factory=lambda: ClusterMemory(SPACE.k + 1))
 
-    def add_truth(self, answered: AnsweredFrame) -> None:
-        """Count the true detections of a frame."""
-        if self._waiting and self._waiting[0].phase is not answered.phase:
+    def add_truth(self, answered: AnsweredFrame, phase: Phase) -> None:
+        """Count the true detections of a frame of this phase."""
+        if phase is not self._phase:
             self._fold()
+        self._phase = phase
         self._waiting.append(answered)
         self.labelled += int(np.count_nonzero(answered.frame.track >= 0))
         if len(self._waiting) >= _FOLD_FRAMES:
@@ -147,7 +161,7 @@ class SensorRecord:
         if not waiting:
             return
         part = self._statistics_of(waiting)
-        phase, stamp_ns = waiting[-1].phase, waiting[-1].frame.stamp_ns
+        phase, stamp_ns = self._phase, waiting[-1].frame.stamp_ns
         known = self._statistics.get(phase)
         self._statistics[phase] = part if known is None else known.merge(part)
         recent = Recent(part.raw.n, _nees_over_k(part.raw), _nees_over_k(part.recalibrated))
@@ -185,27 +199,35 @@ def _nees_over_k(statistics: StageStatistics) -> float:
     return float(nees.sum()) / (statistics.n * len(statistics.space.joint))
 
 
+def _nobody(_: str) -> None:
+    """Whoever looks, looks at the record."""
+
+
 @dataclass(slots=True)
 class Record:
     """The demo's own account of the drive.
 
+    announce       is told of every event, as a line
     elapsed_s      event time of the drive
     frames_wall_s  wall time in which the frames were sent and answered
     behind_s       the longest that a frame was sent after it was due, wall time
     latency_s      from sending a frame to holding its answer, wall time, one per frame
-    version        of the fitted recalibrator
     events         event time and text
+    story          what happened to recalibrators
+    correcting     versions that change what the faulty sensor reports, as its answers show
     tracking       of the faulty sensor
     """
 
     plan: Plan
+    announce: Callable[[str], None] = _nobody
     sensors: dict[str, SensorRecord] = field(init=False)
     elapsed_s: float = 0.0
     frames_wall_s: float = 0.0
     behind_s: float = 0.0
     latency_s: list[float] = field(default_factory=list)
-    version: str | None = None
     events: list[tuple[float, str]] = field(default_factory=list)
+    story: Story = field(default_factory=Story)
+    correcting: set[str] = field(default_factory=set)
     tracking: TrackingRecord = field(default_factory=TrackingRecord)
 
     def __post_init__(self) -> None:
@@ -228,21 +250,34 @@ class Record:
         """True detections whose truth was reported."""
         return sum(sensor.labelled for sensor in self.sensors.values())
 
-    def phase_of(self, frame: SimulatedFrame, versions: tuple[str, ...]) -> Phase:
-        """Of a frame that these versions answered."""
-        if self.plan.event_s(frame.stamp_ns) < self.plan.fault_s:
-            return Phase.BEFORE
-        return Phase.AFTER if self.version in versions else Phase.DURING
+    def tell(self, text: str) -> None:
+        """Of an event, now."""
+        self.events.append((self.elapsed_s, text))
+        self.announce(f"{self.elapsed_s:6.1f} s  {text}")
 
-    def fit(self) -> Selection:
-        """A recalibrator for the faulty sensor, from what is known of it since the fault.
+    def hear(self, happening: Happening) -> None:
+        """Of something that happened to a recalibrator, now."""
+        self.story.heard.append(Heard(self.elapsed_s, happening))
+        self.tell(in_words(happening))
 
-        Raises UnfitData.
-        """
-        raw = self.sensors[self.plan.faulty].of(Phase.DURING).raw
-        return Selection(
-            dimensions=SPACE.names,
-            fallback=Identity(),
-            by_slice={self.plan.faulty: covariance_scaling.fit(raw)},
-            fitted_on={"source": "demo", "rows": raw.n, "seed": self.plan.seed},
-        )
+    def add_answer(self, answered: AnsweredFrame) -> None:
+        """Count a frame that was answered."""
+        frame = answered.frame
+        sensor = self.sensors[frame.sensor]
+        sensor.frames += 1
+        sensor.detections += frame.ids.size
+        if frame.sensor == self.plan.faulty and not (
+            np.array_equal(answered.mean, frame.mean)
+            and np.array_equal(answered.covariance, frame.covariance)
+        ):
+            self.correcting.add(answered.version)
+
+    def phase_of(self, answered: AnsweredFrame) -> Phase:
+        """Of a frame; of another sensor's only once the faulty one has been answered, too."""
+        at_s = self.plan.event_s(answered.frame.stamp_ns)
+        corrected = answered.version in self.correcting
+        if at_s < self.plan.fault_s:
+            return Phase.HEALTHY
+        if at_s < self.plan.fault_end_s:
+            return Phase.CORRECTED if corrected else Phase.FAULT
+        return Phase.AFTER if corrected else Phase.HOME

@@ -5,8 +5,9 @@ of truth, everything in between bounded.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,10 +34,30 @@ class BadAnswer(ValueError):
     """The sidecar did not answer a frame with its detections."""
 
 
-async def drive(client: Client, record: Record, announce: Callable[[str], None]) -> None:
-    """Fill the record with the whole drive; announce is told of every event.
+@contextlib.asynccontextmanager
+async def watched(client: Client, record: Record) -> AsyncIterator[None]:
+    """The record hears what happens to recalibrators, as long as the context lasts.
 
-    Raises SidecarUnavailable, SidecarRefused, BadAnswer, UnfitData.
+    Raises SidecarUnavailable, UnknownWord.
+    """
+
+    async def listen() -> None:
+        async for happening in client.happenings():
+            record.hear(happening)
+
+    listening = asyncio.create_task(listen())
+    try:
+        yield
+    finally:
+        listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await listening
+
+
+async def drive(client: Client, record: Record) -> None:
+    """Fill the record with the whole drive.
+
+    Raises SidecarUnavailable, SidecarRefused, BadAnswer.
     """
     headers = [
         Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == record.plan.faulty)
@@ -46,7 +67,6 @@ async def drive(client: Client, record: Record, announce: Callable[[str], None])
     streams = _Streams(
         client,
         record,
-        announce,
         {name: _Lane(stream) for name, stream in zip(record.sensors, opened, strict=True)},
         client.truth(),
     )
@@ -80,11 +100,9 @@ class _Lane:
 class _Streams:
     client: Client
     record: Record
-    announce: Callable[[str], None]
     lanes: dict[str, _Lane]
     truth: Conversation
     began: float = 0.0
-    fault_told: bool = False
     untold: asyncio.Queue[AnsweredFrame | None] = field(
         default_factory=lambda: asyncio.Queue(_WAITING_FOR_TRUTH)
     )
@@ -113,35 +131,28 @@ class _Streams:
         await asyncio.sleep(max(0.0, -self._late_s(event_s)))
         self.record.elapsed_s = max(self.record.elapsed_s, event_s)
 
-    def _tell(self, text: str) -> None:
-        self.record.events.append((self.record.elapsed_s, text))
-        self.announce(f"{self.record.elapsed_s:6.1f} s  {text}")
-
     # ---- frames
 
     async def _pace_frames(self) -> None:
-        plan = self.record.plan
-        self._tell(f"healthy: {len(self.lanes)} sensors, {plan.settings.rate_hz:g} Hz each")
+        plan, record = self.record.plan, self.record
+        record.tell(f"healthy: {len(self.lanes)} sensors, {plan.settings.rate_hz:g} Hz each")
+        to_tell = [
+            (
+                plan.fault_s,
+                f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}",
+            ),
+            (plan.fault_end_s, f"the fault ends: {plan.faulty} reports its variances as before"),
+        ]
         for frame in simulate(plan.settings, plan.seed, plan.duration_s):
-            await self._until(plan.event_s(frame.stamp_ns))
-            await self.lanes[frame.sensor].to_send.put(self._as_reported(frame))
+            at_s = plan.event_s(frame.stamp_ns)
+            await self._until(at_s)
+            while to_tell and at_s >= to_tell[0][0]:
+                record.tell(to_tell.pop(0)[1])
+            if plan.is_faulty(frame):
+                frame = with_variance_factor(frame, plan.variance_factor)
+            await self.lanes[frame.sensor].to_send.put(frame)
         for lane in self.lanes.values():
             await lane.to_send.put(None)
-
-    def _as_reported(self, frame: SimulatedFrame) -> SimulatedFrame:
-        """The frame with the fault in it, once it is there."""
-        plan = self.record.plan
-        if plan.event_s(frame.stamp_ns) < plan.fault_s:
-            return frame
-        if not self.fault_told:
-            self.fault_told = True
-            self._tell(
-                f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}, "
-                "errors as before"
-            )
-        if frame.sensor != plan.faulty:
-            return frame
-        return with_variance_factor(frame, plan.variance_factor)
 
     async def _send_frames(self, lane: _Lane) -> None:
         record = self.record
@@ -182,13 +193,11 @@ class _Streams:
                 f"frame {frame.frame_id} of {frame.sensor}, {n} detections, came back with "
                 f"{answer.mean.shape[0]}: {refused(data) or 'some without a covariance'}"
             )
-        sensor = self.record.sensors[frame.sensor]
-        sensor.frames += 1
-        sensor.detections += n
-        phase = self.record.phase_of(frame, answer.versions)
+        answered = AnsweredFrame(frame, "+".join(answer.versions), answer.mean, answer.covariance)
+        self.record.add_answer(answered)
         if frame.sensor == self.record.plan.faulty:
-            self.record.tracking.add(frame, phase, answer)
-        return AnsweredFrame(frame, phase, answer.mean, answer.covariance)
+            self.record.tracking.add(frame, self.record.phase_of(answered), answer)
+        return answered
 
     # ---- truth
 
@@ -208,21 +217,9 @@ class _Streams:
         await self.truth.close()
 
     async def _receive_truth(self) -> None:
-        plan, record = self.record.plan, self.record
+        record = self.record
         while (answered := await self.told.get()) is not None:
             await self.truth.receive()
-            sensor = record.sensors[answered.frame.sensor]
-            sensor.add_truth(answered)
-            # The frame whose truth is due at that time: what is fitted does not hang on timing.
-            due = plan.event_s(answered.frame.stamp_ns) + plan.truth_delay_s
-            if record.version is None and sensor.name == plan.faulty and due >= plan.fit_s:
-                await self._promote()
+            record.sensors[answered.frame.sensor].add_truth(answered, record.phase_of(answered))
         async for _ in self.truth.answers():
             raise BadAnswer("the sidecar answered more labels than it was sent")
-
-    async def _promote(self) -> None:
-        selection = self.record.fit()
-        self.record.version = selection.version
-        await self.client.promote(selection.to_json(), actor="demo")
-        rows = selection.fitted_on["rows"]
-        self._tell(f"promoted {selection.version}, fitted on {rows} pairs")

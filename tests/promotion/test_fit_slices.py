@@ -11,7 +11,7 @@ from monitor.promotion import fit_slices as module
 from monitor.promotion.fit_job import FitJob
 from monitor.promotion.fit_slices import fit_slices, nothing_wrong
 from monitor.promotion.settings import FitSettings
-from monitor.recalibration.fitting import FITTINGS, Fitting
+from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
 from monitor.recalibration.recalibrator import Estimates, Output
 from monitor.recalibration.scale import Objective
 from tests.promotion.fit_jobs import job_of, rows_of
@@ -41,18 +41,19 @@ def test_a_scaling_of_many_tracks_finds_the_factor():
 
 @pytest.mark.parametrize("method", ["variance-scaling", "covariance-scaling"])
 @pytest.mark.parametrize("per_track", [1, 40])
-def test_as_many_tracks_as_the_prior_counts_for_lie_halfway_between_it_and_the_errors(
-    method, per_track
-):
+def test_few_tracks_are_drawn_towards_nothing_wrong_and_towards_one_factor(method, per_track):
     rows = rows_of(4, tracks=3, per_track=per_track, factor=2.0, alike=True)
     # Of one object all errors are the same: its rows are worth one, however many they are.
     alone = fit_slices(job_of(method, {"car": rows}, prior_tracks=1e-9)).fitted["car"]
     drawn = fit_slices(job_of(method, {"car": rows}, prior_tracks=3.0)).fitted["car"]
+    alone_log, drawn_log = (np.log(one.parameters()["scale"]) for one in (alone, drawn))
+    # 3 tracks against 3, and then against 20.
+    own = 3 / 23
     np.testing.assert_allclose(
-        np.log(drawn.parameters()["scale"]),
-        0.5 * np.log(alone.parameters()["scale"]),
-        rtol=0.05,
+        drawn_log.mean(), (own + (1 - own) / 2) * alone_log.mean(), rtol=0.05
     )
+    free = np.log(FITTINGS[method].fit(rows, FitOptions(), None).parameters()["scale"])
+    np.testing.assert_allclose(drawn_log - drawn_log.mean(), own * (free - free.mean()), atol=0.01)
 
 
 def test_nothing_is_wrong_where_angles_are_whitened_last():

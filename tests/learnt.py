@@ -1,0 +1,92 @@
+"""Promotions of a pipeline without edges, and what they are taught; no tests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from monitor.calibration.space import Space, plain_space
+from monitor.calibration.steps import finished
+from monitor.config import Config
+from monitor.learning import SliceToFit
+from monitor.pipeline import Pipeline
+from monitor.promotion.fit_job import FitOutcome
+from monitor.promotion.records import Happened, Record
+from monitor.promotion.standing import SliceFitted
+from monitor.promotion.whole_track import WholeTrack
+from monitor.promotions import Promotions
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.simulated_tracks import tracks
+
+XYZ = plain_space(("x", "y", "z"), "m")
+
+
+def scaled(*factors: float) -> VarianceScaling:
+    """By factors on the variance: three, or one for all."""
+    return VarianceScaling(tuple(np.sqrt(np.broadcast_to(factors, 3)).tolist()))
+
+
+def document(*factors: float, **by_slice: float) -> Selection:
+    """With factors on the variance for all slices, or for some; else the identity."""
+    fallback = scaled(*factors) if factors else scaled(1.0)
+    return Selection(XYZ.names, fallback, {name: scaled(one) for name, one in by_slice.items()})
+
+
+def promotions_of(*slices: str, space: Space = XYZ, **promotion: Any) -> Promotions:
+    """With these slices, in order, and settings of the section [promotion]."""
+    config = Config.model_validate({"promotion": promotion, "snapshot": {"path": ""}})
+    pipeline = Pipeline(config)
+    for name in slices:
+        pipeline.slices.index(space, "lidar", name)
+    clock = count(1)
+    return Promotions(pipeline, now_ns=lambda: next(clock))
+
+
+def known(promotions: Promotions, *selections: Selection) -> list[str]:
+    """The versions of selections, which are known from now on, as if they were sent."""
+    return [promotions.recalibrators.learn(one.to_json()).version for one in selections]
+
+
+def teach(promotions: Promotions, some: Sequence[WholeTrack]) -> list[Record]:
+    """Whole tracks, in order; what came of them."""
+    learning, first = promotions.learning, promotions.sequence
+    learning.reservoir.add(some)
+    by_slice: dict[int, list[WholeTrack]] = defaultdict(list)
+    for track in some:
+        by_slice[track.slice].append(track)
+        learning.latest_ns = max(track.ended_ns, learning.latest_ns or track.ended_ns)
+    while by_slice:
+        promotions.carry_out(finished(learning.decide(by_slice)))
+    return [record for record in promotions.records(1000) if record.sequence > first]
+
+
+def teach_one_by_one(promotions: Promotions, some: Sequence[WholeTrack]) -> list[Record]:
+    """The same, a track at a time."""
+    return [record for track in some for record in teach(promotions, [track])]
+
+
+def begin(
+    promotions: Promotions, recalibrator: Recalibrator, slice: int = 0, seed: int = 1000
+) -> SliceFitted:
+    """As if a fit of a slice had made that; of ten tracks before time 0."""
+    chain = promotions.learning.slices.chains[slice]
+    fitted_on = tracks(seed, 10, begin_ns=-(10**12), slice=slice)
+    entry = SliceToFit(chain, fitted_on, fitted_on[-1].ended_ns)
+    (found,) = promotions.begin([entry], FitOutcome({chain[0]: recalibrator}, {}), "schedule")
+    return found
+
+
+def promoted(promotions: Promotions, factor: float, slice: int = 0) -> Record:
+    """A candidate approved by somebody, on trial or not."""
+    return promotions.promote(begin(promotions, scaled(factor), slice).version, "anna")
+
+
+def happened(promotions: Promotions) -> list[Happened]:
+    """What was recorded, in order."""
+    return [record.what for record in promotions.records(1000)]

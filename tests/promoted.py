@@ -1,0 +1,317 @@
+"""A detector whose errors are as correlated as real ones and whose variances can be made wrong, sent
+to a real sidecar; and what the sidecar says of its recalibrators meanwhile. No tests.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from monitor.v1 import frame_pb2, truth_pb2
+from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.v1 import recalibration_record_pb2 as records_pb
+from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+from monitor.v1.recalibration_record_pb2 import RecalibrationRecord as Record
+from tests.labelled import header
+from tests.served import PATIENCE, Conversation, Sidecar
+
+BEGAN, PROVEN = records_pb.HAPPENED_BEGAN, records_pb.HAPPENED_PROVEN
+PROMOTED, ROLLED_BACK = records_pb.HAPPENED_PROMOTED, records_pb.HAPPENED_ROLLED_BACK
+DISCARDED, HELD = records_pb.HAPPENED_DISCARDED, records_pb.HAPPENED_HELD
+FIT_FAILED = records_pb.HAPPENED_FIT_FAILED
+PINNED, UNPINNED = records_pb.HAPPENED_PINNED, records_pb.HAPPENED_UNPINNED
+
+DIMENSIONS = ("x", "y")
+# s of event time between two frames.
+_PERIOD = 0.1
+# Objects that are seen at once, frames that each of them lives, and how errors resemble those of
+# the frame before.
+_OBJECTS, _SHORTEST_LIFE, _LONGEST_LIFE, _CORRELATION = 24, 10, 40, 0.65
+# Frames that are sent in one go, and s of rest after them: the sidecar learns every 0.25 s, so that
+# some hundred tracks end between two looks.
+_IN_ONE_GO, _REST = 20, 0.05
+# s for which a stream may last: a whole test.
+_LIFETIME = 12 * PATIENCE
+
+
+def settings(folder: Path | str = "", *, statistics: str = "", **promotion: object) -> str:
+    """A sidecar that fits as soon as it can and keeps what it learns at once."""
+    chosen = {"fit_every_seconds": 0.2, "fit_tracks": 10, "folder": str(folder), **promotion}
+    lines = "\n".join(f"{key} = {_toml(value)}" for key, value in chosen.items())
+    return f"""
+[metrics]
+refresh_seconds = 0.2
+[statistics]
+{statistics}
+[snapshot]
+path = ""
+every_seconds = 0.2
+[promotion]
+{lines}
+"""
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """An object: error is in standard deviations."""
+
+    track: int
+    class_index: int
+    deviation: np.ndarray
+    error: np.ndarray
+    frames_left: int
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Of one detector: its event time goes on, whatever becomes of the sidecar.
+
+    variance  by class: what is sent over what is true; 1 is calibrated
+    delay     frames after which the truth comes; 0: with the detections
+    tracks    objects that were seen for the last time
+    frames    that were sent, of which every one was answered
+    versions  in force as the latest frame was answered
+    sent, forwarded
+              variances of the latest frame, (detections, 2)
+    """
+
+    sidecar: Sidecar
+    classes: Sequence[str] = ("car",)
+    seed: int = 1
+    delay: int = 0
+    stream: str = "lidar"
+    variance: dict[str, float] = field(default_factory=dict)
+    tracks: int = 0
+    frames: int = 0
+    versions: tuple[str, ...] = ()
+    sent: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
+    forwarded: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
+    class_indices: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    _objects: list[_Seen] = field(default_factory=list)
+    _born: int = 0
+    _random: np.random.Generator = field(init=False)
+    _frames: Conversation = field(init=False)
+    _truth: Conversation = field(init=False)
+    _waiting: deque[pb.ReportGroundTruthRequest] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+        self.connect(self.sidecar)
+
+    def connect(self, sidecar: Sidecar) -> None:
+        """To the sidecar that has come after the one that is gone."""
+        self.sidecar = sidecar
+        self._waiting.clear()
+        monitor = sidecar.monitor
+        self._frames = Conversation(
+            lambda sent, timeout: monitor.Process(sent, timeout=max(timeout, _LIFETIME))
+        )
+        self._truth = Conversation(
+            lambda sent, timeout: monitor.ReportGroundTruth(sent, timeout=max(timeout, _LIFETIME))
+        )
+        answer = self._frames.ask(header(self.stream, self.classes)).header
+        assert answer.accepted, answer.notice
+
+    def close(self) -> None:
+        """In order: every frame has its answer."""
+        self._frames.close()
+        self._truth.close()
+
+    def send(self, frames: int = _IN_ONE_GO) -> None:
+        """So many frames, each of which is answered whole and in order, as refused by nobody."""
+        for _ in range(frames):
+            frame = self._next()
+            answer = self._frames.ask(pb.ProcessRequest(frame=frame)).frame
+            self._check(frame, answer)
+            while len(self._waiting) > self.delay:
+                account = self._truth.ask(self._waiting.popleft()).account
+                assert account.matched == _OBJECTS, account
+
+    def end_tracks(self) -> None:
+        """Two seconds of nothing but new objects: what was seen before is over."""
+        self._objects.clear()
+        self.send(20)
+
+    def _next(self) -> frame_pb2.Frame:
+        number = self.frames
+        self.frames += 1
+        frame = frame_pb2.Frame(frame_id=number, stamp_ns=round(number * _PERIOD * 1e9))
+        truth = truth_pb2.FrameTruth(stream=self.stream, frame_id=number)
+        for seen in self._alive():
+            factor = self.variance.get(self.classes[seen.class_index], 1.0)
+            position = self._random.uniform(-50, 50, 2)
+            mean = position + seen.deviation * seen.error
+            detection = frame.detections.add(
+                id=seen.track,
+                class_index=seen.class_index,
+                mean=mean,
+                covariance=factor * seen.deviation**2,
+                upstream_track_id=seen.track,
+            )
+            if self.delay:
+                truth.detections.add(detection_id=seen.track, ground_truth=position)
+            else:
+                detection.ground_truth.extend(position)
+        if self.delay:
+            self._waiting.append(pb.ReportGroundTruthRequest(truth=truth))
+        return frame
+
+    def _alive(self) -> list[_Seen]:
+        """Objects of the next frame, with their errors in it."""
+        random = self._random
+        alive = [seen for seen in self._objects if seen.frames_left]
+        self.tracks += len(self._objects) - len(alive)
+        for seen in alive:
+            fresh = math.sqrt(1 - _CORRELATION**2) * random.normal(size=2)
+            seen.error = _CORRELATION * seen.error + fresh
+        while len(alive) < _OBJECTS:
+            life = int(random.integers(_SHORTEST_LIFE, _LONGEST_LIFE, endpoint=True))
+            deviation = random.uniform(0.5, 2, 2)
+            index = self._born % len(self.classes)
+            alive.append(_Seen(self._born, index, deviation, random.normal(size=2), life))
+            self._born += 1
+        for seen in alive:
+            seen.frames_left -= 1
+        self._objects = alive
+        return alive
+
+    def _check(self, frame: frame_pb2.Frame, answer: frame_pb2.FrameResult) -> None:
+        assert answer.frame_id == frame.frame_id
+        assert answer.status == frame_pb2.STATUS_RECALIBRATED, answer.notices
+        ids = [detection.id for detection in answer.detections]
+        assert ids == [detection.id for detection in frame.detections]
+        assert {d.status for d in answer.detections} == {frame_pb2.STATUS_RECALIBRATED}
+        self.versions = tuple(answer.recalibrator_versions)
+        self.sent = np.array([d.covariance for d in frame.detections])
+        self.forwarded = np.array([d.covariance for d in answer.detections])
+        self.class_indices = np.array([d.class_index for d in frame.detections])
+
+    def factors(self, name: str = "car") -> np.ndarray:
+        """Variance forwarded over variance sent in the latest frame, of a class; (detections, 2)."""
+        of_class = self.class_indices == self.classes.index(name)
+        found: np.ndarray = self.forwarded[of_class] / self.sent[of_class]
+        return found
+
+
+def drive(
+    *traffics: Traffic, until: Callable[[], object], tracks: int, seconds: float = 3 * PATIENCE
+) -> None:
+    """Traffic until something is so, which must be before so many tracks have ended.
+
+    After these it waits as long as patience lasts: what is to happen may be on its way.
+    """
+    end, most = time.monotonic() + seconds, traffics[0].tracks + tracks
+    while not until():
+        assert time.monotonic() < end, "it did not come in time"
+        assert traffics[0].tracks < most, f"it did not come within {tracks} tracks"
+        for traffic in traffics:
+            traffic.send()
+        time.sleep(_REST)
+
+
+def drive_for(traffic: Traffic, tracks: int) -> None:
+    """Traffic until so many more tracks have ended."""
+    most = traffic.tracks + tracks
+    drive(traffic, until=lambda: traffic.tracks >= most, tracks=tracks + 2 * _OBJECTS)
+
+
+class Watcher:
+    """Hears all that WatchEvents tells of recalibrators from now on."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self.records: list[Record] = []
+        self.events: list[pb.WatchEventsResponse] = []
+        self._call = sidecar.monitor.WatchEvents(pb.WatchEventsRequest(), timeout=_LIFETIME)
+        self.events.append(next(self._call))
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        try:
+            for response in self._call:
+                event = response.event
+                self.events.append(response)
+                if event.WhichOneof("event") == "version":
+                    record = event.version.record
+                    assert (event.version.before, event.version.after) == (
+                        record.before,
+                        record.after,
+                    )
+                    self.records.append(record)
+                elif event.WhichOneof("event") == "recalibration":
+                    self.records.append(event.recalibration)
+        except grpc.RpcError:
+            pass  # the sidecar is gone, or we are
+
+    def of(self, *what: int, slice: str | None = None) -> list[Record]:
+        """Records of what happened, in order."""
+        found = [record for record in self.records if record.what in what]
+        return [record for record in found if slice is None or record.slice == slice]
+
+    def close(self) -> None:
+        self._call.cancel()
+        self._thread.join(PATIENCE)
+
+
+def listed(sidecar: Sidecar, records: int = 0) -> admin_pb.ListResponse:
+    found: admin_pb.ListResponse = sidecar.admin.List(
+        admin_pb.ListRequest(records=records), timeout=PATIENCE
+    )
+    return found
+
+
+def in_force(sidecar: Sidecar) -> str:
+    """Version of the recalibrator of estimates."""
+    (version,) = (
+        entry.version
+        for entry in listed(sidecar).recalibrators
+        if entry.promoted and entry.kind == admin_pb.RECALIBRATOR_KIND_ESTIMATES
+    )
+    return version
+
+
+def trials(sidecar: Sidecar) -> dict[tuple[str, int], admin_pb.Trial]:
+    """By slice and state."""
+    return {(trial.slice, trial.state): trial for trial in listed(sidecar).trials}
+
+
+def series(sidecar: Sidecar, name: str) -> dict[str, float]:
+    """A family of metrics: values by their labels as they are written."""
+    rows = re.findall(
+        rf"^calibration_{name}(?:{{(.*)}})? (\S+)$", sidecar.get("/metrics"), re.MULTILINE
+    )
+    return {labels: float(value) for labels, value in rows}
+
+
+def pin(sidecar: Sidecar, pinned: bool) -> bool:
+    """How it was."""
+    request = admin_pb.PinRequest(pinned=pinned, actor="test")
+    was: bool = sidecar.admin.Pin(request, timeout=PATIENCE).was_pinned
+    return was
+
+
+def rollback(sidecar: Sidecar, slice: str = "") -> admin_pb.RollbackResponse:
+    request = admin_pb.RollbackRequest(slice=slice, actor="test")
+    found: admin_pb.RollbackResponse = sidecar.admin.Rollback(request, timeout=PATIENCE)
+    return found
+
+
+def fit(sidecar: Sidecar, *slices: str, method: str = "") -> admin_pb.FitResponse:
+    request = admin_pb.FitRequest(slices=slices, method=method, actor="test")
+    found: admin_pb.FitResponse = sidecar.admin.Fit(request, timeout=3 * PATIENCE)
+    return found
