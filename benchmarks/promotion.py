@@ -151,7 +151,8 @@ def fit(promotions: Promotions) -> None:
     """As the sidecar does in a process of its own."""
     due = promotions.learning.due()
     if due:
-        job, entries = job_of(due, promotions.learning.settings.fits)
+        settings = promotions.learning.settings
+        job, entries = job_of(due, settings.fits, settings.policy.band)
         promotions.begin(entries, fit_slices(job), "schedule")
 
 

@@ -55,10 +55,15 @@ class Candidates:
                 self.known.pop(version, None)
         self._guards = {
             slice: self._selection(chains[slice], guard.recalibrator).version
-            for slice, guard in register.guards.items()
             if slice in chains
+            else ""
+            for slice, guard in register.guards.items()
         }
         self._called = {version: slice for version, slice in self._called.items() if slice in made}
+
+    def begun(self, slice: str) -> None:
+        """Another candidate is on trial in a slice: the names of the one before lead nowhere."""
+        self._called = {version: name for version, name in self._called.items() if name != slice}
 
     def called(self, version: str) -> Decision | None:
         """To promote the candidate that is called so, or was; None where none is."""
@@ -84,6 +89,8 @@ class Candidates:
     def standings(self) -> tuple[TrialStanding, ...]:
         """All that run: candidates, and what served before."""
         register, settings = self.learning.register, self.learning.settings.trials
+        if not self._guards.keys() >= register.guards.keys():
+            self.renew()  # a track has made a guard of what served before
         found = []
         for slice, entry in sorted(register.on_trial.items()):
             state = TrialState.PROVEN if entry.proven else TrialState.RUNNING
@@ -101,6 +108,4 @@ class Candidates:
         return stepped(champion, self._dimensions(chain), chain, recalibrator, ranges)
 
     def _dimensions(self, chain: Chain) -> tuple[str, ...]:
-        """Of a slice that has a recalibrator."""
-        chains = self.learning.slices.chains
-        return self.learning.slices.slices[chains.index(chain)].space.names
+        return self.learning.spaces()[chain].names

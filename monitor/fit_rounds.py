@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from monitor.edges.fit_process import fit
 from monitor.learning import SliceToFit, job_of
-from monitor.promotion.fit_job import CannotFit, FitFailed, FitJob, FitOutcome
+from monitor.promotion.fit_job import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
+from monitor.promotion.settings import FitSettings
 from monitor.promotion.standing import SliceFitted
 from monitor.promotions import Promotions
 from monitor.recalibration.methods import METHODS
@@ -75,10 +76,10 @@ class FitRounds:
 
     async def _round(self, due: Sequence[SliceToFit]) -> None:
         """Fit what is due; a failure is recorded already."""
-        method = self.promotions.learning.settings.fits.method
+        settings = self.promotions.learning.settings
         try:
             async with self._one_at_a_time:
-                await self._fitted(due, method, "schedule")
+                await self._fitted(due, settings.fits, "schedule", settings.policy.band)
         except FitFailed:
             return
         except Exception:
@@ -92,7 +93,7 @@ class FitRounds:
 
         slices  by name; none: all that have tracks
         method  of METHODS; '': that of the configuration
-        raises  CannotFit, FitFailed
+        raises  CannotFit, NoTracksYet, FitFailed
         """
         learning = self.promotions.learning
         method = method or learning.settings.fits.method
@@ -108,24 +109,32 @@ class FitRounds:
                     )
             asked = learning.asked(slices)
             if not asked:
-                raise CannotFit(
+                raise NoTracksYet(
                     "no slice has a whole track with truth yet: report ground truth for frames "
                     "with stamp_ns, and wait until its tracks have ended."
                 )
-            return await self._fitted(asked, method, actor)
+            settings = replace(learning.settings.fits, method=method)
+            return await self._fitted(asked, settings, actor)
 
     async def _fitted(
-        self, asked: Sequence[SliceToFit], method: str, actor: str
+        self,
+        asked: Sequence[SliceToFit],
+        settings: FitSettings,
+        actor: str,
+        band: tuple[float, float] | None = None,
     ) -> tuple[SliceFitted, ...]:
+        """What came of a fit; slices that look healthy by a band are left out."""
         promotions = self.promotions
-        settings = replace(promotions.learning.settings.fits, method=method)
         timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
+        job, entries = await asyncio.to_thread(job_of, asked, settings, band)
+        promotions.counters.fits.nothing += len(asked) - len(entries)
+        if not entries:
+            return ()
         try:
-            job, entries = await asyncio.to_thread(job_of, asked, settings)
             outcome = await self.fit(job, timeout)
         except FitFailed as error:
             self._failures += 1
-            promotions.fit_failed(str(error), asked, actor)
+            promotions.fit_failed(str(error), entries, actor)
             raise
         finally:
             self._last = time.monotonic()

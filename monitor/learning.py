@@ -5,15 +5,18 @@ have a say in, and the newest of them kept for the next fit.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from monitor.calibration.detections import Limits
 from monitor.calibration.slices import SliceTable
+from monitor.calibration.space import Space
 from monitor.promotion.decision import Decision
 from monitor.promotion.fit_job import FitJob
 from monitor.promotion.fit_rows_of import fit_rows
+from monitor.promotion.frame_sample import FrameSample
+from monitor.promotion.healthy import looks_healthy
 from monitor.promotion.labelled import LabelledRows
 from monitor.promotion.open_tracks import OpenTracks
 from monitor.promotion.regime import latest_alike
@@ -21,6 +24,7 @@ from monitor.promotion.register import Register
 from monitor.promotion.reservoir import Reservoir
 from monitor.promotion.settings import FitSettings, PromotionSettings
 from monitor.promotion.whole_track import WholeTrack
+from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Chain
 from monitor.recalibrators import Recalibrators
@@ -32,12 +36,14 @@ TracksBySlice = dict[int, list[WholeTrack]]
 class SliceToFit:
     """Tracks of one slice that a fit is to be made of, oldest first.
 
-    since_ns  event time of the latest truth among all that are kept
+    until     event time by source of the latest truth that is known to the fit
+    champion  what serves the slice
     """
 
     chain: Chain
     tracks: Sequence[WholeTrack]
-    since_ns: int
+    until: Mapping[int, int]
+    champion: Recalibrator
 
 
 @dataclass(slots=True)
@@ -55,17 +61,22 @@ class Learning:
     reservoir: Reservoir = field(init=False)
     latest_ns: int | None = None
     _open: OpenTracks = field(init=False)
+    _sample: FrameSample = field(init=False)
+    # By slice name: what is later than that has had no part in what is on trial, or stands guard.
+    _until: dict[str, Mapping[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.register = Register(self.settings, self.limits)
         self.reservoir = Reservoir(self.settings.tracks)
         self._open = OpenTracks(self.settings.tracks)
+        self._sample = FrameSample(self.settings.tracks.sample_ns)
 
     # ---- tracks
 
     def take(self, rows: LabelledRows) -> None:
         """Take in detections of a frame with their truth; cheap."""
-        self._open.add(rows)
+        if self._sample.takes(rows.source, rows.stamp_ns):
+            self._open.add(rows)
 
     def whole(self) -> Generator[None, None, TracksBySlice]:
         """Tracks that are whole by now; they are kept for the next fit."""
@@ -88,8 +99,11 @@ class Learning:
             chain = self.chain(slice)
             if chain is None:
                 continue
-            champion_now = partial(self.champion, chain)
-            decisions = yield from self.register.take(chain, champion_now, of_slice)
+            until, champion_now = self._until.get(chain[0], {}), partial(self.champion, chain)
+            later = [track.since(until.get(track.source)) for track in of_slice]
+            decisions = yield from self.register.take(
+                chain, champion_now, [track for track in later if track is not None]
+            )
             if decisions:
                 return decisions
         return []
@@ -108,8 +122,15 @@ class Learning:
 
     def chains(self) -> dict[str, Chain]:
         """Of all slices that can have a recalibrator of their own, by name."""
-        found = (self.chain(i) for i in range(len(self.slices.slices)))
-        return {chain[0]: chain for chain in found if chain is not None}
+        return {chain[0]: chain for chain in self.spaces()}
+
+    def spaces(self) -> dict[Chain, Space]:
+        """Of the same slices, by chain."""
+        return {
+            chain: self.slices.slices[i].space
+            for i in range(len(self.slices.slices))
+            if (chain := self.chain(i)) is not None
+        }
 
     def champion(self, chain: Chain) -> Recalibrator:
         """What serves a slice now."""
@@ -138,6 +159,14 @@ class Learning:
         """Fit a slice on no track that ended by then."""
         self.reservoir.drop_before(self.slices.chains.index(chain), stamp_ns)
 
+    def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
+        """Let only what is later have a say in a slice.
+
+        until  event time by source; None: of all that is known now
+        """
+        tracks = self.reservoir.tracks(self.slices.chains.index(chain))
+        self._until[chain[0]] = _latest_by_source(tracks) if until is None else until
+
     def _kept(self) -> list[tuple[int, Chain]]:
         found = ((slice, self.chain(slice)) for slice in self.reservoir.slices())
         return [(slice, chain) for slice, chain in found if chain is not None]
@@ -145,17 +174,34 @@ class Learning:
     def _to_fit(self, slice: int, chain: Chain) -> SliceToFit:
         tracks = self.reservoir.tracks(slice)
         self.reservoir.taken(slice)
-        return SliceToFit(chain, tracks, max(track.ended_ns for track in tracks))
+        return SliceToFit(chain, tracks, _latest_by_source(tracks), self.champion(chain))
+
+
+def _latest_by_source(tracks: Sequence[WholeTrack]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for track in tracks:
+        found[track.source] = max(track.ended_ns, found.get(track.source, track.ended_ns))
+    return found
 
 
 def job_of(
-    slices: Sequence[SliceToFit], settings: FitSettings
+    slices: Sequence[SliceToFit], settings: FitSettings, band: tuple[float, float] | None = None
 ) -> tuple[FitJob, tuple[SliceToFit, ...]]:
     """The rows of slices to fit, and the slices with the tracks that these are of: the newest that
     are alike. Takes some milliseconds a slice, in any thread.
+
+    band  slices that nothing serves and that look healthy by it are left out; None: none are
     """
     alike = tuple(
         replace(entry, tracks=entry.tracks[-latest_alike(entry.tracks, settings.tracks) :])
         for entry in slices
     )
-    return FitJob(settings, {entry.chain[0]: fit_rows(entry.tracks) for entry in alike}), alike
+    rows = {entry.chain[0]: fit_rows(entry.tracks) for entry in alike}
+    if band is not None:
+        alike = tuple(
+            entry
+            for entry in alike
+            if not isinstance(entry.champion, Identity)
+            or not looks_healthy(rows[entry.chain[0]], settings, band)
+        )
+    return FitJob(settings, {entry.chain[0]: rows[entry.chain[0]] for entry in alike}), alike

@@ -20,6 +20,7 @@ from monitor.promotion.standing import SliceFitted, TrialStanding
 from monitor.promotion.step import stepped
 from monitor.recalibration.any_selection import AnySelection
 from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Chain, Selection
 from monitor.recalibration_reading import RecalibrationCounters
@@ -60,6 +61,7 @@ class Promotions:
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.learning, self.recalibrators.known)
+        self.recalibrators.also_needed = self._needed
 
     @property
     def learning(self) -> Learning:
@@ -96,6 +98,13 @@ class Promotions:
         slice   the only one that goes back; '' for all
         raises  NothingToRollBack
         """
+        if slice and kind is Selection:
+            back: AnySelection = self._with_slice_before(slice)
+        else:
+            back = self._known_before(kind)
+        return self._put_in_force(back, Happened.ROLLED_BACK, actor, "asked for", slice)
+
+    def _known_before(self, kind: Kind) -> AnySelection:
         before, known = self.before[kind], self.recalibrators.known
         while before and before[-1] not in known:
             before.pop()
@@ -104,21 +113,21 @@ class Promotions:
                 f"nothing was in force before '{self._in_force(kind).version}': "
                 "there is nothing to roll back to. Promote a version that is known."
             )
-        back = known[before[-1]]
-        if slice and isinstance(back, Selection):
-            back = self._with_slice_of(back, slice)
-        return self._put_in_force(back, Happened.ROLLED_BACK, actor, "asked for", slice)
+        return known[before[-1]]
 
-    def _with_slice_of(self, earlier: Selection, slice: str) -> Selection:
+    def _with_slice_before(self, slice: str) -> Selection:
         """What is in force, but for a slice, which is as it was. Raises NothingToRollBack."""
-        chain = self.learning.chains().get(slice)
-        now = self.recalibrators.selection
-        if chain is None or now.of(chain) == earlier.of(chain):
-            raise NothingToRollBack(
-                f"slice '{slice[:80]}' was served by nothing else before: roll back one of "
-                f"{', '.join(self.learning.chains()) or 'no slices'}, or all of them."
-            )
-        return self._stepped(chain, now.dimensions or earlier.dimensions, earlier.of(chain))
+        chains, now = self.learning.chains(), self.recalibrators.selection
+        chain = chains.get(slice, ())
+        for version in reversed(self.before[Selection] if chain else []):
+            earlier = self.recalibrators.known.get(version)
+            if isinstance(earlier, Selection) and earlier.of(chain) != now.of(chain):
+                dimensions = now.dimensions or earlier.dimensions
+                return self._stepped(chain, dimensions, earlier.of(chain))
+        raise NothingToRollBack(
+            f"slice '{slice[:80]}' was served by nothing else before: roll back one of "
+            f"{', '.join(chains) or 'no slices'}, or all of them."
+        )
 
     def pin(self, *, pinned: bool, actor: str) -> Record:
         """Say whether anything may happen by itself."""
@@ -146,12 +155,17 @@ class Promotions:
         if slice in outcome.refused:
             counts.fits.refused += 1
             return _fitted(entry, "", outcome.refused[slice])
-        superseded = slice in register.on_trial
         champion, fitted = self.learning.champion(chain), outcome.fitted[slice]
-        begun, judgement = register.begin(chain, fitted, champion, entry.tracks, entry.since_ns)
+        if self.learning.chains().get(slice) != chain or champion != entry.champion:
+            counts.fits.refused += 1
+            return _fitted(entry, "", "another recalibrator has come in force while it was fitted")
+        superseded = slice in register.on_trial
+        begun, judgement = register.begin(chain, fitted, champion, entry.tracks)
         if begun is None:
             counts.fits.nothing += 1
             return _fitted(entry, "", judgement.reason, judgement.factors)
+        self.learning.count_from(chain, entry.until)
+        self.candidates.begun(slice)
         counts.fits.candidate += 1
         counts.trials.began += 1
         counts.trials.superseded += superseded
@@ -169,7 +183,7 @@ class Promotions:
         match decision.what:
             case Happened.PROVEN:
                 account.proven += 1
-            case Happened.PROMOTED:
+            case Happened.PROMOTED if not decision.waited:
                 account.proven += 1
             case Happened.DISCARDED if decision.verdict is not None:
                 name = f"discarded_{decision.verdict}"
@@ -220,7 +234,7 @@ class Promotions:
     ) -> Record:
         kind = type(selection)
         earlier = self._in_force(kind)
-        after = self.recalibrators.known.admit(selection, keep=self._needed())
+        after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
         self.pipeline.put_in_force(after.version)
         self._note_before(kind, earlier.version, after.version, what)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
@@ -251,19 +265,27 @@ class Promotions:
     def _tell_register(self, earlier: Selection, after: Selection, what: Happened) -> None:
         """Every slice that is served by another recalibrator now."""
         register, since_ns = self.learning.register, self.learning.latest_ns or 0
-        for chain in self.learning.chains().values():
-            old, new = earlier.of(chain), after.of(chain)
+        for chain, space in self.learning.spaces().items():
+            old = earlier.of(chain) if earlier.fits(space) else Identity()
+            new = after.of(chain)
             if old == new or what is Happened.ADAPTED:
                 continue
             tried = register.on_trial.get(chain[0])
             if tried is not None and tried.trial.recalibrator != new:
                 self.counters.trials.superseded += 1
-            register.changed(chain, None if what is Happened.ROLLED_BACK else old, since_ns)
+            before = self._earlier(chain, new) if what is Happened.ROLLED_BACK else old
+            register.changed(chain, before, since_ns)
+            self.learning.count_from(chain)
+
+    def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
+        """What served a slice before what serves it now, and has not been rolled back from."""
+        found = (self.recalibrators.known.get(v) for v in reversed(self.before[Selection]))
+        served = (one.of(chain) for one in found if isinstance(one, Selection))
+        return next((one for one in served if one != now), None)
 
     def _needed(self) -> set[str]:
-        """Versions that must stay known."""
-        found = self.recalibrators.needed | self.candidates.versions()
-        return found.union(*self.before.values())
+        """Versions that people may still ask for, beside those in force."""
+        return self.candidates.versions().union(*self.before.values())
 
     # ---- records
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -93,6 +93,8 @@ class Recalibrators:
     selection: Selection = IDENTITY
     class_selection: ClassSelection = CLASS_IDENTITY
     known: KnownRecalibrators = field(default_factory=KnownRecalibrators)
+    # More versions that are not to be forgotten.
+    also_needed: Callable[[], set[str]] = set
     # Versions by the digest of their document: reading one can take seconds.
     _read: dict[bytes, str] = field(default_factory=dict)
 
@@ -111,9 +113,9 @@ class Recalibrators:
 
     @property
     def needed(self) -> set[str]:
-        """Versions that are in force, or what it means that nothing is done."""
+        """Versions that are never forgotten: in force, or what it means that nothing is done."""
         in_force = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
-        return {selection.version for selection in in_force}
+        return {selection.version for selection in in_force} | self.also_needed()
 
     def admit(self, document: str, read: AnySelection) -> AnySelection:
         """Know what was read from a document."""

@@ -71,14 +71,18 @@ def teach_one_by_one(promotions: Promotions, some: Sequence[WholeTrack]) -> list
     return [record for track in some for record in teach(promotions, [track])]
 
 
-def begin(
-    promotions: Promotions, recalibrator: Recalibrator, slice: int = 0, seed: int = 1000
-) -> SliceFitted:
-    """As if a fit of a slice had made that; of ten tracks before time 0."""
-    chain = promotions.learning.slices.chains[slice]
-    fitted_on = tracks(seed, 10, begin_ns=-(10**12), slice=slice)
-    entry = SliceToFit(chain, fitted_on, fitted_on[-1].ended_ns)
-    (found,) = promotions.begin([entry], FitOutcome({chain[0]: recalibrator}, {}), "schedule")
+def to_fit(promotions: Promotions, slice: int = 0) -> SliceToFit:
+    """Ten healthy tracks of a slice, from before time 0."""
+    fitted_on = tracks(1000, 10, begin_ns=-(10**12), slice=slice)
+    until = {0: fitted_on[-1].ended_ns}
+    return SliceToFit(promotions.learning.slices.chains[slice], fitted_on, until)
+
+
+def begin(promotions: Promotions, recalibrator: Recalibrator, slice: int = 0) -> SliceFitted:
+    """As if a fit of a slice had made that."""
+    entry = to_fit(promotions, slice)
+    outcome = FitOutcome({entry.chain[0]: recalibrator}, {})
+    (found,) = promotions.begin([entry], outcome, "schedule")
     return found
 
 

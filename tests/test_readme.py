@@ -44,7 +44,7 @@ def test_every_metric_in_the_readme_is_exported(sidecar):
     run_client(sidecar)
     section = README.partition("## Metrics")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    named = {name for row in rows for name in re.findall(r"`([a-z0-9_]+)`", row)}
     with urllib.request.urlopen(f"http://{sidecar.http}/metrics") as response:
         text = response.read().decode()
     exported = set(re.findall(r"^# TYPE calibration_(\S+) ", text, flags=re.MULTILINE))

@@ -1,5 +1,5 @@
 """Freed memory stays with the process: half the time of array work is else spent on getting
-pages from the system again. Only importer of ctypes.
+pages from the system again. An importer of ctypes.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from monitor.calibration.binning import IncompatibleStatistics
 from monitor.edges.state_sums import InvalidState
-from monitor.promotion.fit_job import CannotFit, FitFailed
+from monitor.promotion.fit_job import CannotFit, FitFailed, NoTracksYet
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibrators import NothingToRollBack, UnknownVersion
 
@@ -35,6 +35,7 @@ STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
     InvalidRecalibrator: grpc.StatusCode.INVALID_ARGUMENT,
     NothingToRollBack: grpc.StatusCode.FAILED_PRECONDITION,
     CannotFit: grpc.StatusCode.INVALID_ARGUMENT,
+    NoTracksYet: grpc.StatusCode.FAILED_PRECONDITION,
     FitFailed: grpc.StatusCode.INTERNAL,
     InvalidState: grpc.StatusCode.INVALID_ARGUMENT,
     IncompatibleStatistics: grpc.StatusCode.FAILED_PRECONDITION,

@@ -97,10 +97,8 @@ async def _started(command: Sequence[str]) -> _Talk:
             str(os.getpid()),
             env={**os.environ, **_ONE_THREAD},
             cwd=_FOLDER,
-            # A group of its own, so that Ctrl-C in the terminal is not for it, but not a session:
-            # Linux shares the processor out among sessions first (autogroup), and a low priority
-            # would hold within its own session alone.
-            process_group=0,
+            # Ctrl-C in the terminal is for us alone; and it can lower its session as a whole.
+            start_new_session=True,
         )
     except OSError as error:
         raise FitFailed(f"the fit could not be started: {error}.") from None

@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 # Nothing else may be imported up here: what numpy needs to start is then taken at low priority
@@ -30,6 +31,7 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _PR_SET_PDEATHSIG = 1
 _LOWEST_PRIORITY = 19
 _FIRST_TO_GO = "1000"
+_TRIES, _PAUSE_S = 10, 0.05
 # Address space beyond what the interpreter and its libraries take (0.25 GB): a fit takes up to
 # three times the bytes of its rows, and Gaussian processes 0.1 GB of their own.
 _SPACE = 2**30
@@ -49,7 +51,24 @@ def step_back() -> None:
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError):
+        _lower_session()
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+
+
+def _lower_session() -> None:
+    """Where Linux shares the processor out among sessions (autogroup), priorities hold within one
+    alone, and ours, of which this is the only process, would take half of a busy core. It has a
+    priority too: so that neither our parent nor anybody else's session waits for us.
+    """
+    if os.getsid(0) != os.getpid():
+        return  # whoever else is of this session is not to be lowered with us
+    for _ in range(_TRIES):
+        try:
+            Path("/proc/self/autogroup").write_text(str(_LOWEST_PRIORITY), encoding="ascii")
+            return
+        except BlockingIOError:  # somebody else's was changed within the last tenth of a second
+            time.sleep(_PAUSE_S)
 
 
 def die_with(parent: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray
+from monitor.calibration.space import FloatArray, IntArray
 
 # Wealth is spread evenly over bettors of these fractions: one of them is near the best.
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
@@ -33,15 +33,38 @@ class Clip:
     most  B: differences are clipped at ±B
     loss  what it can say against the candidate, in (0, B]
     gain  what it can say for the candidate, in (0, B]
+    rows  detections of a track that has a full say; of a shorter one, its share
     """
 
     most: float = 1.0
     loss: float = 1.0
     gain: float = 1.0
+    rows: float = 1.0
 
     def of(self, difference: FloatArray) -> FloatArray:
         """Differences clipped at ±B."""
         return np.clip(difference, -self.most, self.most)
+
+    def said(self, difference: FloatArray, counts: IntArray) -> FloatArray:
+        """What tracks say: their differences, clipped, by how long they are.
+
+        A tracker breaks a track where an error leaves the gate, and what it breaks off is short and
+        wrong. If each piece had a full say, a healthy detector would seem overconfident; by
+        its length, breaking a track changes nothing.
+
+        counts  (T,) detections of each
+        """
+        return self.of(difference) * np.minimum(1.0, counts / self.rows)
+
+
+def full_say(counts: IntArray) -> float:
+    """Detections of a track that has a full say: nine in ten detections are in no longer ones.
+
+    counts  (T ≥ 1,) detections of some tracks
+    """
+    ordered = np.sort(counts)
+    place = np.searchsorted(np.cumsum(ordered), 0.9 * ordered.sum())
+    return float(ordered[min(int(place), ordered.size - 1)])
 
 
 def returns(clipped: FloatArray, bound: float) -> FloatArray:

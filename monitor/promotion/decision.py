@@ -17,6 +17,7 @@ class Decision:
     recalibrator  the one it is about; where `what` is one of SWAPS, to be put in force
     reason        in words
     verdict       on a candidate that is discarded
+    waited        whether a candidate was proven before, and waited for approval
     since_ns      event time since which what served before is better, where it comes back
     """
 
@@ -28,6 +29,7 @@ class Decision:
     evidence: Evidence | None = None
     factors: tuple[Factor, ...] = ()
     verdict: Verdict | None = None
+    waited: bool = False
     since_ns: int | None = None
 
     @property

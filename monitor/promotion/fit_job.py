@@ -37,5 +37,9 @@ class CannotFit(ValueError):
     """A fit was asked for that cannot be begun; the message names the field, value and remedy."""
 
 
+class NoTracksYet(LookupError):
+    """A fit was asked for before there was anything to fit on."""
+
+
 class FitFailed(RuntimeError):
     """A fit crashed, hung, or returned what cannot be used; the message says which."""

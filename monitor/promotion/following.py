@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from monitor.promotion.betting import full_say
 from monitor.promotion.settings import PolicySettings
 from monitor.promotion.whole_track import WholeTrack, rows_of
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling, LabelsTooLate, followed
@@ -20,12 +21,14 @@ class Follower:
 
     in_force   K factors on σ
     approved   the least of them that may act by itself where covariances must not become smaller
+    full       detections of a track that has a full say; of a shorter one, its share
     too_late   why it follows no longer; '' where it does
     """
 
     scaling: AdaptiveScaling
     in_force: tuple[float, ...]
     approved: tuple[float, ...]
+    full: float = 1.0
     too_late: str = ""
 
     @classmethod
@@ -40,13 +43,13 @@ class Follower:
         variance = np.diagonal(rows.sent.covariance, axis1=1, axis2=2)
         ended_s = np.array([track.ended_ns for track in tracks]) / 1e9
         delay_s = max(track.delay_ns for track in tracks) / 1e9
+        nees, full = rows.means(np.square(error) / variance), max(self.full, full_say(rows.counts))
+        votes = np.minimum(1.0, rows.counts / full)
         try:
-            scaling = followed(
-                self.scaling, rows.means(np.square(error) / variance), ended_s, delay_s
-            )
+            scaling = followed(self.scaling, nees, ended_s, delay_s, votes)
         except LabelsTooLate as error_:
             return replace(self, too_late=str(error_))
-        return replace(self, scaling=scaling, too_late="")
+        return replace(self, scaling=scaling, full=full, too_late="")
 
     def moved(self, policy: PolicySettings) -> AdaptiveScaling | None:
         """What is to be put in force now; None where that would change too little.

@@ -23,20 +23,18 @@ class Guard:
     become better when a fault ends. So it bets anew at every track, for as long as it stands.
 
     recalibrator  what served before
-    since_ns      event time of the promotion: what is later counts
     clip          how much a track can say: trial.clip_of(recalibrator, champion, …)
     """
 
     slice: str
     recalibrator: Recalibrator
-    since_ns: int
     clip: Clip
     watch: Watch
 
     @classmethod
     def begun(cls, slice: str, recalibrator: Recalibrator, since_ns: int, clip: Clip) -> Guard:
-        """Before any track."""
-        return cls(slice, recalibrator, since_ns, clip, Watch.begun(since_ns))
+        """Before any track after the promotion, which was at since_ns."""
+        return cls(slice, recalibrator, clip, Watch.begun(since_ns))
 
     def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Guard:
         """With more tracks of the slice, in the order they ended.
@@ -44,14 +42,14 @@ class Guard:
         Tracks on which it makes what cannot be forwarded are no reason to go back to it: while it
         does, it begins anew.
         """
-        later = [rest for track in tracks if (rest := track.since(self.since_ns)) is not None]
-        if not later:
+        if not tracks:
             return self
-        ended = tuple(track.ended_ns for track in later)
-        differences = mean_differences(rows_of(later), self.recalibrator, champion, limits)
+        ended, rows = tuple(track.ended_ns for track in tracks), rows_of(tracks)
+        differences = mean_differences(rows, self.recalibrator, champion, limits)
         if not differences.sound:
             return replace(self, watch=Watch.begun(ended[-1]))
-        return replace(self, watch=self.watch.taken(differences.value, self.clip, ended))
+        said = self.clip.said(differences.value, rows.counts)
+        return replace(self, watch=self.watch.taken(said, self.clip, ended))
 
     def won(self, settings: TrialSettings) -> bool:
         """Whether it is proven better now."""

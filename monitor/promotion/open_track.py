@@ -103,4 +103,5 @@ class OpenTrack:
             rows["truth"].copy(),
             rows["stamp_ns"].copy(),
             self.delay_ns,
+            self.source,
         )

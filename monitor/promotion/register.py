@@ -14,7 +14,7 @@ from monitor.promotion.decision import Decision
 from monitor.promotion.factors import factors
 from monitor.promotion.following import Follower
 from monitor.promotion.guard import Guard
-from monitor.promotion.judgement import Judgement, judge
+from monitor.promotion.judgement import Judgement, judge, shrinks
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened
 from monitor.promotion.settings import PromotionMode, PromotionSettings
 from monitor.promotion.trial import Trial, Verdict, clip_of
@@ -86,12 +86,10 @@ class Register:
         fitted: Recalibrator,
         champion: Recalibrator,
         tracks: Sequence[WholeTrack],
-        since_ns: int,
     ) -> tuple[Decision | None, Judgement]:
         """Put what was fitted on trial, if there is anything to try; who was on trial is not.
 
-        tracks    at least one, that it was fitted on
-        since_ns  what is later than that has no part in the fit
+        tracks  at least one, that it was fitted on
         """
         rows = rows_of(tracks[:: -(-len(tracks) // _JUDGES)])
         policy = self.settings.policy
@@ -102,9 +100,9 @@ class Register:
             return None, judgement
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
         most = self.settings.trials.clip
-        clip = clip_of(candidate, champion, rows.sent, rows.space, most)
+        clip = clip_of(candidate, champion, rows, most)
         self.spent[slice] = number
-        trial = Trial(slice, candidate, since_ns, number, clip)
+        trial = Trial(slice, candidate, number, clip)
         self.on_trial[slice] = OnTrial(trial, judgement.factors, judgement.shrinks)
         decision = Decision(
             Happened.BEGAN,
@@ -161,7 +159,7 @@ class Register:
     def _begun(self, before: Before, champion: Recalibrator, tracks: Sequence[WholeTrack]) -> Guard:
         """Its B is known from the first estimates that it sees."""
         rows, most = rows_of(tracks), self.settings.trials.clip
-        clip = clip_of(before.recalibrator, champion, rows.sent, rows.space, most)
+        clip = clip_of(before.recalibrator, champion, rows, most)
         return Guard.begun(before.slice, before.recalibrator, before.since_ns, clip)
 
     def _forbidden(self) -> str:
@@ -191,9 +189,12 @@ class Register:
             )
         self.on_trial[slice] = entry = replace(entry, trial=trial)
         verdict = trial.verdict(settings)
+        if verdict is Verdict.BETTER:
+            # What it is now, and beside what serves now: both may have followed the detector.
+            entry = self._as_now(entry, champion, tracks)
         waits = self._waits(entry)
         match verdict:
-            case Verdict.BETTER if entry.proven:
+            case Verdict.BETTER if waits and entry.proven:
                 return []
             case Verdict.BETTER if waits:
                 self.on_trial[slice] = replace(entry, proven=True)
@@ -223,8 +224,20 @@ class Register:
                 trial.evidence(settings),
                 entry.factors,
                 verdict,
+                waited=entry.proven,
             )
         ]
+
+    def _as_now(
+        self, entry: OnTrial, champion: Recalibrator, tracks: Sequence[WholeTrack]
+    ) -> OnTrial:
+        rows, candidate = rows_of(tracks), entry.trial.recalibrator
+        hysteresis = self.settings.policy.hysteresis
+        return replace(
+            entry,
+            factors=factors(candidate, rows.sent, rows.space.names),
+            shrinks=entry.shrinks or shrinks(candidate, champion, rows.sent, hysteresis),
+        )
 
     def _waits(self, entry: OnTrial) -> str:
         """Why a proven candidate waits for approval; '' where it does not."""
@@ -263,7 +276,7 @@ class Register:
     def changed(self, chain: Chain, before: Recalibrator | None, since_ns: int) -> bool:
         """Another recalibrator serves a slice: its trial is over, and what served before guards.
 
-        before    None where nothing is to guard, as after a rollback
+        before    None where nothing is to guard
         returns   whether a candidate was on trial that is not any more
         """
         slice = chain[0]

@@ -76,7 +76,6 @@ def _of_trial(entry: OnTrial) -> Document:
     return {
         "slice": trial.slice,
         "recalibrator": _of_recalibrator(trial.recalibrator),
-        "since_ns": int(trial.since_ns),
         "number": int(trial.number),
         "clip": _of_clip(trial.clip),
         "bets": {
@@ -94,7 +93,8 @@ def _of_trial(entry: OnTrial) -> Document:
 
 def _of_guard(guard: Guard) -> Document:
     return {
-        **_of_before(Before(guard.slice, guard.recalibrator, guard.since_ns)),
+        "slice": guard.slice,
+        "recalibrator": _of_recalibrator(guard.recalibrator),
         "clip": _of_clip(guard.clip),
         "runs": [
             {
@@ -122,12 +122,13 @@ def _of_follower(follower: Follower) -> Document:
         "scaling": _of_recalibrator(follower.scaling),
         "in_force": list(follower.in_force),
         "approved": list(follower.approved),
+        "full": follower.full,
         "too_late": follower.too_late,
     }
 
 
 def _of_clip(clip: Clip) -> Document:
-    return {"most": clip.most, "loss": clip.loss, "gain": clip.gain}
+    return {"most": clip.most, "loss": clip.loss, "gain": clip.gain, "rows": clip.rows}
 
 
 def _of_recalibrator(recalibrator: Recalibrator) -> Document:
@@ -181,7 +182,6 @@ def _trial(content: Document) -> OnTrial:
     trial = Trial(
         text(content, "slice"),
         _recalibrator(content, "recalibrator"),
-        whole(content, "since_ns", EARLIEST_NS),
         whole(content, "number"),
         _clip(content),
         Bets(
@@ -198,7 +198,6 @@ def _trial(content: Document) -> OnTrial:
 
 
 def _guard(content: Document) -> Guard:
-    before = _before(content)
     runs = tuple(
         Run(
             whole(run, "changed_ns", EARLIEST_NS),
@@ -209,7 +208,8 @@ def _guard(content: Document) -> Guard:
         )
         for run in parts(content, "runs", len(FRACTIONS))
     )
-    return Guard(before.slice, before.recalibrator, before.since_ns, _clip(content), Watch(runs))
+    recalibrator = _recalibrator(content, "recalibrator")
+    return Guard(text(content, "slice"), recalibrator, _clip(content), Watch(runs))
 
 
 def _before(content: Document) -> Before:
@@ -232,14 +232,18 @@ def _follower(content: Document) -> Follower:
             f"'in_force' and 'approved' have {len(in_force)} and {len(approved)} factors: they "
             f"must have {scaling.k}, as 'scaling' has."
         )
-    return Follower(scaling, in_force, approved, text(content, "too_late"))
+    full = number(content, "full", 1.0, LARGEST)
+    return Follower(scaling, in_force, approved, full, text(content, "too_late"))
 
 
 def _clip(content: Document) -> Clip:
     clip = part(content, "clip")
     most = number(clip, "most", LEAST_POSITIVE, LARGEST)
     return Clip(
-        most, number(clip, "loss", LEAST_POSITIVE, most), number(clip, "gain", LEAST_POSITIVE, most)
+        most,
+        number(clip, "loss", LEAST_POSITIVE, most),
+        number(clip, "gain", LEAST_POSITIVE, most),
+        number(clip, "rows", 1.0, LARGEST),
     )
 
 

@@ -33,6 +33,15 @@ class TrackSettings:
     most_tracks: int = 500
     most_open: int = 4096
 
+    @property
+    def sample_ns(self) -> int:
+        """Event time between frames that are learned from: a track has no more rows than are kept.
+
+        Frames are left out, not rows of long tracks: a tracker breaks tracks where errors are
+        large, and what it breaks off must not count for more than the rest.
+        """
+        return min(self.longest_ns // self.rows_per_track, self.idle_ns // 3)
+
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:

@@ -10,14 +10,14 @@ import numpy as np
 
 from monitor.calibration.cholesky import factorise, log_determinant, positive_definite
 from monitor.calibration.detections import Limits
-from monitor.calibration.space import FloatArray, Space
-from monitor.promotion.betting import Bets, Clip, log10_threshold
+from monitor.calibration.space import FloatArray
+from monitor.promotion.betting import Bets, Clip, full_say, log10_threshold
 from monitor.promotion.log_score import mean_differences
 from monitor.promotion.outcome import forwarded
 from monitor.promotion.records import Evidence
 from monitor.promotion.settings import TrialSettings
-from monitor.promotion.whole_track import WholeTrack, rows_of
-from monitor.recalibration.recalibrator import Estimates, Recalibrator
+from monitor.promotion.whole_track import TrackRows, WholeTrack, rows_of
+from monitor.recalibration.recalibrator import Recalibrator
 
 
 class Verdict(StrEnum):
@@ -34,7 +34,6 @@ class Verdict(StrEnum):
 class Trial:
     """Of one slice.
 
-    since_ns  event time up to which truth had a part in the fit: what is later counts
     number    which of the trials since the last promotion, from 1
     clip      how much a track can say
     sound     whether all that it made could have been forwarded
@@ -42,21 +41,24 @@ class Trial:
 
     slice: str
     recalibrator: Recalibrator
-    since_ns: int
     number: int
     clip: Clip
     bets: Bets = field(default_factory=Bets)
     sound: bool = True
 
     def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Trial:
-        """With more tracks of the slice, all of one space, each of which is taken once."""
-        later = [rest for track in tracks if (rest := track.since(self.since_ns)) is not None]
-        if not later:
+        """With more tracks of the slice, all of one space, each of which is taken once.
+
+        tracks  what came after those it was fitted on
+        """
+        if not tracks:
             return self
-        differences = mean_differences(rows_of(later), self.recalibrator, champion, limits)
+        rows = rows_of(tracks)
+        differences = mean_differences(rows, self.recalibrator, champion, limits)
         if not differences.sound:
             return replace(self, sound=False)
-        return replace(self, bets=self.bets.taken(differences.value, self.clip))
+        said = self.clip.said(differences.value, rows.counts)
+        return replace(self, bets=self.bets.taken(said, self.clip))
 
     def verdict(self, settings: TrialSettings) -> Verdict:
         """As things stand."""
@@ -89,8 +91,7 @@ _LEAST = 1e-3
 def clip_of(
     candidate: Recalibrator,
     champion: Recalibrator,
-    estimates: Estimates,
-    space: Space,
+    rows: TrackRows,
     most: float,
 ) -> Clip:
     """How much a track can say of a candidate, by what it does to covariances alone.
@@ -103,19 +104,19 @@ def clip_of(
     to the factor, would favour it: under heavy tails most tracks speak for smaller covariances,
     and the few against would be cut.
 
-    estimates  (n, …) at least one, as sent
-    most       B
+    rows  of some tracks, of which only what was sent is looked at
+    most  B
     """
-    made, served = forwarded(candidate, estimates), forwarded(champion, estimates)
-    joint = np.array(space.joint)
+    made, served = forwarded(candidate, rows.sent), forwarded(champion, rows.sent)
+    joint, full = np.array(rows.space.joint), full_say(rows.counts)
     if not np.array_equal(made.mean[:, joint], served.mean[:, joint]):
-        return Clip(most, most, most)
+        return Clip(most, most, most, full)
     ours = made.covariance[:, joint[:, None], joint]
     theirs = served.covariance[:, joint[:, None], joint]
     growth = 0.5 * (_log_volume(ours) - _log_volume(theirs)) / joint.size
     loss = float(growth.max()) if _nowhere_smaller(ours, theirs) else most
     gain = float(-growth.min()) if _nowhere_smaller(theirs, ours) else most
-    return Clip(most, min(most, max(loss, _LEAST)), min(most, max(gain, _LEAST)))
+    return Clip(most, min(most, max(loss, _LEAST)), min(most, max(gain, _LEAST)), full)
 
 
 def _log_volume(covariance: FloatArray) -> FloatArray:

@@ -22,6 +22,7 @@ class WholeTrack:
     truth     (n, K)
     stamp_ns  (n,) ascending
     delay_ns  how late the truth of a detection came, at most
+    source    whose time it is
     """
 
     space: Space
@@ -30,6 +31,7 @@ class WholeTrack:
     truth: FloatArray
     stamp_ns: IntArray
     delay_ns: int
+    source: int = 0
 
     @property
     def n(self) -> int:
@@ -41,8 +43,10 @@ class WholeTrack:
         """Event time of the last of them."""
         return int(self.stamp_ns[-1])
 
-    def since(self, stamp_ns: int) -> WholeTrack | None:
-        """What is later than that; None where nothing is."""
+    def since(self, stamp_ns: int | None) -> WholeTrack | None:
+        """What is later than that; None where nothing is. All of it, where no time is given."""
+        if stamp_ns is None:
+            return self
         first = int(np.searchsorted(self.stamp_ns, stamp_ns, side="right"))
         if first == 0:
             return self
@@ -56,6 +60,7 @@ class WholeTrack:
             self.truth[later],
             self.stamp_ns[later],
             self.delay_ns,
+            self.source,
         )
 
 

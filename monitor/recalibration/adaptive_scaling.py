@@ -116,9 +116,13 @@ def check_delay(time_constant_s: float, delay_s: float) -> None:
 
 
 def followed(
-    scaling: AdaptiveScaling, nees: FloatArray, ended_s: FloatArray, delay_s: float
+    scaling: AdaptiveScaling,
+    nees: FloatArray,
+    ended_s: FloatArray,
+    delay_s: float,
+    votes: FloatArray | None = None,
 ) -> AdaptiveScaling:
-    """The scaling after T new whole tracks, each one vote, taken in the order in which they ended.
+    """The scaling after T new whole tracks, taken in the order in which they ended.
 
     s² = (n₀ s₀² + Σ v x)/(n₀ + Σ v), v = exp(−age/τ), x the mean z² of a track: where much is
     remembered, the maximum of the likelihood (Levi et al. 2019, eq. 12) under exponential
@@ -131,6 +135,7 @@ def followed(
     nees     (T, K) mean of the squared normalised errors of each dimension, as sent
     ended_s  (T,) event time of the last detection of each
     delay_s  how late their labels came, at most
+    votes    (T,) what each counts for, in [0, 1]; None: one each
     raises   LabelsTooLate where that is not below the time constant; ValueError where an argument
              is no such number
     """
@@ -146,12 +151,14 @@ def followed(
         return WIDE.of(np.sqrt((prior_tracks * prior + total) / (prior_tracks + tracks)))
 
     order = np.argsort(ended_s, kind="stable")
-    for x, at_s in zip(nees[order], ended_s[order].tolist(), strict=True):
+    shares = np.ones(ended_s.size) if votes is None else votes
+    of_each = zip(nees[order], ended_s[order].tolist(), shares[order].tolist(), strict=True)
+    for x, at_s, share in of_each:
         if newest_s - at_s > _SET_BACK * time_constant_s:
             newest_s = at_s
         later_s = at_s - newest_s
         fade = exp(-max(later_s, 0.0) / time_constant_s)
-        vote = exp(min(later_s, 0.0) / time_constant_s)
+        vote = share * exp(min(later_s, 0.0) / time_constant_s)
         tracks, total = fade * tracks, fade * total
         cut = LARGEST * np.maximum(np.square(scale()), 1.0)
         tracks, total = tracks + vote, total + vote * np.minimum(x, cut)

@@ -75,7 +75,7 @@ class Story:
 
 def in_words(record: Record) -> str:
     """For people: one line of at most 70 characters, for the names of the demo's sensors."""
-    slice, evidence = record.slice, _proof(record.evidence)
+    slice, evidence = record.slice, proof(record.evidence)
     match record.what:
         case Happened.BEGAN:
             return f"trial for {slice}: {_factors(record.factors)}"
@@ -88,7 +88,8 @@ def in_words(record: Record) -> str:
     return f"{record.what} {slice}: {record.reason}"[:70]
 
 
-def _proof(evidence: Evidence | None) -> str:
+def proof(evidence: Evidence | None) -> str:
+    """The tracks that had a say, and what those who bet on it have made of 1."""
     if evidence is None:
         return "asked for"
     better, enough = _wealth(evidence.log10_better), _wealth(evidence.log10_threshold)

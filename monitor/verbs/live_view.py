@@ -73,23 +73,23 @@ def bar(value: float, width: int) -> str:
 
 
 def _phase(record: Record) -> str:
-    plan = record.plan
+    plan, corrects = record.plan, record.story.corrects(record.plan.faulty)
     if record.elapsed_s < plan.fault_s:
         return "healthy"
-    if record.version is None:
-        return f"FAULT in {plan.faulty}"
-    if record.elapsed_s < plan.duration_s:
-        return f"{plan.faulty} recalibrated"
-    return "the last truth comes in"
+    if record.elapsed_s < plan.fault_end_s:
+        return f"{plan.faulty} recalibrated" if corrects else f"FAULT in {plan.faulty}"
+    if corrects:
+        return "the fault is over, and is still corrected"
+    return "the fault is over, nothing is corrected"
 
 
 def _progress(record: Record, columns: int) -> str:
-    """A line that fills, with marks at the fault and at the fit."""
+    """A line that fills, with marks where the fault begins and ends."""
     plan = record.plan
     width = max(1, columns - 1)
     done = round(width * min(record.elapsed_s / plan.duration_s, 1.0))
     cells = ["━" if i < done else "─" for i in range(width)]
-    for at in (plan.fault_s, plan.fit_s):
+    for at in (plan.fault_s, plan.fault_end_s):
         cells[int(width * at / plan.duration_s)] = "┃"
     return "".join(cells)
 

@@ -43,6 +43,7 @@ def worker():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as process:
         yield process
         process.kill()
@@ -128,13 +129,26 @@ def test_it_is_last_in_everything_before_it_imports_anything_large(worker):
     assert eventually(lambda: os.sched_getscheduler(worker.pid) == os.SCHED_IDLE)
     assert eventually(lambda: adjusted(worker.pid) == "1000")
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == 19
+    # A kernel that does not share the processor out among sessions has no such file.
+    assert of_session(worker.pid).endswith("nice 19") or not of_session(os.getpid())
     assert "numpy" not in mapped(worker.pid)
     tell(worker, framed(long_job()))
     assert eventually(lambda: "numpy" in mapped(worker.pid))
 
 
+def test_a_session_that_is_not_its_own_keeps_its_priority():
+    before = of_session(os.getpid())
+    subprocess.run([*WORKER, "1"], capture_output=True, timeout=PATIENCE)
+    assert of_session(os.getpid()) == before
+
+
 def adjusted(pid: int) -> str:
     return Path(f"/proc/{pid}/oom_score_adj").read_text("ascii").strip()
+
+
+def of_session(pid: int) -> str:
+    file = Path(f"/proc/{pid}/autogroup")
+    return file.read_text("ascii").strip() if file.exists() else ""
 
 
 def mapped(pid: int) -> str:

@@ -29,7 +29,7 @@ def fault_then_none(seed, factor, degrees=np.inf):
 
 
 def begun(factor, track, since_ns=0) -> Guard:
-    clip = clip_of(IDENTITY, scaled(factor), track.sent, track.space, SETTINGS.clip)
+    clip = clip_of(IDENTITY, scaled(factor), rows_of([track]), SETTINGS.clip)
     return Guard.begun("car", IDENTITY, since_ns, clip)
 
 
@@ -67,10 +67,9 @@ def test_its_evidence_is_of_the_tracks_since_it_is_better():
     assert evidence.log10_worse == 0
 
 
-def test_what_came_before_the_promotion_does_not_count():
-    some = tracks(3, 50)
-    guard = begun(5.0, some[0], since_ns=some[-1].ended_ns)
-    assert guard.taken(some, scaled(5.0), LIMITS) is guard
+def test_without_tracks_nothing_changes():
+    guard = begun(5.0, tracks(3, 1)[0])
+    assert guard.taken([], scaled(5.0), LIMITS) is guard
     assert guard.evidence(SETTINGS).tracks == 0
 
 

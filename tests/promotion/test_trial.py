@@ -16,7 +16,7 @@ from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Estimates, Recalibrator
 from monitor.recalibration.variance_scaling import VarianceScaling
 from tests.promotion.odd_recalibrators import ByRow, Moving, Raising, Spoiling
-from tests.promotion.simulated_tracks import FRAME_NS, tracks
+from tests.promotion.simulated_tracks import tracks
 
 LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -28,12 +28,12 @@ def scaled(*factors: float) -> VarianceScaling:
 
 
 def clip_between(candidate: Recalibrator, champion: Recalibrator, track: WholeTrack) -> Clip:
-    return clip_of(candidate, champion, track.sent, track.space, SETTINGS.clip)
+    return clip_of(candidate, champion, rows_of([track]), SETTINGS.clip)
 
 
-def begun(candidate, champion, track: WholeTrack, since_ns=0, number=1) -> Trial:
+def begun(candidate, champion, track: WholeTrack, number=1) -> Trial:
     clip = clip_between(candidate, champion, track)
-    return Trial("car", candidate, since_ns, number, clip)
+    return Trial("car", candidate, number, clip)
 
 
 def decided(candidate, champion, some: list[WholeTrack]) -> tuple[Verdict, int]:
@@ -50,20 +50,19 @@ def decided(candidate, champion, some: list[WholeTrack]) -> tuple[Verdict, int]:
 # ---- what counts
 
 
-def test_only_what_is_later_than_the_fit_has_a_say():
-    some = tracks(0, 3, length=10)
-    trial = begun(scaled(2, 2, 2), IDENTITY, some[0], since_ns=14 * FRAME_NS)
-    later = some[1].since(14 * FRAME_NS)
-    assert later is not None
-    assert later.n == 6
-    expected = replace(trial, since_ns=0).taken([later, some[2]], IDENTITY, LIMITS)
-    assert trial.taken(some, IDENTITY, LIMITS) == replace(expected, since_ns=14 * FRAME_NS)
+def test_a_short_track_has_its_share_of_a_say():
+    some = tracks(0, 2, length=40)
+    trial = begun(scaled(2, 2, 2), IDENTITY, some[0])
+    assert trial.clip.rows == 40
+    short = some[1].since(int(some[1].stamp_ns[29]))
+    assert short is not None
+    assert short.n == 10
+    (difference,) = mean_differences(rows_of([short]), trial.recalibrator, IDENTITY, LIMITS).value
+    assert trial.taken([short], IDENTITY, LIMITS).bets.total == pytest.approx(difference / 4)
 
 
-def test_without_later_tracks_nothing_changes():
-    some = tracks(0, 3)
-    trial = begun(scaled(2, 2, 2), IDENTITY, some[0], since_ns=some[-1].ended_ns)
-    assert trial.taken(some, IDENTITY, LIMITS) is trial
+def test_without_tracks_nothing_changes():
+    trial = begun(scaled(2, 2, 2), IDENTITY, tracks(0, 1)[0])
     assert trial.taken([], IDENTITY, LIMITS) is trial
 
 

@@ -1,0 +1,117 @@
+"""Registers with somebody who carries out what they decide, as a sidecar does; no tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from monitor.calibration.detections import Limits
+from monitor.calibration.steps import finished
+from monitor.promotion.decision import Decision
+from monitor.promotion.judgement import Judgement
+from monitor.promotion.records import SWAPS, Happened
+from monitor.promotion.register import Register
+from monitor.promotion.settings import (
+    PolicySettings,
+    PromotionMode,
+    PromotionSettings,
+    TrialSettings,
+)
+from monitor.promotion.whole_track import WholeTrack
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import Chain
+from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.simulated_tracks import tracks
+
+CAR, BUS = ("car",), ("bus",)
+IDENTITY = Identity()
+# When the tracks ended that candidates are fitted on, in all tests: before time 0.
+FITTED_NS = -(10**12)
+
+
+def scaled(*factors: float) -> VarianceScaling:
+    """By factors on the variance: three, or one for all."""
+    return VarianceScaling(tuple(np.sqrt(np.broadcast_to(factors, 3)).tolist()))
+
+
+def adaptive(
+    *factors: float, remembered: float = 20.0, time_constant_s: float = 60.0
+) -> AdaptiveScaling:
+    """That has seen as many tracks with such factors on the variance, until time 0."""
+    variance = np.broadcast_to(factors, 3)
+    return AdaptiveScaling(
+        scale=tuple(np.sqrt(variance).tolist()),
+        time_constant_s=time_constant_s,
+        delay_s=0.0,
+        ended_s=0.0,
+        tracks=remembered,
+        nees=tuple((remembered * variance).tolist()),
+        prior_scale=(1.0, 1.0, 1.0),
+        prior_tracks=0.01,
+    )
+
+
+def settings(
+    mode: PromotionMode = PromotionMode.AUTOMATIC,
+    trials: TrialSettings | None = None,
+    **policy: Any,
+) -> PromotionSettings:
+    """The defaults, but for these."""
+    return PromotionSettings(
+        trials=trials or TrialSettings(), policy=PolicySettings(mode, **policy)
+    )
+
+
+class Owner:
+    """Of a register and of what serves each slice."""
+
+    def __init__(
+        self, given: PromotionSettings | None = None, champion: Recalibrator = IDENTITY
+    ) -> None:
+        self.register = Register(given or settings(), Limits())
+        self.first = champion
+        self.champions: dict[str, Recalibrator] = {}
+        self.latest_ns = 0
+
+    def champion(self, chain: Chain = CAR) -> Recalibrator:
+        return self.champions.get(chain[0], self.first)
+
+    def begin(
+        self, candidate: Recalibrator, chain: Chain = CAR
+    ) -> tuple[Decision | None, Judgement]:
+        """Put on trial what somebody has fitted on ten healthy tracks."""
+        fitted_on = tracks(1000, 10, begin_ns=FITTED_NS)
+        return self.register.begin(chain, candidate, self.champion(chain), fitted_on)
+
+    def take(self, some: Sequence[WholeTrack], chain: Chain = CAR) -> list[Decision]:
+        """Tracks at once; what they decide is done."""
+        self.latest_ns = max([self.latest_ns, *(track.ended_ns for track in some)])
+        decisions = finished(self.register.take(chain, lambda: self.champion(chain), some))
+        for decision in decisions:
+            if decision.what is Happened.ADAPTED:
+                self.champions[chain[0]] = decision.recalibrator
+            elif decision.what in SWAPS:
+                guard = decision.what is not Happened.ROLLED_BACK
+                self.put_in_force(decision.recalibrator, chain, guard=guard)
+        return decisions
+
+    def take_one_by_one(self, some: Sequence[WholeTrack], chain: Chain = CAR) -> list[Decision]:
+        """The same, a track at a time."""
+        return [decision for track in some for decision in self.take([track], chain)]
+
+    def put_in_force(
+        self, recalibrator: Recalibrator, chain: Chain = CAR, *, guard: bool = True
+    ) -> bool:
+        """Whoever decided it; whether a trial is over by that."""
+        before = self.champion(chain)
+        self.champions[chain[0]] = recalibrator
+        return self.register.changed(chain, before if guard else None, self.latest_ns)
+
+
+def whats(decisions: Sequence[Decision]) -> list[Happened]:
+    """What happened, in order."""
+    return [decision.what for decision in decisions]

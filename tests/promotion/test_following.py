@@ -1,0 +1,229 @@
+"""An adaptive champion follows the detector in steps that make a difference, as far as it may."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.promotion.following import Follower
+from monitor.promotion.records import Happened
+from monitor.promotion.settings import PolicySettings, PromotionMode
+from monitor.promotion.whole_track import WholeTrack
+from monitor.recalibration.adaptive_scaling import followed
+from tests.promotion.owned_registers import Owner, adaptive, scaled, settings, whats
+from tests.promotion.simulated_tracks import tracks
+
+MANUAL, ADVISE, AUTOMATIC = PromotionMode
+SHRINKING = PolicySettings(allow_shrinking=True)
+
+
+def late(some: list[WholeTrack], delay_s: float) -> list[WholeTrack]:
+    """The same, with truth that came so late."""
+    return [replace(track, delay_ns=int(delay_s * 1e9)) for track in some]
+
+
+def now_at(follower: Follower, *variance: float) -> Follower:
+    """With a memory that says so."""
+    scale = tuple(np.sqrt(np.broadcast_to(variance, 3)).tolist())
+    return replace(follower, scaling=replace(follower.scaling, scale=scale))
+
+
+def variance(found) -> list[float]:
+    return [round(float(one**2), 9) for one in found.scale]
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("cut", [1, 5, 19])
+def test_tracks_in_parts_teach_what_they_teach_together(cut):
+    some, follower = tracks(0, 20, scale=4.0), Follower.of(adaptive(1.0))
+    whole = follower.taken(some)
+    parts = follower.taken(some[:cut]).taken(some[cut:])
+    assert parts.scaling.scale == pytest.approx(whole.scaling.scale)
+    assert parts.scaling.tracks == pytest.approx(whole.scaling.tracks)
+    assert parts.in_force == whole.in_force == (1.0, 1.0, 1.0)
+
+
+def test_every_track_is_one_vote_of_its_mean_squared_error():
+    some, champion = tracks(1, 6, scale=3.0), adaptive(2.0)
+    expected = champion
+    for track in some:
+        squared = np.zeros(3)
+        for row in range(track.n):
+            error = track.truth[row] - track.sent.mean[row]
+            squared += error**2 / np.diagonal(track.sent.covariance[row]) / track.n
+        expected = followed(expected, squared[None], np.array([track.ended_ns / 1e9]), 0.0)
+    found = Follower.of(champion).taken(some).scaling
+    assert found.scale == pytest.approx(expected.scale)
+
+
+def test_labels_later_than_the_time_constant_teach_nothing_and_say_so():
+    follower = Follower.of(adaptive(1.0, time_constant_s=30.0))
+    refused = follower.taken(late(tracks(0, 5, scale=9.0), 30.0))
+    assert refused.scaling == follower.scaling
+    assert "labels come 30 s late" in refused.too_late
+    again = refused.taken(late(tracks(0, 5, scale=9.0), 29.0))
+    assert again.too_late == ""
+    assert again.scaling.delay_s == 29.0
+
+
+# ---- steps
+
+
+@pytest.mark.parametrize(
+    ("now", "put"),
+    [
+        ((4.39, 4.39, 3.65), None),
+        ((4.41, 4.0, 4.0), [4.41, 4.0, 4.0]),
+        ((4.0, 3.6, 4.0), [4.0, 3.6, 4.0]),
+        ((1.99, 1.0, 0.51), [1.0, 1.0, 1.0]),
+        ((2.01, 1.0, 0.5), [2.01, 1.0, 0.5]),
+    ],
+)
+def test_it_acts_beyond_the_hysteresis_and_is_at_home_within_the_band(now, put):
+    moved = now_at(Follower.of(adaptive(4.0)), *now).moved(SHRINKING)
+    assert (moved and variance(moved)) == put
+
+
+@pytest.mark.parametrize(
+    ("now", "put"),
+    [
+        ((2.0, 3.0, 1.0), None),
+        ((6.0, 3.0, 1.0), [6.0, 4.0, 4.0]),
+        ((1.0, 1.0, 1.0), None),
+    ],
+)
+def test_it_goes_no_lower_than_was_approved_unless_that_is_allowed(now, put):
+    follower = now_at(Follower.of(adaptive(4.0)), *now)
+    moved = follower.moved(PolicySettings())
+    assert (moved and variance(moved)) == put
+
+
+def test_what_it_has_inflated_by_itself_it_takes_back_by_itself():
+    follower = now_at(Follower.of(adaptive(4.0)), 9.0)
+    moved = follower.moved(PolicySettings())
+    assert moved is not None
+    back = now_at(follower.acted(moved), 5.0).moved(PolicySettings())
+    assert back is not None
+    assert variance(back) == [5.0, 5.0, 5.0]
+
+
+def test_what_it_acted_on_is_no_step_any_more():
+    follower = now_at(Follower.of(adaptive(4.0)), 9.0)
+    moved = follower.moved(SHRINKING)
+    assert moved is not None
+    assert follower.acted(moved).moved(SHRINKING) is None
+
+
+# ---- in a register
+
+
+def owner_of(champion, mode=ADVISE, **policy) -> Owner:
+    return Owner(settings(mode, **policy), champion)
+
+
+@pytest.mark.parametrize(("mode", "allow_shrinking"), [(ADVISE, False), (AUTOMATIC, True)])
+def test_an_adaptive_champion_follows_a_detector_that_becomes_worse(mode, allow_shrinking):
+    owner = owner_of(adaptive(1.0), mode, allow_shrinking=allow_shrinking)
+    scale = np.repeat([1.0, 6.0], [20, 60])[:, None] * np.ones(3)
+    some = tracks(2, 80, scale=scale)
+    assert owner.take_one_by_one(some[:20]) == []
+    decisions = owner.take_one_by_one(some[20:])
+    assert set(whats(decisions)) == {Happened.ADAPTED}
+    final = owner.champion()
+    assert variance(final) == pytest.approx([6.0] * 3, rel=0.35)
+    # Successive steps differ by more than the hysteresis.
+    steps = np.array([[1.0] * 3, *(variance(decision.recalibrator) for decision in decisions)])
+    assert (np.abs(np.log(steps[1:] / steps[:-1])).max(axis=1) > math.log(1.1)).all()
+
+
+@pytest.mark.parametrize(("mode", "pinned"), [(MANUAL, False), (ADVISE, True), (AUTOMATIC, True)])
+def test_it_learns_but_never_acts_where_people_decide(mode, pinned):
+    owner = owner_of(adaptive(1.0), mode)
+    owner.register.pinned = pinned
+    assert owner.take_one_by_one(tracks(3, 60, scale=6.0)) == []
+    assert owner.champion() == adaptive(1.0)
+    remembered = owner.register.followers["car"].scaling
+    assert variance(remembered) == pytest.approx([6.0] * 3, rel=0.35)
+
+
+def test_it_goes_home_when_the_fault_ends_where_it_may_shrink():
+    owner = owner_of(adaptive(6.0), AUTOMATIC, allow_shrinking=True)
+    owner.take_one_by_one(tracks(4, 80))
+    assert variance(owner.champion()) == [1.0, 1.0, 1.0]
+    kept = owner_of(adaptive(6.0), AUTOMATIC)
+    kept.take_one_by_one(tracks(4, 80))
+    assert kept.champion() == adaptive(6.0)
+
+
+def test_that_labels_come_too_late_is_said_once():
+    owner = owner_of(adaptive(1.0, time_constant_s=5.0))
+    decisions = owner.take_one_by_one(late(tracks(5, 20, scale=9.0), 6.0))
+    assert whats(decisions) == [Happened.HELD]
+    assert "6 s late" in decisions[0].reason
+    assert owner.champion() == adaptive(1.0, time_constant_s=5.0)
+
+
+def test_another_champion_makes_it_begin_anew():
+    owner = owner_of(adaptive(1.0))
+    owner.take(tracks(6, 16, scale=1.5))
+    assert owner.register.followers["car"].scaling != adaptive(1.0)
+    owner.put_in_force(scaled(3.0))
+    assert owner.register.followers == {}
+    owner.take(tracks(6, 3, begin_ns=10**13))
+    assert owner.register.followers == {}
+
+
+def test_following_is_no_new_champion_to_trials_and_guards():
+    owner = owner_of(scaled(30.0))
+    owner.put_in_force(adaptive(1.0))
+    owner.begin(scaled(20.0))
+    decisions = owner.take(tracks(7, 8, scale=6.0))
+    assert whats(decisions) == [Happened.ADAPTED]
+    assert list(owner.register.on_trial) == list(owner.register.guards) == ["car"]
+    assert owner.register.spent == {"car": 1}
+
+
+# ---- on trial
+
+
+def test_an_adaptive_candidate_goes_on_learning_while_it_is_tried():
+    owner = Owner(settings(ADVISE))
+    owner.begin(adaptive(3.0, remembered=4.0))
+    some = tracks(8, 60, scale=9.0)
+    (proven,) = owner.take(some)
+    assert proven.what is Happened.PROVEN
+    candidate = owner.register.on_trial["car"].trial.recalibrator
+    assert variance(candidate) == pytest.approx([9.0] * 3, rel=0.35)
+
+
+def test_an_adaptive_candidate_is_scored_by_what_it_was_before_the_tracks():
+    owner = Owner(settings(ADVISE))
+    owner.begin(adaptive(3.0))
+    some = tracks(9, 1, scale=9.0)
+    fixed = Owner(settings(ADVISE))
+    fixed.begin(scaled(3.0))
+    owner.take(some)
+    fixed.take(some)
+    ours, theirs = (one.register.on_trial["car"].trial for one in (owner, fixed))
+    assert ours.bets.total == pytest.approx(theirs.bets.total)
+
+
+def test_an_adaptive_candidate_that_has_come_to_shrink_waits_for_approval():
+    owner = Owner(settings(AUTOMATIC), champion=scaled(3.0))
+    owner.begin(adaptive(4.0, remembered=3.0))
+    (decision,) = owner.take(tracks(5, 200, scale=1.6))[:1]
+    assert decision.what is Happened.PROVEN
+    assert owner.champion() == scaled(3.0)
+    assert decision.factors[0].typical < 3.0
+
+
+def test_a_candidate_that_shrinks_beside_what_the_champion_has_become_waits_for_approval():
+    owner = Owner(settings(AUTOMATIC), champion=adaptive(1.0))
+    owner.begin(scaled(3.0))
+    # As it has adapted: to a champion that makes more of variances than the candidate.
+    owner.champions["car"] = adaptive(6.0, remembered=1e6, time_constant_s=1e9)
+    decided = whats(owner.take(tracks(11, 100, scale=2.7)))
+    assert decided == [Happened.PROVEN]

@@ -1,0 +1,61 @@
+"""What served before comes back when it is proven better, unless somebody has forbidden it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from monitor.promotion.records import SWAPS, Happened
+from monitor.promotion.settings import PromotionMode
+from tests.promotion.owned_registers import IDENTITY, Owner, scaled, settings, whats
+from tests.promotion.simulated_tracks import FRAME_NS, tracks
+
+MANUAL, ADVISE, AUTOMATIC = PromotionMode
+
+
+def fault_and_recovery(seed: int, factor: float = 4.0):
+    """60 tracks of a fault, 100 of none."""
+    scale = np.repeat([factor, 1.0], [60, 100])[:, None] * np.ones(3)
+    return tracks(seed, 160, scale=scale)
+
+
+def test_what_served_before_comes_back_when_the_fault_ends():
+    owner, some = Owner(champion=IDENTITY), fault_and_recovery(0)
+    owner.put_in_force(scaled(4.0))
+    decisions = owner.take(some)
+    (decision,) = decisions
+    assert decision.what is Happened.ROLLED_BACK
+    assert decision.what in SWAPS
+    assert owner.champion() == IDENTITY
+    assert decision.since_ns is not None
+    assert abs(decision.since_ns - some[59].ended_ns) < 10 * 40 * FRAME_NS
+    # Nothing is to guard after a rollback.
+    assert (owner.register.guards, owner.register.befores) == ({}, {})
+
+
+def test_a_guard_begins_with_the_first_track_after_the_change():
+    owner = Owner()
+    owner.put_in_force(scaled(4.0))
+    assert owner.register.guards == {}
+    owner.take(tracks(0, 1))
+    assert owner.register.befores == {}
+    guard = owner.register.guards["car"]
+    assert guard.recalibrator == IDENTITY
+    # What it can lose is bounded by nothing but B, what it can gain by the factor.
+    assert guard.clip.loss == 1.0
+    assert guard.clip.gain == pytest.approx(math.log(2.0))
+
+
+@pytest.mark.parametrize(("mode", "pinned"), [(MANUAL, False), (AUTOMATIC, True), (ADVISE, True)])
+def test_a_rollback_that_is_forbidden_is_said_once_and_not_done(mode, pinned):
+    owner = Owner(settings(mode))
+    owner.register.pinned = pinned
+    owner.put_in_force(scaled(4.0))
+    decisions = owner.take_one_by_one(fault_and_recovery(1))
+    assert whats(decisions) == [Happened.HELD]
+    assert ("pinned" if pinned else "manual") in decisions[0].reason
+    assert owner.champion() == scaled(4.0)
+    owner.register.pinned = False
+    if mode is not MANUAL:
+        later = owner.take(tracks(2, 1, begin_ns=10**13))
+        assert whats(later) == [Happened.ROLLED_BACK]

@@ -1,0 +1,358 @@
+"""What people and tracks do to recalibrators: what is in force after it, and what is recorded."""
+
+import pytest
+
+import monitor.recalibrators
+from monitor.promotion.fit_job import FitOutcome
+from monitor.promotion.records import SWAPS, Happened, Record
+from monitor.promotion.standing import TrialState
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
+from monitor.recalibration.classes.temperature import Temperature
+from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibrators import NothingToRollBack, UnknownVersion
+from tests.learnt import (
+    begin,
+    document,
+    happened,
+    known,
+    promoted,
+    promotions_of,
+    scaled,
+    teach,
+    to_fit,
+)
+from tests.promotion.owned_registers import adaptive
+from tests.promotion.simulated_tracks import tracks
+
+HOME = IDENTITY.version
+
+
+def in_force(promotions) -> str:
+    version: str = promotions.recalibrators.selection.version
+    return version
+
+
+def of_slices(promotions) -> dict[str, object]:
+    return dict(promotions.recalibrators.selection.by_slice)
+
+
+# ---- people
+
+
+def test_promoting_puts_a_known_version_in_force_and_says_who_did_it():
+    promotions = promotions_of("car")
+    (version,) = known(promotions, document(2.0))
+    record = promotions.promote(version, "anna")
+    assert in_force(promotions) == version
+    assert record == Record(
+        1, 1, Happened.PROMOTED, "", version, HOME, version, "anna", "asked for"
+    )
+    assert promotions.records(10) == (record,)
+
+
+def test_an_unknown_version_is_refused_and_nothing_happens():
+    promotions = promotions_of("car")
+    with pytest.raises(UnknownVersion, match="no recalibrator 'nonesuch'"):
+        promotions.promote("nonesuch", "anna")
+    assert promotions.records(10) == ()
+    assert in_force(promotions) == HOME
+
+
+def test_rollbacks_go_back_through_all_promotions_and_then_no_further():
+    promotions = promotions_of("car")
+    versions = known(promotions, document(2.0), document(3.0), document(4.0))
+    for version in versions:
+        promotions.promote(version, "anna")
+    for earlier in [versions[1], versions[0], HOME]:
+        record = promotions.rollback(Selection, "", "otto")
+        assert (record.what, record.after, record.actor) == (
+            Happened.ROLLED_BACK,
+            earlier,
+            "otto",
+        )
+        assert in_force(promotions) == earlier
+    with pytest.raises(NothingToRollBack, match=f"before '{HOME}'.*Promote a version"):
+        promotions.rollback(Selection, "", "otto")
+    assert in_force(promotions) == HOME
+
+
+def test_a_promotion_after_a_rollback_is_what_the_next_rollback_takes_back():
+    promotions = promotions_of("car")
+    first, second = known(promotions, document(2.0), document(3.0))
+    promotions.promote(first, "anna")
+    promotions.rollback(Selection, "", "anna")
+    promotions.promote(second, "anna")
+    assert promotions.rollback(Selection, "", "anna").after == HOME
+    with pytest.raises(NothingToRollBack):
+        promotions.rollback(Selection, "", "anna")
+
+
+def test_promoting_what_is_in_force_is_recorded_and_nothing_to_roll_back():
+    promotions = promotions_of("car")
+    (version,) = known(promotions, document(2.0))
+    promotions.promote(version, "anna")
+    again = promotions.promote(version, "otto")
+    assert again.before == again.after == version
+    assert promotions.rollback(Selection, "", "anna").after == HOME
+
+
+def test_slices_go_back_one_by_one_whatever_came_after():
+    promotions = promotions_of("car", "bus")
+    promoted(promotions, 4.0)
+    promoted(promotions, 9.0, slice=1)
+    record = promotions.rollback(Selection, "car", "anna")
+    assert record.slice == "car"
+    assert of_slices(promotions) == {"bus": scaled(9.0)}
+    promotions.rollback(Selection, "bus", "anna")
+    assert in_force(promotions) == HOME
+
+
+def test_a_slice_goes_back_through_its_own_changes():
+    promotions = promotions_of("car", "bus")
+    promoted(promotions, 4.0)
+    promoted(promotions, 9.0, slice=1)
+    promoted(promotions, 16.0)
+    promotions.rollback(Selection, "car", "anna")
+    assert of_slices(promotions) == {"car": scaled(4.0), "bus": scaled(9.0)}
+    promotions.rollback(Selection, "car", "anna")
+    assert of_slices(promotions) == {"bus": scaled(9.0)}
+
+
+@pytest.mark.parametrize("slice", ["bus", "nonesuch"])
+def test_a_slice_that_was_served_by_nothing_else_cannot_go_back(slice):
+    promotions = promotions_of("car", "bus")
+    promoted(promotions, 4.0)
+    before = in_force(promotions)
+    with pytest.raises(NothingToRollBack, match=f"slice '{slice}' .* roll back one of car, bus"):
+        promotions.rollback(Selection, slice, "anna")
+    assert in_force(promotions) == before
+
+
+def test_class_probabilities_have_a_stack_of_their_own():
+    promotions = promotions_of("car")
+    of_classes = promotions.recalibrators.learn(ClassSelection((), Temperature(2.0)).to_json())
+    (of_estimates,) = known(promotions, document(2.0))
+    promotions.promote(of_classes.version, "anna")
+    promotions.promote(of_estimates, "anna")
+    record = promotions.rollback(ClassSelection, "", "anna")
+    assert (record.before, record.after) == (of_classes.version, CLASS_IDENTITY.version)
+    assert in_force(promotions) == of_estimates
+    with pytest.raises(NothingToRollBack):
+        promotions.rollback(ClassSelection, "", "anna")
+    assert promotions.rollback(Selection, "", "anna").after == HOME
+
+
+def test_pinning_is_recorded_and_people_may_still_act():
+    promotions = promotions_of("car")
+    assert promotions.pin(pinned=True, actor="anna").what is Happened.PINNED
+    assert promotions.pinned
+    promoted(promotions, 4.0)
+    assert of_slices(promotions) == {"car": scaled(4.0)}
+    promotions.rollback(Selection, "", "anna")
+    record = promotions.pin(pinned=False, actor="anna")
+    assert (record.what, record.version) == (Happened.UNPINNED, HOME)
+    assert not promotions.pinned
+
+
+# ---- tracks
+
+
+def test_a_candidate_lives_from_its_trial_to_its_rollback_in_the_records():
+    promotions = promotions_of("car", mode="automatic")
+    begin(promotions, scaled(4.0))
+    teach(promotions, tracks(0, 60, scale=4.0))
+    teach(promotions, tracks(1, 100, begin_ns=10**12))
+    began, proven, back = promotions.records(10)
+    version = began.version
+    assert [record.what for record in (began, proven, back)] == [
+        Happened.BEGAN,
+        Happened.PROMOTED,
+        Happened.ROLLED_BACK,
+    ]
+    assert [record.sequence for record in promotions.records(10)] == [1, 2, 3]
+    assert (began.actor, began.before, began.after) == ("schedule", HOME, HOME)
+    assert (proven.actor, proven.before, proven.after) == ("trial", HOME, version)
+    assert (back.actor, back.before, back.after) == ("trial", version, HOME)
+    assert began.event_ns is None
+    assert proven.event_ns == 60 * 40 * 10**8
+    assert proven.evidence is not None
+    assert proven.evidence.log10_better >= proven.evidence.log10_threshold
+    assert proven.factors[0].typical == pytest.approx(4.0)
+    assert {record.slice for record in promotions.records(10)} == {"car"}
+    assert promotions.records_of(version) == (began, proven, back)
+    # Nobody needs to roll back any further.
+    with pytest.raises(NothingToRollBack):
+        promotions.rollback(Selection, "", "anna")
+
+
+def test_after_a_rollback_no_fit_is_made_of_the_fault():
+    promotions = promotions_of("car", mode="automatic")
+    begin(promotions, scaled(4.0))
+    teach(promotions, tracks(0, 60, scale=4.0))
+    healthy = tracks(1, 100, begin_ns=10**12)
+    teach(promotions, healthy)
+    kept = promotions.learning.reservoir.tracks(0)
+    assert len(kept) == pytest.approx(100, abs=10)
+    assert all(track.ended_ns > 59 * 40 * 10**8 for track in kept)
+
+
+def test_a_proven_candidate_waits_until_somebody_approves():
+    promotions = promotions_of("car")
+    version = begin(promotions, scaled(4.0)).version
+    (proven,) = teach(promotions, tracks(0, 60, scale=4.0))
+    assert (proven.what, proven.before, proven.after) == (Happened.PROVEN, HOME, HOME)
+    record = promotions.promote(version, "anna")
+    assert (record.reason, record.slice, record.actor) == ("approved", "car", "anna")
+    assert record.evidence is not None
+    assert record.evidence.tracks == 60
+
+
+def test_a_candidate_may_be_promoted_before_it_is_proven_and_the_record_says_so():
+    record = promoted(promotions_of("car"), 4.0)
+    assert record.reason == "approved before it was proven"
+    assert record.evidence is not None
+    assert record.evidence.tracks == 0
+
+
+def test_steps_of_an_adaptive_champion_are_swaps_that_can_be_rolled_back():
+    promotions = promotions_of("car")
+    first = promotions.promote(begin(promotions, adaptive(4.0)).version, "anna").after
+    records = teach(promotions, tracks(0, 4, scale=40.0))
+    assert [record.what for record in records] == [Happened.ADAPTED]
+    assert promotions.counters.swaps.adapted == 1
+    assert promotions.rollback(Selection, "", "anna").after == first
+
+
+# ---- fits
+
+
+def test_what_came_of_a_fit_is_told_slice_by_slice():
+    promotions = promotions_of("car", "bus", "tram")
+    some = [to_fit(promotions, index) for index in range(3)]
+    outcome = FitOutcome({"car": scaled(4.0), "bus": scaled(1.1)}, {"tram": "too few"})
+    car, bus, tram = promotions.begin(some, outcome, "anna")
+    assert (car.reason, car.tracks, car.detections) == ("", 10, 400)
+    assert car.version == promotions.trials()[0].version
+    assert car.factors[0].typical == pytest.approx(4.0)
+    assert (bus.version, tram.version, tram.reason) == ("", "", "too few")
+    assert "nothing to correct" in bus.reason
+    assert bus.factors[0].typical == pytest.approx(1.1)
+    fits = promotions.counters.fits
+    assert (fits.candidate, fits.nothing, fits.refused, fits.failed) == (1, 1, 1, 0)
+    assert happened(promotions) == [Happened.BEGAN]
+
+
+@pytest.mark.parametrize(("count", "slice"), [(1, "car"), (2, "")])
+def test_a_fit_that_failed_is_recorded_and_changes_nothing(count, slice):
+    promotions = promotions_of("car", "bus")
+    some = [to_fit(promotions, index) for index in range(count)]
+    record = promotions.fit_failed("it hung", some, "schedule")
+    assert (record.what, record.slice, record.reason) == (Happened.FIT_FAILED, slice, "it hung")
+    assert (record.version, record.before, record.after) == ("", HOME, HOME)
+    assert promotions.counters.fits.failed == count
+
+
+def test_a_fit_that_ends_under_a_recalibrator_of_other_dimensions_has_no_trial():
+    promotions = promotions_of("car")
+    entry = to_fit(promotions, 0)
+    (other,) = known(promotions, Selection(("u", "v"), scaled(1.0, 1.0, 1.0).__class__((2.0, 2.0))))
+    promotions.promote(other, "anna")
+    (found,) = promotions.begin([entry], FitOutcome({"car": scaled(4.0)}, {}), "schedule")
+    assert found.version == ""
+    assert found.reason
+    assert promotions.trials() == ()
+    assert happened(promotions) == [Happened.PROMOTED]
+
+
+# ---- counts and records
+
+
+def test_candidates_are_counted_by_what_became_of_them():
+    promotions = promotions_of("car", mode="automatic")
+    counts = promotions.counters.trials
+    begin(promotions, scaled(4.0))
+    begin(promotions, scaled(5.0))
+    assert (counts.began, counts.superseded) == (2, 1)
+    teach(promotions, tracks(0, 100, scale=0.5))
+    assert counts.discarded_worse == 1
+    begin(promotions, scaled(4.0))
+    teach(promotions, tracks(1, 60, scale=4.0, begin_ns=10**12))
+    assert (counts.proven, counts.promoted, promotions.counters.swaps.promoted) == (1, 1, 1)
+    begin(promotions, scaled(9.0))
+    (version,) = known(promotions, document(2.0))
+    promotions.promote(version, "anna")
+    assert (counts.began, counts.superseded) == (4, 2)
+    promotions.rollback(Selection, "", "anna")
+    swaps = promotions.counters.swaps
+    assert (swaps.promoted, swaps.rolled_back, swaps.adapted) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_was_proven_and_waited_is_counted_as_proven_once(pinned):
+    promotions = promotions_of("car", mode="automatic" if pinned else "advise")
+    promotions.pin(pinned=pinned, actor="anna")
+    version = begin(promotions, scaled(4.0)).version
+    teach(promotions, tracks(0, 60, scale=4.0))
+    promotions.pin(pinned=False, actor="anna")
+    if pinned:
+        teach(promotions, tracks(1, 1, scale=4.0, begin_ns=10**12))
+    else:
+        promotions.promote(version, "anna")
+    assert of_slices(promotions) == {"car": scaled(4.0)}
+    counts = promotions.counters.trials
+    assert (counts.proven, counts.promoted) == (1, 1)
+
+
+def test_every_swap_in_the_records_is_counted_and_follows_from_the_one_before():
+    promotions = promotions_of("car", "bus", mode="automatic")
+    begin(promotions, scaled(4.0))
+    begin(promotions, scaled(9.0), slice=1)
+    for number, scale in enumerate([4.0, 1.0, 9.0]):
+        begin_ns = number * 10**12
+        both = [tracks(number, 80, scale=scale, begin_ns=begin_ns, slice=i) for i in (0, 1)]
+        teach(promotions, both[0] + both[1])
+    swaps = [record for record in promotions.records(1000) if record.what in SWAPS]
+    counts = promotions.counters.swaps
+    assert len(swaps) == counts.promoted + counts.rolled_back + counts.adapted >= 3
+    now = HOME
+    for record in promotions.records(1000):
+        assert record.before == now
+        assert record.what in SWAPS or record.after == now
+        now = record.after
+    assert now == in_force(promotions)
+
+
+def test_records_are_announced_as_they_are_remembered_and_the_next_run_counts_on():
+    promotions = promotions_of("car")
+    told: list[Record] = []
+    promotions.announce = told.append
+    promoted(promotions, 4.0)
+    promotions.pin(pinned=True, actor="anna")
+    assert tuple(told) == promotions.records(1000)
+    assert promotions.records(1) == (told[-1],)
+    assert promotions.records(0) == ()
+    later = promotions_of("car")
+    later.remember(told, 17)
+    assert later.pin(pinned=True, actor="anna").sequence == 18
+    assert later.records(1000)[:-1] == tuple(told)
+
+
+# ---- what must stay known
+
+
+def test_what_can_be_rolled_back_to_and_what_is_on_trial_is_never_forgotten(monkeypatch):
+    monkeypatch.setattr(monitor.recalibrators, "MOST_KNOWN", 8)
+    promotions = promotions_of("car", "bus")
+    first, second = known(promotions, document(2.0), document(3.0))
+    promotions.promote(first, "anna")
+    promotions.promote(second, "anna")
+    candidate = begin(promotions, scaled(9.0), slice=1).version
+    for number in range(20):
+        known(promotions, document(10.0 + number))
+    assert {first, second, candidate, HOME} <= promotions.recalibrators.known.keys()
+    assert len(promotions.recalibrators.known) <= 9
+    begin(promotions, scaled(5.0))
+    guards = [one for one in promotions.trials() if one.state is TrialState.GUARD]
+    assert guards == []
+    assert promotions.rollback(Selection, "", "anna").after == first
+    assert promotions.rollback(Selection, "", "anna").after == HOME

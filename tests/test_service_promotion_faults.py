@@ -1,0 +1,177 @@
+"""Fits that go wrong beside a real sidecar: the champion stays, frames are answered, nothing is left
+behind.
+"""
+
+from __future__ import annotations
+
+import grpc
+import numpy as np
+import pytest
+
+from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+from tests.edges.fit_processes import SOON, is_there
+from tests.foreign_client import promote, scaling
+from tests.promoted import (
+    BEGAN,
+    FIT_FAILED,
+    Traffic,
+    Watcher,
+    drive,
+    drive_for,
+    fit,
+    in_force,
+    series,
+    settings,
+    trials,
+)
+from tests.promoted_fits import Fits, is_fitting, workers
+from tests.served import PATIENCE, Sidecar, eventually, running, starting
+
+CLASSES = ("car", "van")
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory):
+    """Fits; and traffic to a sidecar where cars have a candidate on trial beside a champion, and
+    vans are fitted all the time.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        fits = Fits.under(tmp_path_factory.mktemp("fits"), patch)
+        config = settings(fit_timeout_seconds=3.0, hysteresis=2.0)
+        with running(tmp_path_factory.mktemp("troubled"), config) as sidecar:
+            traffic, watcher = Traffic(sidecar, CLASSES), Watcher(sidecar)
+            promote(sidecar, document=scaling(2.0, 2.0))
+            traffic.variance |= {"car": 0.06, "van": 0.25}
+            drive(traffic, until=lambda: watcher.of(BEGAN, slice="car"), tracks=3000)
+            yield fits, traffic, watcher
+            watcher.close()
+            traffic.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("crashes", "signal SIGSEGV"),
+        ("raises", "the fit fell over"),
+        ("says something else", "cannot be used"),
+        ("says nothing", "cannot be used"),
+        ("never stops talking", "more than"),
+        ("hangs", "longer than 3 s"),
+        ("is stopped", "longer than 3 s"),
+    ],
+)
+def test_a_fit_that_goes_wrong_changes_nothing_and_is_told(troubled, what, words):
+    fits, traffic, watcher = troubled
+    sidecar, champion = traffic.sidecar, in_force(traffic.sidecar)
+    before = on_trial(sidecar)
+    failed, known = counted(sidecar, "failed"), len(watcher.of(FIT_FAILED))
+    fits.now(what)
+    told = lambda: [r for r in watcher.of(FIT_FAILED)[known:] if words in r.reason]  # noqa: E731
+    drive(traffic, until=told, tracks=4000)
+    record = told()[0]
+    assert (record.slice, record.actor, record.version) == ("van", "schedule", "")
+    assert record.before == record.after == champion == in_force(sidecar)
+    assert not record.HasField("evidence")
+    after = on_trial(sidecar)
+    assert after.version == before.version
+    assert after.evidence.tracks > before.evidence.tracks
+    assert traffic.versions == (champion,)
+    assert eventually(lambda: counted(sidecar, "failed") > failed)
+
+    fits.now("nothing")
+    fitted = counted(sidecar, "nothing")
+    drive(traffic, until=lambda: counted(sidecar, "nothing") > fitted, tracks=6000)
+
+
+def on_trial(sidecar: Sidecar) -> admin_pb.Trial:
+    """The candidate for cars."""
+    (found,) = (
+        trial
+        for (slice, state), trial in trials(sidecar).items()
+        if slice == "car" and state != admin_pb.TRIAL_STATE_GUARD
+    )
+    return found
+
+
+def counted(sidecar: Sidecar, outcome: str) -> float:
+    return series(sidecar, "recalibrator_fits_total")[f'outcome="{outcome}"']
+
+
+def test_who_asks_for_a_fit_that_goes_wrong_is_told_why(troubled):
+    fits, traffic, watcher = troubled
+    fits.now("raises")
+    known = len(watcher.of(FIT_FAILED))
+    with pytest.raises(grpc.RpcError) as caught:
+        fit(traffic.sidecar, "van")
+    assert "the fit fell over" in str(caught.value)
+    assert eventually(lambda: [r for r in watcher.of(FIT_FAILED)[known:] if r.actor == "test"])
+    fits.now("nothing")
+
+
+def test_frames_are_answered_while_a_fit_runs(tmp_path, monkeypatch):
+    fits = Fits.under(tmp_path, monkeypatch)
+    fits.now("hangs")
+    with starting(tmp_path, settings()) as begin:
+        traffic = Traffic(begin())
+        sidecar = traffic.sidecar
+        (worker,) = fitting(traffic)
+        frames = traffic.frames
+        drive_for(traffic, 300)
+        assert workers(sidecar.process.pid) == {worker}
+        assert traffic.frames - frames > 100
+        assert series(sidecar, "detections_total")['outcome="refused"'] == 0
+        assert np.all(traffic.factors() == 1)
+        traffic.close()
+
+
+def fitting(traffic: Traffic) -> set[int]:
+    """The worker of a sidecar, once it has its job."""
+    server = traffic.sidecar.process.pid
+
+    def found() -> bool:
+        return any(map(is_fitting, workers(server)))
+
+    drive(traffic, until=found, tracks=4000)
+    return workers(server)
+
+
+@pytest.mark.parametrize("what", ["hangs", "is stopped"])
+def test_nothing_is_left_of_a_fit_whose_server_is_killed(tmp_path, monkeypatch, what):
+    fits = Fits.under(tmp_path, monkeypatch)
+    fits.now(what)
+    with starting(tmp_path, settings()) as begin:
+        sidecar = begin()
+        left = fitting(Traffic(sidecar))
+        assert left
+        sidecar.process.kill()
+        sidecar.process.wait(PATIENCE)
+        assert eventually(lambda: not any(map(is_there, left)), SOON)
+
+
+def test_nothing_is_left_of_a_fit_that_has_only_begun_when_its_server_is_killed(
+    tmp_path, monkeypatch
+):
+    Fits.under(tmp_path, monkeypatch).now("hangs")
+    with starting(tmp_path, settings()) as begin:
+        sidecar = begin()
+        traffic, left = Traffic(sidecar), set[int]()
+        while not left:
+            traffic.send(5)
+            left = workers(sidecar.process.pid)
+        sidecar.process.kill()
+        sidecar.process.wait(PATIENCE)
+        assert eventually(lambda: not any(map(is_there, left)), 3 * SOON)
+
+
+def test_who_is_told_to_stop_while_a_fit_runs_stops_in_order_and_takes_it_along(
+    tmp_path, monkeypatch
+):
+    Fits.under(tmp_path, monkeypatch).now("hangs")
+    with starting(tmp_path, settings()) as begin:
+        sidecar = begin()
+        traffic = Traffic(sidecar)
+        left = fitting(traffic)
+        assert left
+        sidecar.stop()
+        assert not any(map(is_there, left))
+        assert sidecar.stopped()[0] == traffic.frames
