@@ -42,16 +42,17 @@ class Candidates:
             for slice, entry in register.on_trial.items()
             if slice in chains
         }
-        for slice, selection in made.items():
-            if selection.version not in self.known:
-                self._ours.add(selection.version)
-                self.known[selection.version] = selection
-            self._called[selection.version] = slice
         self._versions = {slice: selection.version for slice, selection in made.items()}
-        in_force = self.learning.recalibrators.selection.version
+        sent = self.learning.recalibrators.sent
+        for slice, selection in made.items():
+            # Where it is known and nobody has sent it, it was on trial in the last run.
+            self.known.setdefault(selection.version, selection)
+            if selection.version not in sent:
+                self._ours.add(selection.version)
+            self._called[selection.version] = slice
         for version in self._ours - self.versions():
             self._ours.discard(version)
-            if version != in_force:
+            if version not in self.learning.recalibrators.needed:
                 self.known.pop(version, None)
         self._guards = {
             slice: self._selection(chains[slice], guard.recalibrator).version
@@ -61,12 +62,26 @@ class Candidates:
         }
         self._called = {version: slice for version, slice in self._called.items() if slice in made}
 
+    def over(self, version: str) -> None:
+        """One is discarded, that of the last run too, of which we did not know that it was ours."""
+        if version not in self.learning.recalibrators.sent:
+            self._ours.add(version)
+        self.renew()
+
+    def _renew_if_others(self) -> None:
+        """A track has made a guard of what served before, or a slice of the last run is there."""
+        register, chains = self.learning.register, self.learning.chains()
+        there = register.on_trial.keys() & chains.keys()
+        if not (there <= self._versions.keys() and register.guards.keys() <= self._guards.keys()):
+            self.renew()
+
     def begun(self, slice: str) -> None:
         """Another candidate is on trial in a slice: the names of the one before lead nowhere."""
         self._called = {version: name for version, name in self._called.items() if name != slice}
 
     def called(self, version: str) -> Decision | None:
         """To promote the candidate that is called so, or was; None where none is."""
+        self._renew_if_others()
         slice = self._called.get(version, "")
         entry = self.learning.register.on_trial.get(slice)
         chain = self.learning.chains().get(slice)
@@ -89,8 +104,7 @@ class Candidates:
     def standings(self) -> tuple[TrialStanding, ...]:
         """All that run: candidates, and what served before."""
         register, settings = self.learning.register, self.learning.settings.trials
-        if not self._guards.keys() >= register.guards.keys():
-            self.renew()  # a track has made a guard of what served before
+        self._renew_if_others()
         found = []
         for slice, entry in sorted(register.on_trial.items()):
             state = TrialState.PROVEN if entry.proven else TrialState.RUNNING

@@ -132,6 +132,7 @@ class Promotions:
     def pin(self, *, pinned: bool, actor: str) -> Record:
         """Say whether anything may happen by itself."""
         self.learning.register.pinned = pinned
+        self.learning.register.held.clear()
         what = Happened.PINNED if pinned else Happened.UNPINNED
         return self._record(what, actor, "asked for", version=self.recalibrators.selection.version)
 
@@ -193,7 +194,7 @@ class Promotions:
         selection = self._stepped(decision.chain, decision.dimensions, decision.recalibrator)
         if decision.what is Happened.PROMOTED:
             self.counters.trials.promoted += 1
-        if decision.since_ns is not None:
+        if decision.what is Happened.ROLLED_BACK and decision.since_ns is not None:
             # Fits are of the time since; what is before would make another recalibrator of a
             # fault that is over.
             self.learning.forget(decision.chain, decision.since_ns)
@@ -201,7 +202,10 @@ class Promotions:
             return self._put_in_force(
                 selection, decision.what, actor, decision.reason, decision.slice, decision
             )
-        self.candidates.renew()
+        if decision.what is Happened.DISCARDED:
+            self.candidates.over(selection.version)
+        else:
+            self.candidates.renew()
         return self._record(
             decision.what,
             actor,
@@ -236,9 +240,14 @@ class Promotions:
         earlier = self._in_force(kind)
         after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
         self.pipeline.put_in_force(after.version)
-        self._note_before(kind, earlier.version, after.version, what)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
+            chain = self.learning.chains().get(slice)
+            if what is Happened.ROLLED_BACK and chain is not None:
+                self._unwind(chain, earlier.of(chain), after.of(chain))
+            self._note_before(kind, earlier.version, after.version, what)
             self._tell_register(earlier, after, what)
+        else:
+            self._note_before(kind, earlier.version, after.version, what)
         name = str(what)
         setattr(self.counters.swaps, name, getattr(self.counters.swaps, name) + 1)
         self.candidates.renew()
@@ -254,13 +263,26 @@ class Promotions:
 
     def _note_before(self, kind: Kind, earlier: str, after: str, what: Happened) -> None:
         before = self.before[kind]
-        if earlier == after:
-            return
-        if what is Happened.ROLLED_BACK and before and before[-1] == after:
-            before.pop()
-            return
-        before.append(earlier)
-        del before[:-_MOST_BEFORE]
+        if what is Happened.ADAPTED:
+            # The same recalibrator has gone on: what it was a minute ago is nobody's to go back to.
+            if earlier not in before:
+                self.recalibrators.known.pop(earlier, None)
+        elif what is Happened.ROLLED_BACK:
+            while before and before[-1] == after:
+                before.pop()
+        elif earlier != after:
+            before.append(earlier)
+            del before[:-_MOST_BEFORE]
+
+    def _unwind(self, chain: Chain, bad: Recalibrator, good: Recalibrator) -> None:
+        """What a slice was rolled back from is nothing to go back to, with other slices either."""
+        known, names = self.recalibrators.known, self.learning.spaces()[chain].names
+        before = self.before[Selection]
+        for i, version in enumerate(before):
+            earlier = known.get(version)
+            if isinstance(earlier, Selection) and earlier.of(chain) == bad:
+                made = stepped(earlier, names, chain, good, self.learning.slices.ranges)
+                before[i] = known.admit(made, keep=self.recalibrators.needed).version
 
     def _tell_register(self, earlier: Selection, after: Selection, what: Happened) -> None:
         """Every slice that is served by another recalibrator now."""
@@ -276,6 +298,10 @@ class Promotions:
             before = self._earlier(chain, new) if what is Happened.ROLLED_BACK else old
             register.changed(chain, before, since_ns)
             self.learning.count_from(chain)
+        for slice in register.slices() - self.learning.chains().keys():
+            # Of the last run, and no detection of it has come in this one.
+            if earlier.of((slice,)) != after.of((slice,)):
+                register.changed((slice,), None, since_ns)
 
     def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
         """What served a slice before what serves it now, and has not been rolled back from."""

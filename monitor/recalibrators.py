@@ -117,6 +117,11 @@ class Recalibrators:
         in_force = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
         return {selection.version for selection in in_force} | self.also_needed()
 
+    @property
+    def sent(self) -> set[str]:
+        """Versions that became known by their document."""
+        return set(self._read.values())
+
     def admit(self, document: str, read: AnySelection) -> AnySelection:
         """Know what was read from a document."""
         selection = self.known.admit(read, keep=self.needed)

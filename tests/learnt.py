@@ -74,8 +74,8 @@ def teach_one_by_one(promotions: Promotions, some: Sequence[WholeTrack]) -> list
 def to_fit(promotions: Promotions, slice: int = 0) -> SliceToFit:
     """Ten healthy tracks of a slice, from before time 0."""
     fitted_on = tracks(1000, 10, begin_ns=-(10**12), slice=slice)
-    until = {0: fitted_on[-1].ended_ns}
-    return SliceToFit(promotions.learning.slices.chains[slice], fitted_on, until)
+    chain, until = promotions.learning.slices.chains[slice], {0: fitted_on[-1].ended_ns}
+    return SliceToFit(chain, fitted_on, until, promotions.learning.champion(chain))
 
 
 def begin(promotions: Promotions, recalibrator: Recalibrator, slice: int = 0) -> SliceFitted:
@@ -94,3 +94,13 @@ def promoted(promotions: Promotions, factor: float, slice: int = 0) -> Record:
 def happened(promotions: Promotions) -> list[Happened]:
     """What was recorded, in order."""
     return [record.what for record in promotions.records(1000)]
+
+
+def in_force(promotions: Promotions) -> str:
+    """The version for estimates."""
+    return promotions.recalibrators.selection.version
+
+
+def of_slices(promotions: Promotions) -> dict[str, Recalibrator]:
+    """What serves slices of their own."""
+    return dict(promotions.recalibrators.selection.by_slice)

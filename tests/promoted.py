@@ -22,7 +22,8 @@ from monitor.v1 import recalibration_record_pb2 as records_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1.recalibration_record_pb2 import RecalibrationRecord as Record
 from tests.labelled import header
-from tests.served import PATIENCE, Conversation, Sidecar
+from tests.promoted_fits import workers
+from tests.served import PATIENCE, Conversation, Sidecar, eventually
 
 BEGAN, PROVEN = records_pb.HAPPENED_BEGAN, records_pb.HAPPENED_PROVEN
 PROMOTED, ROLLED_BACK = records_pb.HAPPENED_PROMOTED, records_pb.HAPPENED_ROLLED_BACK
@@ -142,11 +143,6 @@ class Traffic:
                 account = self._truth.ask(self._waiting.popleft()).account
                 assert account.matched == _OBJECTS, account
 
-    def end_tracks(self) -> None:
-        """Two seconds of nothing but new objects: what was seen before is over."""
-        self._objects.clear()
-        self.send(20)
-
     def _next(self) -> frame_pb2.Frame:
         number = self.frames
         self.frames += 1
@@ -209,25 +205,27 @@ class Traffic:
 
 
 def drive(
-    *traffics: Traffic, until: Callable[[], object], tracks: int, seconds: float = 3 * PATIENCE
+    traffic: Traffic, until: Callable[[], object], tracks: int, seconds: float = 6 * PATIENCE
 ) -> None:
     """Traffic until something is so, which must be before so many tracks have ended.
 
-    After these it waits as long as patience lasts: what is to happen may be on its way.
+    A fit stands back behind everything else, and so behind us: it is given some time.
     """
-    end, most = time.monotonic() + seconds, traffics[0].tracks + tracks
+    end, most = time.monotonic() + seconds, traffic.tracks + tracks
     while not until():
         assert time.monotonic() < end, "it did not come in time"
-        assert traffics[0].tracks < most, f"it did not come within {tracks} tracks"
-        for traffic in traffics:
-            traffic.send()
+        assert traffic.tracks < most, f"it did not come within {tracks} tracks"
+        traffic.send()
         time.sleep(_REST)
+        eventually(lambda: not workers(traffic.sidecar.process.pid), 4 * _REST)
 
 
 def drive_for(traffic: Traffic, tracks: int) -> None:
     """Traffic until so many more tracks have ended."""
     most = traffic.tracks + tracks
-    drive(traffic, until=lambda: traffic.tracks >= most, tracks=tracks + 2 * _OBJECTS)
+    while traffic.tracks < most:
+        traffic.send()
+        time.sleep(_REST)
 
 
 class Watcher:

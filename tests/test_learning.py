@@ -11,6 +11,7 @@ from monitor.calibration.matched import TrackIds
 from monitor.calibration.space import plain_space
 from monitor.calibration.steps import finished
 from monitor.learning import Learning, job_of
+from monitor.promotion.fit_job import FitOutcome
 from monitor.promotion.labelled import LabelledRows
 from monitor.promotion.whole_track import WholeTrack
 from monitor.recalibration.recalibrator import Estimates
@@ -198,6 +199,10 @@ def test_a_job_has_the_newest_tracks_that_are_alike_of_every_slice():
 # ---- what has a say
 
 
+def outcome_of(**by_slice: float) -> FitOutcome:
+    return FitOutcome({name: scaled(factor) for name, factor in by_slice.items()}, {})
+
+
 def say(promotions) -> dict[str, int]:
     return {one.slice: one.evidence.tracks for one in promotions.trials()}
 
@@ -249,9 +254,3 @@ def test_what_was_before_a_promotion_does_not_count_for_the_guard():
     assert say(promotions) == {}
     teach(promotions, some[20:40])
     assert say(promotions)["car"] == 20
-
-
-def outcome_of(**by_slice: float):
-    from monitor.promotion.fit_job import FitOutcome
-
-    return FitOutcome({name: scaled(factor) for name, factor in by_slice.items()}, {})

@@ -6,15 +6,15 @@ import monitor.recalibrators
 from monitor.promotion.fit_job import FitOutcome
 from monitor.promotion.records import SWAPS, Happened, Record
 from monitor.promotion.standing import TrialState
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibrators import NothingToRollBack, UnknownVersion
 from tests.learnt import (
     begin,
     document,
     happened,
+    in_force,
     known,
+    of_slices,
     promoted,
     promotions_of,
     scaled,
@@ -25,15 +25,6 @@ from tests.promotion.owned_registers import adaptive
 from tests.promotion.simulated_tracks import tracks
 
 HOME = IDENTITY.version
-
-
-def in_force(promotions) -> str:
-    version: str = promotions.recalibrators.selection.version
-    return version
-
-
-def of_slices(promotions) -> dict[str, object]:
-    return dict(promotions.recalibrators.selection.by_slice)
 
 
 # ---- people
@@ -56,90 +47,6 @@ def test_an_unknown_version_is_refused_and_nothing_happens():
         promotions.promote("nonesuch", "anna")
     assert promotions.records(10) == ()
     assert in_force(promotions) == HOME
-
-
-def test_rollbacks_go_back_through_all_promotions_and_then_no_further():
-    promotions = promotions_of("car")
-    versions = known(promotions, document(2.0), document(3.0), document(4.0))
-    for version in versions:
-        promotions.promote(version, "anna")
-    for earlier in [versions[1], versions[0], HOME]:
-        record = promotions.rollback(Selection, "", "otto")
-        assert (record.what, record.after, record.actor) == (
-            Happened.ROLLED_BACK,
-            earlier,
-            "otto",
-        )
-        assert in_force(promotions) == earlier
-    with pytest.raises(NothingToRollBack, match=f"before '{HOME}'.*Promote a version"):
-        promotions.rollback(Selection, "", "otto")
-    assert in_force(promotions) == HOME
-
-
-def test_a_promotion_after_a_rollback_is_what_the_next_rollback_takes_back():
-    promotions = promotions_of("car")
-    first, second = known(promotions, document(2.0), document(3.0))
-    promotions.promote(first, "anna")
-    promotions.rollback(Selection, "", "anna")
-    promotions.promote(second, "anna")
-    assert promotions.rollback(Selection, "", "anna").after == HOME
-    with pytest.raises(NothingToRollBack):
-        promotions.rollback(Selection, "", "anna")
-
-
-def test_promoting_what_is_in_force_is_recorded_and_nothing_to_roll_back():
-    promotions = promotions_of("car")
-    (version,) = known(promotions, document(2.0))
-    promotions.promote(version, "anna")
-    again = promotions.promote(version, "otto")
-    assert again.before == again.after == version
-    assert promotions.rollback(Selection, "", "anna").after == HOME
-
-
-def test_slices_go_back_one_by_one_whatever_came_after():
-    promotions = promotions_of("car", "bus")
-    promoted(promotions, 4.0)
-    promoted(promotions, 9.0, slice=1)
-    record = promotions.rollback(Selection, "car", "anna")
-    assert record.slice == "car"
-    assert of_slices(promotions) == {"bus": scaled(9.0)}
-    promotions.rollback(Selection, "bus", "anna")
-    assert in_force(promotions) == HOME
-
-
-def test_a_slice_goes_back_through_its_own_changes():
-    promotions = promotions_of("car", "bus")
-    promoted(promotions, 4.0)
-    promoted(promotions, 9.0, slice=1)
-    promoted(promotions, 16.0)
-    promotions.rollback(Selection, "car", "anna")
-    assert of_slices(promotions) == {"car": scaled(4.0), "bus": scaled(9.0)}
-    promotions.rollback(Selection, "car", "anna")
-    assert of_slices(promotions) == {"bus": scaled(9.0)}
-
-
-@pytest.mark.parametrize("slice", ["bus", "nonesuch"])
-def test_a_slice_that_was_served_by_nothing_else_cannot_go_back(slice):
-    promotions = promotions_of("car", "bus")
-    promoted(promotions, 4.0)
-    before = in_force(promotions)
-    with pytest.raises(NothingToRollBack, match=f"slice '{slice}' .* roll back one of car, bus"):
-        promotions.rollback(Selection, slice, "anna")
-    assert in_force(promotions) == before
-
-
-def test_class_probabilities_have_a_stack_of_their_own():
-    promotions = promotions_of("car")
-    of_classes = promotions.recalibrators.learn(ClassSelection((), Temperature(2.0)).to_json())
-    (of_estimates,) = known(promotions, document(2.0))
-    promotions.promote(of_classes.version, "anna")
-    promotions.promote(of_estimates, "anna")
-    record = promotions.rollback(ClassSelection, "", "anna")
-    assert (record.before, record.after) == (of_classes.version, CLASS_IDENTITY.version)
-    assert in_force(promotions) == of_estimates
-    with pytest.raises(NothingToRollBack):
-        promotions.rollback(ClassSelection, "", "anna")
-    assert promotions.rollback(Selection, "", "anna").after == HOME
 
 
 def test_pinning_is_recorded_and_people_may_still_act():

@@ -73,6 +73,10 @@ class Register:
     followers: dict[str, Follower] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
 
+    def slices(self) -> set[str]:
+        """Of which anything is known."""
+        return {*self.on_trial, *self.guards, *self.befores, *self.followers}
+
     # ---- fits
 
     def wants_fit(self, chain: Chain) -> bool:

@@ -64,12 +64,12 @@ class Plan:
     @property
     def fault_s(self) -> float:
         """When the fault begins."""
-        return self.duration_s * 0.2
+        return self.duration_s * 0.16
 
     @property
     def fault_end_s(self) -> float:
         """When it ends."""
-        return self.duration_s * 0.6
+        return self.duration_s * 0.5
 
     def event_s(self, stamp_ns: int) -> float:
         """A stamp as event time."""

@@ -126,7 +126,7 @@ def test_its_parent_is_killed_and_so_is_it_though_its_input_stays_open():
 
 def test_it_is_last_in_everything_before_it_imports_anything_large(worker):
     # It waits for its job now, and has imported what it needs for that alone.
-    assert eventually(lambda: os.sched_getscheduler(worker.pid) == os.SCHED_IDLE)
+    assert eventually(lambda: os.sched_getscheduler(worker.pid) == os.SCHED_BATCH)
     assert eventually(lambda: adjusted(worker.pid) == "1000")
     assert os.getpriority(os.PRIO_PROCESS, worker.pid) == 19
     # A kernel that does not share the processor out among sessions has no such file.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from monitor.promotion.betting import Bets, Clip, Watch
@@ -67,13 +69,13 @@ def state(
 ) -> RegisterState:
     """With these versions; all else is drawn."""
     random = np.random.default_rng(seed)
-    clip = Clip(1.0, float(random.uniform(0.01, 1)), float(random.uniform(0.01, 1)))
+    loss, gain = random.uniform(0.01, 1, 2).tolist()
+    clip = Clip(1.0, loss, gain, float(random.uniform(1, 32)))
     trials, guards = [], []
     for slice in SLICES[: int(random.integers(5))]:
         trial = Trial(
             slice,
             recalibrator(random),
-            int(random.integers(-(2**63), 2**63 - 1)),
             int(random.integers(1, 9)),
             clip,
             Bets().taken(random.normal(size=50), clip),
@@ -84,9 +86,16 @@ def state(
         trials.append(
             OnTrial(trial, found[: int(random.integers(2))], bool(random.integers(2)), proven=True)
         )
-        watch = Watch.begun(5).taken(random.normal(size=9), clip, tuple(range(9)))
-        guards.append(Guard(slice, recalibrator(random), 5, clip, watch))
-    follower = Follower.of(adaptive_scaling(random))
+        first = int(random.integers(-(2**63), 2**63 - 9))
+        ended = tuple(range(first, first + 9))
+        watch = Watch.begun(first).taken(random.normal(size=9), clip, ended)
+        guards.append(Guard(slice, recalibrator(random), clip, watch))
+    follower = replace(
+        Follower.of(adaptive_scaling(random)),
+        scaling=adaptive_scaling(random),
+        full=float(random.uniform(1, 32)),
+        too_late=("", "labels come 60 s late")[int(random.integers(2))],
+    )
     return RegisterState(
         selection,
         class_selection,

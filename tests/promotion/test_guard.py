@@ -10,6 +10,7 @@ from monitor.promotion.betting import Clip, Watch
 from monitor.promotion.guard import Guard
 from monitor.promotion.settings import TrialSettings
 from monitor.promotion.trial import clip_of
+from monitor.promotion.whole_track import rows_of
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.variance_scaling import VarianceScaling
 from tests.promotion.odd_recalibrators import Spoiling

@@ -98,14 +98,19 @@ def test_a_text_that_ends_early_is_refused(seed, data):
         (("configured", "recalibrator"), 5, "'recalibrator' is 5"),
         (("trials",), {}, "'trials' is an object"),
         (("trials", 0, "recalibrator", "method"), "magic", "'recalibrator.method' is 'magic'"),
-        (("trials", 0, "since_ns"), 2**63, "'since_ns' is 9223372036854775808"),
         (("trials", 0, "number"), 0, "'number' is 0"),
         (("trials", 0, "clip", "loss"), 2.0, "'loss' is 2.0"),
         (("trials", 0, "bets", "better"), [0.0], "'better' is .0.0."),
         (("trials", 0, "bets", "total"), float("nan"), "'total' is nan"),
         (("trials", 0, "proven"), "yes", "'proven' is 'yes'"),
+        (("trials", 0, "clip", "rows"), 0.5, "'rows' is 0.5"),
+        (("guards", 0, "clip", "rows"), None, "'rows' is None"),
         (("guards", 0, "runs"), [], "'runs' is "),
+        (("guards", 0, "runs", 0, "changed_ns"), 2**63, "'changed_ns' is 9223372036854775808"),
         (("guards", 0, "runs", 0, "cumulative"), -1.0, "'cumulative' is -1.0"),
+        (("befores", 0, "since_ns"), -(2**63) - 1, "'since_ns' is -9223372036854775809"),
+        (("followers", "bike", "full"), 0.0, "'full' is 0.0"),
+        (("followers", "bike", "too_late"), None, "'too_late' is None"),
         (("followers", "bike", "scaling", "method"), "identity", "must be 'adaptive-scaling'"),
         (("followers", "bike", "approved"), [1.0], "have 3 and 1 factors"),
         (("followers", "bike", "in_force"), [0.0, 1.0, 1.0], "'in_force' holds 0.0"),
@@ -116,7 +121,7 @@ def test_a_wrong_value_is_refused_with_its_place(path, value, named):
     text = json.dumps(with_value(content_of(seed), path, value))
     with pytest.raises(InvalidRegister, match=named) as refused:
         register_from_json(text)
-    if path[0] in ("trials", "guards", "followers") and len(path) > 1:
+    if path[0] in ("trials", "guards", "befores", "followers") and len(path) > 1:
         assert f"in '{path[0]}" in str(refused.value)
 
 

@@ -104,13 +104,13 @@ def test_evidence_says_what_the_verdict_rests_on():
 )
 def test_the_verdict_is_the_first_that_holds(better, worse, seen, verdict):
     bets = Bets(seen, 0.0, (better,) * 6, (worse,) * 6)
-    assert Trial("car", IDENTITY, 0, 1, Clip(), bets).verdict(SETTINGS) is verdict
+    assert Trial("car", IDENTITY, 1, Clip(), bets).verdict(SETTINGS) is verdict
 
 
 @pytest.mark.parametrize("candidate", [Raising(1.0), Spoiling(NAN, first=900, last=901)])
 def test_a_candidate_that_fails_on_a_single_detection_is_unsound_for_good(candidate):
     some = tracks(3, 30, scale=5.0)
-    trial = Trial("car", candidate, 0, 1, Clip()).taken(some, IDENTITY, LIMITS)
+    trial = Trial("car", candidate, 1, Clip()).taken(some, IDENTITY, LIMITS)
     assert trial.verdict(SETTINGS) is Verdict.UNSOUND
     assert trial.taken(some[:2], IDENTITY, LIMITS).verdict(SETTINGS) is Verdict.UNSOUND
 
@@ -141,36 +141,37 @@ def test_who_shrinks_can_lose_all_and_gain_as_little_as_the_inverse_can_lose():
 
 
 def test_where_factors_differ_by_row_the_largest_is_staked_and_one_that_shrinks_stakes_all():
-    sent = tracks(5, 1, length=50)[0].sent
+    track = tracks(5, 1, length=50)[0]
     factor = np.linspace(1.0, 3.0, 50)
-    clip = clip_of(ByRow(factor), IDENTITY, sent, XYZ, 1.0)
+    clip = clip_between(ByRow(factor), IDENTITY, track)
     assert clip.loss == pytest.approx(np.log(3) / 2)
     factor[20] = 0.99
-    assert clip_of(ByRow(factor), IDENTITY, sent, XYZ, 1.0).loss == 1.0
+    assert clip_between(ByRow(factor), IDENTITY, track).loss == 1.0
 
 
 @pytest.mark.parametrize(
     "candidate", [scaled(2, 2, 0.5), Moving(1.0), Moving(1e-9)], ids=["both ways", "far", "near"]
 )
 def test_who_does_neither_alone_can_lose_and_gain_all(candidate):
-    assert clip_between(candidate, IDENTITY, tracks(6, 1)[0]) == Clip(1.0, 1.0, 1.0)
+    assert clip_between(candidate, IDENTITY, tracks(6, 1)[0]) == Clip(1.0, 1.0, 1.0, 40.0)
 
 
 def test_a_scaling_of_correlated_dimensions_that_turns_their_ellipse_can_lose_all():
     covariance = np.array([[1.0, 0.99, 0.0], [0.99, 1.0, 0.0], [0.0, 0.0, 1.0]])[None]
     sent = Estimates(np.zeros((1, 3)), covariance, np.zeros(1, bool))
+    track = WholeTrack(XYZ, 0, sent, np.zeros((1, 3)), np.zeros(1, np.int64), 0)
     candidate = scaled(4, 1.1, 1.1)
     # Larger variances, and yet smaller across the ellipse.
     made = candidate.apply(sent).covariance[0]
     assert np.linalg.eigvalsh(made - covariance[0]).min() < 0
-    assert clip_of(candidate, IDENTITY, sent, XYZ, 1.0).loss == 1.0
-    assert clip_of(scaled(2, 2, 2), IDENTITY, sent, XYZ, 1.0).loss < 1.0
+    assert clip_between(candidate, IDENTITY, track).loss == 1.0
+    assert clip_between(scaled(2, 2, 2), IDENTITY, track).loss < 1.0
 
 
 def test_what_the_joint_measures_leave_out_has_no_part_in_it():
     space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE), Dimension("x", "m")))
-    sent = tracks(7, 1, k=2)[0].sent
-    clip = clip_of(scaled(0.1, 2), IDENTITY, sent, space, 1.0)
+    track = replace(tracks(7, 1, k=2)[0], space=space)
+    clip = clip_between(scaled(0.1, 2), IDENTITY, track)
     assert clip.loss == pytest.approx(np.log(2) / 2)
     assert clip.gain == 1.0
 

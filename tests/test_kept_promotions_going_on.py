@@ -1,0 +1,103 @@
+"""What the last run has left goes on: trials, guards, followers and the way back."""
+
+from monitor.keeping_recalibrators import Kept
+from monitor.kept_promotions import KeptPromotions
+from monitor.promotion.records import Happened
+from monitor.promotions import Promotions
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.selection import IDENTITY, Selection
+from tests.learnt import begin, known, promoted, scaled, teach
+from tests.promotion.owned_registers import adaptive
+from tests.promotion.simulated_tracks import tracks
+from tests.told_keepers import ONE, OTHER, Keeping, started
+
+
+def busy() -> tuple[KeptPromotions, Promotions, Keeping]:
+    """A run with a trial, a guard, a follower, and what no track has made a guard of yet."""
+    run, promotions, keeping = started("car", "bus", "tram", "van", mode="automatic")
+    tram = Selection(("x", "y", "z"), Identity(), {"tram": adaptive(1.0)})
+    promotions.promote(known(promotions, tram)[0], "anna")
+    promoted(promotions, 4.0, slice=1)
+    begin(promotions, scaled(5.0))
+    teach(promotions, tracks(0, 8, scale=2.0))
+    teach(promotions, tracks(1, 8, scale=4.0, slice=1))
+    teach(promotions, tracks(2, 8, scale=1.1, slice=2))
+    promoted(promotions, 9.0, slice=3)
+    run.keep()
+    return run, promotions, keeping
+
+
+def with_slices(kept: Kept) -> Promotions:
+    """The next run, to which the same slices have come again."""
+    _, promotions, _ = started("car", "bus", "tram", "van", mode="automatic", kept=kept)
+    return promotions
+
+
+def test_a_run_that_goes_on_knows_all_that_the_last_one_knew():
+    _, first, keeping = busy()
+    second = with_slices(keeping.left)
+    assert second.recalibrators.selection == first.recalibrators.selection
+    assert second.before == first.before
+    ours, theirs = second.learning.register, first.learning.register
+    for name in ("on_trial", "guards", "befores", "spent", "followers", "pinned"):
+        assert getattr(ours, name) == getattr(theirs, name)
+        assert name == "pinned" or getattr(ours, name)
+    assert second.trials() == first.trials()
+    assert {one.slice for one in second.trials()} == {"car", "bus", "tram"}
+    assert all(one.version for one in second.trials())
+
+
+def test_a_run_that_goes_on_decides_as_the_last_one_would_have():
+    _, first, keeping = busy()
+    second, sequence = with_slices(keeping.left), first.sequence
+    second.sequence = sequence
+    for run in (first, second):
+        for slice, scale in enumerate([5.0, 1.0, 6.0, 1.0]):
+            teach(run, tracks(slice, 120, scale=scale, begin_ns=10**13, slice=slice))
+    found, expected = (
+        [
+            (one.what, one.slice, one.before, one.after, one.evidence)
+            for one in run.records(1000)
+            if one.sequence > sequence
+        ]
+        for run in (second, first)
+    )
+    assert found == expected
+    assert {what for what, *_ in found} >= {Happened.PROMOTED, Happened.ROLLED_BACK}
+
+
+def test_a_candidate_of_the_last_run_has_its_version_though_nothing_guards():
+    run, first, keeping = started("car")
+    version = begin(first, scaled(4.0)).version
+    run.keep()
+    _, second, _ = started("car", kept=keeping.left)
+    assert [one.version for one in second.trials()] == [version]
+
+
+def test_a_candidate_of_the_last_run_is_promoted_by_its_name_with_its_evidence():
+    _, first, keeping = busy()
+    (candidate,) = [one for one in first.trials() if one.slice == "car"]
+    second = with_slices(keeping.left)
+    record = second.promote(candidate.version, "anna")
+    assert record.after == candidate.version
+    assert record.slice == "car"
+    assert record.evidence == candidate.evidence
+
+
+def test_a_candidate_of_the_last_run_is_forgotten_when_it_is_discarded():
+    _, first, keeping = busy()
+    (candidate,) = [one for one in first.trials() if one.slice == "car"]
+    second = with_slices(keeping.left)
+    teach(second, tracks(5, 100, scale=0.5, begin_ns=10**13))
+    assert second.records(1)[0].what is Happened.DISCARDED
+    assert candidate.version not in second.recalibrators.known
+
+
+def test_rollbacks_lead_back_into_the_last_run():
+    run, promotions, keeping = started("car")
+    for version in known(promotions, ONE, OTHER):
+        promotions.promote(version, "anna")
+    run.keep()
+    _, later, _ = started("car", kept=keeping.left)
+    assert later.rollback(Selection, "", "anna").after == ONE.version
+    assert later.rollback(Selection, "", "anna").after == IDENTITY.version
