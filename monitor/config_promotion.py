@@ -41,8 +41,9 @@ class PromotionConfig(Section):
     clip: PositiveFloat = 1.0  # nats per dimension that one track can say, at most
     trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
     rollback_tracks: Annotated[float, Field(ge=100)] = 1e5  # between rollbacks of what is no worse
-    track_idle_seconds: PositiveFloat = 1.0  # s without truth that end a track
-    track_seconds: PositiveFloat = 10.0  # s of a track that count; without tracks: of a block
+    track_idle_seconds: Annotated[float, Field(ge=0.05)] = 1.0  # s without truth that end a track
+    # s of a track that count; where nobody tracks: of a block
+    track_seconds: Annotated[float, Field(ge=0.05)] = 10.0
     rows_per_track: Annotated[int, Field(ge=2, le=1024)] = 32  # kept, evenly spread
     kept_tracks: Annotated[int, Field(ge=10, le=100_000)] = 500  # of each slice, the newest
     open_tracks: Annotated[int, Field(ge=1, le=100_000)] = 4096  # at a time, over all slices

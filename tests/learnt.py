@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import numpy as np
-
 from monitor.calibration.space import Space, plain_space
 from monitor.calibration.steps import finished
 from monitor.config import Config
@@ -21,15 +19,10 @@ from monitor.promotion.whole_track import WholeTrack
 from monitor.promotions import Promotions
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
 XYZ = plain_space(("x", "y", "z"), "m")
-
-
-def scaled(*factors: float) -> VarianceScaling:
-    """By factors on the variance: three, or one for all."""
-    return VarianceScaling(tuple(np.sqrt(np.broadcast_to(factors, 3)).tolist()))
 
 
 def document(*factors: float, **by_slice: float) -> Selection:

@@ -30,8 +30,8 @@ PROMOTED, ROLLED_BACK = records_pb.HAPPENED_PROMOTED, records_pb.HAPPENED_ROLLED
 DISCARDED, HELD = records_pb.HAPPENED_DISCARDED, records_pb.HAPPENED_HELD
 FIT_FAILED = records_pb.HAPPENED_FIT_FAILED
 PINNED, UNPINNED = records_pb.HAPPENED_PINNED, records_pb.HAPPENED_UNPINNED
+SWAPS = (PROMOTED, ROLLED_BACK, records_pb.HAPPENED_ADAPTED)
 
-DIMENSIONS = ("x", "y")
 # s of event time between two frames.
 _PERIOD = 0.1
 # Objects that are seen at once, frames that each of them lives, and how errors resemble those of

@@ -93,5 +93,3 @@ def is_fitting(worker: int) -> bool:
         return len(list(Path(f"/proc/{worker}/task").iterdir())) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-

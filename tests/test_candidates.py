@@ -15,9 +15,9 @@ from tests.learnt import (
     known,
     promoted,
     promotions_of,
-    scaled,
     teach,
 )
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
 

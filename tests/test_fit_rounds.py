@@ -9,7 +9,8 @@ from monitor.learning import Learning
 from monitor.promotion.fit_job import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY
-from tests.learnt import begin, document, happened, known, scaled, teach
+from tests.learnt import begin, document, happened, known, teach
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 from tests.told_fits import Clock, faulty, learning, rounds_of, some_looks, until, until_failed
 

@@ -14,7 +14,8 @@ from monitor.promotion.register_state import Configured
 from monitor.recalibration.any_selection import AnySelection
 from monitor.recalibration.selection import IDENTITY
 from monitor.recalibrators import Recalibrators
-from tests.learnt import begin, happened, in_force, promoted, scaled
+from tests.learnt import begin, happened, in_force, promoted
+from tests.promotion.owned_registers import scaled
 from tests.told_keepers import OF_CLASSES, ONE, OTHER, left_with, started
 
 # ---- configured, or kept

@@ -6,8 +6,8 @@ from monitor.promotion.records import Happened
 from monitor.promotions import Promotions
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
-from tests.learnt import begin, known, promoted, scaled, teach
-from tests.promotion.owned_registers import adaptive
+from tests.learnt import begin, known, promoted, teach
+from tests.promotion.owned_registers import adaptive, scaled
 from tests.promotion.simulated_tracks import tracks
 from tests.told_keepers import ONE, OTHER, Keeping, started
 
@@ -101,3 +101,14 @@ def test_rollbacks_lead_back_into_the_last_run():
     _, later, _ = started("car", kept=keeping.left)
     assert later.rollback(Selection, "", "anna").after == ONE.version
     assert later.rollback(Selection, "", "anna").after == IDENTITY.version
+
+
+def test_a_change_before_the_first_detection_ends_what_the_last_run_left_of_that_slice():
+    _, _, keeping = busy()
+    _, later, _ = started(kept=keeping.left, mode="automatic")
+    register = later.learning.register
+    assert later.learning.chains() == {}
+    for left in [{"car", "bus", "tram"}, {"car", "tram"}, {"car"}]:
+        later.rollback(Selection, "", "anna")
+        assert {*register.on_trial, *register.guards, *register.befores} == left
+    assert register.followers == {}

@@ -18,7 +18,8 @@ from monitor.recalibration.recalibrator import Estimates
 from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.recalibrators import Recalibrators
-from tests.learnt import XYZ, begin, known, promoted, promotions_of, scaled, teach, to_fit
+from tests.learnt import XYZ, begin, known, promoted, promotions_of, teach, to_fit
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
 UV = plain_space(("u", "v"), "px")
@@ -61,11 +62,14 @@ def test_frames_become_whole_tracks_by_slice_and_are_kept():
 
 
 def test_the_latest_truth_never_goes_back():
-    promotions = promotions_of("car")
-    teach(promotions, tracks(0, 2, begin_ns=10**12))
-    latest = promotions.learning.latest_ns
-    teach(promotions, tracks(0, 2, begin_ns=-(10**12)))
-    assert promotions.learning.latest_ns == latest
+    learning = learning_of("car")
+    for number in [*range(100, 114), *range(8), *range(20, 34)]:
+        # Of two streams, one of which is behind.
+        source = int(number < 100)
+        learning.take(frame(number, {number // 10: 0}, source))
+        finished(learning.whole())
+    assert learning.latest_ns == 109 * SECOND // 2
+    assert min(track.ended_ns for track in learning.reservoir.tracks(0)) < 50 * SECOND
 
 
 def test_deciding_takes_what_it_is_given():

@@ -6,7 +6,9 @@ import monitor.recalibrators
 from monitor.promotion.fit_job import FitOutcome
 from monitor.promotion.records import SWAPS, Happened, Record
 from monitor.promotion.standing import TrialState
+from monitor.recalibration.identity import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.recalibrators import NothingToRollBack, UnknownVersion
 from tests.learnt import (
     begin,
@@ -17,11 +19,10 @@ from tests.learnt import (
     of_slices,
     promoted,
     promotions_of,
-    scaled,
     teach,
     to_fit,
 )
-from tests.promotion.owned_registers import adaptive
+from tests.promotion.owned_registers import adaptive, scaled
 from tests.promotion.simulated_tracks import tracks
 
 HOME = IDENTITY.version
@@ -59,6 +60,17 @@ def test_pinning_is_recorded_and_people_may_still_act():
     record = promotions.pin(pinned=False, actor="anna")
     assert (record.what, record.version) == (Happened.UNPINNED, HOME)
     assert not promotions.pinned
+
+
+def test_what_is_held_is_said_again_after_a_pin():
+    promotions = promotions_of("car", mode="manual")
+    promoted(promotions, 4.0)
+    assert [one.what for one in teach(promotions, tracks(0, 100))] == [Happened.HELD]
+    assert teach(promotions, tracks(1, 5, begin_ns=10**13)) == []
+    promotions.pin(pinned=True, actor="anna")
+    (held,) = teach(promotions, tracks(2, 5, begin_ns=2 * 10**13))
+    assert (held.what, "pinned" in held.reason) == (Happened.HELD, True)
+    assert of_slices(promotions) == {"car": scaled(4.0)}
 
 
 # ---- tracks
@@ -121,13 +133,20 @@ def test_a_candidate_may_be_promoted_before_it_is_proven_and_the_record_says_so(
     assert record.evidence.tracks == 0
 
 
-def test_steps_of_an_adaptive_champion_are_swaps_that_can_be_rolled_back():
+def test_steps_of_an_adaptive_champion_are_swaps_but_no_stations_on_the_way_back():
     promotions = promotions_of("car")
     first = promotions.promote(begin(promotions, adaptive(4.0)).version, "anna").after
     records = teach(promotions, tracks(0, 4, scale=40.0))
-    assert [record.what for record in records] == [Happened.ADAPTED]
-    assert promotions.counters.swaps.adapted == 1
-    assert promotions.rollback(Selection, "", "anna").after == first
+    records += teach(promotions, tracks(1, 4, scale=400.0, begin_ns=10**12))
+    assert [record.what for record in records] == [Happened.ADAPTED] * 2
+    assert records[0].before == first
+    assert records[1].before == records[0].after
+    assert promotions.counters.swaps.adapted == 2
+    # Steps that nobody can go back to are not kept in mind.
+    assert records[0].after not in promotions.recalibrators.known
+    register = promotions.learning.register
+    assert (list(register.guards), list(register.followers)) == (["car"], ["car"])
+    assert promotions.rollback(Selection, "", "anna").after == HOME
 
 
 # ---- fits
@@ -162,13 +181,23 @@ def test_a_fit_that_failed_is_recorded_and_changes_nothing(count, slice):
 def test_a_fit_that_ends_under_a_recalibrator_of_other_dimensions_has_no_trial():
     promotions = promotions_of("car")
     entry = to_fit(promotions, 0)
-    (other,) = known(promotions, Selection(("u", "v"), scaled(1.0, 1.0, 1.0).__class__((2.0, 2.0))))
+    (other,) = known(promotions, Selection(("u", "v"), VarianceScaling((2.0, 2.0))))
     promotions.promote(other, "anna")
     (found,) = promotions.begin([entry], FitOutcome({"car": scaled(4.0)}, {}), "schedule")
     assert found.version == ""
     assert found.reason
     assert promotions.trials() == ()
     assert happened(promotions) == [Happened.PROMOTED]
+
+
+def test_coming_back_from_other_dimensions_nothing_of_them_stands_guard():
+    promotions = promotions_of("car")
+    other = Selection(("u", "v"), VarianceScaling((2.0, 2.0)))
+    for version in known(promotions, other, document(car=9.0)):
+        promotions.promote(version, "anna")
+    teach(promotions, tracks(0, 1, scale=9.0))
+    (guard,) = promotions.learning.register.guards.values()
+    assert guard.recalibrator == Identity()
 
 
 # ---- counts and records

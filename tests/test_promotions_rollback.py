@@ -19,9 +19,9 @@ from tests.learnt import (
     of_slices,
     promoted,
     promotions_of,
-    scaled,
     teach,
 )
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
 HOME = IDENTITY.version

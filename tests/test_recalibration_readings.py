@@ -5,8 +5,9 @@ import pytest
 from monitor.recalibration.selection import Selection
 from monitor.recalibration_reading import RecalibrationReading, SliceFactors
 from monitor.recalibration_readings import reading
-from tests.learnt import begin, document, known, promoted, promotions_of, scaled
+from tests.learnt import begin, document, known, promoted, promotions_of
 from tests.piped import BAD, HEADER, opened, sent
+from tests.promotion.owned_registers import scaled
 from tests.received import frame
 
 

@@ -12,7 +12,8 @@ from monitor.fit_rounds import FitRounds
 from monitor.promotion.fit_job import FitJob, FitOutcome
 from monitor.promotion.whole_track import WholeTrack
 from monitor.promotions import Promotions
-from tests.learnt import promotions_of, scaled
+from tests.learnt import promotions_of
+from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 
 

@@ -46,15 +46,19 @@ class Clip:
         return np.clip(difference, -self.most, self.most)
 
     def said(self, difference: FloatArray, counts: IntArray) -> FloatArray:
-        """What tracks say: their differences, clipped, by how long they are.
+        """What tracks say: their differences, by how long they are, within ±B.
 
         A tracker breaks a track where an error leaves the gate, and what it breaks off is short and
         wrong. If each piece had a full say, a healthy detector would seem overconfident; by
-        its length, breaking a track changes nothing.
+        its length, breaking a track changes nothing. Gains are clipped piece by piece, so that
+        pieces of one object say no more together than it could; losses only as a whole, or the
+        large ones of a step that shrinks would be cut where they are broken off.
 
         counts  (T,) detections of each
         """
-        return self.of(difference) * np.minimum(1.0, counts / self.rows)
+        share = np.minimum(1.0, counts / self.rows)
+        gains, losses = self.of(difference) * share, np.maximum(difference * share, -self.most)
+        return np.where(difference > 0, gains, losses)
 
 
 def full_say(counts: IntArray) -> float:

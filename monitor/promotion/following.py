@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.promotion.betting import full_say
 from monitor.promotion.settings import PolicySettings
 from monitor.promotion.whole_track import WholeTrack, rows_of
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling, LabelsTooLate, followed
@@ -21,20 +20,21 @@ class Follower:
 
     in_force   K factors on σ
     approved   the least of them that may act by itself where covariances must not become smaller
-    full       detections of a track that has a full say; of a shorter one, its share
+    full       detections of a track that has a full vote; a shorter one has its share, or what a
+               tracker breaks off where errors are large would drive it
     too_late   why it follows no longer; '' where it does
     """
 
     scaling: AdaptiveScaling
     in_force: tuple[float, ...]
     approved: tuple[float, ...]
-    full: float = 1.0
+    full: float
     too_late: str = ""
 
     @classmethod
-    def of(cls, champion: AdaptiveScaling) -> Follower:
+    def of(cls, champion: AdaptiveScaling, full: float) -> Follower:
         """The follower of what somebody has put in force."""
-        return cls(champion, champion.scale, champion.scale)
+        return cls(champion, champion.scale, champion.scale, full)
 
     def taken(self, tracks: Sequence[WholeTrack]) -> Follower:
         """With whole tracks in its memory."""
@@ -43,13 +43,12 @@ class Follower:
         variance = np.diagonal(rows.sent.covariance, axis1=1, axis2=2)
         ended_s = np.array([track.ended_ns for track in tracks]) / 1e9
         delay_s = max(track.delay_ns for track in tracks) / 1e9
-        nees, full = rows.means(np.square(error) / variance), max(self.full, full_say(rows.counts))
-        votes = np.minimum(1.0, rows.counts / full)
+        nees, votes = rows.means(np.square(error) / variance), rows.counts / self.full
         try:
-            scaling = followed(self.scaling, nees, ended_s, delay_s, votes)
+            scaling = followed(self.scaling, nees, ended_s, delay_s, np.minimum(1.0, votes))
         except LabelsTooLate as error_:
             return replace(self, too_late=str(error_))
-        return replace(self, scaling=scaling, full=full, too_late="")
+        return replace(self, scaling=scaling, too_late="")
 
     def moved(self, policy: PolicySettings) -> AdaptiveScaling | None:
         """What is to be put in force now; None where that would change too little.

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-# Sources that are remembered; of one that is forgotten a frame more is learned from.
-_MOST_SOURCES = 4096
+# Intervals that are remembered: labels of an object may come after those of another, of the same
+# frames.
+_MOST = 65536
 
 
 @dataclass(slots=True)
@@ -16,17 +17,12 @@ class FrameSample:
     """The first frame of a source in each interval of event time, with all labels of it."""
 
     interval_ns: int
-    # By source: the interval of the last frame that was taken, and its stamp.
-    _last: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
+    # By source and number of the interval: the stamp of that frame; oldest first.
+    _first: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
 
     def takes(self, source: int, stamp_ns: int) -> bool:
         """Whether labels of a frame are to be learned from."""
-        interval = stamp_ns // self.interval_ns
-        last = self._last.get(source)
-        if last is not None and last[0] == interval:
-            return last[1] == stamp_ns
-        self._last[source] = interval, stamp_ns
-        self._last.move_to_end(source)
-        if len(self._last) > _MOST_SOURCES:
-            self._last.popitem(last=False)
-        return True
+        first = self._first.setdefault((source, stamp_ns // self.interval_ns), stamp_ns)
+        if len(self._first) > _MOST:
+            self._first.popitem(last=False)
+        return first == stamp_ns

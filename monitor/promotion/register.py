@@ -60,7 +60,7 @@ class Register:
 
     pinned  nothing acts by itself
     spent   trials begun since the last change in the slice
-    held    slices where something that should have happened was said to be forbidden
+    held    slices, and what of them was said to be forbidden
     """
 
     settings: PromotionSettings
@@ -71,7 +71,7 @@ class Register:
     befores: dict[str, Before] = field(default_factory=dict)
     spent: dict[str, int] = field(default_factory=dict)
     followers: dict[str, Follower] = field(default_factory=dict)
-    held: set[str] = field(default_factory=set)
+    held: set[tuple[str, str]] = field(default_factory=set)
 
     def slices(self) -> set[str]:
         """Of which anything is known."""
@@ -153,7 +153,7 @@ class Register:
             return []
         forbidden = self._forbidden()
         what = Happened.HELD if forbidden else Happened.ROLLED_BACK
-        if forbidden and not self._say_once(chain):
+        if forbidden and not self._say_once(chain, "rollback"):
             return []
         evidence = guard.evidence(self.settings.trials)
         reason = f"what served before is proven better{forbidden}"
@@ -174,9 +174,9 @@ class Register:
             return ", but [promotion] mode is manual: `rollback`"
         return ""
 
-    def _say_once(self, chain: Chain) -> bool:
-        new = chain[0] not in self.held
-        self.held.add(chain[0])
+    def _say_once(self, chain: Chain, what: str) -> bool:
+        new = (chain[0], what) not in self.held
+        self.held.add((chain[0], what))
         return new
 
     def _tried(
@@ -189,7 +189,7 @@ class Register:
         trial = entry.trial.taken(tracks, champion, self.limits)
         if isinstance(trial.recalibrator, AdaptiveScaling):
             trial = replace(
-                trial, recalibrator=Follower.of(trial.recalibrator).taken(tracks).scaling
+                trial, recalibrator=self._follower(trial.recalibrator).taken(tracks).scaling
             )
         self.on_trial[slice] = entry = replace(entry, trial=trial)
         verdict = trial.verdict(settings)
@@ -232,6 +232,9 @@ class Register:
             )
         ]
 
+    def _follower(self, champion: AdaptiveScaling) -> Follower:
+        return Follower.of(champion, float(self.settings.tracks.rows_per_track))
+
     def _as_now(
         self, entry: OnTrial, champion: Recalibrator, tracks: Sequence[WholeTrack]
     ) -> OnTrial:
@@ -261,10 +264,10 @@ class Register:
         if not isinstance(champion, AdaptiveScaling):
             return []
         slice, policy = chain[0], self.settings.policy
-        follower = self.followers.get(slice) or Follower.of(champion)
+        follower = self.followers.get(slice) or self._follower(champion)
         self.followers[slice] = follower = follower.taken(tracks)
         if follower.too_late:
-            if not self._say_once(chain):
+            if not self._say_once(chain, "adaptation"):
                 return []
             return [_decision(Happened.HELD, chain, tracks, champion, follower.too_late)]
         if self.pinned or policy.mode is PromotionMode.MANUAL:
@@ -288,7 +291,7 @@ class Register:
         self.followers.pop(slice, None)
         self.guards.pop(slice, None)
         self.befores.pop(slice, None)
-        self.held.discard(slice)
+        self.held = {entry for entry in self.held if entry[0] != slice}
         if before is not None:
             self.befores[slice] = Before(slice, before, since_ns)
         return self.on_trial.pop(slice, None) is not None

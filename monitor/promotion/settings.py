@@ -35,12 +35,13 @@ class TrackSettings:
 
     @property
     def sample_ns(self) -> int:
-        """Event time between frames that are learned from: a track has no more rows than are kept.
+        """Event time between frames that are learned from: a track has no more rows than are kept,
+        unless it is idle for so short a time that frames must follow each other sooner.
 
         Frames are left out, not rows of long tracks: a tracker breaks tracks where errors are
         large, and what it breaks off must not count for more than the rest.
         """
-        return min(self.longest_ns // self.rows_per_track, self.idle_ns // 3)
+        return max(1, min(self.longest_ns // max(1, self.rows_per_track - 1), self.idle_ns // 3))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,11 @@ from monitor.verbs.sidecar_process import Addresses, running_sidecar
 
 EXAMPLE = """examples:
   calibration-monitor demo
-  calibration-monitor demo --duration 50 --speed 2 --seed 3
+  calibration-monitor demo --duration 60 --speed 2 --seed 3
   calibration-monitor demo --json > summary.json"""
 
+# alpha is of one sensor: of six together it is the default again. Fits, tracks and the way back are
+# quicker than by default, since the drive is short.
 _CONFIG = """
 [statistics]
 slice_by = ["stream"]
@@ -45,13 +47,14 @@ kind = "embedded"
 mode = "automatic"
 fit_every_seconds = {fit_every_s}
 track_seconds = 4.0
+alpha = 0.003
 rollback_tracks = 1000.0
 
 [metrics]
 refresh_seconds = 1.0
 """
 _FIT_EVERY_S = 1.0  # s of the drive
-_DEFAULT, _SHORTEST, _LONGEST = 70.0, 40.0, 3600.0  # s
+_DEFAULT, _SHORTEST, _LONGEST = 75.0, 45.0, 3600.0  # s
 _FASTEST = 10.0
 _PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
 _LATE = 1.0  # s; a frame that was sent later than that was not sent in time
@@ -72,7 +75,7 @@ class TooFast(StoryIncomplete):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
     parser.add_argument(
-        "--seed", type=_seed, default=7, metavar="N", help="of the drive (default 7)"
+        "--seed", type=_seed, default=4, metavar="N", help="of the drive (default 4)"
     )
     parser.add_argument(
         "--duration",
@@ -128,7 +131,7 @@ def _incomplete(summary: Summary) -> StoryIncomplete:
 
 async def _run(plan: Plan, addresses: Addresses, *, quiet: bool) -> Summary:
     live = not quiet and is_live(sys.stdout)
-    record = Record(plan, _nothing if quiet or live else _line)
+    record = Record(plan) if quiet or live else Record(plan, _line)
     gc.collect()
     gc.freeze()  # or the collector looks at all modules again, for 50 ms, in mid-drive
     client = AdminClient(addresses.grpc)
@@ -157,10 +160,6 @@ async def _drive_on_screen(client: AdminClient, record: Record, addresses: Addre
 
 def _line(text: str) -> None:
     print(text, flush=True)
-
-
-def _nothing(_: str) -> None:
-    """Whoever looks, looks at the record."""
 
 
 async def _account(client: AdminClient, record: Record, addresses: Addresses) -> SidecarAccount:

@@ -31,7 +31,7 @@ _LATEST_TRUTH_S = 3.0
 class Phase(StrEnum):
     """Of a frame: by its stamp, and by what the version that answered it does to the faulty sensor.
 
-    Without a fault before and after it, the names come in this order.
+    In the order in which they come.
     """
 
     HEALTHY = "healthy"  # before the fault
@@ -49,8 +49,8 @@ class Plan:
     variance_factor  on the covariance that the faulty sensor reports; its errors stay
     """
 
-    seed: int = 7
-    duration_s: float = 60.0
+    seed: int = 4
+    duration_s: float = 75.0
     speed: float = 1.0
     settings: DriveSettings = field(default_factory=DriveSettings)
     faulty: str = "camera_front"
@@ -64,12 +64,12 @@ class Plan:
     @property
     def fault_s(self) -> float:
         """When the fault begins."""
-        return self.duration_s * 0.16
+        return self.duration_s * 0.2
 
     @property
     def fault_end_s(self) -> float:
         """When it ends."""
-        return self.duration_s * 0.5
+        return self.duration_s * 0.55
 
     def event_s(self, stamp_ns: int) -> float:
         """A stamp as event time."""
@@ -249,6 +249,11 @@ class Record:
     def labelled(self) -> int:
         """True detections whose truth was reported."""
         return sum(sensor.labelled for sensor in self.sensors.values())
+
+    @property
+    def corrects(self) -> bool:
+        """Whether what is in force now changes what the faulty sensor reports."""
+        return self.story.version in self.correcting
 
     def tell(self, text: str) -> None:
         """Of an event, now."""

@@ -56,21 +56,13 @@ class Story:
             found.setdefault(one.record.slice, Counter())[one.record.what] += 1
         return found
 
-    def corrects(self, slice: str) -> bool:
-        """Whether the last swap of a slice was one to something that was proven better."""
-        swaps = self.swaps_of(slice)
-        return bool(swaps) and swaps[-1].record.what is not Happened.ROLLED_BACK
-
-    def first(self, what: Happened, slice: str, since_s: float) -> Heard | None:
-        """That happened to a slice at or after this event time."""
-        return next(
-            (
-                one
-                for one in self.heard
-                if one.record.what is what and one.record.slice == slice and one.at_s >= since_s
-            ),
-            None,
-        )
+    def of(self, what: Happened, slice: str, since_s: float) -> list[Heard]:
+        """What happened to a slice at or after this event time."""
+        return [
+            one
+            for one in self.heard
+            if one.record.what is what and one.record.slice == slice and one.at_s >= since_s
+        ]
 
 
 def in_words(record: Record) -> str:

@@ -86,16 +86,13 @@ def summarise(record: Record, sidecar: SidecarAccount) -> Summary:
 def _missing(record: Record) -> str:
     """What the sidecar has not done, in words."""
     plan, story = record.plan, record.story
-    promoted = story.first(Happened.PROMOTED, plan.faulty, plan.fault_s)
-    if promoted is None:
-        begun = story.first(Happened.BEGAN, plan.faulty, plan.fault_s)
-        return f"promoted a recalibrator for {plan.faulty}" + (
-            "" if begun else ", nor put one on trial"
-        )
-    if promoted.at_s >= plan.fault_end_s:
-        return f"promoted a recalibrator for {plan.faulty} when the fault ended"
-    if story.first(Happened.ROLLED_BACK, plan.faulty, plan.fault_end_s) is None:
-        return f"rolled back the recalibrator for {plan.faulty}"
+    promoted = story.of(Happened.PROMOTED, plan.faulty, plan.fault_s)
+    if not promoted or promoted[0].at_s >= plan.fault_end_s:
+        begun = story.of(Happened.BEGAN, plan.faulty, plan.fault_s)
+        tried = "" if begun else ", nor put one on trial"
+        return f"promoted a recalibrator for {plan.faulty} while the fault was there{tried}"
+    if record.sensors[plan.faulty].of(Phase.HOME).raw.n == 0:
+        return f"sent {plan.faulty} home, to what it reports"
     return ""
 
 

@@ -96,18 +96,22 @@ def _faulty(summary: Summary) -> Iterator[str]:
 def _story(summary: Summary) -> Iterator[str]:
     """How long the sidecar took, and by which evidence."""
     plan, story = summary.record.plan, summary.record.story
-    promoted = story.first(Happened.PROMOTED, plan.faulty, plan.fault_s)
-    back = story.first(Happened.ROLLED_BACK, plan.faulty, plan.fault_end_s)
+    promoted = story.of(Happened.PROMOTED, plan.faulty, plan.fault_s)[:1]
+    home = story.of(Happened.ROLLED_BACK, plan.faulty, plan.fault_end_s)[-1:]
     yield f"promoted  {_after(promoted, plan.fault_s, 'the fault began')}"
-    yield f"sent back {_after(back, plan.fault_end_s, 'it ended')}"
+    yield f"sent home {_after(home, plan.fault_end_s, 'it ended')}"
     if summary.missing:
         yield f"missing   the sidecar has not {summary.missing}"
 
 
-def _after(heard: Heard | None, since_s: float, what: str) -> str:
-    if heard is None:
-        return "not at all"
-    return f"{heard.at_s - since_s:.1f} s after {what}: {proof(heard.record.evidence)}"
+def _after(heard: list[Heard], since_s: float, what: str) -> str:
+    return (
+        "".join(
+            f"{one.at_s - since_s:.1f} s after {what}: {proof(one.record.evidence)}"
+            for one in heard
+        )
+        or "not at all"
+    )
 
 
 def _swaps(summary: Summary) -> str:

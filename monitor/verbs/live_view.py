@@ -73,7 +73,7 @@ def bar(value: float, width: int) -> str:
 
 
 def _phase(record: Record) -> str:
-    plan, corrects = record.plan, record.story.corrects(record.plan.faulty)
+    plan, corrects = record.plan, record.corrects
     if record.elapsed_s < plan.fault_s:
         return "healthy"
     if record.elapsed_s < plan.fault_end_s:

@@ -91,9 +91,8 @@ def state(
         watch = Watch.begun(first).taken(random.normal(size=9), clip, ended)
         guards.append(Guard(slice, recalibrator(random), clip, watch))
     follower = replace(
-        Follower.of(adaptive_scaling(random)),
+        Follower.of(adaptive_scaling(random), float(random.uniform(1, 32))),
         scaling=adaptive_scaling(random),
-        full=float(random.uniform(1, 32)),
         too_late=("", "labels come 60 s late")[int(random.integers(2))],
     )
     return RegisterState(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.promotion.betting import FRACTIONS, Bets, Clip, Watch, log10_threshold
+from monitor.promotion.betting import FRACTIONS, Bets, Clip, Watch, full_say, log10_threshold
 
 quick = settings(deadline=None, max_examples=50)
 differences = st.lists(st.floats(-3, 3), max_size=40)
@@ -36,6 +36,53 @@ def assert_same(a: Bets, b: Bets):
     assert a.total == pytest.approx(b.total, rel=1e-9, abs=1e-9)
     assert a.better == pytest.approx(b.better, rel=1e-9, abs=1e-9)
     assert a.worse == pytest.approx(b.worse, rel=1e-9, abs=1e-9)
+
+
+# ---- how much a track says
+
+
+def oracle_full_say(counts):
+    """Of all detections, each known by how long its track is: nine in ten are in no longer ones."""
+    lengths = sorted(length for length in counts for _ in range(length))
+    for length in lengths:
+        if 10 * sum(other <= length for other in lengths) >= 9 * len(lengths):
+            return length
+    raise AssertionError
+
+
+@quick
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
+def test_the_full_say_is_of_the_length_that_nine_in_ten_detections_do_not_exceed(counts):
+    assert full_say(np.array(counts)) == oracle_full_say(counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "full"), [([7], 7), ([32] * 10 + [1] * 200, 32), ([1] * 90 + [10], 1)]
+)
+def test_the_full_say_is_counted_in_detections_and_not_in_tracks(counts, full):
+    assert full_say(np.array(counts)) == full
+
+
+@quick
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(2, 9))
+def test_the_full_say_does_not_depend_on_how_many_tracks_of_a_kind_there_are(counts, times):
+    assert full_say(np.array(counts * times)) == full_say(np.array(counts))
+
+
+@quick
+@given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.integers(1, 80)), max_size=20))
+def test_gains_are_clipped_by_the_piece_and_losses_only_as_a_whole(some):
+    values, counts = (np.array([one[i] for one in some]) for i in range(2))
+    clip = Clip(0.5, 0.2, 0.3, rows=32.0)
+    for said, value, count in zip(clip.said(values, counts), values, counts, strict=True):
+        share = min(1.0, count / 32)
+        expected = share * min(0.5, value) if value > 0 else max(-0.5, share * value)
+        assert said == pytest.approx(expected)
+
+
+def test_all_tracks_have_a_full_say_where_a_single_detection_has_it():
+    values = np.array([-3.0, -0.2, 0.1, 3.0])
+    assert Clip().said(values, np.array([1, 2, 50, 1])).tolist() == [-1.0, -0.2, 0.1, 1.0]
 
 
 # ---- bets

@@ -10,12 +10,17 @@ from monitor.promotion.following import Follower
 from monitor.promotion.records import Happened
 from monitor.promotion.settings import PolicySettings, PromotionMode
 from monitor.promotion.whole_track import WholeTrack
-from monitor.recalibration.adaptive_scaling import followed
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
 from tests.promotion.owned_registers import Owner, adaptive, scaled, settings, whats
 from tests.promotion.simulated_tracks import tracks
 
 MANUAL, ADVISE, AUTOMATIC = PromotionMode
 SHRINKING = PolicySettings(allow_shrinking=True)
+
+
+def of(champion: AdaptiveScaling) -> Follower:
+    """To which all tracks here, of 40 detections, have a full say."""
+    return Follower.of(champion, 40.0)
 
 
 def late(some: list[WholeTrack], delay_s: float) -> list[WholeTrack]:
@@ -38,7 +43,7 @@ def variance(found) -> list[float]:
 
 @pytest.mark.parametrize("cut", [1, 5, 19])
 def test_tracks_in_parts_teach_what_they_teach_together(cut):
-    some, follower = tracks(0, 20, scale=4.0), Follower.of(adaptive(1.0))
+    some, follower = tracks(0, 20, scale=4.0), of(adaptive(1.0))
     whole = follower.taken(some)
     parts = follower.taken(some[:cut]).taken(some[cut:])
     assert parts.scaling.scale == pytest.approx(whole.scaling.scale)
@@ -55,12 +60,12 @@ def test_every_track_is_one_vote_of_its_mean_squared_error():
             error = track.truth[row] - track.sent.mean[row]
             squared += error**2 / np.diagonal(track.sent.covariance[row]) / track.n
         expected = followed(expected, squared[None], np.array([track.ended_ns / 1e9]), 0.0)
-    found = Follower.of(champion).taken(some).scaling
+    found = of(champion).taken(some).scaling
     assert found.scale == pytest.approx(expected.scale)
 
 
 def test_labels_later_than_the_time_constant_teach_nothing_and_say_so():
-    follower = Follower.of(adaptive(1.0, time_constant_s=30.0))
+    follower = of(adaptive(1.0, time_constant_s=30.0))
     refused = follower.taken(late(tracks(0, 5, scale=9.0), 30.0))
     assert refused.scaling == follower.scaling
     assert "labels come 30 s late" in refused.too_late
@@ -83,7 +88,7 @@ def test_labels_later_than_the_time_constant_teach_nothing_and_say_so():
     ],
 )
 def test_it_acts_beyond_the_hysteresis_and_is_at_home_within_the_band(now, put):
-    moved = now_at(Follower.of(adaptive(4.0)), *now).moved(SHRINKING)
+    moved = now_at(of(adaptive(4.0)), *now).moved(SHRINKING)
     assert (moved and variance(moved)) == put
 
 
@@ -96,13 +101,13 @@ def test_it_acts_beyond_the_hysteresis_and_is_at_home_within_the_band(now, put):
     ],
 )
 def test_it_goes_no_lower_than_was_approved_unless_that_is_allowed(now, put):
-    follower = now_at(Follower.of(adaptive(4.0)), *now)
+    follower = now_at(of(adaptive(4.0)), *now)
     moved = follower.moved(PolicySettings())
     assert (moved and variance(moved)) == put
 
 
 def test_what_it_has_inflated_by_itself_it_takes_back_by_itself():
-    follower = now_at(Follower.of(adaptive(4.0)), 9.0)
+    follower = now_at(of(adaptive(4.0)), 9.0)
     moved = follower.moved(PolicySettings())
     assert moved is not None
     back = now_at(follower.acted(moved), 5.0).moved(PolicySettings())
@@ -111,7 +116,7 @@ def test_what_it_has_inflated_by_itself_it_takes_back_by_itself():
 
 
 def test_what_it_acted_on_is_no_step_any_more():
-    follower = now_at(Follower.of(adaptive(4.0)), 9.0)
+    follower = now_at(of(adaptive(4.0)), 9.0)
     moved = follower.moved(SHRINKING)
     assert moved is not None
     assert follower.acted(moved).moved(SHRINKING) is None

@@ -1,18 +1,21 @@
 """What served before comes back when a fault ends, soon, and not while the fault lasts."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from monitor.calibration.detections import Limits
-from monitor.promotion.betting import Clip, Watch
+from monitor.promotion.betting import FRACTIONS, Clip, Watch
 from monitor.promotion.guard import Guard
+from monitor.promotion.log_score import mean_differences
 from monitor.promotion.settings import TrialSettings
 from monitor.promotion.trial import clip_of
 from monitor.promotion.whole_track import rows_of
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.broken_tracks import outliers_broken_off
 from tests.promotion.odd_recalibrators import Spoiling
 from tests.promotion.simulated_tracks import FRAME_NS, tracks
 
@@ -56,6 +59,47 @@ def test_a_track_at_a_time_is_the_same_as_all_at_once():
     for run, expected in zip(one.watch.runs, whole.watch.runs, strict=True):
         assert run.statistic == pytest.approx(expected.statistic, rel=1e-9)
         assert (run.changed_ns, run.tracks) == (expected.changed_ns, expected.tracks)
+
+
+def test_a_short_track_has_its_share_of_a_say():
+    some, champion = tracks(5, 2), scaled(5.0)
+    guard, short = begun(5.0, some[0]), some[1].since(int(some[1].stamp_ns[29]))
+    assert guard.clip.rows == 40
+    assert short is not None
+    (difference,) = mean_differences(rows_of([short]), IDENTITY, champion, LIMITS).value
+    # The statistic of one track is 1 + λD/L, of which a fourth of D is said.
+    expected = [1 + fraction * difference / 4 / guard.clip.loss for fraction in FRACTIONS]
+    found = guard.taken([short], champion, LIMITS).watch.runs
+    assert [run.statistic for run in found] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0])
+def test_outliers_broken_off_into_tracks_of_their_own_bring_nothing_back(factor):
+    for seed in range(3):
+        some = outliers_broken_off(tracks(seed, 410, degrees=5.0))
+        clip = clip_of(scaled(factor), IDENTITY, rows_of(some[:20]), SETTINGS.clip)
+        guard = Guard.begun("car", scaled(factor), 0, clip)
+        assert not guard.taken(some[20:], IDENTITY, LIMITS).won(SETTINGS)
+        # Where a single row has a full say, it would have come back.
+        alone = replace(guard, clip=replace(clip, rows=1.0))
+        assert alone.taken(some[20:], IDENTITY, LIMITS).won(SETTINGS)
+
+
+def test_what_would_shrink_does_not_come_back_for_losses_that_were_broken_off():
+    older = scaled(1 / 1.5)
+    for seed in range(3):
+        some = outliers_broken_off(tracks(seed, 1000, degrees=3.0))
+        clip = clip_of(older, IDENTITY, rows_of(some[:20]), SETTINGS.clip)
+        begun = guard = Guard.begun("car", older, 0, clip)
+        for first in range(0, len(some), 50):
+            guard = guard.taken(some[first : first + 50], IDENTITY, LIMITS)
+            assert not guard.won(SETTINGS)
+        # Where what a piece can lose is clipped before it is weighed, it would have.
+        rows = rows_of(some)
+        differences = mean_differences(rows, older, IDENTITY, LIMITS).value
+        cut = clip.of(differences) * np.minimum(1.0, rows.counts / clip.rows)
+        watch = begun.watch.taken(cut, clip, tuple(track.ended_ns for track in some))
+        assert replace(begun, watch=watch).won(SETTINGS)
 
 
 def test_its_evidence_is_of_the_tracks_since_it_is_better():

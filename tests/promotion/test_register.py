@@ -1,11 +1,13 @@
 """What whole tracks decide of candidates and of what served before, and who may act."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
+from monitor.promotion.betting import Bets
 from monitor.promotion.judgement import judge
 from monitor.promotion.records import Happened
 from monitor.promotion.settings import PromotionMode, TrialSettings
@@ -76,6 +78,17 @@ def test_what_was_proven_while_pinned_acts_when_it_is_unpinned():
     assert whats(owner.take(tracks(0, 80, scale=4.0))) == [PROVEN]
     owner.register.pinned = False
     assert whats(owner.take(tracks(1, 1, scale=4.0, begin_ns=10**13))) == [PROMOTED]
+
+
+def test_a_proven_candidate_stays_though_later_tracks_say_nothing_and_its_time_is_over():
+    owner = Owner(settings(ADVISE, TrialSettings(tracks=40)))
+    owner.begin(scaled(4.0))
+    assert whats(owner.take_one_by_one(tracks(0, 12, scale=4.0))) == [PROVEN]
+    entry = owner.register.on_trial["car"]
+    undone = replace(entry.trial, bets=Bets(tracks=60, total=0.0))
+    owner.register.on_trial["car"] = replace(entry, trial=undone)
+    assert owner.take(tracks(1, 1, scale=1.85, begin_ns=10**13)) == []
+    assert owner.register.on_trial["car"].trial.verdict(TrialSettings(tracks=40)) is Verdict.OVER
 
 
 # ---- who is discarded

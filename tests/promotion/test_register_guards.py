@@ -59,3 +59,12 @@ def test_a_rollback_that_is_forbidden_is_said_once_and_not_done(mode, pinned):
     if mode is not MANUAL:
         later = owner.take(tracks(2, 1, begin_ns=10**13))
         assert whats(later) == [Happened.ROLLED_BACK]
+
+
+def test_what_is_forbidden_is_said_again_of_another_champion():
+    owner = Owner(settings(MANUAL))
+    for number in range(2):
+        owner.put_in_force(IDENTITY, guard=False)
+        owner.put_in_force(scaled(4.0))
+        some = tracks(number, 100, begin_ns=number * 10**13)
+        assert whats(owner.take_one_by_one(some)) == [Happened.HELD]

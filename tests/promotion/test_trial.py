@@ -15,6 +15,7 @@ from monitor.promotion.whole_track import WholeTrack, rows_of
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Estimates, Recalibrator
 from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.broken_tracks import outliers_broken_off
 from tests.promotion.odd_recalibrators import ByRow, Moving, Raising, Spoiling
 from tests.promotion.simulated_tracks import tracks
 
@@ -38,10 +39,16 @@ def begun(candidate, champion, track: WholeTrack, number=1) -> Trial:
 
 def decided(candidate, champion, some: list[WholeTrack]) -> tuple[Verdict, int]:
     """The first verdict that ends it, looking at every track, and after how many."""
-    trial = begun(candidate, champion, some[0])
-    differences = mean_differences(rows_of(some), candidate, champion, LIMITS).value
+    return ended(begun(candidate, champion, some[0]), champion, some)
+
+
+def ended(trial: Trial, champion: Recalibrator, some: list[WholeTrack]) -> tuple[Verdict, int]:
+    """The same, of a trial that runs."""
+    rows = rows_of(some)
+    differences = mean_differences(rows, trial.recalibrator, champion, LIMITS).value
+    said = trial.clip.said(differences, rows.counts)
     for i in range(len(some)):
-        trial = replace(trial, bets=trial.bets.taken(differences[i : i + 1], trial.clip))
+        trial = replace(trial, bets=trial.bets.taken(said[i : i + 1], trial.clip))
         if trial.verdict(SETTINGS) is not Verdict.RUNNING:
             return trial.verdict(SETTINGS), i + 1
     return Verdict.RUNNING, len(some)
@@ -116,6 +123,13 @@ def test_a_candidate_that_fails_on_a_single_detection_is_unsound_for_good(candid
 
 
 # ---- how much a track can say
+
+
+def test_what_a_full_say_is_comes_from_the_tracks_whatever_is_tried_on_them():
+    counts = {1: 3, 20: 20, 40: 1}
+    some = [track for length, count in counts.items() for track in tracks(1, count, length=length)]
+    for candidate in (scaled(2, 2, 2), scaled(0.5, 0.5, 0.5), Moving(1.0)):
+        assert clip_of(candidate, IDENTITY, rows_of(some), 1.0).rows == 20
 
 
 def test_who_inflates_stakes_what_it_can_lose_and_no_truth_takes_more():
@@ -215,6 +229,43 @@ def test_what_was_fitted_to_the_noise_of_ten_tracks_is_not_proven(degrees):
         square = np.square((rows.truth - rows.sent.mean) / rows.sent.deviation)
         verdict, _ = decided(scaled(*square.mean(axis=0).tolist()), IDENTITY, some[10:])
         assert verdict is not Verdict.BETTER
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0])
+def test_outliers_broken_off_into_tracks_of_their_own_prove_no_inflation_of_a_healthy_detector(
+    factor,
+):
+    candidate, by_length, by_head = scaled(*(factor,) * 3), [], []
+    for seed in range(10):
+        some = tracks(seed, 210, degrees=5.0)
+        fitted_on, later = outliers_broken_off(some[:10]), outliers_broken_off(some[10:])
+        clip = clip_of(candidate, IDENTITY, rows_of(fitted_on), SETTINGS.clip)
+        trial = Trial("car", candidate, 1, clip)
+        by_length.append(ended(trial, IDENTITY, later)[0])
+        # Where a single row has a full say, as the whole track has that it was broken from.
+        alone = replace(trial, clip=replace(clip, rows=1.0))
+        by_head.append(ended(alone, IDENTITY, later)[0])
+    assert Verdict.BETTER not in by_length
+    assert set(by_head) == {Verdict.BETTER}
+
+
+@pytest.mark.parametrize("factor", [1 / 2, 1 / 1.5, 1.5])
+def test_nor_do_the_heaviest_tails_prove_a_step_where_what_speaks_against_it_is_broken_off(factor):
+    candidate, verdicts = scaled(*(factor,) * 3), []
+    for seed in range(20):
+        some = outliers_broken_off(tracks(seed, 210, degrees=3.0))
+        clip = clip_of(candidate, IDENTITY, rows_of(some[:20]), SETTINGS.clip)
+        verdicts.append(ended(Trial("car", candidate, 1, clip), IDENTITY, some[20:])[0])
+    assert verdicts.count(Verdict.BETTER) <= 1
+
+
+@pytest.mark.parametrize("factor", [2.25, 5.0, 0.4])
+def test_a_true_correction_is_proven_as_surely_where_outliers_are_broken_off(factor):
+    candidate = scaled(*(factor,) * 3)
+    for seed in range(5):
+        some = outliers_broken_off(tracks(seed, 150, scale=factor, degrees=5.0), gate=4.0)
+        clip = clip_of(candidate, IDENTITY, rows_of(some[:20]), SETTINGS.clip)
+        assert ended(Trial("car", candidate, 1, clip), IDENTITY, some[20:])[0] is Verdict.BETTER
 
 
 def test_a_wrong_correction_is_proven_worse():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -10,19 +11,19 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from monitor.cli import main
+from monitor.promotion.records import Evidence, Factor, Happened
+from monitor.promotion.records import Record as Happening
 from monitor.simulation.drive import simulate, with_variance_factor
+from monitor.verbs.drive_json import as_json
 from monitor.verbs.drive_record import AnsweredFrame, Phase, Plan, Record
-from monitor.verbs.drive_summary import (
-    SidecarAccount,
-    SliceAccount,
-    as_json,
-    as_text,
-    summarise,
-)
+from monitor.verbs.drive_story import Heard, Story
+from monitor.verbs.drive_summary import SidecarAccount, SliceAccount, summarise
+from monitor.verbs.drive_tables import as_text
 from monitor.verbs.live_view import bar, render
 from monitor.verbs.scrape import parse
 
@@ -30,41 +31,76 @@ DEMO = [sys.executable, "-m", "monitor", "demo"]
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-def test_the_demo_shows_a_fault_and_its_repair_over_real_grpc():
+@pytest.fixture(scope="module")
+def told():
+    """What a real drive through a real sidecar printed with --json."""
     done = subprocess.run(
-        [*DEMO, "--duration", "8", "--speed", "2", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [*DEMO, "--speed", "2", "--json"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
 
-    assert found["frames"] == 480
-    assert found["counts_agree"], found["differences"]
+
+def test_the_sidecar_counts_what_the_demo_sent(told):
+    assert told["frames"] == 4500
+    assert told["counts_agree"], told["differences"]
     for count in ("frames", "detections", "matched"):
-        assert found["sidecar"][count] == found[count] > 0
-    assert found["promoted"] == found["sidecar"]["recalibrator_version"]
-    assert found["promoted"].startswith("covariance-scaling-")
+        assert told["sidecar"][count] == told[count] > 0
 
-    sensors = dict(found["sensors"])
-    faulty = sensors.pop(found["faulty_sensor"])
-    assert faulty["during"]["raw"]["nees_over_k"] > 3
-    assert faulty["during"]["recalibrated"] == faulty["during"]["raw"]
-    assert faulty["after"]["raw"]["nees_over_k"] > 3
-    assert 0.6 < faulty["after"]["recalibrated"]["nees_over_k"] < 1.6
-    assert faulty["after"]["recalibrated"]["ence_x"] < faulty["after"]["raw"]["ence_x"] / 2
-    assert len(sensors) == 5
-    for by_phase in sensors.values():
-        for phase in by_phase.values():
-            assert phase["n"] > 0
-            assert phase["recalibrated"] == phase["raw"]
 
-    tracking = found["tracking"]
-    for phase in ("before", "during"):
+def test_the_story_is_whole_and_in_order_and_nothing_of_it_is_asked_for_by_the_demo(told):
+    assert told["story_is_whole"], told["missing"]
+    faulty, begins, ends = (
+        told[name] for name in ("faulty_sensor", "fault_seconds", "fault_end_seconds")
+    )
+    steps = [step for step in told["story"] if step["slice"] == faulty]
+    began = next(s for s in steps if s["what"] == "began" and s["seconds"] > begins)
+    promoted = next(s for s in steps if s["what"] == "promoted")
+    back = [s for s in steps if s["what"] == "rolled_back"]
+    assert begins < began["seconds"] <= promoted["seconds"] < ends < back[0]["seconds"]
+    assert min(began["factors"][name] for name in "xyz") > 2
+    for step in (promoted, *back):
+        assert step["evidence"]["log10_better"] >= step["evidence"]["log10_threshold"]
+        assert step["before"] != step["after"]
+    assert back[-1]["after"] == told["sidecar"]["recalibrator_version"]
+    swaps = told["swaps"][faulty]
+    assert swaps["promoted"] == swaps["rolled_back"] == len(back)
+
+
+def test_the_fault_reads_five_is_corrected_and_at_home_all_is_as_sent(told):
+    faulty = told["sensors"][told["faulty_sensor"]]
+    nees = {
+        phase: (cell["raw"]["nees_over_k"], cell["recalibrated"]["nees_over_k"])
+        for phase, cell in faulty.items()
+    }
+    assert list(nees) == ["healthy", "fault", "corrected", "after", "home"]
+    assert nees["fault"][0] == nees["fault"][1] > 3
+    assert nees["corrected"][0] > 3
+    assert 0.6 < nees["corrected"][1] < 1.6
+    assert nees["after"][0] == pytest.approx(1, abs=0.4)
+    assert nees["after"][1] < 0.5
+    for phase in ("healthy", "home"):
+        assert nees[phase][0] == nees[phase][1] == pytest.approx(1, abs=0.4)
+    corrected = faulty["corrected"]
+    assert corrected["recalibrated"]["ence_x"] < corrected["raw"]["ence_x"] / 2
+
+
+def test_no_healthy_sensor_is_touched(told):
+    assert set(told["swaps"]) == {told["faulty_sensor"]}
+    others = [cells for name, cells in told["sensors"].items() if name != told["faulty_sensor"]]
+    assert len(others) == 5
+    for by_phase in others:
+        for cell in by_phase.values():
+            assert cell["n"] > 0
+            assert cell["recalibrated"] == cell["raw"]
+
+
+def test_objects_keep_their_tracks_again_when_the_fault_is_corrected(told):
+    tracking = told["tracking"]
+    for phase in ("healthy", "fault"):
         # The sidecar's tracker and the demo's own are one code, fed the same.
         assert tracking[phase]["recalibrated"] == tracking[phase]["raw"]
-    raw, recalibrated = tracking["after"]["raw"], tracking["after"]["recalibrated"]
+    raw, recalibrated = tracking["corrected"]["raw"], tracking["corrected"]["recalibrated"]
     assert recalibrated["detections"] == raw["detections"] > 300
     assert recalibrated["tracked"] > raw["tracked"]
     assert recalibrated["id_switches"] < raw["id_switches"]
@@ -90,7 +126,7 @@ def _listens(port: int) -> bool:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--duration", "5"),
+        ("--duration", "44"),
         ("--duration", "nan"),
         ("--speed", "0"),
         ("--speed", "11"),
@@ -107,27 +143,41 @@ def test_an_option_out_of_range_is_named(options, capsys):
 # ---- without a sidecar
 
 
+def happening(what: Happened, after: str, **fields: Any) -> Happening:
+    faulty = Plan().faulty
+    evidence = Evidence(12, 0.4, 3.1, -2.0, 2.0)
+    known = Happening(1, 0, what, faulty, after, "before", after, "trial", "", None, evidence)
+    return replace(known, **fields)
+
+
+FACTORS = (Factor("x", 4.0, 4.5, 5.0), Factor("y", 4.8, 5.1, 5.3))
+# Event time in the drive without a sidecar, s.
+DURATION, PROMOTED, ROLLED_BACK = 20.0, 8.0, 15.0
+HOME = happening(Happened.ROLLED_BACK, "identity-of-seven")
+
+
 @pytest.fixture(scope="module")
 def record() -> Record:
-    """A drive that a perfect sidecar has answered, with the fit at its time."""
-    record = Record(Plan(duration_s=9.0))
+    """A drive that a perfect sidecar has answered: promoted at 8 s, rolled back at 15 s."""
+    record = Record(Plan(duration_s=DURATION))
     plan = record.plan
+    to_hear = [
+        (5.0, happening(Happened.BEGAN, "identity", factors=FACTORS)),
+        (PROMOTED, happening(Happened.PROMOTED, "scaling-1", factors=FACTORS)),
+        (ROLLED_BACK, HOME),
+    ]
     for frame in simulate(plan.settings, plan.seed, plan.duration_s):
-        at = plan.event_s(frame.stamp_ns)
-        record.elapsed_s = at
-        if frame.sensor == plan.faulty and at >= plan.fault_s:
+        record.elapsed_s = plan.event_s(frame.stamp_ns)
+        while to_hear and record.elapsed_s >= to_hear[0][0]:
+            record.hear(to_hear.pop(0)[1])
+        if plan.is_faulty(frame):
             frame = with_variance_factor(frame, plan.variance_factor)
-        if record.version is None and at >= plan.fit_s:
-            record.version = record.fit().version
-            record.events.append((at, f"promoted {record.version}"))
-        phase = record.phase_of(frame, (record.version or "identity",))
-        covariance = frame.covariance
-        if phase is Phase.AFTER and frame.sensor == plan.faulty:
+        version, covariance = record.story.version, frame.covariance
+        if version == "scaling-1" and frame.sensor == plan.faulty:
             covariance = covariance / plan.variance_factor
-        sensor = record.sensors[frame.sensor]
-        sensor.frames += 1
-        sensor.detections += frame.ids.size
-        sensor.add_truth(AnsweredFrame(frame, phase, frame.mean, covariance))
+        answered = AnsweredFrame(frame, version, frame.mean, covariance)
+        record.add_answer(answered)
+        record.sensors[frame.sensor].add_truth(answered, record.phase_of(answered))
         record.latency_s.append(0.001)
     record.frames_wall_s = 9.0
     return record
@@ -143,10 +193,16 @@ def account(record: Record) -> SidecarAccount:
             for stage in (whole.raw, whole.recalibrated)
         ]
         slices[name] = SliceAccount(whole.raw.n, nees[0], nees[1])
+
+    def count(what: Happened) -> int:
+        return sum(heard.record.what is what for heard in record.story.heard)
+
     metrics = parse(
         f"""# HELP calibration_frames_total Frames answered.
 calibration_frames_total {record.frames}.0
 calibration_ground_truth_total{{outcome="matched"}} {record.labelled}.0
+calibration_recalibrator_swaps_total{{outcome="promoted"}} {count(Happened.PROMOTED)}.0
+calibration_recalibrator_swaps_total{{outcome="rolled_back"}} {count(Happened.ROLLED_BACK)}.0
 calibration_frame_seconds_bucket{{le="0.001"}} 10.0
 calibration_frame_seconds_bucket{{le="0.005"}} 99.0
 calibration_frame_seconds_bucket{{le="+Inf"}} 100.0
@@ -154,36 +210,94 @@ calibration_frame_seconds_count 100.0
 """
     )
     return SidecarAccount(
-        record.frames, record.detections, record.labelled, record.version or "", slices, metrics
+        record.frames, record.detections, record.labelled, record.story.version, slices, metrics
     )
 
 
-def test_phases_follow_the_stamp_and_then_the_version_that_answered(record):
-    frames = list(simulate(record.plan.settings, 7, 9.0))
-    assert record.phase_of(frames[0], (record.version,)) is Phase.BEFORE
-    assert record.phase_of(frames[-1], ("identity",)) is Phase.DURING
-    assert record.phase_of(frames[-1], (record.version,)) is Phase.AFTER
+@pytest.mark.parametrize(
+    ("at_s", "version", "phase"),
+    [
+        (1.0, "identity", Phase.HEALTHY),
+        (1.0, "scaling-1", Phase.HEALTHY),
+        (6.0, "identity", Phase.FAULT),
+        (6.0, "scaling-of-another-sensor", Phase.FAULT),
+        (6.0, "scaling-1", Phase.CORRECTED),
+        (12.0, "scaling-1", Phase.AFTER),
+        (12.0, "identity", Phase.HOME),
+    ],
+)
+def test_phases_follow_the_stamp_and_what_the_version_does_to_the_faulty_sensor(
+    record, at_s, version, phase
+):
+    frame = next(simulate(record.plan.settings, 7, 1.0))
+    frame = replace(frame, stamp_ns=record.plan.settings.start_ns + round(at_s * 1e9))
+    answered = AnsweredFrame(frame, version, frame.mean, frame.covariance)
+    assert record.phase_of(answered) is phase
 
 
-def test_the_faulty_sensor_reads_five_and_one_again(record):
-    recent = record.sensors[record.plan.faulty].recent()
-    after = record.sensors[record.plan.faulty].of(Phase.AFTER)
-    assert after.raw.n < recent.n  # 5 s reach back into the fault
-    summary = summarise(record, account(record))
-    cell = summary.cells[record.plan.faulty][Phase.AFTER]
-    ratio = cell.raw.joint.nees_over_k / cell.recalibrated.joint.nees_over_k
-    assert ratio == pytest.approx(5.0)
+def test_the_faulty_sensor_reads_five_one_and_a_fifth_and_one_again(record):
+    cells = summarise(record, account(record)).cells[record.plan.faulty]
+    ratios = {
+        phase: cell.raw.joint.nees_over_k / cell.recalibrated.joint.nees_over_k
+        for phase, cell in cells.items()
+    }
+    assert ratios == pytest.approx(
+        {Phase.HEALTHY: 1, Phase.FAULT: 1, Phase.CORRECTED: 5, Phase.AFTER: 5, Phase.HOME: 1}
+    )
 
 
 def test_the_summary_names_all_sensors_in_80_columns(record):
     text = as_text(summarise(record, account(record)))
     assert max(len(line) for line in text.splitlines()) <= 80
     for name in record.sensors:
-        rows = [line for line in text.splitlines() if line.startswith(f"{name} ")]
-        assert [row.count("→") for row in rows] == [3, 3]
-    assert record.version in text
+        (row,) = [line for line in text.splitlines() if re.match(f"{name} +[0-9]", line)]
+        assert row.count("→") == 5
     assert "p99 ≤ 5 ms" in text
     assert "agree: frames" in text
+    assert "promoted  4.0 s after the fault began: 12 tracks, evidence 1,259 (of 100)" in text
+    assert "sent home 4.0 s after it ended: 12 tracks" in text
+    assert "camera_front: promoted 1 ×, rolled back 1 ×\n" in text
+    assert "missing" not in text
+
+
+def test_a_healthy_sensor_that_was_recalibrated_is_named(record):
+    told = copy.deepcopy(record)
+    told.hear(happening(Happened.PROMOTED, "scaling-2", slice="camera_back"))
+    assert "camera_back: promoted 1 ×, which has no fault" in as_text(
+        summarise(told, account(told))
+    )
+
+
+def heard_only(*whats: tuple[float, Happened]) -> Record:
+    record = Record(Plan(duration_s=DURATION))
+    for at_s, what in whats:
+        record.elapsed_s = at_s
+        record.hear(happening(what, f"{what}-1"))
+    return record
+
+
+@pytest.mark.parametrize(
+    ("record_of", "missing"),
+    [
+        ((), "nor put one on trial"),
+        (((5.0, Happened.BEGAN),), "promoted a recalibrator for camera_front"),
+        (((1.0, Happened.PROMOTED),), "promoted a recalibrator for camera_front while"),
+        (((11.5, Happened.PROMOTED),), "promoted a recalibrator for camera_front while"),
+        (((5.0, Happened.BEGAN), (8.0, Happened.PROMOTED)), "sent camera_front home"),
+        (((8.0, Happened.PROMOTED), (20.0, Happened.ROLLED_BACK)), "sent camera_front home"),
+    ],
+)
+def test_what_did_not_come_is_said(record_of, missing):
+    record = heard_only(*record_of)
+    record.latency_s.append(0.001)
+    record.frames_wall_s = 1.0
+    summary = summarise(record, account(record))
+    assert missing in summary.missing
+    assert summary.missing in as_text(summary)
+
+
+def test_a_story_that_is_whole_misses_nothing(record):
+    assert summarise(record, account(record)).missing == ""
 
 
 @pytest.mark.parametrize("field", ["frames", "detections", "matched"])
@@ -204,16 +318,34 @@ def test_a_sensor_that_the_sidecar_does_not_know_is_named(record):
     assert all("camera_back" in difference for difference in differences)
 
 
+def test_a_swap_that_was_not_heard_of_is_named(record):
+    theirs = replace(account(record), version="scaling-3")
+    (difference,) = summarise(record, theirs).differences
+    assert "scaling-3" in difference
+    deaf = replace_story(record, record.story.heard[:-1])
+    differences = summarise(deaf, account(record)).differences
+    assert [text.partition(":")[0] for text in differences] == [
+        "recalibrators rolled_back",
+        "recalibrator",
+    ]
+
+
+def replace_story(record: Record, heard: list[Heard]) -> Record:
+    changed = copy.copy(record)
+    changed.story = Story(heard)
+    return changed
+
+
 def test_the_json_has_no_nan_even_before_any_truth():
     empty = Record(Plan())
     empty.latency_s.append(0.001)
     empty.frames_wall_s = 1.0
     text = json.dumps(as_json(summarise(empty, account_of_nothing())), allow_nan=False)
-    assert json.loads(text)["sensors"]["camera_back"]["after"]["raw"]["nees_over_k"] is None
+    assert json.loads(text)["sensors"]["camera_back"]["home"]["raw"]["nees_over_k"] is None
 
 
 def account_of_nothing() -> SidecarAccount:
-    return SidecarAccount(0, 0, 0, "identity", {}, parse(""))
+    return SidecarAccount(0, 0, 0, Story().version, {}, parse(""))
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 50), (56, 14), (30, 8), (1, 1)])
@@ -229,8 +361,25 @@ def test_the_picture_fits_the_terminal(record, columns, rows, colour):
 def test_the_picture_shows_every_sensor_and_what_happened(record):
     text = "\n".join(render(record, "127.0.0.1:12345", 80, 24, colour=False))
     assert all(name in text for name in record.sensors)
-    assert f"promoted {record.version}" in text
-    assert "camera_front recalibrated" in text
+    assert "promoted for camera_front: 12 tracks" in text
+
+
+@pytest.mark.parametrize(
+    ("heard", "at_s", "said"),
+    [
+        ((), 1.0, "healthy"),
+        ((), 6.0, "FAULT in camera_front"),
+        (("scaling-1",), 9.0, "camera_front recalibrated"),
+        (("scaling-1",), 13.0, "the fault is over, and is still corrected"),
+        (("scaling-1", "identity-1"), 16.0, "the fault is over, nothing is corrected"),
+    ],
+)
+def test_the_picture_says_the_phase(heard, at_s, said):
+    record = Record(Plan(duration_s=DURATION), correcting={"scaling-1"})
+    for version in heard:
+        record.hear(happening(Happened.PROMOTED, version))
+    record.elapsed_s = at_s
+    assert said in render(record, "127.0.0.1:12345", 100, 24, colour=False)[0]
 
 
 def test_the_picture_of_a_drive_that_has_not_begun_has_dashes_for_numbers():

@@ -69,23 +69,23 @@ def test_a_drive_without_frames_has_no_quality():
 def test_an_object_that_goes_on_under_another_track_is_a_switch_of_that_phase():
     record = TrackingRecord()
     for number, (ids, phase) in enumerate(
-        [([7, 8], "during"), ([7, 8], "during"), ([7, 9], "after"), ([8, 9], "after")]
+        [([7, 8], "fault"), ([7, 8], "fault"), ([7, 9], "corrected"), ([8, 9], "corrected")]
     ):
         frame = frame_of(number, {1: (10.0, 0.0), 2: (50.0, 0.0)})
         record.add(frame, phase, answer_of(frame, ids))
     quality = record.quality()
-    assert quality["during"][Fed.RECALIBRATED].id_switches == 0
-    assert quality["after"][Fed.RECALIBRATED].id_switches == 2
-    assert quality["after"][Fed.RECALIBRATED].tracked == 4
-    assert quality["after"][Fed.RAW].id_switches == 0
+    assert quality["fault"][Fed.RECALIBRATED].id_switches == 0
+    assert quality["corrected"][Fed.RECALIBRATED].id_switches == 2
+    assert quality["corrected"][Fed.RECALIBRATED].tracked == 4
+    assert quality["corrected"][Fed.RAW].id_switches == 0
 
 
 def test_unconfirmed_tracks_and_false_detections_count_for_nothing():
     record = TrackingRecord()
     first, second = (frame_of(number, {1: (10.0, 0.0), -1: (50.0, 0.0)}) for number in range(2))
-    record.add(first, "before", answer_of(first, [3, 4]))
-    record.add(second, "before", answer_of(second, [5, 6], TrackStatus.TENTATIVE))
-    found = record.quality()["before"][Fed.RECALIBRATED]
+    record.add(first, "healthy", answer_of(first, [3, 4]))
+    record.add(second, "healthy", answer_of(second, [5, 6], TrackStatus.TENTATIVE))
+    found = record.quality()["healthy"][Fed.RECALIBRATED]
     assert (found.detections, found.tracked, found.id_switches) == (2, 1, 0)
 
 
@@ -93,8 +93,8 @@ def test_velocities_are_held_against_central_differences_and_not_across_gaps():
     record = TrackingRecord()
     for number in (0, 1, 2, 9):
         frame = frame_of(number, {1: (10.0 + 0.5 * number, 0.0)})
-        record.add(frame, "before", answer_of(frame, [3], velocity=(5.0, 2.0)))
-    found = record.quality()["before"][Fed.RECALIBRATED]
+        record.add(frame, "healthy", answer_of(frame, [3], velocity=(5.0, 2.0)))
+    found = record.quality()["healthy"][Fed.RECALIBRATED]
     assert found.velocity_rmse == pytest.approx(2.0)
     assert found.position_rmse == 0.0
 
@@ -102,15 +102,15 @@ def test_velocities_are_held_against_central_differences_and_not_across_gaps():
 def test_without_neighbours_in_time_there_is_no_velocity_to_compare_with():
     record = TrackingRecord()
     frame = frame_of(0, {1: (10.0, 0.0)})
-    record.add(frame, "before", answer_of(frame, [3]))
-    assert math.isnan(record.quality()["before"][Fed.RECALIBRATED].velocity_rmse)
+    record.add(frame, "healthy", answer_of(frame, [3]))
+    assert math.isnan(record.quality()["healthy"][Fed.RECALIBRATED].velocity_rmse)
 
 
 def test_the_own_tracker_follows_what_was_reported():
     record = TrackingRecord()
     for number in range(12):
         frame = frame_of(number, {1: (10.0 + 0.4 * number, 0.0), 2: (10.0, 30.0)})
-        record.add(frame, "before", answer_of(frame, [1, 2]))
-    found = record.quality()["before"][Fed.RAW]
+        record.add(frame, "healthy", answer_of(frame, [1, 2]))
+    found = record.quality()["healthy"][Fed.RAW]
     assert (found.detections, found.tracked, found.id_switches) == (24, 20, 0)
     assert found.velocity_rmse < 1.5
