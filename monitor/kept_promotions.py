@@ -101,9 +101,10 @@ class KeptPromotions:
         restored = set()
         in_force = {"recalibrator": state.selection, "class_recalibrator": state.class_selection}
         for key, version in in_force.items():
-            decided_anew = self.named[key] not in ("", getattr(state.configured, key))
-            if version in recalibrators.known and not decided_anew:
-                self.promotions.pipeline.put_in_force(version)
+            if version not in recalibrators.known:
+                continue
+            self.promotions.pipeline.put_in_force(version)
+            if self.named[key] in ("", getattr(state.configured, key)):
                 restored.add(key)
         self._go_on(state, trials="recalibrator" in restored)
         return restored

@@ -99,14 +99,17 @@ class Learning:
             chain = self.chain(slice)
             if chain is None:
                 continue
-            until, champion_now = self._until.get(chain[0], {}), partial(self.champion, chain)
-            later = [track.since(until.get(track.source)) for track in of_slice]
-            decisions = yield from self.register.take(
-                chain, champion_now, [track for track in later if track is not None]
-            )
+            champion_now, later_now = partial(self.champion, chain), partial(self._later, chain)
+            decisions = yield from self.register.take(chain, champion_now, of_slice, later_now)
             if decisions:
                 return decisions
         return []
+
+    def _later(self, chain: Chain, tracks: Sequence[WholeTrack]) -> list[WholeTrack]:
+        """What has a say in a slice now."""
+        until = self._until.get(chain[0], {})
+        later = (track.since(until.get(track.source)) for track in tracks)
+        return [track for track in later if track is not None]
 
     # ---- slices
 

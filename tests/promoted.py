@@ -1,5 +1,5 @@
-"""A detector whose errors are as correlated as real ones and whose variances can be made wrong, sent
-to a real sidecar; and what the sidecar says of its recalibrators meanwhile. No tests.
+"""A detector whose errors are as correlated as real ones and whose variances can be made wrong,
+sent to a real sidecar; and what that says of its recalibrators meanwhile. No tests.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ _LIFETIME = 12 * PATIENCE
 
 def settings(folder: Path | str = "", *, statistics: str = "", **promotion: object) -> str:
     """A sidecar that fits as soon as it can and keeps what it learns at once."""
-    chosen = {"fit_every_seconds": 0.2, "fit_tracks": 10, "folder": str(folder), **promotion}
+    chosen = {
+        "fit_every_seconds": 0.2,
+        "fit_tracks": 30,
+        # No longer than an object is seen: what is seen shorter has less to say.
+        "track_seconds": 4.0,
+        "folder": str(folder),
+        **promotion,
+    }
     lines = "\n".join(f"{key} = {_toml(value)}" for key, value in chosen.items())
     return f"""
 [metrics]
@@ -198,7 +205,7 @@ class Traffic:
         self.class_indices = np.array([d.class_index for d in frame.detections])
 
     def factors(self, name: str = "car") -> np.ndarray:
-        """Variance forwarded over variance sent in the latest frame, of a class; (detections, 2)."""
+        """Variance forwarded over that sent in the latest frame, of a class; (detections, 2)."""
         of_class = self.class_indices == self.classes.index(name)
         found: np.ndarray = self.forwarded[of_class] / self.sent[of_class]
         return found

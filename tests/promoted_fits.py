@@ -1,7 +1,7 @@
 """Fits that go wrong in a real sidecar, as a test chooses while it runs; no tests here.
 
-`python -m monitor.edges.fit_worker` finds a sitecustomize of ours on its PYTHONPATH, which does to it
-what a file says as it begins to fit: by then it has its job and watches its parent.
+`python -m monitor.edges.fit_worker` finds a sitecustomize of ours on its PYTHONPATH, which does to
+it what a file says as it begins to fit: by then it has its job and watches its parent.
 """
 
 from __future__ import annotations

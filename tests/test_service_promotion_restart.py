@@ -1,5 +1,5 @@
-"""Recalibrators over restarts of a real sidecar: what was in force is in force again, trials go on, and
-the history has no hole, wherever it was killed.
+"""Recalibrators over restarts of a real sidecar: what was in force is in force again, trials go on,
+and the history has no hole, wherever it was killed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.promoted import (
     Traffic,
     Watcher,
     drive,
+    drive_for,
     in_force,
     listed,
     pin,
@@ -84,12 +85,9 @@ def test_wherever_it_is_killed_it_goes_on_where_its_audit_log_ends(start, folder
     for _ in range(5):
         watcher = Watcher(sidecar)
         traffic.variance["car"] = chance.choice([0.05, 0.2, 1.0, 5.0])
-        heard, most = chance.choice([1, 1, 2, 3]), traffic.tracks + 500
-        drive(
-            traffic,
-            until=lambda w=watcher, n=heard, m=most: len(w.records) >= n or traffic.tracks > m,
-            tracks=1000,
-        )
+        enough, most = chance.choice([1, 1, 2, 3]), traffic.tracks + 500
+        while len(watcher.records) < enough and traffic.tracks < most:
+            drive_for(traffic, 20)
         time.sleep(chance.choice([0, 0, 0.02, 0.1]))
         kill(sidecar)
         watcher.close()

@@ -29,6 +29,7 @@ _AT_ONCE = 16
 _JUDGES = 32
 
 Champion = Callable[[], Recalibrator]
+Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +123,23 @@ class Register:
     # ---- tracks
 
     def take(
-        self, chain: Chain, champion_now: Champion, tracks: Sequence[WholeTrack]
+        self,
+        chain: Chain,
+        champion_now: Champion,
+        tracks: Sequence[WholeTrack],
+        later_now: Later = list,
     ) -> Generator[None, None, list[Decision]]:
         """What tracks of a slice decide, in short steps: at most one change of what is in force.
 
         champion_now  what serves the slice, which may be another one after each step
+        later_now     what of tracks has a say, which may be less after each step
         """
         decisions: list[Decision] = []
         for i in range(0, len(tracks), _AT_ONCE):
-            part = tracks[i : i + _AT_ONCE]
             for say in (self._guarded, self._tried, self._followed):
-                decisions += say(chain, champion_now(), part)
+                part = later_now(tracks[i : i + _AT_ONCE])
+                if part:
+                    decisions += say(chain, champion_now(), part)
                 if decisions and decisions[-1].what in SWAPS:
                     return decisions
                 yield

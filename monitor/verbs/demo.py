@@ -34,8 +34,9 @@ EXAMPLE = """examples:
   calibration-monitor demo --duration 60 --speed 2 --seed 3
   calibration-monitor demo --json > summary.json"""
 
-# alpha is of one sensor: of six together it is the default again. Fits, tracks and the way back are
-# quicker than by default, since the drive is short.
+# alpha is of one sensor: of six together it is the default again. The rest makes the story short, as
+# the drive is: fits of enough tracks to be right at once, no second step for a few tenths, tracks
+# that are whole soon, and a quick way back.
 _CONFIG = """
 [statistics]
 slice_by = ["stream"]
@@ -45,16 +46,18 @@ kind = "embedded"
 
 [promotion]
 mode = "automatic"
-fit_every_seconds = {fit_every_s}
-track_seconds = 4.0
 alpha = 0.003
+fit_every_seconds = {fit_every_s}
+fit_tracks = 20
+hysteresis = 1.5
 rollback_tracks = 1000.0
+track_seconds = 4.0
 
 [metrics]
 refresh_seconds = 1.0
 """
 _FIT_EVERY_S = 1.0  # s of the drive
-_DEFAULT, _SHORTEST, _LONGEST = 75.0, 45.0, 3600.0  # s
+_DEFAULT, _SHORTEST, _LONGEST = 75.0, 50.0, 3600.0  # s
 _FASTEST = 10.0
 _PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
 _LATE = 1.0  # s; a frame that was sent later than that was not sent in time

@@ -66,26 +66,27 @@ class Story:
 
 
 def in_words(record: Record) -> str:
-    """For people: one line of at most 70 characters, for the names of the demo's sensors."""
-    slice, evidence = record.slice, proof(record.evidence)
+    """For people, in one line."""
     match record.what:
         case Happened.BEGAN:
-            return f"trial for {slice}: {_factors(record.factors)}"
+            said = f"on trial, {_factors(record.factors)}"
         case Happened.PROVEN:
-            return f"proven for {slice}, waits for approval: {evidence}"
+            said = f"proven, waits, {proof(record.evidence)}"
         case Happened.PROMOTED:
-            return f"promoted for {slice}: {evidence}"
+            said = f"promoted, {proof(record.evidence)}"
         case Happened.ROLLED_BACK:
-            return f"rolled back for {slice}: {evidence}"
-    return f"{record.what} {slice}: {record.reason}"[:70]
+            said = f"rolled back, {proof(record.evidence)}"
+        case what:
+            said = f"{what.replace('_', ' ')}, {record.reason}"
+    return f"{record.slice or 'all sensors'}: {said}"
 
 
 def proof(evidence: Evidence | None) -> str:
-    """The tracks that had a say, and what those who bet on it have made of 1."""
+    """The tracks that had a say, and what who bet on it has made of 1, of what was to be made."""
     if evidence is None:
         return "asked for"
     better, enough = _wealth(evidence.log10_better), _wealth(evidence.log10_threshold)
-    return f"{evidence.tracks} tracks, evidence {better} (of {enough})"
+    return f"{evidence.tracks} tracks, evidence {better} of {enough}"
 
 
 def _wealth(log10: float) -> str:

@@ -78,7 +78,7 @@ def _faulty(summary: Summary) -> Iterator[str]:
     yield f"{plan.faulty}, as sent → recalibrated: ENCE of {DIMENSION}, and tracking with it as R."
     yield _row("", Phase)
     yield _row(f"ENCE of {DIMENSION}", (_ence(cells[phase]) for phase in Phase))
-    yield _row("  of a calibrated", (_floor(cells[phase]) for phase in Phase))
+    yield _row("  if calibrated", (_floor(cells[phase]) for phase in Phase))
     for name, form, value in _TRACKING:
         entries = []
         for phase in Phase:
@@ -87,10 +87,10 @@ def _faulty(summary: Summary) -> Iterator[str]:
                 _arrow(*(format(value(by_input[f]), form) if f in by_input else "–" for f in Fed))
             )
         yield _row(name, iter(entries))
-    yield "  ENCE 0 is calibrated; errors as heavy-tailed and correlated as these would read"
-    yield "  the second line: counted are objects, not detections. Switch: an object goes on"
-    yield "  under another track. Tracked: detections of objects that updated a confirmed"
-    yield "  track. What was sent is tracked beside the sidecar."
+    yield "  ENCE 0 is calibrated; the line below is what errors as heavy-tailed and correlated"
+    yield "  would read: counted are objects, not detections. Switch: an object goes on under"
+    yield "  another track. Tracked: detections of objects that updated a confirmed track."
+    yield "  What was sent is tracked beside the sidecar."
 
 
 def _story(summary: Summary) -> Iterator[str]:
