@@ -29,7 +29,7 @@ from monitor.learning import job_of
 from monitor.pipeline import Pipeline
 from monitor.promotion.fit_slices import fit_slices
 from monitor.promotion.records import SWAPS
-from monitor.promotions import Promotions
+from monitor.promotions import SCHEDULE, Promotions
 
 SEEDS = 50
 FRAMES, OBJECTS, LIFE = 5000, 20, 40  # 100,000 detections of 2,500 objects
@@ -152,8 +152,9 @@ def fit(promotions: Promotions) -> None:
     due = promotions.learning.due()
     if due:
         settings = promotions.learning.settings
-        job, entries = job_of(due, settings.fits, settings.policy.band)
-        promotions.begin(entries, fit_slices(job), "schedule")
+        limits = promotions.learning.limits
+        job, entries = job_of(due, settings.fits, limits, settings.policy.band)
+        finished(promotions.begin(entries, fit_slices(job), SCHEDULE))
 
 
 def _one(job: tuple[Drive, int]) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -15,10 +16,20 @@ from monitor.promotion.settings import (
     TrackSettings,
     TrialSettings,
 )
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.covariance_scaling import CovarianceScaling
+from monitor.recalibration.identity import Identity
 from monitor.recalibration.methods import METHODS
 from monitor.recalibration.scale import Objective
+from monitor.recalibration.variance_scaling import VarianceScaling
 
 Factor = Annotated[float, Field(gt=0)]
+
+# By key, the methods to which it means something. As in fitting.FITTINGS, which is heavy to import.
+USED_BY: Mapping[str, tuple[str, ...]] = {
+    "objective": (VarianceScaling.method, CovarianceScaling.method),
+    "time_constant_seconds": (AdaptiveScaling.method,),
+}
 
 
 class PromotionConfig(Section):
@@ -34,13 +45,15 @@ class PromotionConfig(Section):
     band: tuple[Factor, Factor] = (0.5, 2.0)  # factors on the variance that are left alone
     hysteresis: Annotated[float, Field(gt=1)] = 1.1  # a smaller change of variances is none
     prior_tracks: PositiveFloat = 3.0  # that "nothing is wrong" counts for in a fit
-    fit_tracks: Annotated[int, Field(ge=2)] = 10  # new ones of a slice before it is fitted again
+    # New ones of a slice before it is fitted again, and the fewest that a fit looks back on.
+    fit_tracks: Annotated[int, Field(ge=2)] = 10
     fit_every_seconds: PositiveFloat = 10.0  # s between two fits, at least
     fit_timeout_seconds: PositiveFloat = 120.0  # s after which a fit hangs, and is ended
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
     clip: PositiveFloat = 1.0  # nats per dimension that one track can say, at most
     trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
-    rollback_tracks: Annotated[float, Field(ge=100)] = 1e5  # between rollbacks of what is no worse
+    # Between two rollbacks of what is no worse, on average, at least.
+    rollback_tracks: Annotated[float, Field(ge=100)] = 1e5
     track_idle_seconds: Annotated[float, Field(ge=0.05)] = 1.0  # s without truth that end a track
     # s of a track that count; where nobody tracks: of a block
     track_seconds: Annotated[float, Field(ge=0.05)] = 10.0
@@ -52,8 +65,24 @@ class PromotionConfig(Section):
 
     @model_validator(mode="after")
     def _known_and_in_order(self) -> Self:
-        if self.method not in METHODS:
-            raise ValueError(f"method '{self.method}' must be one of {', '.join(METHODS)}")
+        methods = [method for method in METHODS if method != Identity.method]
+        if self.method not in methods:
+            raise ValueError(
+                f"method '{self.method}' must be one of {', '.join(methods)}; for fits only when "
+                "asked for, set mode 'manual'"
+            )
+        for key, used_by in USED_BY.items():
+            given = getattr(self, key)
+            if given is not None and self.method not in used_by:
+                raise ValueError(
+                    f"{key} {given} means nothing to method '{self.method}': leave it out, or set "
+                    f"method to {' or '.join(used_by)}"
+                )
+        if self.fit_tracks > self.kept_tracks:
+            raise ValueError(
+                f"fit_tracks {self.fit_tracks} must be no more than kept_tracks "
+                f"{self.kept_tracks}, or no slice is ever fitted: lower the one or raise the other"
+            )
         if not self.band[0] <= 1 <= self.band[1]:
             raise ValueError(f"band {list(self.band)} must have 1 between its ends")
         return self

@@ -16,7 +16,7 @@ from monitor.learning import SliceToFit, job_of
 from monitor.promotion.fit_job import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
 from monitor.promotion.settings import FitSettings
 from monitor.promotion.standing import SliceFitted
-from monitor.promotions import Promotions
+from monitor.promotions import SCHEDULE, Promotions
 from monitor.recalibration.methods import METHODS
 from monitor.steps import in_steps
 
@@ -64,24 +64,34 @@ class FitRounds:
         promotions = self.promotions
         tracks = await in_steps(promotions.learning.whole())
         while tracks:
-            promotions.carry_out(await in_steps(promotions.learning.decide(tracks)))
+            # Of the slice that fails its tracks are taken already; the others go on.
+            try:
+                promotions.carry_out(await in_steps(promotions.learning.decide(tracks)))
+            except Exception:
+                log.exception("what tracks of a slice say was not taken in")
+                promotions.pipeline.counters.internal_errors += 1
         if self._running is not None and self._running.done():
             self._running = None
         patience = min(2**self._failures, _MOST_PATIENCE)
         pause = promotions.pipeline.config.promotion.fit_every_seconds * patience
-        if self._running is None and time.monotonic() - self._last >= pause:
-            due = promotions.learning.due()
-            if due:
-                self._running = asyncio.create_task(self._round(due))
+        rested = time.monotonic() - self._last >= pause
+        if self._running is None and rested and promotions.learning.is_due():
+            self._running = asyncio.create_task(self._round())
 
-    async def _round(self, due: Sequence[SliceToFit]) -> None:
+    async def _round(self) -> None:
         """Fit what is due; a failure is recorded already."""
-        settings = self.promotions.learning.settings
+        learning = self.promotions.learning
+        settings = learning.settings
         try:
             async with self._one_at_a_time:
-                await self._fitted(due, settings.fits, "schedule", settings.policy.band)
+                due = learning.due()
+                try:
+                    await self._fitted(due, settings.fits, SCHEDULE, settings.policy.band)
+                finally:
+                    self._last = time.monotonic()
+            self._failures = 0
         except FitFailed:
-            return
+            self._failures += 1
         except Exception:
             log.exception("a fit came to nothing")
             self.promotions.pipeline.counters.internal_errors += 1
@@ -114,7 +124,10 @@ class FitRounds:
                     "with stamp_ns, and wait until its tracks have ended."
                 )
             settings = replace(learning.settings.fits, method=method)
-            return await self._fitted(asked, settings, actor)
+            fitted = await self._fitted(asked, settings, actor)
+        without = [name for name in slices if all(name != entry.chain[0] for entry in asked)]
+        reason = "no whole track with truth yet"
+        return *fitted, *(SliceFitted(name, "", reason, 0, 0) for name in without)
 
     async def _fitted(
         self,
@@ -126,17 +139,14 @@ class FitRounds:
         """What came of a fit; slices that look healthy by a band are left out."""
         promotions = self.promotions
         timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
-        job, entries = await asyncio.to_thread(job_of, asked, settings, band)
+        limits = promotions.learning.limits
+        job, entries = await asyncio.to_thread(job_of, asked, settings, limits, band)
         promotions.counters.fits.nothing += len(asked) - len(entries)
         if not entries:
             return ()
         try:
             outcome = await self.fit(job, timeout)
         except FitFailed as error:
-            self._failures += 1
             promotions.fit_failed(str(error), entries, actor)
             raise
-        finally:
-            self._last = time.monotonic()
-        self._failures = 0
-        return promotions.begin(entries, outcome, actor)
+        return await in_steps(promotions.begin(entries, outcome, actor))

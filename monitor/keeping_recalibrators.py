@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # Records that are given back at start.
 MOST_RECORDS = 1000
-# Records, and recalibrators, that wait for a disk which does not take them.
+# Records that wait for a disk which does not take them.
 MOST_WAITING = 10_000
 
 
@@ -31,7 +31,7 @@ class Kept:
     """What the last run left.
 
     state       None where there is nothing that could be used
-    documents   recalibrators by version, the oldest first; what the state puts in force among them
+    documents   recalibrators by version, the oldest first; those that the state names among them
     records     the latest, in order
     sequence    of the latest record that there ever was, whether the state knows it or not
     complaints  what could not be used, and what became of it; they are in the log already
@@ -46,19 +46,19 @@ class Kept:
 
 @dataclass(slots=True)
 class _Waiting:
-    """What is not on the disk yet."""
+    """What is not on the disk yet.
 
-    selections: dict[str, AnySelection] = field(default_factory=dict)
-    records: list[Record] = field(default_factory=list)
+    selections  those that the state names
+    """
+
     state: RegisterState | None = None
+    selections: tuple[AnySelection, ...] = ()
+    records: list[Record] = field(default_factory=list)
 
     def before(self, later: _Waiting) -> _Waiting:
         """Both, in order; of the states the later one."""
-        return _Waiting(
-            {**self.selections, **later.selections},
-            [*self.records, *later.records],
-            self.state if later.state is None else later.state,
-        )
+        latest = self if later.state is None else later
+        return _Waiting(latest.state, latest.selections, [*self.records, *later.records])
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class RecalibratorKeeper:
     """Keeps recalibrators in a folder; '' keeps none.
 
     failures  writes that came to nothing; what they were to write is tried with the next one
-    refused   records and recalibrators that were given up, since too many waited
+    refused   records that were given up, since too many waited
     """
 
     folder: str
@@ -74,8 +74,6 @@ class RecalibratorKeeper:
     refused: int = 0
     _folder: RecalibratorFolder | None = field(init=False)
     _waiting: _Waiting = field(default_factory=_Waiting, init=False)
-    # Versions that were handed over before.
-    _handed: frozenset[str] = field(default=frozenset(), init=False)
     _scheduled: bool = field(default=False, init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
     _writer: ThreadPoolExecutor = field(init=False)
@@ -151,28 +149,17 @@ class RecalibratorKeeper:
     ) -> None:
         """Have all of it written, soon; of states only the latest one matters.
 
-        selections  that are known, or new ones at least: what is there is not written again
+        selections  all that the state names; what is there is not written again
         records     new ones, in order
         """
         if self._folder is None:
             return
-        needed = state.named
         with self._guard:
             waiting = self._waiting
-            waiting.state = state
-            refused = set()
-            for selection in selections:
-                version = selection.version
-                if version in self._handed and version not in needed:
-                    continue
-                if len(waiting.selections) < MOST_WAITING or version in waiting.selections:
-                    waiting.selections[version] = selection
-                else:
-                    refused.add(version)
-            self._handed = frozenset(s.version for s in selections) - refused
+            waiting.state, waiting.selections = state, tuple(selections)
             room = max(0, MOST_WAITING - len(waiting.records))
             waiting.records += records[:room]
-            self.refused += len(refused) + len(records[room:])
+            self.refused += len(records[room:])
             if self._scheduled:
                 return
             self._scheduled = True
@@ -204,9 +191,8 @@ class RecalibratorKeeper:
         try:
             if folder is None or not folder.claim():
                 raise BlockingIOError(_TAKEN.format(self.folder))
-            for version in list(waiting.selections):
-                self._add(folder, waiting.selections[version])
-                del waiting.selections[version]
+            for selection in waiting.selections:
+                self._add(folder, selection)
             if waiting.records:
                 folder.append(waiting.records)
                 waiting.records = []

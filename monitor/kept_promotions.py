@@ -5,6 +5,7 @@ its configuration names, or those that were in force and on trial when the last 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from monitor.recalibration.selection import Selection
 from monitor.recalibrators import Recalibrators
 
 log = logging.getLogger(__name__)
+
+# Seconds that somebody who has decided waits for the disk, at most.
+_SETTLED = 2.0
 
 _KINDS: Mapping[str, type[AnySelection]] = {
     "recalibrator": Selection,
@@ -91,8 +95,13 @@ class KeptPromotions:
         """The kinds of which something is in force as it was."""
         recalibrators, state = self.promotions.recalibrators, kept.state
         keep = recalibrators.needed.union(self.named.values(), state.named if state else ())
-        for selection in kept.documents.values():
-            recalibrators.known.admit(selection, keep=keep)
+        # Where no state says who needs what is there, people may.
+        sent = kept.documents if state is None else state.sent
+        for version, selection in kept.documents.items():
+            if version in keep or version in sent:
+                recalibrators.known.admit(selection, keep=keep)
+            if version in sent:
+                recalibrators.admit(selection.to_json(), selection)
         self.promotions.remember(kept.records, kept.sequence)
         if state is None:
             return set()
@@ -130,8 +139,9 @@ class KeptPromotions:
     def keep(self) -> None:
         """Have all kept as it is now. A fault costs that, and nothing else."""
         try:
-            known = list(self.promotions.recalibrators.known.values())
-            self.keeper.keep(self._state(), known, self._unkept)
+            state, known = self._state(), self.promotions.recalibrators.known
+            named = [known[version] for version in sorted(state.named) if version in known]
+            self.keeper.keep(state, named, self._unkept)
             self._unkept = []
         except Exception:
             log.exception("what became of the recalibrators is not kept")
@@ -142,6 +152,12 @@ class KeptPromotions:
         while True:
             await asyncio.sleep(self.every_seconds)
             self.keep()
+
+    async def settle(self) -> None:
+        """Return when what has happened is on the disk; a disk that hangs is not waited for."""
+        self.keep()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.keeper.flush(), _SETTLED)
 
     async def end(self) -> None:
         """Keep all, and let go of the folder."""
@@ -157,6 +173,7 @@ class KeptPromotions:
             class_selection=recalibrators.class_selection.version,
             previous=tuple(before[Selection]),
             class_previous=tuple(before[ClassSelection]),
+            sent=tuple(sorted(recalibrators.sent)),
             configured=Configured(**self.named),
             pinned=register.pinned,
             sequence=self.promotions.sequence,

@@ -71,6 +71,11 @@ class Learning:
         self._open = OpenTracks(self.settings.tracks)
         self._sample = FrameSample(self.settings.tracks.sample_ns)
 
+    @property
+    def left_out(self) -> int:
+        """Tracks for which there was no room while they were open, and frames."""
+        return self._open.left_out
+
     # ---- tracks
 
     def take(self, rows: LabelledRows) -> None:
@@ -85,14 +90,16 @@ class Learning:
         for track in found:
             by_slice[track.slice].append(track)
             self.latest_ns = max(track.ended_ns, self.latest_ns or track.ended_ns)
-        self.reservoir.add(found)
+        for slice, of_slice in by_slice.items():
+            if self.chain(slice) is not None:
+                self.reservoir.add(of_slice)
         return dict(by_slice)
 
     def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
         """What whole tracks decide, of one slice after the other, which are taken from them.
 
-        Of one slice at a time, so that each is judged by what the last has put in force; none are
-        left where nothing is returned.
+        Whatever is decided is returned at once, so that the rest are judged by what it has put in
+        force; no tracks are left where nothing is.
         """
         while tracks:
             slice, of_slice = tracks.popitem()
@@ -100,16 +107,23 @@ class Learning:
             if chain is None:
                 continue
             champion_now, later_now = partial(self.champion, chain), partial(self._later, chain)
-            decisions = yield from self.register.take(chain, champion_now, of_slice, later_now)
-            if decisions:
-                return decisions
+            taken = yield from self.register.take(chain, champion_now, of_slice, later_now)
+            if taken.rest:
+                tracks[slice] = taken.rest
+            if taken.decisions:
+                return taken.decisions
         return []
 
     def _later(self, chain: Chain, tracks: Sequence[WholeTrack]) -> list[WholeTrack]:
         """What has a say in a slice now."""
         until = self._until.get(chain[0], {})
-        later = (track.since(until.get(track.source)) for track in tracks)
+        later = (track.since(self._cut(until, track.source)) for track in tracks)
         return [track for track in later if track is not None]
+
+    def _cut(self, until: Mapping[int, int], source: int) -> int | None:
+        """What must be exceeded; nothing, where the clock of the source was set back before it."""
+        cut, now = until.get(source), self._open.time(source)
+        return None if cut is None or (now is not None and now < cut) else cut
 
     # ---- slices
 
@@ -141,14 +155,18 @@ class Learning:
 
     # ---- fits
 
+    def is_due(self) -> bool:
+        """Whether any slice is to be fitted again."""
+        return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
+
     def due(self) -> list[SliceToFit]:
         """Slices that are to be fitted again."""
-        return [
-            self._to_fit(slice, chain)
-            for slice, chain in self._kept()
-            if self.reservoir.new(slice) >= self.settings.fits.tracks
-            and self.register.wants_fit(chain)
-        ]
+        kept = self._kept()
+        return [self._to_fit(*entry) for entry in kept if self._wants_fit(*entry)]
+
+    def _wants_fit(self, slice: int, chain: Chain) -> bool:
+        enough = self.reservoir.new(slice) >= self.settings.fits.tracks
+        return enough and self.register.wants_fit(chain)
 
     def asked(self, names: Collection[str]) -> list[SliceToFit]:
         """Slices of these names, or all; those of which no track is kept are left out."""
@@ -158,9 +176,9 @@ class Learning:
             if not names or chain[0] in names
         ]
 
-    def forget(self, chain: Chain, stamp_ns: int) -> None:
-        """Fit a slice on no track that ended by then."""
-        self.reservoir.drop_before(self.slices.chains.index(chain), stamp_ns)
+    def forget(self, chain: Chain, keep: int) -> None:
+        """Fit a slice on none but so many of its newest tracks."""
+        self.reservoir.keep_newest(self.slices.chains.index(chain), keep)
 
     def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
         """Let only what is later have a say in a slice.
@@ -188,7 +206,10 @@ def _latest_by_source(tracks: Sequence[WholeTrack]) -> dict[int, int]:
 
 
 def job_of(
-    slices: Sequence[SliceToFit], settings: FitSettings, band: tuple[float, float] | None = None
+    slices: Sequence[SliceToFit],
+    settings: FitSettings,
+    limits: Limits,
+    band: tuple[float, float] | None = None,
 ) -> tuple[FitJob, tuple[SliceToFit, ...]]:
     """The rows of slices to fit, and the slices with the tracks that these are of: the newest that
     are alike. Takes some milliseconds a slice, in any thread.
@@ -207,4 +228,6 @@ def job_of(
             if not isinstance(entry.champion, Identity)
             or not looks_healthy(rows[entry.chain[0]], settings, band)
         )
-    return FitJob(settings, {entry.chain[0]: rows[entry.chain[0]] for entry in alike}), alike
+    return FitJob(
+        settings, {entry.chain[0]: rows[entry.chain[0]] for entry in alike}, limits
+    ), alike

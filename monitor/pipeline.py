@@ -297,7 +297,7 @@ class Pipeline:
         self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
         self.live.count(rows.matched())
         labelled = rows.labelled()
-        if labelled is not None:
+        if labelled is not None and self.live.clock.believes(labelled.stamp_ns):
             self.learning.take(labelled)
 
     def _count_classes(

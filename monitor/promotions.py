@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from monitor.candidates import Candidates
@@ -22,7 +22,7 @@ from monitor.recalibration.any_selection import AnySelection
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Recalibrator
-from monitor.recalibration.selection import Chain, Selection
+from monitor.recalibration.selection import IDENTITY, Chain, Selection
 from monitor.recalibration_reading import RecalibrationCounters
 from monitor.recalibrators import NothingToRollBack, Recalibrators
 
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 REMEMBERED = 1000
 # Versions that a rollback can go back through.
 _MOST_BEFORE = 100
+
+# Who fits, where nobody has asked for it.
+SCHEDULE = "schedule"
 
 Kind = type[AnySelection]
 
@@ -60,7 +63,7 @@ class Promotions:
     _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def __post_init__(self) -> None:
-        self.candidates = Candidates(self.learning, self.recalibrators.known)
+        self.candidates = Candidates(self.learning, self.recalibrators.known, self._meant)
         self.recalibrators.also_needed = self._needed
 
     @property
@@ -146,9 +149,16 @@ class Promotions:
 
     def begin(
         self, entries: Sequence[SliceToFit], outcome: FitOutcome, actor: str
-    ) -> tuple[SliceFitted, ...]:
-        """Put what was fitted on trial, where there is anything to try; what came of each slice."""
-        return tuple(self._begun(entry, outcome, actor) for entry in entries)
+    ) -> Generator[None, None, tuple[SliceFitted, ...]]:
+        """Put what was fitted on trial, where there is anything to try, slice by slice.
+
+        returns  what came of each
+        """
+        found = []
+        for entry in entries:
+            found.append(self._begun(entry, outcome, actor))
+            yield
+        return tuple(found)
 
     def _begun(self, entry: SliceToFit, outcome: FitOutcome, actor: str) -> SliceFitted:
         register, chain, counts = self.learning.register, entry.chain, self.counters
@@ -158,15 +168,17 @@ class Promotions:
             return _fitted(entry, "", outcome.refused[slice])
         champion, fitted = self.learning.champion(chain), outcome.fitted[slice]
         if self.learning.chains().get(slice) != chain or champion != entry.champion:
-            counts.fits.refused += 1
+            counts.fits.superseded += 1
             return _fitted(entry, "", "another recalibrator has come in force while it was fitted")
+        if actor == SCHEDULE and not register.wants_fit(chain):
+            counts.fits.superseded += 1
+            return _fitted(entry, "", "somebody has put another candidate on trial, or has pinned")
         superseded = slice in register.on_trial
         begun, judgement = register.begin(chain, fitted, champion, entry.tracks)
         if begun is None:
             counts.fits.nothing += 1
             return _fitted(entry, "", judgement.reason, judgement.factors)
         self.learning.count_from(chain, entry.until)
-        self.candidates.begun(slice)
         counts.fits.candidate += 1
         counts.trials.began += 1
         counts.trials.superseded += superseded
@@ -194,18 +206,17 @@ class Promotions:
         selection = self._stepped(decision.chain, decision.dimensions, decision.recalibrator)
         if decision.what is Happened.PROMOTED:
             self.counters.trials.promoted += 1
-        if decision.what is Happened.ROLLED_BACK and decision.since_ns is not None:
-            # Fits are of the time since; what is before would make another recalibrator of a
-            # fault that is over.
-            self.learning.forget(decision.chain, decision.since_ns)
+        if decision.what is Happened.ROLLED_BACK and decision.keep is not None:
+            # What is before would make another recalibrator of a fault that is over.
+            self.learning.forget(decision.chain, decision.keep)
         if decision.what in SWAPS:
             return self._put_in_force(
                 selection, decision.what, actor, decision.reason, decision.slice, decision
             )
-        if decision.what is Happened.DISCARDED:
-            self.candidates.over(selection.version)
-        else:
-            self.candidates.renew()
+        if decision.what is Happened.BEGAN:
+            self.candidates.began(decision.slice, selection)
+        elif decision.what is Happened.DISCARDED:
+            self.candidates.over(decision.slice, selection.version)
         return self._record(
             decision.what,
             actor,
@@ -238,16 +249,17 @@ class Promotions:
     ) -> Record:
         kind = type(selection)
         earlier = self._in_force(kind)
+        if selection.version == earlier.version:
+            return self._record(Happened.HELD, actor, "in force already", version=earlier.version)
         after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
-        self.pipeline.put_in_force(after.version)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
             chain = self.learning.chains().get(slice)
             if what is Happened.ROLLED_BACK and chain is not None:
                 self._unwind(chain, earlier.of(chain), after.of(chain))
-            self._note_before(kind, earlier.version, after.version, what)
+        self.pipeline.put_in_force(after.version)
+        self._note_before(kind, earlier.version, after.version, what)
+        if isinstance(earlier, Selection) and isinstance(after, Selection):
             self._tell_register(earlier, after, what)
-        else:
-            self._note_before(kind, earlier.version, after.version, what)
         name = str(what)
         setattr(self.counters.swaps, name, getattr(self.counters.swaps, name) + 1)
         self.candidates.renew()
@@ -265,7 +277,7 @@ class Promotions:
         before = self.before[kind]
         if what is Happened.ADAPTED:
             # The same recalibrator has gone on: what it was a minute ago is nobody's to go back to.
-            if earlier not in before:
+            if earlier not in before and earlier not in self.recalibrators.sent:
                 self.recalibrators.known.pop(earlier, None)
         elif what is Happened.ROLLED_BACK:
             while before and before[-1] == after:
@@ -286,7 +298,7 @@ class Promotions:
 
     def _tell_register(self, earlier: Selection, after: Selection, what: Happened) -> None:
         """Every slice that is served by another recalibrator now."""
-        register, since_ns = self.learning.register, self.learning.latest_ns or 0
+        register = self.learning.register
         for chain, space in self.learning.spaces().items():
             old = earlier.of(chain) if earlier.fits(space) else Identity()
             new = after.of(chain)
@@ -296,18 +308,22 @@ class Promotions:
             if tried is not None and tried.trial.recalibrator != new:
                 self.counters.trials.superseded += 1
             before = self._earlier(chain, new) if what is Happened.ROLLED_BACK else old
-            register.changed(chain, before, since_ns)
+            register.changed(chain, new, before)
             self.learning.count_from(chain)
         for slice in register.slices() - self.learning.chains().keys():
             # Of the last run, and no detection of it has come in this one.
             if earlier.of((slice,)) != after.of((slice,)):
-                register.changed((slice,), None, since_ns)
+                register.changed((slice,), after.of((slice,)), None)
 
     def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
         """What served a slice before what serves it now, and has not been rolled back from."""
         found = (self.recalibrators.known.get(v) for v in reversed(self.before[Selection]))
         served = (one.of(chain) for one in found if isinstance(one, Selection))
         return next((one for one in served if one != now), None)
+
+    def _meant(self) -> set[str]:
+        """Versions of whole recalibrators, that were never of a candidate alone."""
+        return {IDENTITY.version, *self.before[Selection]} | self.recalibrators.sent
 
     def _needed(self) -> set[str]:
         """Versions that people may still ask for, beside those in force."""

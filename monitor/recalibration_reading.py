@@ -21,12 +21,15 @@ class SwapAccount:
 class FitAccount:
     """Slices by what came of their fit: a candidate for a trial; nothing worth a change; a refusal
     of the method; a process that failed.
+
+    superseded  something else has come in force in the slice, or on trial, while it was fitted
     """
 
     candidate: int = 0
     nothing: int = 0
     refused: int = 0
     failed: int = 0
+    superseded: int = 0
 
 
 @dataclass(slots=True)
@@ -71,7 +74,8 @@ class RecalibrationReading:
 
     factors         of the slices in which anything was forwarded
     trials          all that run
-    store_failures  how often recalibrators, trials or records could not be written to disk
+    store_failures  how often recalibrators, trials or records were not written to disk
+    left_out        tracks, and frames with truth, for which there was no room to learn from them
     """
 
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
@@ -79,3 +83,4 @@ class RecalibrationReading:
     trials: tuple[TrialStanding, ...] = ()
     pinned: bool = False
     store_failures: int = 0
+    left_out: int = 0

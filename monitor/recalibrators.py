@@ -22,7 +22,7 @@ from monitor.recalibration.classes.class_selection import (
 )
 from monitor.recalibration.recalibrator import Estimates, weakest
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
-from monitor.recalibration.soundness import sound_rows
+from monitor.recalibration.soundness import sent_where_unsound, sound_rows
 
 log = logging.getLogger(__name__)
 
@@ -119,12 +119,14 @@ class Recalibrators:
 
     @property
     def sent(self) -> set[str]:
-        """Versions that became known by their document."""
-        return set(self._read.values())
+        """Versions that became known by their document, and are."""
+        return {version for version in self._read.values() if version in self.known}
 
     def admit(self, document: str, read: AnySelection) -> AnySelection:
         """Know what was read from a document."""
         selection = self.known.admit(read, keep=self.needed)
+        if len(self._read) >= MOST_KNOWN:
+            self._read = {key: one for key, one in self._read.items() if one in self.known}
         if len(self._read) < MOST_KNOWN:
             self._read[_digest(document)] = selection.version
         return selection
@@ -210,12 +212,4 @@ def applied(
         log.exception("recalibrator %s failed", selection.version)
         counters.internal_errors += 1
         return sent, np.zeros(slices.size, bool)
-    if sound.all():
-        return made, sound
-    if not sound.any():
-        return sent, sound
-    mean, covariance = made.mean.copy(), made.covariance.copy()
-    diagonal = made.diagonal.copy()
-    mean[~sound], covariance[~sound] = sent.mean[~sound], sent.covariance[~sound]
-    diagonal[~sound] = sent.diagonal[~sound]
-    return Estimates(mean, covariance, diagonal), sound
+    return sent_where_unsound(sent, made, sound), sound

@@ -30,8 +30,7 @@ from monitor.pipeline import Pipeline
 from monitor.promotion.records import Record
 from monitor.promotions import Promotions
 from monitor.readings import ClassReadingCache, ReadingCache, WindowReading
-from monitor.recalibration_reading import RecalibrationReading
-from monitor.recalibration_readings import reading
+from monitor.recalibration_readings import RecalibrationReadings
 from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class Sidecar:
     _cache: ReadingCache = field(init=False)
     _window_caches: dict[str, ReadingCache] = field(init=False)
     _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
-    _recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
+    _recalibration: RecalibrationReadings = field(init=False)
     _windows: tuple[WindowReading, ...] = ()
     _windows_read: float = float("-inf")
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,9 +72,10 @@ class Sidecar:
         self.fits = FitRounds(self.promotions)
         limits = WireLimits(self.config.server.max_message_bytes, self.config.limits.max_detections)
         service = Service(self.pipeline, Events(), limits)
-        self.server = Server(service, self.promotions, self.fits.asked)
+        self.server = Server(service, self.promotions, self.fits.asked, self.kept.settle)
         self.promotions.announce = self._announce
         self.keeper = Keeper(self.pipeline, self.server.states.newer, self.config.snapshot)
+        self._recalibration = RecalibrationReadings(self.promotions)
         bins = self.config.statistics.bins
         self._cache = ReadingCache(bins)
         self._window_caches = {name: ReadingCache(bins) for name in self.config.statistics.windows}
@@ -157,9 +157,8 @@ class Sidecar:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        self._recalibration = reading(
-            self.promotions, self.kept.keeper.failures, self._recalibration.factors
-        )
+        store = self.kept.keeper
+        store_failures = store.failures + store.refused
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
@@ -176,7 +175,7 @@ class Sidecar:
             time_jumps=pipeline.live.clock.jumps,
             checkpoint_age=self.keeper.age_seconds,
             checkpoint_failures=self.keeper.failures,
-            recalibration=self._recalibration,
+            recalibration=await in_steps(self._recalibration.read(store_failures)),
         )
         text = await in_steps(render(snapshot))
         published = self.endpoint.published

@@ -20,6 +20,7 @@ from monitor.pipeline import Pipeline
 from monitor.promotion.records import Evidence, Factor, Happened, Record
 from monitor.promotion.standing import SliceFitted, TrialStanding, TrialState
 from monitor.promotions import Promotions
+from monitor.recalibrators import Recalibrators
 from tests.served import ADMIN, PATIENCE
 
 EVIDENCE = Evidence(31, 0.25, 1.75, -2.5, 2.0)
@@ -64,9 +65,14 @@ class Told:
     failure: Exception | None = None
     happened: tuple[Record, ...] = ()
     address: str = ""
+    settled: int = 0
 
     def as_promotions(self) -> Promotions:
         return cast("Promotions", self)
+
+    @property
+    def recalibrators(self) -> Recalibrators:
+        return self.pipeline.recalibrators
 
     def _take(self, *words: Any) -> None:
         self.asked.append(words)
@@ -87,6 +93,9 @@ class Told:
         self.pinned = pinned
         return record(Happened.PINNED if pinned else Happened.UNPINNED, actor=actor)
 
+    async def settle(self) -> None:
+        self.settled += 1
+
     async def fit(self, slices: Sequence[str], method: str, actor: str) -> tuple[SliceFitted, ...]:
         self._take("fit", slices, method, actor)
         return FITTED
@@ -105,7 +114,7 @@ class Told:
 
 def administration(pipeline: Pipeline) -> tuple[AdminService, Told]:
     told = Told(pipeline)
-    return AdminService(pipeline, told.as_promotions(), told.fit), told
+    return AdminService(told.as_promotions(), told.fit, told.settle), told
 
 
 class Caller:

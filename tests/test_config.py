@@ -9,6 +9,10 @@ from monitor.calibration.binning import LogBins
 from monitor.calibration.limits import MOST_LEVELS, MOST_WINDOWS
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.config import Config, InvalidConfiguration, Mode, TrackerConfig, load
+from monitor.config_promotion import USED_BY, PromotionConfig
+from monitor.recalibration.fitting import FITTINGS
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.scale import Objective
 from monitor.tracking.settings import UPRIGHT, DimensionNoise, TrackerSettings
 
 SIDECAR = Path(__file__).parents[1] / "deploy" / "sidecar.toml"
@@ -293,3 +297,45 @@ def test_a_dimension_that_is_named_leaves_the_others_at_their_defaults():
     dimensions = tracker.settings().dimensions
     assert dimensions["yaw"] == DimensionNoise(density=0.5)
     assert dimensions["z"] == UPRIGHT["z"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("method = 'identity'", ["method 'identity'", "variance-scaling", "mode 'manual'"]),
+        ("method = 'best'", ["method 'best'", "variance-scaling", "gp-cauchy"]),
+        (
+            "objective = 'quantile'\nmethod = 'gp-normal'",
+            ["objective quantile", "'gp-normal'", "leave it out", "variance-scaling"],
+        ),
+        ("objective = 'mean'\nmethod = 'adaptive-scaling'", ["objective mean", "leave it out"]),
+        (
+            "time_constant_seconds = 60.0",
+            ["time_constant_seconds 60.0", "'variance-scaling'", "adaptive-scaling"],
+        ),
+        (
+            "fit_tracks = 20\nkept_tracks = 10",
+            ["fit_tracks 20", "kept_tracks 10", "lower the one or raise the other"],
+        ),
+    ],
+)
+def test_settings_of_promotions_that_contradict_each_other_are_refused(tmp_path, text, words):
+    message = refusal(tmp_path, f"[promotion]\n{text}\n")
+    assert "[promotion]" in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("method", sorted(FITTINGS))
+def test_settings_of_a_method_are_taken_where_its_fit_has_a_use_for_them(method):
+    uses = FITTINGS[method].uses
+    assert (method in USED_BY["objective"]) == ("objective" in uses)
+    assert (method in USED_BY["time_constant_seconds"]) == ("time_constant" in uses)
+    if method == Identity.method:
+        return
+    taken = PromotionConfig(
+        method=method,
+        objective=Objective.QUANTILE if "objective" in uses else None,
+        time_constant_seconds=5.0 if "time_constant" in uses else None,
+    )
+    assert taken.settings().fits.method == method

@@ -219,7 +219,7 @@ def test_tracks_that_the_fit_knew_have_no_say_in_its_trial():
     promotions = promotions_of("car")
     some = tracks(0, 30, scale=1.8)
     entry = replace(to_fit(promotions), until={0: some[9].ended_ns})
-    promotions.begin([entry], outcome_of(car=4.0), "schedule")
+    finished(promotions.begin([entry], outcome_of(car=4.0), "schedule"))
     teach(promotions, some)
     assert say(promotions) == {"car": 20}
 
@@ -228,7 +228,7 @@ def test_of_a_track_that_the_fit_knew_in_part_the_rest_has_a_say():
     promotions = promotions_of("car")
     (track,) = tracks(0, 1)
     entry = replace(to_fit(promotions), until={0: int(track.stamp_ns[30])})
-    promotions.begin([entry], outcome_of(car=4.0), "schedule")
+    finished(promotions.begin([entry], outcome_of(car=4.0), "schedule"))
     before = track.since(int(track.stamp_ns[30]))
     teach(promotions, [track])
     other = promotions_of("car")
@@ -244,7 +244,7 @@ def test_a_source_that_is_behind_the_others_is_not_taken_for_known():
     ahead = of_source(tracks(0, 10, begin_ns=10**13), 1)
     teach(promotions, ahead)
     (entry,) = promotions.learning.asked(())
-    promotions.begin([entry], outcome_of(car=4.0), "schedule")
+    finished(promotions.begin([entry], outcome_of(car=4.0), "schedule"))
     teach(promotions, of_source(tracks(1, 12, scale=1.8), 2))
     assert say(promotions) == {"car": 12}
 

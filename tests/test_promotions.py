@@ -3,6 +3,7 @@
 import pytest
 
 import monitor.recalibrators
+from monitor.calibration.steps import finished
 from monitor.promotion.fit_job import FitOutcome
 from monitor.promotion.records import SWAPS, Happened, Record
 from monitor.promotion.standing import TrialState
@@ -156,7 +157,7 @@ def test_what_came_of_a_fit_is_told_slice_by_slice():
     promotions = promotions_of("car", "bus", "tram")
     some = [to_fit(promotions, index) for index in range(3)]
     outcome = FitOutcome({"car": scaled(4.0), "bus": scaled(1.1)}, {"tram": "too few"})
-    car, bus, tram = promotions.begin(some, outcome, "anna")
+    car, bus, tram = finished(promotions.begin(some, outcome, "anna"))
     assert (car.reason, car.tracks, car.detections) == ("", 10, 400)
     assert car.version == promotions.trials()[0].version
     assert car.factors[0].typical == pytest.approx(4.0)
@@ -183,7 +184,7 @@ def test_a_fit_that_ends_under_a_recalibrator_of_other_dimensions_has_no_trial()
     entry = to_fit(promotions, 0)
     (other,) = known(promotions, Selection(("u", "v"), VarianceScaling((2.0, 2.0))))
     promotions.promote(other, "anna")
-    (found,) = promotions.begin([entry], FitOutcome({"car": scaled(4.0)}, {}), "schedule")
+    (found,) = finished(promotions.begin([entry], FitOutcome({"car": scaled(4.0)}, {}), "schedule"))
     assert found.version == ""
     assert found.reason
     assert promotions.trials() == ()

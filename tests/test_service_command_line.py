@@ -7,6 +7,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from monitor.cli import main
+from monitor.recalibration.selection import IDENTITY
 from tests.foreign_client import (
     scaling,
     serve_to_the_end,
@@ -42,7 +43,21 @@ def test_a_valid_configuration_is_checked_without_serving(tmp_path):
     done = serve_to_the_end(*check_command(tmp_path, text))
     assert (done.returncode, done.stderr) == (0, "")
     assert "valid" in done.stdout
-    assert "variance-scaling-" in done.stdout
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("configuration is valid; recalibrator variance-scaling-")
+    assert line.endswith(", or what the last run left in calibration-monitor.recalibrators")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"), [("[promotion]\nfolder = ''\n", []), ("", ["--no-snapshot"])]
+)
+def test_a_check_speaks_of_the_last_run_only_where_it_would_be_asked(tmp_path, capsys, text, flags):
+    assert main(["serve", *check_command(tmp_path, text), *flags]) == 0
+    printed = capsys.readouterr().out
+    assert printed == f"configuration is valid; recalibrator {IDENTITY.version}\n"
+    assert main(["serve", *check_command(tmp_path, "")]) == 0
+    printed = capsys.readouterr().out
+    assert f"{IDENTITY.version}, or what the last run left in calibration-monitor." in printed
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,12 @@ def came(watcher: Watcher, *what: int, slice: str = "car", times: int = 1):
     return lambda: len(watcher.of(*what, slice=slice)) >= times
 
 
+def compensated(traffic: Traffic, slice: str = "car") -> bool:
+    """Whether what is forwarded is about as large as what is true."""
+    factors = traffic.factors(slice) * traffic.variance[slice]
+    return bool(np.all((factors > 0.6) & (factors < 1.6)))
+
+
 # ---- automatic
 
 
@@ -83,14 +89,18 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(begin,
     assert (promoted.slice, promoted.actor) == ("car", "trial")
     assert promoted.evidence.log10_better >= promoted.evidence.log10_threshold >= 1
     assert [factor.dimension for factor in promoted.factors] == ["x", "y"]
+    # The first may be of a time that was half before the fault: then others follow.
+    drive(traffic, until=lambda: compensated(traffic), tracks=3000)
     traffic.send(1)
     assert traffic.versions == (in_force(sidecar),)
     factors = traffic.factors()
-    assert np.all((factors > 3) & (factors < 8)), factors
     labels = [f'dimension="{name}",slice="car"' for name in "xy"]
-    eventually(lambda: series(sidecar, "recalibration_factor")[labels[0]] > 3)
-    shown = series(sidecar, "recalibration_factor")
-    assert [shown[label] for label in labels] == pytest.approx(list(factors[0]))
+
+    def shown() -> list[float]:
+        found = series(sidecar, "recalibration_factor")
+        return [found[label] for label in labels]
+
+    assert eventually(lambda: shown() == pytest.approx(list(factors[0])))
     assert series(sidecar, "recalibrator_swaps_total")['outcome="promoted"'] >= 1
     counted = series(sidecar, "recalibrator_trials_total")
     assert counted['outcome="began"'] >= counted['outcome="promoted"'] >= 1
@@ -136,15 +146,14 @@ def test_what_shrinks_covariances_is_proven_and_waits(begin):
     assert waiting.version == proven.version
     promote(sidecar, version=proven.version)
     traffic.send(1)
-    assert np.all((traffic.factors() > 1 / 8) & (traffic.factors() < 1 / 3))
+    assert compensated(traffic)
 
 
 def test_what_shrinks_covariances_is_promoted_where_that_is_allowed(begin):
     sidecar, traffic, watcher = begin(settings(mode="automatic", allow_shrinking=True))
     traffic.variance["car"] = 5.0
     drive(traffic, until=came(watcher, PROMOTED), tracks=3000)
-    traffic.send(1)
-    assert np.all((traffic.factors() > 1 / 8) & (traffic.factors() < 1 / 3))
+    drive(traffic, until=lambda: compensated(traffic), tracks=3000)
     assert in_force(sidecar) == watcher.of(PROMOTED)[-1].after
 
 
@@ -238,7 +247,7 @@ def test_by_hand_nothing_is_fitted_until_somebody_asks(begin):
     (found,) = fit(sidecar, "car", method="covariance-scaling").fits
     assert found.version.startswith("covariance-scaling-")
     assert found.slice == "car"
-    assert found.tracks >= 100
+    assert found.tracks >= 60
     assert found.detections >= 5 * found.tracks
     assert not found.reason
     drive(traffic, until=came(watcher, PROVEN), tracks=3000)
@@ -265,7 +274,7 @@ def test_slices_go_their_own_ways_and_old_names_of_a_candidate_still_lead_to_it(
     assert names["car"] != names["van"]
     promote(sidecar, version=names["car"])
     traffic.send(1)
-    assert np.all(traffic.factors("car") > 3)
+    assert compensated(traffic, "car")
     assert np.all(traffic.factors("van") == 1)
     left = trials(sidecar)["van", admin_pb.TRIAL_STATE_PROVEN]
     assert left.version != names["van"]
@@ -276,8 +285,8 @@ def test_slices_go_their_own_ways_and_old_names_of_a_candidate_still_lead_to_it(
     answer = promote(sidecar, version=names["van"])
     assert answer.after == left.version
     traffic.send(1)
-    assert np.all(traffic.factors("car") > 3)
-    assert np.all(traffic.factors("van") > 5.5)
+    assert compensated(traffic, "car")
+    assert compensated(traffic, "van")
     entry = next(e for e in listed(sidecar).recalibrators if e.promoted and e.dimensions)
     assert sorted(entry.slices) == ["car", "van"]
 
@@ -285,7 +294,7 @@ def test_slices_go_their_own_ways_and_old_names_of_a_candidate_still_lead_to_it(
     traffic.send(1)
     assert traffic.versions == (back.after,)
     assert np.all(traffic.factors("car") == 1)
-    assert np.all(traffic.factors("van") > 5.5)
+    assert compensated(traffic, "van")
     code, text = failure(lambda: rollback(sidecar, "tram"))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "'tram'" in text
@@ -298,4 +307,4 @@ def test_a_fault_in_one_slice_leaves_the_other_as_it_is(begin):
     drive_for(traffic, 200)
     assert not watcher.of(PROMOTED, PROVEN, DISCARDED, slice="car")
     assert np.all(traffic.factors("car") == 1)
-    assert np.all(traffic.factors("van") > 3)
+    assert compensated(traffic, "van")

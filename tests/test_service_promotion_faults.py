@@ -38,7 +38,7 @@ def troubled(tmp_path_factory):
     """
     with pytest.MonkeyPatch.context() as patch:
         fits = Fits.under(tmp_path_factory.mktemp("fits"), patch)
-        config = settings(fit_timeout_seconds=5.0, hysteresis=2.0)
+        config = settings(fit_timeout_seconds=4.0, hysteresis=2.0)
         with running(tmp_path_factory.mktemp("troubled"), config) as sidecar:
             traffic, watcher = Traffic(sidecar, CLASSES), Watcher(sidecar)
             promote(sidecar, document=scaling(2.0, 2.0))
@@ -57,7 +57,7 @@ def troubled(tmp_path_factory):
         ("says something else", "cannot be used"),
         ("says nothing", "cannot be used"),
         ("never stops talking", "more than"),
-        ("hangs", "longer than 5 s"),
+        ("hangs", "longer than 4 s"),
     ],
 )
 def test_a_fit_that_goes_wrong_changes_nothing_and_is_told(troubled, what, words):

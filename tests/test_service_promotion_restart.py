@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,6 @@ from tests.promoted import (
     Traffic,
     Watcher,
     drive,
-    drive_for,
     in_force,
     listed,
     pin,
@@ -82,12 +82,12 @@ def test_wherever_it_is_killed_it_goes_on_where_its_audit_log_ends(start, folder
     config = settings(folder, mode="automatic", allow_shrinking=True)
     sidecar = start(config)
     traffic, told = Traffic(sidecar, seed=seed), list[Record]()
-    for _ in range(5):
+    for _ in range(4):
         watcher = Watcher(sidecar)
-        traffic.variance["car"] = chance.choice([0.05, 0.2, 1.0, 5.0])
-        enough, most = chance.choice([1, 1, 2, 3]), traffic.tracks + 500
-        while len(watcher.records) < enough and traffic.tracks < most:
-            drive_for(traffic, 20)
+        # What is in force is wrong: sooner or later it must change.
+        traffic.variance["car"] = FAULT if in_force(sidecar) == IDENTITY.version else 1.0
+        until = chance.choice([(BEGAN, *SWAPS), SWAPS])
+        drive(traffic, until=partial(watcher.of, *until), tracks=4000)
         time.sleep(chance.choice([0, 0, 0.02, 0.1]))
         kill(sidecar)
         watcher.close()
@@ -100,7 +100,6 @@ def test_wherever_it_is_killed_it_goes_on_where_its_audit_log_ends(start, folder
         assert records[: len(sure)] == sure
         told = records
         traffic.connect(sidecar)
-    assert [record for record in told if record.what in SWAPS]
 
 
 def named_last(records: list[Record]) -> set[str]:
@@ -141,7 +140,7 @@ def test_a_trial_a_guard_and_a_pin_live_on_and_who_rolls_back_finds_what_was_bef
     traffic.variance.clear()
     traffic.send(1)
     assert traffic.versions == (again.version,)
-    assert np.all(traffic.factors() > 3)
+    assert np.all(traffic.factors() > 2)
     assert listed(sidecar).pinned
     assert guards(sidecar)
     records = history(sidecar)

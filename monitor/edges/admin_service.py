@@ -12,38 +12,35 @@ from dataclasses import dataclass, field
 
 from monitor.edges import recalibrator_messages
 from monitor.edges.calls import Context, parsed
-from monitor.pipeline import Pipeline
 from monitor.promotion.standing import SliceFitted
 from monitor.promotions import Promotions
 from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
-from monitor.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.recalibrators import Known, NothingToRollBack
 from monitor.steps import in_steps
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 
 # Characters of who asks.
 MOST_ACTOR = 200
-_KINDS: dict[str, type[AnySelection]] = {
-    "RECALIBRATOR_KIND_ESTIMATES": Selection,
-    "RECALIBRATOR_KIND_CLASS_PROBABILITIES": ClassSelection,
-}
 
 FitNow = Callable[[Sequence[str], str, str], Awaitable[tuple[SliceFitted, ...]]]
+Settle = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class AdminService:
-    """The recalibrators are the pipeline's; promotions act, and tell those who watch.
+    """Promotions act, and tell those who watch.
 
     fit_now  fits slices, or all where none are named, by a method, or the configured one where
              that is empty, for an actor
+    settle   returns when what has happened is on the disk: what is answered outlives us
     """
 
-    pipeline: Pipeline
     promotions: Promotions
     fit_now: FitNow
+    settle: Settle
     # Documents are promoted in the order they came, however long each takes to read.
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -51,10 +48,10 @@ class AdminService:
         """RecalibratorAdmin.List."""
         request = await parsed(admin_pb.ListRequest(), data, context)
         answer = recalibrator_messages.listing(
-            self.pipeline.recalibrators.listed(),
+            self.promotions.recalibrators.listed(),
             self.promotions.trials(),
             self.promotions.records(request.records),
-            str(self.pipeline.config.promotion.mode),
+            str(self.promotions.pipeline.config.promotion.mode),
             pinned=self.promotions.pinned,
         )
         return (await in_steps(answer)).SerializeToString()
@@ -62,13 +59,14 @@ class AdminService:
     async def get_recalibrator(self, data: bytes, context: Context) -> bytes:
         """RecalibratorAdmin.Get."""
         request = await parsed(admin_pb.GetRequest(), data, context)
-        for entry in self.pipeline.recalibrators.listed():
-            if entry.selection.version == request.version:
-                document = await asyncio.to_thread(entry.selection.to_json)
-                records = self.promotions.records_of(request.version)
-                answer = recalibrator_messages.shown(entry, document, records)
-                return (await in_steps(answer)).SerializeToString()
-        raise UnknownVersion(f"no recalibrator '{request.version[:80]}': List shows all.")
+        recalibrators = self.promotions.recalibrators
+        found = recalibrators.known.find(request.version)
+        in_force = (recalibrators.selection.version, recalibrators.class_selection.version)
+        document = await asyncio.to_thread(found.to_json)
+        records = self.promotions.records_of(request.version)
+        known = Known(found, found.version in in_force)
+        answer = recalibrator_messages.shown(known, document, records)
+        return (await in_steps(answer)).SerializeToString()
 
     async def promote(self, data: bytes, context: Context) -> bytes:
         """RecalibratorAdmin.Promote."""
@@ -83,12 +81,13 @@ class AdminService:
                     record = self.promotions.promote(learnt.version, actor)
             case _:
                 raise InvalidRecalibrator("candidate: set either version or document.")
+        await self.settle()
         return admin_pb.PromoteResponse(
             before=record.before, after=record.after
         ).SerializeToString()
 
     async def _learn(self, document: str) -> AnySelection:
-        recalibrators = self.pipeline.recalibrators
+        recalibrators = self.promotions.recalibrators
         known = recalibrators.known_by(document)
         if known is not None:
             return known
@@ -110,13 +109,17 @@ class AdminService:
         request = await parsed(admin_pb.RollbackRequest(), data, context)
         kind = _kind(request.kind)
         if kind is None:
-            raise InvalidRecalibrator(f"kind: {request.kind} is none; set {' or '.join(_KINDS)}.")
+            raise InvalidRecalibrator(
+                f"kind: {request.kind} is none; set RECALIBRATOR_KIND_ESTIMATES or "
+                "RECALIBRATOR_KIND_CLASS_PROBABILITIES."
+            )
         if request.slice and kind is ClassSelection:
             raise NothingToRollBack(
                 f"slice: '{request.slice[:80]}', but class probabilities go back as a whole: "
                 "leave it empty, or roll back estimates."
             )
         record = self.promotions.rollback(kind, request.slice, actor_of(request.actor))
+        await self.settle()
         return admin_pb.RollbackResponse(
             before=record.before, after=record.after
         ).SerializeToString()
@@ -126,6 +129,7 @@ class AdminService:
         request = await parsed(admin_pb.PinRequest(), data, context)
         was_pinned = self.promotions.pinned
         self.promotions.pin(pinned=request.pinned, actor=actor_of(request.actor))
+        await self.settle()
         return admin_pb.PinResponse(was_pinned=was_pinned).SerializeToString()
 
 
@@ -137,7 +141,7 @@ def actor_of(given: str) -> str:
 
 def _kind(number: int) -> type[AnySelection] | None:
     """Of the number of a RecalibratorKind; None where there is none such."""
-    if number == admin_pb.RECALIBRATOR_KIND_UNSPECIFIED:
-        return Selection
-    name = next((name for name, n in admin_pb.RecalibratorKind.items() if n == number), "")
-    return _KINDS.get(name)
+    if number == admin_pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES:
+        return ClassSelection
+    known = admin_pb.RECALIBRATOR_KIND_UNSPECIFIED, admin_pb.RECALIBRATOR_KIND_ESTIMATES
+    return Selection if number in known else None

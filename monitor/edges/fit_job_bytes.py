@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from monitor.calibration.detections import Limits
 from monitor.calibration.limits import MOST_DIMENSIONS
 from monitor.calibration.space import Dimension, DimensionKind, FloatArray, IntArray, Space
 from monitor.promotion.fit_job import FitJob
@@ -44,6 +45,7 @@ def job_pieces(job: FitJob) -> list[memoryview]:
             "prior_tracks": job.settings.prior_tracks,
             "tracks": job.settings.tracks,
         },
+        "limits": asdict(job.limits),
         "slices": [_announced(name, rows) for name, rows in job.slices.items()],
     }
     text = json.dumps(head).encode("ascii")
@@ -68,6 +70,7 @@ def read_job(data: bytes | bytearray) -> FitJob:
         head = content_of(bytes(data[_HEAD_LENGTH:begin]))
         check_format(head, JOB_FORMAT)
         settings = _settings(part(head, "settings"))
+        limits = _limits(part(head, "limits"))
         announced = [_read_announced(one) for one in parts(head, "slices", fewest=0)]
     except InvalidRecalibrator as error:
         raise ValueError(f"the head of the job cannot be used: {error}") from None
@@ -76,7 +79,7 @@ def read_job(data: bytes | bytearray) -> FitJob:
     if len(slices) < len(announced):
         raise ValueError("the job has two slices of one name: slices are known by their names.")
     numbers.check_all_taken()
-    return FitJob(settings, slices)
+    return FitJob(settings, slices, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,10 @@ def _settings(content: Document) -> FitSettings:
         number(content, "prior_tracks", np.finfo(float).tiny),
         whole(content, "tracks"),
     )
+
+
+def _limits(content: Document) -> Limits:
+    return Limits(*(number(content, field.name, 0.0) for field in fields(Limits)))
 
 
 def _read_announced(content: Document) -> _Announced:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from monitor.edges.exposition import Row, counter, gauge
 from monitor.promotion.records import Evidence
@@ -55,7 +55,7 @@ def recalibrators(
             for factor in entry.factors
         ),
     )
-    yield from _trials(_leading(reading.trials))
+    yield from _trials(reading.trials)
     yield gauge(
         "recalibrator_pinned",
         "1 while nothing is promoted, adapted or rolled back by itself.",
@@ -64,9 +64,15 @@ def recalibrators(
     )
     yield counter(
         "recalibrator_store_failures",
-        "Recalibrators, trials or records that could not be written to disk; the log says why.",
+        "Recalibrators, trials or records that were not written to disk; the log says why.",
         (),
         [((), reading.store_failures)],
+    )
+    yield counter(
+        "learning_left_out",
+        "Tracks, and frames with truth, for which there was no room to learn from them.",
+        (),
+        [((), reading.left_out)],
     )
 
 
@@ -74,21 +80,8 @@ def _outcomes(account: SwapAccount | FitAccount | TrialAccount) -> Iterator[Row]
     return (((name,), getattr(account, name)) for name in account.__dataclass_fields__)
 
 
-def _leading(trials: Iterable[TrialStanding]) -> list[TrialStanding]:
-    """Of several in one slice and state the likeliest to end: a series may be written once."""
-    found: dict[tuple[str, str], TrialStanding] = {}
-    for trial in trials:
-        key = trial.slice, trial.state
-        if key not in found or _ahead(trial.evidence) > _ahead(found[key].evidence):
-            found[key] = trial
-    return list(found.values())
-
-
-def _ahead(evidence: Evidence) -> float:
-    return evidence.log10_better - evidence.log10_threshold
-
-
-def _trials(trials: list[TrialStanding]) -> Iterator[str]:
+def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
+    """At most one of each state in a slice, so that no series is written twice."""
     yield gauge(
         "trial_log10_evidence",
         "log10 of the wealth of who bets that what is on trial is better than what is in force, "

@@ -1,6 +1,7 @@
 """The folder in which a sidecar keeps its recalibrators, their history, and what is in force.
 
-    versions/<version>.json  a recalibrator, as `fit --output` writes it; written once
+    versions/<version>.json  a recalibrator that the state names, as `fit --output` writes it;
+                             written once, removed when no generation of the state names it
     history.jsonl            the audit log, and history.jsonl.1 before it
     state                    what is in force and on trial, and state.1 before it
     state.lock               held by the one sidecar that writes here
@@ -42,9 +43,6 @@ from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY
 
-# Recalibrators that are kept, beside those that the state names.
-MOST_VERSIONS = 1000
-
 REGISTER = Kind(
     b"calrecal", "recalibrators", "recalibrators", "It is no `state` of a [promotion] folder."
 )
@@ -74,12 +72,11 @@ class RecalibratorFolder:
     """One folder, of one process from `claim` to `release`."""
 
     path: Path
-    most_versions: int = MOST_VERSIONS
     _state: SnapshotFile = field(init=False)
     _history: AuditLog = field(init=False)
     _lock: BinaryIO | None = field(default=None, init=False)
-    # By version, the oldest first: the number of the latest record that names it, 0 if none does.
-    _there: dict[str, int] = field(default_factory=dict, init=False)
+    # Versions that have a file.
+    _there: set[str] = field(default_factory=set, init=False)
     # What the state and the generation before it name.
     _named: tuple[frozenset[str], frozenset[str]] = field(
         default=(frozenset(), frozenset()), init=False
@@ -117,15 +114,13 @@ class RecalibratorFolder:
                 documents[path.stem] = _read(path)
             except (ValueError, OSError) as error:
                 complaints.append(f"{path}: {error} It is left where it is.")
-        self._there = dict.fromkeys(documents, 0)
+        self._there = set(documents)
         remove_temporaries(self._versions, "*.json")
         return Versions(documents, tuple(complaints))
 
     def read_history(self) -> History:
         """All records that are kept. Raises OSError."""
-        history = self._history.read()
-        self._take_note(history.records)
-        return history
+        return self._history.read()
 
     def read_state(self) -> Loaded[RegisterState]:
         """The latest generation that can be used: all that it puts in force is there."""
@@ -147,7 +142,7 @@ class RecalibratorFolder:
         return state
 
     def _without_lost(self, state: RegisterState) -> tuple[RegisterState, list[str]]:
-        """What served before is needed by nobody but who rolls back."""
+        """What served before, or was sent, is needed by nobody but who goes back to it."""
         try:
             self._check_there(state.named)
         except NotKept as error:
@@ -155,8 +150,9 @@ class RecalibratorFolder:
                 state,
                 previous=self._there_of(state.previous),
                 class_previous=self._there_of(state.class_previous),
+                sent=self._there_of(state.sent),
             )
-            return left, [f"{error} Until then nobody can roll back to it."]
+            return left, [f"{error} Until then nobody can go back to it."]
         return state, []
 
     def _there_of(self, versions: Sequence[str]) -> tuple[str, ...]:
@@ -177,12 +173,11 @@ class RecalibratorFolder:
                 os.fsync(file.fileno())
             temporary.replace(path)
         sync_folder(self._versions)
-        self._there[version] = 0
+        self._there.add(version)
 
     def append(self, records: Sequence[Record]) -> None:
         """Add to the audit log. Raises OSError."""
         self._history.append(records)
-        self._take_note(records)
 
     def write(self, state: RegisterState) -> None:
         """Replace the state. Raises NotKept, OSError."""
@@ -191,18 +186,10 @@ class RecalibratorFolder:
         self._named = (state.named, self._named[0])
 
     def prune(self) -> None:
-        """Remove what is too much: first what the history does not name, the oldest first.
-
-        What a generation of the state names stays. Raises OSError.
-        """
-        excess = len(self._there) - self.most_versions
-        if excess <= 0:
-            return
-        free = [version for version in self._there if not any(version in n for n in self._named)]
-        free.sort(key=self._there.__getitem__)  # stable: of equal ones the oldest first
-        for version in free[:excess]:
+        """Remove the recalibrators that no generation of the state names. Raises OSError."""
+        for version in self._there.difference(*self._named):
             (self._versions / f"{version}.json").unlink(missing_ok=True)
-            del self._there[version]
+            self._there.discard(version)
 
     @property
     def _versions(self) -> Path:
@@ -215,12 +202,6 @@ class RecalibratorFolder:
             with contextlib.suppress(OSError):  # it is gone, or never was more than a name
                 found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
-
-    def _take_note(self, records: Sequence[Record]) -> None:
-        for record in records:
-            for version in (record.version, record.before, record.after):
-                if version in self._there:
-                    self._there[version] = record.sequence
 
     def _check_there(self, versions: Collection[str]) -> None:
         missing = sorted(set(versions).difference(self._there, _ALWAYS_THERE))

@@ -10,7 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from monitor.edges.admin_service import AdminService, FitNow
+from monitor.edges.admin_service import AdminService, FitNow, Settle
 from monitor.edges.calls import Handler, guarded
 from monitor.edges.service import ADMIN, MONITOR, Service
 from monitor.edges.state_service import StateService
@@ -65,6 +65,7 @@ class Server:
     service: Service
     promotions: Promotions
     fit_now: FitNow
+    settle: Settle
     states: StateService = field(init=False)
     admin: AdminService = field(init=False)
     port: int = 0
@@ -73,7 +74,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.states = StateService(self.service.pipeline)
-        self.admin = AdminService(self.service.pipeline, self.promotions, self.fit_now)
+        self.admin = AdminService(self.promotions, self.fit_now, self.settle)
 
     async def start(self) -> None:
         """Listen and serve. Raises CannotListen."""

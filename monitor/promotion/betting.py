@@ -71,14 +71,14 @@ def full_say(counts: IntArray) -> float:
     return float(ordered[min(int(place), ordered.size - 1)])
 
 
-def returns(clipped: FloatArray, bound: float) -> FloatArray:
+def returns(said: FloatArray, bound: float) -> FloatArray:
     """(T, fractions) by what each bettor's wealth is multiplied: 1 + λD/L.
 
-    clipped  (T,) D, clipped
-    bound    L; a bettor who meets a D below −L/λ after all is ruined. So a candidate that has
+    said   (T,) D, what each track says
+    bound  L; a bettor who meets a D below −L/λ after all is ruined. So a candidate that has
              learnt to lose more than it could when the trial began does not profit by it
     """
-    multiples: FloatArray = 1 + np.array(FRACTIONS) * (clipped[:, None] / bound)
+    multiples: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
     return np.maximum(multiples, _RUIN)
 
 
@@ -89,7 +89,7 @@ class Bets:
     Products commute: tracks may be taken in any order and in parts.
 
     tracks  that had a say
-    total   sum of their clipped differences, nats per dimension
+    total   sum of what they said, nats per dimension
     better  log wealth by fraction, from 0
     worse   the same of those who bet on −D
     """
@@ -99,13 +99,12 @@ class Bets:
     better: tuple[float, ...] = (0.0,) * len(FRACTIONS)
     worse: tuple[float, ...] = (0.0,) * len(FRACTIONS)
 
-    def taken(self, difference: FloatArray, clip: Clip) -> Bets:
-        """With more tracks; (T,) mean differences of log scores, which need not be clipped yet."""
-        clipped = clip.of(difference)
-        better = np.log(returns(clipped, clip.loss)).sum(axis=0)
-        worse = np.log(returns(-clipped, clip.gain)).sum(axis=0)
+    def taken(self, said: FloatArray, clip: Clip) -> Bets:
+        """With more tracks; (T,) what they say, as clip.said gives it."""
+        better = np.log(returns(said, clip.loss)).sum(axis=0)
+        worse = np.log(returns(-said, clip.gain)).sum(axis=0)
         return self.merged(
-            Bets(clipped.size, float(clipped.sum()), tuple(better.tolist()), tuple(worse.tolist()))
+            Bets(said.size, float(said.sum()), tuple(better.tolist()), tuple(worse.tolist()))
         )
 
     def merged(self, other: Bets) -> Bets:
@@ -119,7 +118,7 @@ class Bets:
 
     @property
     def gain(self) -> float:
-        """Mean clipped difference, nats per dimension and track; 0 without tracks."""
+        """Mean of what tracks said, nats per dimension; 0 without tracks."""
         return self.total / self.tracks if self.tracks else 0.0
 
     @property
@@ -155,24 +154,22 @@ class Run:
 
     statistic   R ← (1 + R)(1 + λD/L), Shiryaev and Roberts: one more bet of 1 begun at each track
     cumulative  W ← max(1, W)(1 + λD/L), Page: the best of these bets
-    changed_ns  event time of the track at which W was last no more than 1: since then it is better
-    tracks      after that
-    total       sum of their clipped differences
+    tracks      since W was last no more than 1: those since it seems to be better
+    total       sum of what they said
     """
 
-    changed_ns: int
     statistic: float = 0.0
     cumulative: float = 1.0
     tracks: int = 0
     total: float = 0.0
 
-    def taken(self, multiple: float, clipped: float, ended_ns: int) -> Run:
+    def taken(self, multiple: float, said: float) -> Run:
         """With one more track."""
         statistic = min((1 + self.statistic) * multiple, _RICHEST)
         cumulative = min(max(1.0, self.cumulative) * multiple, _RICHEST)
         if cumulative <= 1:
-            return Run(ended_ns, statistic, cumulative)
-        return Run(self.changed_ns, statistic, cumulative, self.tracks + 1, self.total + clipped)
+            return Run(statistic, cumulative)
+        return Run(statistic, cumulative, self.tracks + 1, self.total + said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,20 +183,15 @@ class Watch:
     runs  by fraction
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] = (Run(),) * len(FRACTIONS)
 
-    @classmethod
-    def begun(cls, since_ns: int) -> Watch:
-        """Before any track."""
-        return cls((Run(since_ns),) * len(FRACTIONS))
-
-    def taken(self, difference: FloatArray, clip: Clip, ended_ns: tuple[int, ...]) -> Watch:
-        """With more tracks, in order; (T,) differences as for Bets, and when each track ended."""
-        clipped, runs = clip.of(difference), self.runs
-        multiples = returns(clipped, clip.loss).tolist()
-        for row, value, ended in zip(multiples, clipped.tolist(), ended_ns, strict=True):
+    def taken(self, said: FloatArray, clip: Clip) -> Watch:
+        """With more tracks, in order; (T,) what they say, as for Bets."""
+        runs = self.runs
+        multiples = returns(said, clip.loss).tolist()
+        for row, value in zip(multiples, said.tolist(), strict=True):
             runs = tuple(
-                run.taken(multiple, value, ended) for run, multiple in zip(runs, row, strict=True)
+                run.taken(multiple, value) for run, multiple in zip(runs, row, strict=True)
             )
         return Watch(runs)
 
@@ -213,8 +205,3 @@ class Watch:
     def leading(self) -> Run:
         """The bettor to whom it speaks most."""
         return max(self.runs, key=lambda run: run.cumulative)
-
-    @property
-    def changed_ns(self) -> int:
-        """Estimated event time since which it is better: what is before is of another time."""
-        return self.leading.changed_ns

@@ -18,7 +18,8 @@ class Decision:
     reason        in words
     verdict       on a candidate that is discarded
     waited        whether a candidate was proven before, and waited for approval
-    since_ns      event time since which what served before is better, where it comes back
+    keep          where what served before comes back: how many of the newest tracks are of the time
+                  since which it is better
     """
 
     what: Happened
@@ -30,7 +31,7 @@ class Decision:
     factors: tuple[Factor, ...] = ()
     verdict: Verdict | None = None
     waited: bool = False
-    since_ns: int | None = None
+    keep: int | None = None
 
     @property
     def slice(self) -> str:

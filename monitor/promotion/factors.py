@@ -33,10 +33,11 @@ def ratios(candidate: Recalibrator, champion: Recalibrator, estimates: Estimates
 
     Rows on which either fails count as sent.
     """
-    return _ratios(forwarded(candidate, estimates), forwarded(champion, estimates))
+    return ratios_made(forwarded(candidate, estimates), forwarded(champion, estimates))
 
 
-def _ratios(made: Estimates, served: Estimates) -> Ratios:
+def ratios_made(made: Estimates, served: Estimates) -> Ratios:
+    """Of the variances of n ≥ 1 estimates over those of others, row by row."""
     logarithm = 2 * (np.log(made.deviation) - np.log(served.deviation))
     lowest, highest = np.quantile(logarithm, (_LOW, _HIGH), axis=0)
     return Ratios(np.exp(lowest), np.exp(logarithm.mean(axis=0)), np.exp(highest))
@@ -51,7 +52,7 @@ def factors(
 
 def factors_made(made: Estimates, sent: Estimates, names: tuple[str, ...]) -> tuple[Factor, ...]:
     """What was made of variances over what was sent, by dimension; n ≥ 1 estimates."""
-    found = _ratios(made, sent)
+    found = ratios_made(made, sent)
     columns = zip(
         names, found.lowest.tolist(), found.typical.tolist(), found.highest.tolist(), strict=True
     )

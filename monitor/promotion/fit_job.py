@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from monitor.calibration.detections import Limits
 from monitor.promotion.settings import FitSettings
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.recalibrator import Recalibrator
@@ -15,10 +16,12 @@ class FitJob:
     """Slices of one space to fit, each on its own rows.
 
     slices  rows by slice name; rows of one track follow each other, tracks by age, oldest first
+    limits  of the deviations that a recalibrator may make of the rows it was fitted on
     """
 
     settings: FitSettings
     slices: Mapping[str, FitRows]
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,23 +20,20 @@ from monitor.recalibration.hierarchy import prior_strength
 from monitor.recalibration.methods import METHODS
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData
 from monitor.recalibration.shrinkage import Prior
-from monitor.recalibration.soundness import sound_rows
+from monitor.recalibration.soundness import fault_of
 from monitor.recalibration.variance_scaling import VarianceScaling
 
-LIMITS = Limits()
 # That "all dimensions are off by one factor" counts for: what few tracks of one drive say of the
 # differences between dimensions is of that drive.
 _ALIKE_TRACKS = 20.0
 
 
-def fit_slices(job: FitJob, limits: Limits = LIMITS) -> FitOutcome:
+def fit_slices(job: FitJob) -> FitOutcome:
     """The recalibrator that each slice asks for, or why there is none.
 
     A slice whose rows do not determine one, on which the method fails, or whose own rows it
-    would make unusable, is refused; the others are fitted.
-
-    limits  of the deviations that a recalibrator may make of the rows it was fitted on
-    raises  ValueError for a method that there is not
+    would make unusable, is refused; the others are fitted. Raises ValueError for a method that
+    there is not.
     """
     fitting = FITTINGS.get(job.settings.method)
     if fitting is None:
@@ -47,7 +44,7 @@ def fit_slices(job: FitJob, limits: Limits = LIMITS) -> FitOutcome:
     refused: dict[str, str] = {}
     for name, rows in job.slices.items():
         try:
-            fitted[name] = _fit(fitting, job.settings, rows, limits)
+            fitted[name] = _fit(fitting, job.settings, rows, job.limits)
         except UnfitData as error:
             refused[name] = str(error)
         # Whatever is wrong with one slice, the others are not to suffer for it.
@@ -80,15 +77,11 @@ def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits)
     if isinstance(fitted, VarianceScaling | CovarianceScaling):
         towards = Prior(one_factor(rows.space, fitted.scale), prior_strength(rows, _ALIKE_TRACKS))
         fitted = fitting.fit(rows, options, towards)
-    sound = sound_rows(
-        rows.estimates, fitted.apply(rows.estimates), limits, definite=fitted.keeps_definite
-    )
-    if not sound.all():
+    fault = fault_of(rows.estimates, fitted.apply(rows.estimates), limits)
+    if fault:
         raise UnfitData(
-            f"what {settings.method} makes of {int((~sound).sum())} of the {rows.n} rows it was "
-            "fitted on is not finite, not positive definite, or of deviations beyond "
-            f"{limits.smallest_deviation:g} to {limits.largest_deviation:g}: choose another "
-            "method, or check the ground truth."
+            f"of the rows it was fitted on, {settings.method} {fault}: choose another method, or "
+            "check the ground truth."
         )
     # What cannot be read again could be neither sent nor kept: this says so where it happens.
     return METHODS[fitted.method](fitted.parameters())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from monitor.calibration.detections import Limits
 from monitor.promotion.betting import Clip, Watch
@@ -29,12 +29,7 @@ class Guard:
     slice: str
     recalibrator: Recalibrator
     clip: Clip
-    watch: Watch
-
-    @classmethod
-    def begun(cls, slice: str, recalibrator: Recalibrator, since_ns: int, clip: Clip) -> Guard:
-        """Before any track after the promotion, which was at since_ns."""
-        return cls(slice, recalibrator, clip, Watch.begun(since_ns))
+    watch: Watch = field(default_factory=Watch)
 
     def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Guard:
         """With more tracks of the slice, in the order they ended.
@@ -44,12 +39,12 @@ class Guard:
         """
         if not tracks:
             return self
-        ended, rows = tuple(track.ended_ns for track in tracks), rows_of(tracks)
+        rows = rows_of(tracks)
         differences = mean_differences(rows, self.recalibrator, champion, limits)
-        if not differences.sound:
-            return replace(self, watch=Watch.begun(ended[-1]))
+        if differences.unsound:
+            return replace(self, watch=Watch())
         said = self.clip.said(differences.value, rows.counts)
-        return replace(self, watch=self.watch.taken(said, self.clip, ended))
+        return replace(self, watch=self.watch.taken(said, self.clip))
 
     def won(self, settings: TrialSettings) -> bool:
         """Whether it is proven better now."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from monitor.promotion.factors import factors, ratios
-from monitor.promotion.outcome import sound_outcome
+from monitor.calibration.detections import Limits
+from monitor.promotion.factors import Ratios, factors_made, ratios, ratios_made
+from monitor.promotion.outcome import ANY_SIZE, Outcomes, forwarded, outcome_of
 from monitor.promotion.records import Factor
 from monitor.promotion.settings import PolicySettings
 from monitor.recalibration.identity import Identity
@@ -20,12 +21,14 @@ class Judgement:
     reason     in words, why it is that
     factors    of what was fitted, on the variance as sent; none where it fails
     shrinks    whether the candidate makes a variance smaller than the champion does
+    outcomes   what the two make of the estimates it was judged by, for trial.clip_of
     """
 
     candidate: Recalibrator | None
     reason: str
     factors: tuple[Factor, ...] = ()
     shrinks: bool = False
+    outcomes: Outcomes | None = field(default=None, compare=False, repr=False)
 
 
 def judge(
@@ -34,20 +37,24 @@ def judge(
     estimates: Estimates,
     names: tuple[str, ...],
     policy: PolicySettings,
+    limits: Limits = ANY_SIZE,
 ) -> Judgement:
     """What is to be tried of a fit, on n ≥ 1 estimates as sent in the slice.
 
     Home: where every factor lies within the band, the detector is healthy, and is best left alone:
     a factor that was fitted to it is mostly noise. Hysteresis: a step that changes next to nothing
     is none.
+
+    limits  of the deviations of what can be forwarded
     """
-    if sound_outcome(fitted, estimates) is None:
+    outcome = outcome_of(fitted, estimates, limits)
+    if outcome.unsound:
         return Judgement(
             None,
-            f"{fitted.method} makes covariances that are not finite or not positive definite: "
-            "look at the ground truth it was fitted on, or use another method",
+            f"{fitted.method} {outcome.unsound}: look at the ground truth it was fitted on, or "
+            "use another method",
         )
-    found = factors(fitted, estimates, names)
+    found = factors_made(outcome.made, estimates, names)
     low, high = policy.band
     home = all(low <= factor.lowest and factor.highest <= high for factor in found)
     candidate: Recalibrator = Identity() if home else fitted
@@ -55,22 +62,19 @@ def judge(
     reason = f"factors on the variance: {listed}"
     if home:
         reason = f"every factor on the variance lies within {low:g} … {high:g}: {listed}"
-    if not _changes(candidate, champion, estimates, policy.hysteresis):
+    made, served = estimates if home else outcome.made, forwarded(champion, estimates, limits)
+    change = ratios_made(made, served)
+    if not _grows(change, policy.hysteresis) and not _shrinks(change, policy.hysteresis):
         same = f"none changes by more than {policy.hysteresis:g} against what is in force"
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
-    smaller = shrinks(candidate, champion, estimates, policy.hysteresis)
     return Judgement(
-        candidate, f"{reason}; back to what is sent" if home else reason, found, smaller
+        candidate,
+        f"{reason}; back to what is sent" if home else reason,
+        found,
+        _shrinks(change, policy.hysteresis),
+        (made, served),
     )
-
-
-def _changes(
-    candidate: Recalibrator, champion: Recalibrator, estimates: Estimates, hysteresis: float
-) -> bool:
-    """Whether some variance changes by more than that, either way."""
-    found = ratios(candidate, champion, estimates)
-    return bool((found.lowest < 1 / hysteresis).any() or (found.highest > hysteresis).any())
 
 
 def shrinks(
@@ -80,4 +84,12 @@ def shrinks(
 
     In some dimension, on more than 5 % of n ≥ 1 estimates.
     """
-    return bool((ratios(candidate, champion, estimates).lowest < 1 / hysteresis).any())
+    return _shrinks(ratios(candidate, champion, estimates), hysteresis)
+
+
+def _shrinks(change: Ratios, hysteresis: float) -> bool:
+    return bool((change.lowest < 1 / hysteresis).any())
+
+
+def _grows(change: Ratios, hysteresis: float) -> bool:
+    return bool((change.highest > hysteresis).any())

@@ -50,6 +50,11 @@ class LabelledTime:
         seen.at_frame, seen.at_ns = self._frames, self._furthest_ns
         return now
 
+    def of(self, source: int) -> int | None:
+        """The time of a source, in ns; None where it is silent."""
+        seen = self._sources.get(source)
+        return None if seen is None else max(seen.stamps)
+
     def by_source(self) -> dict[int, int]:
         """The time of every source that is not silent, in ns; the others are forgotten."""
         time = {source: max(seen.stamps) for source, seen in self._sources.items()}

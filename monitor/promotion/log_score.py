@@ -9,7 +9,7 @@ import numpy as np
 from monitor.calibration.cholesky import add_up, factorise, log_determinant, whiten
 from monitor.calibration.detections import Limits
 from monitor.calibration.space import FloatArray, Space
-from monitor.promotion.outcome import forwarded, sound_outcome
+from monitor.promotion.outcome import forwarded, outcome_of
 from monitor.promotion.whole_track import TrackRows
 from monitor.recalibration.recalibrator import Estimates, Recalibrator
 
@@ -43,12 +43,13 @@ def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> 
 class Differences:
     """By how much a candidate is better than the champion.
 
-    value  (T,) nats per dimension, mean over the rows of each track
-    sound  whether the candidate could have been forwarded on every row; else there is no value
+    value    (T,) nats per dimension, mean over the rows of each track
+    unsound  why the candidate could not have been forwarded on every row, and there is no value;
+             '' where it could
     """
 
     value: FloatArray
-    sound: bool
+    unsound: str = ""
 
 
 def mean_differences(
@@ -59,11 +60,11 @@ def mean_differences(
     Rows on which the champion fails count as they were sent, as they did in the stream. A
     candidate that fails on any row is not sound.
     """
-    made = sound_outcome(candidate, rows.sent, limits)
-    if made is None:
-        return Differences(np.zeros(rows.start.size), sound=False)
+    outcome = outcome_of(candidate, rows.sent, limits)
+    if outcome.unsound:
+        return Differences(np.zeros(rows.start.size), outcome.unsound)
     served = forwarded(champion, rows.sent, limits)
-    return Differences(rows.means(_score(rows, made) - _score(rows, served)), sound=True)
+    return Differences(rows.means(_score(rows, outcome.made) - _score(rows, served)))
 
 
 def _score(rows: TrackRows, made: Estimates) -> FloatArray:

@@ -22,6 +22,9 @@ from monitor.promotion.whole_track import WholeTrack
 _ROWS, _FRAMES, _LOOKED_AT, _MADE = 256, 64, 1024, 16
 # Tracks that were whole, or left out, and are still known when more comes of them.
 _REMEMBERED = 65536
+# An object that stays in view counts once more after so many times longest_ns: detectors use ids
+# again, and what never counted again would make the sidecar deaf.
+_COUNTS_AGAIN = 10
 # Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
 _WAITING = 1 << 17
 
@@ -34,8 +37,9 @@ class OpenTracks:
     and slice for every block of longest_ns. It is whole, in the time of the truth of its source,
     when nothing came of it for more than idle_ns (a block waits for its end), or longest_ns after
     its first row; or when its source is silent, that is another source has gone on for
-    longest_ns + idle_ns. What comes of it later is left out, and so are rows whose time was over
-    before they came.
+    longest_ns + idle_ns. What comes of it later is left out, until nothing has come of it for
+    longest_ns, or ten times that have gone by since it began: then it is another object, or as good
+    as one. Rows whose time was over before they came are left out too.
 
     Holds at most most_open × 2 × rows_per_track rows, and frames that wait for closed().
 
@@ -48,8 +52,9 @@ class OpenTracks:
     _waiting_rows: int = 0
     _time: LabelledTime = field(init=False)
     _open: dict[int, OpenTrack] = field(default_factory=dict)
-    # Oldest first; those of which more comes go to the end.
-    _known: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    # Of units that have ended: when they began, and when something last came of them. Oldest first;
+    # those of which more comes go to the end.
+    _known: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
     _ended: list[OpenTrack] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -62,6 +67,10 @@ class OpenTracks:
             return
         self._waiting.append(rows)
         self._waiting_rows += rows.n
+
+    def time(self, source: int) -> int | None:
+        """How far the truth of a source has come, in ns; None where nothing has come of late."""
+        return self._time.of(source)
 
     def closed(self) -> Generator[None, None, list[WholeTrack]]:
         """Tracks that have become whole, by the time of their last row; yields between steps.
@@ -109,9 +118,11 @@ class OpenTracks:
                 if too_late:
                     continue
                 unit = self._open.get(key)
+                if unit is not None and unit.over(now, longest):
+                    self._end(key, unit)
+                    unit = None
                 if unit is None:
-                    if key in self._known:
-                        self._known.move_to_end(key)
+                    if self._counted(key, stamp):
                         continue
                     unit = self._unit(frame, place)
                     if unit.over(now, longest):
@@ -121,13 +132,10 @@ class OpenTracks:
                         finished(self._end_those_over())
                         looked = True
                     if len(self._open) >= self.settings.most_open:
-                        self._remember(key)
+                        self._remember(key, stamp, stamp)
                         self.left_out += 1
                         continue
                     self._open[key] = unit
-                elif unit.over(now, longest):
-                    self._end(key, unit)
-                    continue
                 unit.take(stamp, delay, row, most)
 
     def _unit(self, frame: LabelledRows, place: int) -> OpenTrack:
@@ -149,11 +157,25 @@ class OpenTracks:
 
     def _end(self, key: int, unit: OpenTrack) -> None:
         del self._open[key]
-        self._remember(key)
+        self._remember(key, unit.first_ns, unit.latest_ns)
         self._ended.append(unit)
 
-    def _remember(self, key: int) -> None:
-        self._known[key] = None
+    def _counted(self, key: int, stamp: int) -> bool:
+        """Whether a unit has counted already, and does not yet count again."""
+        known = self._known.get(key)
+        if known is None:
+            return False
+        (began, latest), longest = known, self.settings.longest_ns
+        later = stamp - latest >= longest or stamp - began >= _COUNTS_AGAIN * longest
+        if later or began - stamp >= longest:
+            del self._known[key]
+            return False
+        self._known[key] = began, max(latest, stamp)
+        self._known.move_to_end(key)
+        return True
+
+    def _remember(self, key: int, began: int, latest: int) -> None:
+        self._known[key] = began, latest
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
 

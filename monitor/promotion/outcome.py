@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from monitor.calibration.detections import Limits
 from monitor.recalibration.recalibrator import Estimates, Recalibrator
-from monitor.recalibration.soundness import sound_rows
+from monitor.recalibration.soundness import fault_of, sent_where_unsound, sound_rows
 
 # Of what is not to be judged by its size: finite and positive definite is enough.
 ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
+# What a candidate made and what its champion made, of the same estimates.
+Outcomes = tuple[Estimates, Estimates]
+# Characters of what an exception says.
+_MOST_WORDS = 200
 
 
-def sound_outcome(
-    recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE
-) -> Estimates | None:
-    """What it makes; None where it fails, or where any covariance could not be forwarded.
+@dataclass(frozen=True, eq=False, slots=True)
+class Outcome:
+    """Of a recalibrator, of n estimates.
 
-    No method is taken at its word here: all that it makes is factorised.
+    made     what could be forwarded; as sent where anything could not
+    unsound  why it could not, to be read after the name of the method; '' where it could
     """
+
+    made: Estimates
+    unsound: str = ""
+
+
+def outcome_of(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Outcome:
+    """What it makes, all of which is factorised, whatever the method promises."""
     try:
         made = recalibrator.apply(sent)
-        return made if sound_rows(sent, made, limits, definite=False).all() else None
-    except Exception:
+        fault = fault_of(sent, made, limits)
+    except Exception as error:
         # Whatever goes wrong in a method is a finding about it.
-        return None
+        fault = f"fails: {in_words(error)}"
+    return Outcome(sent, fault) if fault else Outcome(made)
+
+
+def in_words(error: Exception) -> str:
+    """One line that may be recorded, whatever the error says."""
+    words = "".join(c if c.isprintable() else " " for c in str(error))
+    said = " ".join(words.split())[:_MOST_WORDS]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def forwarded(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Estimates:
@@ -32,12 +53,4 @@ def forwarded(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_
         sound = sound_rows(sent, made, limits, definite=recalibrator.keeps_definite)
     except Exception:
         return sent
-    if sound.all():
-        return made
-    if not sound.any():
-        return sent
-    mean, covariance = made.mean.copy(), made.covariance.copy()
-    diagonal = made.diagonal.copy()
-    mean[~sound], covariance[~sound] = sent.mean[~sound], sent.covariance[~sound]
-    diagonal[~sound] = sent.diagonal[~sound]
-    return Estimates(mean, covariance, diagonal)
+    return sent_where_unsound(sent, made, sound)

@@ -30,7 +30,8 @@ class Evidence:
     """What tracks say of a candidate, or of what served before the champion.
 
     tracks           that had a say
-    gain             mean log score over the champion's, clipped, nats per dimension and track
+    gain             mean of what tracks say: the log score over the champion's, clipped, of a
+                     short track its share; nats per dimension and track
     log10_better     of the wealth of who bets that it is better
     log10_worse      the same of who bets that it is worse
     log10_threshold  at which a bet is won

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from monitor.calibration.detections import Limits
+from monitor.promotion.betting import full_say
 from monitor.promotion.decision import Decision
 from monitor.promotion.factors import factors
 from monitor.promotion.following import Follower
@@ -38,12 +41,14 @@ class OnTrial:
 
     proven   it is better, and waits for approval
     shrinks  whether it makes a variance smaller than the champion does
+    late     of one that is adaptive: see Follower
     """
 
     trial: Trial
     factors: tuple[Factor, ...]
     shrinks: bool
     proven: bool = False
+    late: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,18 @@ class Before:
 
     slice: str
     recalibrator: Recalibrator
-    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What comes of tracks of a slice.
+
+    rest  tracks that have not had their say, since something was decided: to be taken again when
+          it is carried out
+    """
+
+    decisions: list[Decision]
+    rest: list[WholeTrack]
 
 
 @dataclass(slots=True)
@@ -99,26 +115,21 @@ class Register:
         rows = rows_of(tracks[:: -(-len(tracks) // _JUDGES)])
         policy = self.settings.policy
         names = rows.space.names
-        judgement = judge(fitted, champion, rows.sent, names, policy)
+        judgement = judge(fitted, champion, rows.sent, names, policy, self.limits)
         candidate = judgement.candidate
         if candidate is None:
             return None, judgement
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
         most = self.settings.trials.clip
-        clip = clip_of(candidate, champion, rows, most)
+        clip = clip_of(candidate, champion, rows, most, judgement.outcomes)
         self.spent[slice] = number
         trial = Trial(slice, candidate, number, clip)
         self.on_trial[slice] = OnTrial(trial, judgement.factors, judgement.shrinks)
-        decision = Decision(
-            Happened.BEGAN,
-            chain,
-            names,
-            candidate,
-            judgement.reason,
-            trial.evidence(self.settings.trials),
-            judgement.factors,
-        )
-        return decision, judgement
+        evidence, found = trial.evidence(self.settings.trials), judgement.factors
+        began = Happened.BEGAN
+        return _decision(
+            began, chain, tracks, candidate, judgement.reason, evidence, found
+        ), judgement
 
     # ---- tracks
 
@@ -128,22 +139,29 @@ class Register:
         champion_now: Champion,
         tracks: Sequence[WholeTrack],
         later_now: Later = list,
-    ) -> Generator[None, None, list[Decision]]:
+    ) -> Generator[None, None, Taken]:
         """What tracks of a slice decide, in short steps: at most one change of what is in force.
+
+        What is decided has changed the register already, so it is returned at once: whoever ends
+        the generator between two steps loses tracks, but no decision.
 
         champion_now  what serves the slice, which may be another one after each step
         later_now     what of tracks has a say, which may be less after each step
         """
-        decisions: list[Decision] = []
         for i in range(0, len(tracks), _AT_ONCE):
+            some, rest = tracks[i : i + _AT_ONCE], list(tracks[i + _AT_ONCE :])
+            decisions: list[Decision] = []
             for say in (self._guarded, self._tried, self._followed):
-                part = later_now(tracks[i : i + _AT_ONCE])
+                part = later_now(some)
                 if part:
                     decisions += say(chain, champion_now(), part)
                 if decisions and decisions[-1].what in SWAPS:
-                    return decisions
-                yield
-        return decisions
+                    break
+                if not decisions:
+                    yield
+            if decisions:
+                return Taken([_with_rest(decision, rest) for decision in decisions], rest)
+        return Taken([], [])
 
     def _guarded(
         self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
@@ -165,13 +183,13 @@ class Register:
         evidence = guard.evidence(self.settings.trials)
         reason = f"what served before is proven better{forbidden}"
         found = _decision(what, chain, tracks, guard.recalibrator, reason, evidence)
-        return [replace(found, since_ns=guard.watch.changed_ns)]
+        return [replace(found, keep=guard.watch.leading.tracks)]
 
     def _begun(self, before: Before, champion: Recalibrator, tracks: Sequence[WholeTrack]) -> Guard:
         """Its B is known from the first estimates that it sees."""
         rows, most = rows_of(tracks), self.settings.trials.clip
         clip = clip_of(before.recalibrator, champion, rows, most)
-        return Guard.begun(before.slice, before.recalibrator, before.since_ns, clip)
+        return Guard(before.slice, before.recalibrator, clip)
 
     def _forbidden(self) -> str:
         """Why nothing may act by itself, as the end of a sentence; '' where it may."""
@@ -189,26 +207,35 @@ class Register:
     def _tried(
         self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
     ) -> list[Decision]:
-        slice, settings = chain[0], self.settings.trials
+        slice = chain[0]
         entry = self.on_trial.get(slice)
         if entry is None:
             return []
-        trial = entry.trial.taken(tracks, champion, self.limits)
+        trial, too_late = entry.trial.taken(tracks, champion, self.limits), ""
+        entry = replace(entry, trial=trial)
         if isinstance(trial.recalibrator, AdaptiveScaling):
-            trial = replace(
-                trial, recalibrator=self._follower(trial.recalibrator).taken(tracks).scaling
-            )
-        self.on_trial[slice] = entry = replace(entry, trial=trial)
-        verdict = trial.verdict(settings)
+            follower = Follower.of(trial.recalibrator, trial.clip.rows, entry.late).taken(tracks)
+            trial, too_late = replace(trial, recalibrator=follower.scaling), follower.too_late
+            entry = replace(entry, trial=trial, late=follower.late)
+        verdict = trial.verdict(self.settings.trials)
         if verdict is Verdict.BETTER:
-            # What it is now, and beside what serves now: both may have followed the detector.
             entry = self._as_now(entry, champion, tracks)
-        waits = self._waits(entry)
+        self.on_trial[slice] = entry
+        decision = self._decided(chain, entry, verdict, tracks)
+        if decision is not None:
+            return [decision]
+        return self._too_late(chain, trial.recalibrator, too_late, tracks)
+
+    def _decided(
+        self, chain: Chain, entry: OnTrial, verdict: Verdict, tracks: Sequence[WholeTrack]
+    ) -> Decision | None:
+        """What a verdict on a candidate leads to; None where to nothing."""
+        trial, waits = entry.trial, self._waits(entry)
         match verdict:
             case Verdict.BETTER if waits and entry.proven:
-                return []
+                return None
             case Verdict.BETTER if waits:
-                self.on_trial[slice] = replace(entry, proven=True)
+                self.on_trial[chain[0]] = replace(entry, proven=True)
                 what, reason = Happened.PROVEN, f"proven better: {waits}"
             case Verdict.BETTER:
                 what, reason = Happened.PROMOTED, "proven better"
@@ -216,37 +243,26 @@ class Register:
                 what, reason = Happened.DISCARDED, "worse than the champion"
             case Verdict.UNSOUND:
                 what = Happened.DISCARDED
-                reason = "makes a covariance that is not finite or not positive definite"
+                reason = f"{trial.recalibrator.method} {trial.unsound}"
             case Verdict.OVER if not entry.proven:
                 what = Happened.DISCARDED
                 reason = f"not proven better by {trial.bets.tracks} tracks"
             case _:
-                return []
+                return None
         if what is Happened.DISCARDED:
-            del self.on_trial[slice]
-        about = trial.recalibrator
-        return [
-            Decision(
-                what,
-                chain,
-                tracks[0].space.names,
-                about,
-                reason,
-                trial.evidence(settings),
-                entry.factors,
-                verdict,
-                waited=entry.proven,
-            )
-        ]
-
-    def _follower(self, champion: AdaptiveScaling) -> Follower:
-        return Follower.of(champion, float(self.settings.tracks.rows_per_track))
+            del self.on_trial[chain[0]]
+        evidence, about = trial.evidence(self.settings.trials), trial.recalibrator
+        found = _decision(what, chain, tracks, about, reason, evidence, entry.factors)
+        return replace(found, verdict=verdict, waited=entry.proven)
 
     def _as_now(
         self, entry: OnTrial, champion: Recalibrator, tracks: Sequence[WholeTrack]
     ) -> OnTrial:
-        rows, candidate = rows_of(tracks), entry.trial.recalibrator
-        hysteresis = self.settings.policy.hysteresis
+        """What it is now, and beside what serves now, where either follows the detector."""
+        candidate = entry.trial.recalibrator
+        if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
+            return entry
+        rows, hysteresis = rows_of(tracks), self.settings.policy.hysteresis
         return replace(
             entry,
             factors=factors(candidate, rows.sent, rows.space.names),
@@ -271,12 +287,11 @@ class Register:
         if not isinstance(champion, AdaptiveScaling):
             return []
         slice, policy = chain[0], self.settings.policy
-        follower = self.followers.get(slice) or self._follower(champion)
+        follower = self.followers.get(slice) or Follower.of(champion, self._full_say(tracks))
         self.followers[slice] = follower = follower.taken(tracks)
-        if follower.too_late:
-            if not self._say_once(chain, "adaptation"):
-                return []
-            return [_decision(Happened.HELD, chain, tracks, champion, follower.too_late)]
+        said = self._too_late(chain, champion, follower.too_late, tracks)
+        if said:
+            return said
         if self.pinned or policy.mode is PromotionMode.MANUAL:
             return []
         moved = follower.moved(policy)
@@ -285,13 +300,28 @@ class Register:
         self.followers[slice] = follower.acted(moved)
         return [_decision(Happened.ADAPTED, chain, tracks, moved, "follows the detector")]
 
+    def _full_say(self, tracks: Sequence[WholeTrack]) -> float:
+        """Of a champion that was not on trial here, by the first tracks that it sees.
+
+        What a tracker breaks off is over first, so that these may be pieces: at least half of the
+        longest there are.
+        """
+        least = self.settings.tracks.rows_per_track / 2
+        return max(least, full_say(np.array([track.n for track in tracks])))
+
+    def _too_late(
+        self, chain: Chain, about: Recalibrator, reason: str, tracks: Sequence[WholeTrack]
+    ) -> list[Decision]:
+        if not reason or not self._say_once(chain, "adaptation"):
+            return []
+        return [_decision(Happened.HELD, chain, tracks, about, reason)]
+
     # ---- what has come in force
 
-    def changed(self, chain: Chain, before: Recalibrator | None, since_ns: int) -> bool:
+    def changed(self, chain: Chain, now: Recalibrator, before: Recalibrator | None) -> None:
         """Another recalibrator serves a slice: its trial is over, and what served before guards.
 
-        before    None where nothing is to guard
-        returns   whether a candidate was on trial that is not any more
+        before  None where nothing is to guard
         """
         slice = chain[0]
         self.spent.pop(slice, None)
@@ -300,8 +330,13 @@ class Register:
         self.befores.pop(slice, None)
         self.held = {entry for entry in self.held if entry[0] != slice}
         if before is not None:
-            self.befores[slice] = Before(slice, before, since_ns)
-        return self.on_trial.pop(slice, None) is not None
+            self.befores[slice] = Before(slice, before)
+        tried = self.on_trial.pop(slice, None)
+        if tried is None or tried.trial.recalibrator != now:
+            return
+        if isinstance(now, AdaptiveScaling):
+            # It goes on as on trial: by another measure, the same errors would move it.
+            self.followers[slice] = Follower.of(now, tried.trial.clip.rows, tried.late)
 
 
 def _decision(
@@ -311,7 +346,15 @@ def _decision(
     recalibrator: Recalibrator,
     reason: str,
     evidence: Evidence | None = None,
+    found: tuple[Factor, ...] | None = None,
 ) -> Decision:
-    names, sent = tracks[0].space.names, rows_of(tracks).sent
-    found = factors(recalibrator, sent, names)
+    """found: factors, where they are known; else they are those on the tracks."""
+    names = tracks[0].space.names
+    if found is None:
+        found = factors(recalibrator, rows_of(tracks).sent, names)
     return Decision(what, chain, names, recalibrator, reason, evidence, found)
+
+
+def _with_rest(decision: Decision, rest: Sequence[WholeTrack]) -> Decision:
+    """The rest are newer than those that decided."""
+    return decision if decision.keep is None else replace(decision, keep=decision.keep + len(rest))

@@ -9,7 +9,7 @@ from typing import TypeVar
 from monitor.promotion.betting import FRACTIONS, Bets, Clip, Run, Watch
 from monitor.promotion.following import Follower
 from monitor.promotion.guard import Guard
-from monitor.promotion.record_json import EARLIEST_NS, factors, of_factor, text
+from monitor.promotion.record_json import factors, of_factor, text
 from monitor.promotion.register import Before, OnTrial
 from monitor.promotion.register_state import Configured, RegisterState
 from monitor.promotion.trial import Trial
@@ -56,6 +56,7 @@ def register_to_json(state: RegisterState) -> str:
         "class_selection": state.class_selection,
         "previous": list(state.previous),
         "class_previous": list(state.class_previous),
+        "sent": list(state.sent),
         "configured": {
             "recalibrator": state.configured.recalibrator,
             "class_recalibrator": state.configured.class_recalibrator,
@@ -84,10 +85,11 @@ def _of_trial(entry: OnTrial) -> Document:
             "better": list(trial.bets.better),
             "worse": list(trial.bets.worse),
         },
-        "sound": bool(trial.sound),
+        "unsound": trial.unsound,
         "factors": [of_factor(factor) for factor in entry.factors],
         "shrinks": bool(entry.shrinks),
         "proven": bool(entry.proven),
+        "late": entry.late,
     }
 
 
@@ -98,7 +100,6 @@ def _of_guard(guard: Guard) -> Document:
         "clip": _of_clip(guard.clip),
         "runs": [
             {
-                "changed_ns": int(run.changed_ns),
                 "statistic": run.statistic,
                 "cumulative": run.cumulative,
                 "tracks": int(run.tracks),
@@ -113,7 +114,6 @@ def _of_before(before: Before) -> Document:
     return {
         "slice": before.slice,
         "recalibrator": _of_recalibrator(before.recalibrator),
-        "since_ns": int(before.since_ns),
     }
 
 
@@ -123,6 +123,7 @@ def _of_follower(follower: Follower) -> Document:
         "in_force": list(follower.in_force),
         "approved": list(follower.approved),
         "full": follower.full,
+        "late": follower.late,
         "too_late": follower.too_late,
     }
 
@@ -166,6 +167,7 @@ def _state(content: Document) -> RegisterState:
         text(content, "class_selection"),
         _texts(content, "previous"),
         _texts(content, "class_previous"),
+        _texts(content, "sent"),
         Configured(text(configured, "recalibrator"), text(configured, "class_recalibrator")),
         _truth(content, "pinned"),
         whole(content, "sequence", 0),
@@ -190,17 +192,20 @@ def _trial(content: Document) -> OnTrial:
             numbers(bets, "better", len(FRACTIONS)),
             numbers(bets, "worse", len(FRACTIONS)),
         ),
-        _truth(content, "sound"),
+        text(content, "unsound"),
     )
     return OnTrial(
-        trial, factors(content, "factors"), _truth(content, "shrinks"), _truth(content, "proven")
+        trial,
+        factors(content, "factors"),
+        _truth(content, "shrinks"),
+        _truth(content, "proven"),
+        number(content, "late", 0.0, 1.0),
     )
 
 
 def _guard(content: Document) -> Guard:
     runs = tuple(
         Run(
-            whole(run, "changed_ns", EARLIEST_NS),
             number(run, "statistic", 0),
             number(run, "cumulative", 0),
             whole(run, "tracks", 0),
@@ -213,11 +218,7 @@ def _guard(content: Document) -> Guard:
 
 
 def _before(content: Document) -> Before:
-    return Before(
-        text(content, "slice"),
-        _recalibrator(content, "recalibrator"),
-        whole(content, "since_ns", EARLIEST_NS),
-    )
+    return Before(text(content, "slice"), _recalibrator(content, "recalibrator"))
 
 
 def _follower(content: Document) -> Follower:
@@ -232,8 +233,8 @@ def _follower(content: Document) -> Follower:
             f"'in_force' and 'approved' have {len(in_force)} and {len(approved)} factors: they "
             f"must have {scaling.k}, as 'scaling' has."
         )
-    full = number(content, "full", 1.0, LARGEST)
-    return Follower(scaling, in_force, approved, full, text(content, "too_late"))
+    full, late = number(content, "full", 1.0, LARGEST), number(content, "late", 0.0, 1.0)
+    return Follower(scaling, in_force, approved, full, late, text(content, "too_late"))
 
 
 def _clip(content: Document) -> Clip:

@@ -26,6 +26,7 @@ class RegisterState:
                versions in force
     previous, class_previous
                versions that a rollback goes back through, the latest last
+    sent       versions of documents that people have sent
     pinned     nothing acts by itself
     sequence   of the latest record
     spent      trials begun since the last change, by slice name
@@ -37,6 +38,7 @@ class RegisterState:
     class_selection: str
     previous: tuple[str, ...] = ()
     class_previous: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()
     configured: Configured = Configured()
     pinned: bool = False
     sequence: int = 0
@@ -54,4 +56,4 @@ class RegisterState:
     @property
     def named(self) -> frozenset[str]:
         """All versions that somebody may ask for because of it."""
-        return self.in_force.union(self.previous, self.class_previous)
+        return self.in_force.union(self.previous, self.class_previous, self.sent)

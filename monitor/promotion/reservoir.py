@@ -63,16 +63,14 @@ class Reservoir:
         if slice in self._kept:
             self._kept[slice].new = 0
 
-    def drop_before(self, slice: int, stamp_ns: int) -> None:
-        """Forget tracks of a slice that ended at or before a moment: they are of another time."""
+    def keep_newest(self, slice: int, count: int) -> None:
+        """Forget tracks of a slice, but for so many that came last: they are of another time."""
         kept = self._kept.get(slice)
         if kept is None:
             return
-        first_new = len(kept.tracks) - kept.new
-        later = [(place, t) for place, t in enumerate(kept.tracks) if t.ended_ns > stamp_ns]
-        self._nbytes += sum(_nbytes(t) for _, t in later) - sum(map(_nbytes, kept.tracks))
-        new = sum(place >= first_new for place, _ in later)
-        self._kept[slice] = _Kept(deque(track for _, track in later), new)
+        while len(kept.tracks) > count:
+            self._nbytes -= _nbytes(kept.tracks.popleft())
+        kept.new = min(kept.new, len(kept.tracks))
 
 
 def _nbytes(track: WholeTrack) -> int:

@@ -22,7 +22,7 @@ class TrackSettings:
 
     idle_ns          a track that was not seen for so long is over
     longest_ns       a track counts once, with what came this soon after its first detection
-    rows_per_track   kept of each, evenly
+    rows_per_track   kept of each, evenly; two or more
     most_tracks      kept of each slice, the newest
     most_open        tracks that may be open at a time; rows of further ones are left out
     """
@@ -41,7 +41,7 @@ class TrackSettings:
         Frames are left out, not rows of long tracks: a tracker breaks tracks where errors are
         large, and what it breaks off must not count for more than the rest.
         """
-        return max(1, min(self.longest_ns // max(1, self.rows_per_track - 1), self.idle_ns // 3))
+        return max(1, min(self.longest_ns // (self.rows_per_track - 1), self.idle_ns // 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class FitSettings:
     time_constant_s
                    of adaptive scaling; None: its own
     prior_tracks   that "nothing is wrong" counts for, where the method can be drawn towards it
-    tracks         new ones before a slice is fitted again
+    tracks         new ones before a slice is fitted again, and the fewest that a fit is made of
+                   where those before are unlike them
     """
 
     method: str = "variance-scaling"

@@ -13,7 +13,7 @@ from monitor.calibration.detections import Limits
 from monitor.calibration.space import FloatArray
 from monitor.promotion.betting import Bets, Clip, full_say, log10_threshold
 from monitor.promotion.log_score import mean_differences
-from monitor.promotion.outcome import forwarded
+from monitor.promotion.outcome import Outcomes, forwarded
 from monitor.promotion.records import Evidence
 from monitor.promotion.settings import TrialSettings
 from monitor.promotion.whole_track import TrackRows, WholeTrack, rows_of
@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     OVER = "over"  # nothing, and its time is over
-    UNSOUND = "unsound"  # it has made what cannot be forwarded
+    UNSOUND = "unsound"  # it has failed, or made what cannot be forwarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Trial:
 
     number    which of the trials since the last promotion, from 1
     clip      how much a track can say
-    sound     whether all that it made could have been forwarded
+    unsound   why what it made could not have been forwarded; '' where all of it could
     """
 
     slice: str
@@ -44,7 +44,7 @@ class Trial:
     number: int
     clip: Clip
     bets: Bets = field(default_factory=Bets)
-    sound: bool = True
+    unsound: str = ""
 
     def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Trial:
         """With more tracks of the slice, all of one space, each of which is taken once.
@@ -55,14 +55,14 @@ class Trial:
             return self
         rows = rows_of(tracks)
         differences = mean_differences(rows, self.recalibrator, champion, limits)
-        if not differences.sound:
-            return replace(self, sound=False)
+        if differences.unsound:
+            return replace(self, unsound=differences.unsound)
         said = self.clip.said(differences.value, rows.counts)
         return replace(self, bets=self.bets.taken(said, self.clip))
 
     def verdict(self, settings: TrialSettings) -> Verdict:
         """As things stand."""
-        if not self.sound:
+        if self.unsound:
             return Verdict.UNSOUND
         threshold = log10_threshold(settings.alpha, self.number)
         if self.bets.log10_better >= threshold:
@@ -93,6 +93,7 @@ def clip_of(
     champion: Recalibrator,
     rows: TrackRows,
     most: float,
+    outcomes: Outcomes | None = None,
 ) -> Clip:
     """How much a track can say of a candidate, by what it does to covariances alone.
 
@@ -104,10 +105,11 @@ def clip_of(
     to the factor, would favour it: under heavy tails most tracks speak for smaller covariances,
     and the few against would be cut.
 
-    rows  of some tracks, of which only what was sent is looked at
-    most  B
+    rows      of some tracks, of which only what was sent is looked at
+    most      B
+    outcomes  what the two have made of the rows, where that is known already
     """
-    made, served = forwarded(candidate, rows.sent), forwarded(champion, rows.sent)
+    made, served = outcomes or (forwarded(candidate, rows.sent), forwarded(champion, rows.sent))
     joint, full = np.array(rows.space.joint), full_say(rows.counts)
     if not np.array_equal(made.mean[:, joint], served.mean[:, joint]):
         return Clip(most, most, most, full)

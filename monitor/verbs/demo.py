@@ -31,12 +31,12 @@ from monitor.verbs.sidecar_process import Addresses, running_sidecar
 
 EXAMPLE = """examples:
   calibration-monitor demo
-  calibration-monitor demo --duration 60 --speed 2 --seed 3
+  calibration-monitor demo --duration 30 --speed 2 --seed 3
   calibration-monitor demo --json > summary.json"""
 
-# alpha is of one sensor: of six together it is the default again. The rest makes the story short, as
-# the drive is: fits of enough tracks to be right at once, no second step for a few tenths, tracks
-# that are whole soon, and a quick way back.
+# alpha is of one sensor: of six together it is the default again. The rest makes the story short,
+# as the drive is: fits of enough tracks to be right at once, no second step for a few tenths,
+# tracks that are whole soon, and a quick way back.
 _CONFIG = """
 [statistics]
 slice_by = ["stream"]
@@ -57,7 +57,7 @@ track_seconds = 4.0
 refresh_seconds = 1.0
 """
 _FIT_EVERY_S = 1.0  # s of the drive
-_DEFAULT, _SHORTEST, _LONGEST = 75.0, 50.0, 3600.0  # s
+_DEFAULT, _SHORTEST, _LONGEST = 60.0, 20.0, 3600.0  # s
 _FASTEST = 10.0
 _PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
 _LATE = 1.0  # s; a frame that was sent later than that was not sent in time
@@ -85,8 +85,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         default=_DEFAULT,
         metavar="S",
-        help=f"of the drive, {_SHORTEST:g} to {_LONGEST:g} seconds (default {_DEFAULT:g}); "
-        "the sidecar takes its time to find out, whatever it is",
+        help=f"of the drive, {_SHORTEST:g} to {_LONGEST:g} seconds (default {_DEFAULT:g}); more "
+        "where the sidecar takes longer to find out",
     )
     parser.add_argument(
         "--speed",
@@ -128,8 +128,9 @@ def _incomplete(summary: Summary) -> StoryIncomplete:
             f"{what}--speed {plan.speed:g} is too much for this computer, frames were up to "
             f"{late:.1f} s late. Lower it."
         )
-    slower = "" if plan.speed <= 1 else ", or a lower --speed, since a fit takes its time"
-    return StoryIncomplete(f"{what}give it a longer --duration than {plan.duration_s:g}{slower}.")
+    return StoryIncomplete(
+        f"{what}try another --seed, or look at `calibration-monitor demo --json`."
+    )
 
 
 async def _run(plan: Plan, addresses: Addresses, *, quiet: bool) -> Summary:

@@ -22,7 +22,7 @@ def as_json(summary: Summary) -> dict[str, object]:
         "speed": plan.speed,
         "truth_delay_seconds": plan.truth_delay_s,
         "fault_seconds": plan.fault_s,
-        "fault_end_seconds": plan.fault_end_s,
+        "fault_end_seconds": _number(record.fault_ended_s),
         "faulty_sensor": plan.faulty,
         "variance_factor": plan.variance_factor,
         "frames": record.frames,

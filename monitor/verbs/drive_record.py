@@ -45,16 +45,22 @@ class Phase(StrEnum):
 class Plan:
     """What is to happen; times are event time, seconds since the first frame.
 
+    How long the sidecar takes to find out is its own affair, and longer on a busy computer: the
+    fault and the drive last longer than planned, until what came of it was seen for a while.
+
+    duration_s       of the drive, at least
     speed            seconds of event time in a second
     variance_factor  on the covariance that the faulty sensor reports; its errors stay
+    patience_s       for each of the two; after that it is over all the same
     """
 
     seed: int = 4
-    duration_s: float = 75.0
+    duration_s: float = 60.0
     speed: float = 1.0
     settings: DriveSettings = field(default_factory=DriveSettings)
     faulty: str = "camera_front"
     variance_factor: float = 0.2
+    patience_s: float = 60.0
 
     @property
     def truth_delay_s(self) -> float:
@@ -68,17 +74,17 @@ class Plan:
 
     @property
     def fault_end_s(self) -> float:
-        """When it ends."""
+        """When it ends, at the earliest."""
         return self.duration_s * 0.55
+
+    @property
+    def shown_s(self) -> float:
+        """How long what came of it is to be seen."""
+        return max(5.0, self.duration_s * 0.1)
 
     def event_s(self, stamp_ns: int) -> float:
         """A stamp as event time."""
         return (stamp_ns - self.settings.start_ns) / 1e9
-
-    def is_faulty(self, frame: SimulatedFrame) -> bool:
-        """Whether the fault is to be in a frame."""
-        there = self.fault_s <= self.event_s(frame.stamp_ns) < self.fault_end_s
-        return there and frame.sensor == self.faulty
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,8 +219,10 @@ class Record:
     behind_s       the longest that a frame was sent after it was due, wall time
     latency_s      from sending a frame to holding its answer, wall time, one per frame
     events         event time and text
+    fault_ended_s  event time
     story          what happened to recalibrators
     correcting     versions that change what the faulty sensor reports, as its answers show
+    entered_s      event time of the first frame of the faulty sensor in each phase
     tracking       of the faulty sensor
     """
 
@@ -226,8 +234,10 @@ class Record:
     behind_s: float = 0.0
     latency_s: list[float] = field(default_factory=list)
     events: list[tuple[float, str]] = field(default_factory=list)
+    fault_ended_s: float = math.inf
     story: Story = field(default_factory=Story)
     correcting: set[str] = field(default_factory=set)
+    entered_s: dict[Phase, float] = field(default_factory=dict)
     tracking: TrackingRecord = field(default_factory=TrackingRecord)
 
     def __post_init__(self) -> None:
@@ -271,11 +281,24 @@ class Record:
         sensor = self.sensors[frame.sensor]
         sensor.frames += 1
         sensor.detections += frame.ids.size
-        if frame.sensor == self.plan.faulty and not (
-            np.array_equal(answered.mean, frame.mean)
-            and np.array_equal(answered.covariance, frame.covariance)
-        ):
+        if frame.sensor != self.plan.faulty:
+            return
+        same = np.array_equal(answered.mean, frame.mean)
+        if not same or not np.array_equal(answered.covariance, frame.covariance):
             self.correcting.add(answered.version)
+        self.entered_s.setdefault(self.phase_of(answered), self.plan.event_s(frame.stamp_ns))
+
+    def fault_may_end(self, at_s: float) -> bool:
+        """Whether the fault was there, and its correction seen, for long enough."""
+        return self._seen(Phase.CORRECTED, at_s, self.plan.fault_end_s)
+
+    def drive_may_end(self, at_s: float) -> bool:
+        """Whether the drive was long enough, and the way home was seen."""
+        return self._seen(Phase.HOME, at_s, max(self.plan.duration_s, self.fault_ended_s))
+
+    def _seen(self, phase: Phase, at_s: float, planned_s: float) -> bool:
+        seen = at_s - self.entered_s.get(phase, math.inf) >= self.plan.shown_s
+        return at_s >= planned_s and (seen or at_s >= planned_s + self.plan.patience_s)
 
     def phase_of(self, answered: AnsweredFrame) -> Phase:
         """Of a frame; of another sensor's only once the faulty one has been answered, too."""
@@ -283,6 +306,6 @@ class Record:
         corrected = answered.version in self.correcting
         if at_s < self.plan.fault_s:
             return Phase.HEALTHY
-        if at_s < self.plan.fault_end_s:
+        if at_s < self.fault_ended_s:
             return Phase.CORRECTED if corrected else Phase.FAULT
         return Phase.AFTER if corrected else Phase.HOME

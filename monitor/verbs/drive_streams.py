@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -103,6 +104,7 @@ class _Streams:
     lanes: dict[str, _Lane]
     truth: Conversation
     began: float = 0.0
+    fault_told: bool = False
     untold: asyncio.Queue[AnsweredFrame | None] = field(
         default_factory=lambda: asyncio.Queue(_WAITING_FOR_TRUTH)
     )
@@ -136,23 +138,30 @@ class _Streams:
     async def _pace_frames(self) -> None:
         plan, record = self.record.plan, self.record
         record.tell(f"healthy: {len(self.lanes)} sensors, {plan.settings.rate_hz:g} Hz each")
-        to_tell = [
-            (
-                plan.fault_s,
-                f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}",
-            ),
-            (plan.fault_end_s, f"the fault ends: {plan.faulty} reports its variances as before"),
-        ]
-        for frame in simulate(plan.settings, plan.seed, plan.duration_s):
+        for frame in simulate(plan.settings, plan.seed, math.inf):
             at_s = plan.event_s(frame.stamp_ns)
+            if record.drive_may_end(at_s):
+                break
             await self._until(at_s)
-            while to_tell and at_s >= to_tell[0][0]:
-                record.tell(to_tell.pop(0)[1])
-            if plan.is_faulty(frame):
-                frame = with_variance_factor(frame, plan.variance_factor)
-            await self.lanes[frame.sensor].to_send.put(frame)
+            await self.lanes[frame.sensor].to_send.put(self._as_reported(frame, at_s))
         for lane in self.lanes.values():
             await lane.to_send.put(None)
+
+    def _as_reported(self, frame: SimulatedFrame, at_s: float) -> SimulatedFrame:
+        """The frame with the fault in it, while it is there."""
+        plan, record = self.record.plan, self.record
+        if at_s < plan.fault_s or at_s >= record.fault_ended_s:
+            return frame
+        if not self.fault_told:
+            self.fault_told = True
+            record.tell(f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}")
+        if record.fault_may_end(at_s):
+            record.fault_ended_s = at_s
+            record.tell(f"the fault ends: {plan.faulty} reports its variances as before")
+            return frame
+        if frame.sensor != plan.faulty:
+            return frame
+        return with_variance_factor(frame, plan.variance_factor)
 
     async def _send_frames(self, lane: _Lane) -> None:
         record = self.record

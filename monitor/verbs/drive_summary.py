@@ -87,7 +87,7 @@ def _missing(record: Record) -> str:
     """What the sidecar has not done, in words."""
     plan, story = record.plan, record.story
     promoted = story.of(Happened.PROMOTED, plan.faulty, plan.fault_s)
-    if not promoted or promoted[0].at_s >= plan.fault_end_s:
+    if not promoted or promoted[0].at_s >= record.fault_ended_s:
         begun = story.of(Happened.BEGAN, plan.faulty, plan.fault_s)
         tried = "" if begun else ", nor put one on trial"
         return f"promoted a recalibrator for {plan.faulty} while the fault was there{tried}"

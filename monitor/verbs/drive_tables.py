@@ -26,7 +26,7 @@ def as_text(summary: Summary) -> str:
     return "\n".join(
         [
             "",
-            f"{len(record.sensors)} sensors, {plan.duration_s:g} s, seed {plan.seed}",
+            f"{len(record.sensors)} sensors, {record.elapsed_s:.0f} s, seed {plan.seed}",
             "healthy   no sensor has a fault",
             f"fault     {plan.faulty} reports its variances × {plan.variance_factor:g}",
             "corrected the same, recalibrated by what the sidecar fitted, tried and promoted",
@@ -87,19 +87,20 @@ def _faulty(summary: Summary) -> Iterator[str]:
                 _arrow(*(format(value(by_input[f]), form) if f in by_input else "–" for f in Fed))
             )
         yield _row(name, iter(entries))
-    yield "  ENCE 0 is calibrated; the line below is what errors as heavy-tailed and correlated"
-    yield "  would read: counted are objects, not detections. Switch: an object goes on under"
-    yield "  another track. Tracked: detections of objects that updated a confirmed track."
-    yield "  What was sent is tracked beside the sidecar."
+    yield "  ENCE 0 is calibrated; the line below is what errors as heavy-tailed and as"
+    yield "  correlated would read: counted are objects, not detections. Switch: an object"
+    yield "  goes on under another track. Tracked: detections of objects that updated a"
+    yield "  confirmed track. What was sent is tracked beside the sidecar."
 
 
 def _story(summary: Summary) -> Iterator[str]:
     """How long the sidecar took, and by which evidence."""
-    plan, story = summary.record.plan, summary.record.story
+    record = summary.record
+    plan, story, ended_s = record.plan, record.story, record.fault_ended_s
     promoted = story.of(Happened.PROMOTED, plan.faulty, plan.fault_s)[:1]
-    home = story.of(Happened.ROLLED_BACK, plan.faulty, plan.fault_end_s)[-1:]
+    home = story.of(Happened.ROLLED_BACK, plan.faulty, ended_s)[-1:]
     yield f"promoted  {_after(promoted, plan.fault_s, 'the fault began')}"
-    yield f"sent home {_after(home, plan.fault_end_s, 'it ended')}"
+    yield f"sent home {_after(home, ended_s, 'it ended')}"
     if summary.missing:
         yield f"missing   the sidecar has not {summary.missing}"
 
@@ -150,8 +151,8 @@ def _agreement(summary: Summary) -> str:
     if summary.differences:
         return "the sidecar's and the demo's differ: " + "; ".join(summary.differences)
     return (
-        "the sidecar's and the demo's agree: frames, detections, matched, swaps,\n"
-        "          and of every sensor the matched and NEES/K of both stages"
+        "the sidecar's and the demo's agree: frames, detections, matched,\n"
+        "          swaps, and of every sensor the matched and NEES/K of both stages"
     )
 
 

@@ -31,10 +31,9 @@ def render(record: Record, where: str, columns: int, rows: int, *, colour: bool)
 
     where  the address of the page, for a look with a browser
     """
-    plan = record.plan
     width = max(0, min(_BAR_LIMIT, (columns - _FIXED) // 2))
     stage = _NUMBER + 1 + width
-    elapsed = f"{min(record.elapsed_s, plan.duration_s):.1f} of {plan.duration_s:g} s"
+    elapsed = f"{record.elapsed_s:.1f} of {_length(record):.0f} s"
     lines = [
         _styled(f"calibration monitor demo   {elapsed}   {_phase(record)}", columns, _BOLD, colour),
         _progress(record, columns),
@@ -76,21 +75,29 @@ def _phase(record: Record) -> str:
     plan, corrects = record.plan, record.corrects
     if record.elapsed_s < plan.fault_s:
         return "healthy"
-    if record.elapsed_s < plan.fault_end_s:
+    if record.elapsed_s < record.fault_ended_s:
         return f"{plan.faulty} recalibrated" if corrects else f"FAULT in {plan.faulty}"
     if corrects:
         return "the fault is over, and is still corrected"
     return "the fault is over, nothing is corrected"
 
 
+def _length(record: Record) -> float:
+    """Of the drive, as planned or as it has become, s."""
+    return max(record.elapsed_s, record.plan.duration_s)
+
+
 def _progress(record: Record, columns: int) -> str:
     """A line that fills, with marks where the fault begins and ends."""
-    plan = record.plan
+    plan, length = record.plan, _length(record)
     width = max(1, columns - 1)
-    done = round(width * min(record.elapsed_s / plan.duration_s, 1.0))
+    done = round(width * record.elapsed_s / length)
     cells = ["━" if i < done else "─" for i in range(width)]
-    for at in (plan.fault_s, plan.fault_end_s):
-        cells[int(width * at / plan.duration_s)] = "┃"
+    ends_s = record.fault_ended_s
+    if math.isinf(ends_s):
+        ends_s = max(record.elapsed_s, plan.fault_end_s)
+    for at_s in (plan.fault_s, ends_s):
+        cells[min(int(width * at_s / length), width - 1)] = "┃"
     return "".join(cells)
 
 

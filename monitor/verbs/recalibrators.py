@@ -28,8 +28,8 @@ EXAMPLE = """examples:
 
 # Characters of a document that is shown between what people read; a longer one goes to a file.
 MOST_SHOWN = 4000
-# Records that a sidecar may be asked for at once.
-MOST_RECORDS = 100_000
+# Records that a sidecar remembers; further ones are in its audit log.
+MOST_RECORDS = 1000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=number_of("records", MOST_RECORDS),
         default=20,
-        help="records to show (default 20)",
+        help=f"records to show, at most {MOST_RECORDS:,} (default 20)",
     )
 
 

@@ -14,6 +14,7 @@ import sys
 
 from monitor.config import Config, SnapshotConfig, load, with_addresses
 from monitor.kept_promotions import configured
+from monitor.recalibration.selection import IDENTITY
 from monitor.recalibrators import Recalibrators
 from monitor.sidecar import Sidecar, serve
 
@@ -70,9 +71,7 @@ def run(options: argparse.Namespace) -> int:
             update={"snapshot": SnapshotConfig(path=""), "promotion": nowhere}
         )
     if options.check:
-        named = configured(Recalibrators(), config).values()
-        versions = (f"recalibrator {version}" for version in named if version)
-        print("configuration is valid;", ", ".join(versions) or "recalibrator of the last run")
+        print(f"configuration is valid; {_at_start(config)}")
         return 0
     if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
         raise ValueError(
@@ -88,6 +87,15 @@ def run(options: argparse.Namespace) -> int:
         counters.truth.matched,
     )
     return 0
+
+
+def _at_start(config: Config) -> str:
+    """What will be in force. Raises InvalidConfiguration where a file cannot be used."""
+    named = configured(Recalibrators(), config)
+    in_force = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
+    text = ", ".join(f"recalibrator {version}" for version in in_force if version)
+    folder = config.promotion.folder
+    return f"{text}, or what the last run left in {folder}" if folder else text
 
 
 def _listening(exit_with_parent: bool, sidecar: Sidecar) -> None:

@@ -203,6 +203,22 @@ def test_get_shows_the_records_that_name_a_version(admin, told):
     assert [one.what for one in got.records] == [record_pb.HAPPENED_PROMOTED]
 
 
+def test_get_tells_whether_it_is_in_force_and_which_are_known_where_it_is_not(pipeline, admin):
+    pipeline.recalibrators.learn(DOUBLE.to_json())
+    got = {
+        version: pb.GetResponse.FromString(
+            answered(admin.get_recalibrator, pb.GetRequest(version=version))
+        ).summary.promoted
+        for version in (IDENTITY.version, DOUBLE.version)
+    }
+    assert got == {IDENTITY.version: True, DOUBLE.version: False}
+    request = pb.GetRequest(version="gp-0")
+    status, words = refusal(pipeline, admin.get_recalibrator, request)
+    assert status is grpc.StatusCode.NOT_FOUND
+    assert "no recalibrator 'gp-0'" in words
+    assert DOUBLE.version in words
+
+
 def test_what_is_in_force_after_a_promotion_is_what_the_record_says(pipeline, admin, told):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     request = pb.PromoteRequest(version=DOUBLE.version, actor="anna")
@@ -250,7 +266,10 @@ def test_pin_says_how_it_was(admin, told):
 @pytest.mark.parametrize(
     ("failure", "status"),
     [
-        (UnknownVersion("no recalibrator 'x': List shows all."), grpc.StatusCode.NOT_FOUND),
+        (
+            UnknownVersion("no recalibrator 'x': promote one that is known."),
+            grpc.StatusCode.NOT_FOUND,
+        ),
         (NothingToRollBack("car: nothing was before."), grpc.StatusCode.FAILED_PRECONDITION),
         (CannotFit("method: 'best' is none."), grpc.StatusCode.INVALID_ARGUMENT),
         (FitFailed("the fit was killed by SIGSEGV."), grpc.StatusCode.INTERNAL),

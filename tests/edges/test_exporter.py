@@ -121,6 +121,7 @@ LABELS = {
     "trial_tracks": {"slice", "state"},
     "recalibrator_pinned": set(),
     "recalibrator_store_failures": set(),
+    "learning_left_out": set(),
     "recalibrator_info": {"version", "method", "mode", "output"},
     "ground_truth": {"outcome"},
     "unmatched_detections": set(),

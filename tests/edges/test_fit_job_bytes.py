@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor.calibration.detections import Limits
 from monitor.calibration.space import Dimension, DimensionKind, Space
 from monitor.edges.fit_job_bytes import job_pieces, read_job
 from monitor.promotion.fit_job import FitJob
@@ -60,9 +61,12 @@ def assert_same_rows(found, expected):
     objective=st.none() | st.sampled_from(Objective),
     constant=st.none() | st.floats(1e-300, 1e300),
     prior=st.floats(1e-300, 1e300),
+    limits=st.builds(
+        Limits, *(st.floats(0, exclude_min=True, allow_infinity=False) for _ in range(3))
+    ),
 )
 def test_what_arrives_is_what_was_sent(
-    seed, k, counts, timed, delayed, names, objective, constant, prior
+    seed, k, counts, timed, delayed, names, objective, constant, prior, limits
 ):
     labels = names.draw(
         st.lists(st.text(), min_size=len(counts), max_size=len(counts), unique=True)
@@ -79,9 +83,10 @@ def test_what_arrives_is_what_was_sent(
         )
         rows.estimates.diagonal[:] = random.random(n) < 0.5
         slices[label] = rows
-    job = FitJob(FitSettings("isotonic-std", objective, constant, prior, 7), slices)
+    job = FitJob(FitSettings("isotonic-std", objective, constant, prior, 7), slices, limits)
     found = read_job(written(job))
     assert found.settings == job.settings
+    assert found.limits == limits
     assert list(found.slices) == list(slices)
     for label, rows in slices.items():
         assert_same_rows(found.slices[label], rows)
@@ -178,6 +183,8 @@ def changed(path, value) -> bytes:
         (["settings", "time_constant_s"], 0, "'time_constant_s' is 0: it must be a positive"),
         (["settings", "prior_tracks"], -1, "'prior_tracks' is -1: it must be a positive"),
         (["settings", "tracks"], 0.5, "'tracks' is 0.5: it must be a whole number"),
+        (["limits"], None, "'limits' is None: it must be an object"),
+        (["limits", "smallest_deviation"], -1, "'smallest_deviation' is -1: it must be a number"),
         (["slices"], {}, "'slices' is an object: it must be a list"),
         (["slices", 0, "name"], None, "the slice None"),
         (["slices", 0, "timed"], "no", "a name and truth values are needed"),

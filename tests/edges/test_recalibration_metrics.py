@@ -22,7 +22,7 @@ from tests.administered import EVIDENCE, FACTORS
 IN_FORCE = (InForce("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)
 OUTCOMES = {
     "recalibrator_swaps": ("promoted", "rolled_back", "adapted"),
-    "recalibrator_fits": ("candidate", "nothing", "refused", "failed"),
+    "recalibrator_fits": ("candidate", "nothing", "refused", "failed", "superseded"),
     "recalibrator_trials": (
         *("began", "proven", "promoted"),
         *("discarded_worse", "discarded_unsound", "discarded_over", "superseded"),
@@ -59,6 +59,7 @@ def test_before_anything_has_happened_all_counters_are_there_at_zero_and_no_slic
         info: 1.0,
         ("recalibrator_pinned", ()): 0.0,
         ("recalibrator_store_failures_total", ()): 0.0,
+        ("learning_left_out_total", ()): 0.0,
     }
 
 
@@ -108,22 +109,13 @@ def test_a_trial_shows_evidence_both_ways_its_threshold_and_its_tracks():
     assert sum(name.startswith("trial_") for name, _ in found) == 4 + 3 + 4
 
 
-def test_of_several_in_one_slice_and_state_the_one_nearest_to_its_end_is_shown():
-    trials = tuple(
-        standing(TrialState.GUARD, log10_better=better, tracks=number)
-        for number, better in enumerate((0.5, 1.9, 1.0))
-    )
-    found = samples(RecalibrationReading(trials=trials))
-    assert found["trial_tracks", ("car", "guard")] == 1
-    assert found["trial_log10_evidence", ("better", "car", "guard")] == 1.9
-
-
 def test_evidence_that_is_infinite_is_exported_as_such():
     found = samples(RecalibrationReading(trials=(standing(log10_worse=float("-inf")),)))
     assert found["trial_log10_evidence", ("worse", "car", "running")] == float("-inf")
 
 
-def test_a_pin_and_failures_of_the_store_are_shown():
-    found = samples(RecalibrationReading(pinned=True, store_failures=3))
+def test_a_pin_failures_of_the_store_and_what_was_not_learned_from_are_shown():
+    found = samples(RecalibrationReading(pinned=True, store_failures=3, left_out=4))
     assert found["recalibrator_pinned", ()] == 1.0
     assert found["recalibrator_store_failures_total", ()] == 3.0
+    assert found["learning_left_out_total", ()] == 4.0

@@ -40,6 +40,26 @@ class Raising(Spoiling):
         raise RuntimeError("broken")
 
 
+@dataclass
+class Counting:
+    """Multiplies variances, and counts how often it is applied."""
+
+    factor: float
+    times: int = 0
+    method: ClassVar[str] = "counting"
+    k: ClassVar[None] = None
+    output: ClassVar[Output] = Output.GAUSSIAN
+    keeps_definite: ClassVar[bool] = True
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        self.times += 1
+        covariance = self.factor * estimates.covariance
+        return Estimates(estimates.mean, covariance, estimates.diagonal)
+
+    def parameters(self) -> dict[str, Any]:
+        return {}
+
+
 @dataclass(frozen=True)
 class Moving:
     """Moves means by so much, and leaves covariances."""

@@ -88,16 +88,25 @@ class Owner:
         return self.register.begin(chain, candidate, self.champion(chain), fitted_on)
 
     def take(self, some: Sequence[WholeTrack], chain: Chain = CAR) -> list[Decision]:
-        """Tracks at once; what they decide is done."""
+        """Tracks at once; what they decide is done, and after a swap the rest have no say."""
         self.latest_ns = max([self.latest_ns, *(track.ended_ns for track in some)])
-        decisions = finished(self.register.take(chain, lambda: self.champion(chain), some))
-        for decision in decisions:
-            if decision.what is Happened.ADAPTED:
-                self.champions[chain[0]] = decision.recalibrator
-            elif decision.what in SWAPS:
-                guard = decision.what is not Happened.ROLLED_BACK
-                self.put_in_force(decision.recalibrator, chain, guard=guard)
+        decisions, rest = [], list(some)
+        while rest:
+            taken = finished(self.register.take(chain, lambda: self.champion(chain), rest))
+            decisions += taken.decisions
+            rest = taken.rest
+            for decision in taken.decisions:
+                if decision.what in SWAPS:
+                    self.carry_out(decision)
+                    return decisions
         return decisions
+
+    def carry_out(self, decision: Decision) -> None:
+        if decision.what is Happened.ADAPTED:
+            self.champions[decision.slice] = decision.recalibrator
+        else:
+            guard = decision.what is not Happened.ROLLED_BACK
+            self.put_in_force(decision.recalibrator, decision.chain, guard=guard)
 
     def take_one_by_one(self, some: Sequence[WholeTrack], chain: Chain = CAR) -> list[Decision]:
         """The same, a track at a time."""
@@ -105,11 +114,11 @@ class Owner:
 
     def put_in_force(
         self, recalibrator: Recalibrator, chain: Chain = CAR, *, guard: bool = True
-    ) -> bool:
-        """Whoever decided it; whether a trial is over by that."""
+    ) -> None:
+        """Whoever decided it."""
         before = self.champion(chain)
         self.champions[chain[0]] = recalibrator
-        return self.register.changed(chain, before if guard else None, self.latest_ns)
+        self.register.changed(chain, recalibrator, before if guard else None)
 
 
 def whats(decisions: Sequence[Decision]) -> list[Happened]:

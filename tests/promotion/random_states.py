@@ -78,20 +78,26 @@ def state(
             recalibrator(random),
             int(random.integers(1, 9)),
             clip,
-            Bets().taken(random.normal(size=50), clip),
-            bool(random.integers(2)),
+            Bets().taken(clip.of(random.normal(size=50)), clip),
+            ("", "fails: ValueError")[int(random.integers(2))],
         )
         lowest, typical, highest = np.sort(np.exp(random.normal(size=3))).tolist()
         found = (Factor("x", lowest, typical, highest), Factor("y", 1.0, 1.0, float("nan")))
         trials.append(
-            OnTrial(trial, found[: int(random.integers(2))], bool(random.integers(2)), proven=True)
+            OnTrial(
+                trial,
+                found[: int(random.integers(2))],
+                bool(random.integers(2)),
+                proven=True,
+                late=float(random.uniform(0, 1)),
+            )
         )
-        first = int(random.integers(-(2**63), 2**63 - 9))
-        ended = tuple(range(first, first + 9))
-        watch = Watch.begun(first).taken(random.normal(size=9), clip, ended)
+        watch = Watch().taken(clip.of(random.normal(size=9)), clip)
         guards.append(Guard(slice, recalibrator(random), clip, watch))
     follower = replace(
-        Follower.of(adaptive_scaling(random), float(random.uniform(1, 32))),
+        Follower.of(
+            adaptive_scaling(random), float(random.uniform(1, 32)), float(random.uniform(0, 1))
+        ),
         scaling=adaptive_scaling(random),
         too_late=("", "labels come 60 s late")[int(random.integers(2))],
     )
@@ -100,12 +106,13 @@ def state(
         class_selection,
         previous,
         (),
+        (),
         Configured("variance-scaling-0123456789ab", ""),
         bool(random.integers(2)),
         sequence,
         {name: int(random.integers(9)) for name in SLICES},
         tuple(trials),
         tuple(guards),
-        (Before("tram", recalibrator(random), 9),),
+        (Before("tram", recalibrator(random)),),
         {"bike": follower},
     )

@@ -124,13 +124,15 @@ def test_what_would_make_its_own_rows_unusable_is_refused(monkeypatch, factor):
     monkeypatch.setattr(module, "FITTINGS", {"variance-scaling": fitting})
     outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
     assert not outcome.fitted
-    assert "makes of 600 of the 600 rows it was fitted on is not finite" in outcome.refused["car"]
+    reason = outcome.refused["car"]
+    assert reason.startswith("of the rows it was fitted on, variance-scaling makes ")
+    assert ", of 600 of 600 detections: choose another method" in reason
 
 
-def test_the_deviations_that_are_sound_are_an_argument():
-    job = job_of("variance-scaling", {"car": rows_of(1)})
-    outcome = fit_slices(job, Limits(largest_deviation=0.1))
-    assert "deviations beyond 1e-06 to 0.1" in outcome.refused["car"]
+def test_the_deviations_that_are_sound_are_those_of_the_job():
+    job = replace(job_of("variance-scaling", {"car": rows_of(1)}), limits=Limits(1e8, 1e-6, 0.1))
+    (reason,) = fit_slices(job).refused.values()
+    assert "deviations beyond [limits] largest_deviation = 0.1" in reason
 
 
 def test_what_could_not_be_read_again_is_refused(monkeypatch):

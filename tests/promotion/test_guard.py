@@ -17,7 +17,7 @@ from monitor.recalibration.identity import Identity
 from monitor.recalibration.variance_scaling import VarianceScaling
 from tests.promotion.broken_tracks import outliers_broken_off
 from tests.promotion.odd_recalibrators import Spoiling
-from tests.promotion.simulated_tracks import FRAME_NS, tracks
+from tests.promotion.simulated_tracks import tracks
 
 LIMITS, SETTINGS, IDENTITY = Limits(), TrialSettings(), Identity()
 
@@ -32,9 +32,9 @@ def fault_then_none(seed, factor, degrees=np.inf):
     return tracks(seed, 600, scale=scale, degrees=degrees)
 
 
-def begun(factor, track, since_ns=0) -> Guard:
+def begun(factor, track) -> Guard:
     clip = clip_of(IDENTITY, scaled(factor), rows_of([track]), SETTINGS.clip)
-    return Guard.begun("car", IDENTITY, since_ns, clip)
+    return Guard("car", IDENTITY, clip)
 
 
 @pytest.mark.parametrize("degrees", [np.inf, 5.0])
@@ -46,8 +46,8 @@ def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
         assert not guard.won(SETTINGS)
         guard = guard.taken(some[300 : 300 + within], champion, LIMITS)
         assert guard.won(SETTINGS)
-        # The end of the fault, to within a few tracks.
-        assert abs(guard.watch.changed_ns - some[299].ended_ns) < 40 * 40 * FRAME_NS
+        # Those since the end of the fault, but for a few.
+        assert abs(guard.watch.leading.tracks - within) < 40
 
 
 def test_a_track_at_a_time_is_the_same_as_all_at_once():
@@ -58,7 +58,7 @@ def test_a_track_at_a_time_is_the_same_as_all_at_once():
         one = one.taken([track], champion, LIMITS)
     for run, expected in zip(one.watch.runs, whole.watch.runs, strict=True):
         assert run.statistic == pytest.approx(expected.statistic, rel=1e-9)
-        assert (run.changed_ns, run.tracks) == (expected.changed_ns, expected.tracks)
+        assert run.tracks == expected.tracks
 
 
 def test_a_short_track_has_its_share_of_a_say():
@@ -78,7 +78,7 @@ def test_outliers_broken_off_into_tracks_of_their_own_bring_nothing_back(factor)
     for seed in range(3):
         some = outliers_broken_off(tracks(seed, 410, degrees=5.0))
         clip = clip_of(scaled(factor), IDENTITY, rows_of(some[:20]), SETTINGS.clip)
-        guard = Guard.begun("car", scaled(factor), 0, clip)
+        guard = Guard("car", scaled(factor), clip)
         assert not guard.taken(some[20:], IDENTITY, LIMITS).won(SETTINGS)
         # Where a single row has a full say, it would have come back.
         alone = replace(guard, clip=replace(clip, rows=1.0))
@@ -90,7 +90,7 @@ def test_what_would_shrink_does_not_come_back_for_losses_that_were_broken_off():
     for seed in range(3):
         some = outliers_broken_off(tracks(seed, 1000, degrees=3.0))
         clip = clip_of(older, IDENTITY, rows_of(some[:20]), SETTINGS.clip)
-        begun = guard = Guard.begun("car", older, 0, clip)
+        begun = guard = Guard("car", older, clip)
         for first in range(0, len(some), 50):
             guard = guard.taken(some[first : first + 50], IDENTITY, LIMITS)
             assert not guard.won(SETTINGS)
@@ -98,7 +98,7 @@ def test_what_would_shrink_does_not_come_back_for_losses_that_were_broken_off():
         rows = rows_of(some)
         differences = mean_differences(rows, older, IDENTITY, LIMITS).value
         cut = clip.of(differences) * np.minimum(1.0, rows.counts / clip.rows)
-        watch = begun.watch.taken(cut, clip, tuple(track.ended_ns for track in some))
+        watch = begun.watch.taken(cut, clip)
         assert replace(begun, watch=watch).won(SETTINGS)
 
 
@@ -120,9 +120,9 @@ def test_without_tracks_nothing_changes():
 
 def test_who_fails_begins_anew_and_does_not_come_back_for_what_it_was():
     some = tracks(4, 60)
-    broken = Guard.begun("car", Spoiling(float("nan"), first=2000), 0, Clip())
+    broken = Guard("car", Spoiling(float("nan"), first=2000), Clip())
     proven = broken.taken(some[:50], scaled(50.0), LIMITS)
     assert proven.won(SETTINGS)
     failed = proven.taken(some, scaled(50.0), LIMITS)
     assert not failed.won(SETTINGS)
-    assert failed.watch == Watch.begun(some[-1].ended_ns)
+    assert failed.watch == Watch()

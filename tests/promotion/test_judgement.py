@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from monitor.calibration.detections import Limits
 from monitor.promotion.judgement import judge, shrinks
+from monitor.promotion.outcome import in_words
 from monitor.promotion.settings import PolicySettings
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.variance_scaling import VarianceScaling
-from tests.promotion.odd_recalibrators import Raising, Spoiling
+from tests.promotion.odd_recalibrators import Counting, Raising, Spoiling
 from tests.promotion.simulated_tracks import tracks
 
 POLICY, IDENTITY = PolicySettings(), Identity()
@@ -60,12 +62,40 @@ def test_a_step_that_changes_next_to_nothing_is_none(factors, candidate):
     assert ("none changes by more than 1.1" in judgement.reason) == (candidate is None)
 
 
-@pytest.mark.parametrize("fitted", [Raising(1.0), Spoiling(float("nan")), Spoiling(-1.0)])
-def test_what_cannot_be_forwarded_is_not_tried(fitted):
-    judgement = judged(fitted)
+@pytest.mark.parametrize(
+    ("fitted", "words"),
+    [
+        (Raising(1.0), "spoiling fails: RuntimeError: broken: look at"),
+        (Spoiling(float("nan")), "makes covariances that are not finite, of 40 of 40 detections"),
+        (Spoiling(-1.0), "makes covariances that are not positive definite, of 40 of 40"),
+        (scaled(1e9, 1, 1), "deviations beyond [limits] largest_deviation = 1000, of 40 of 40"),
+        (scaled(1, 1e-9, 1), "deviations below [limits] smallest_deviation = 0.001, of 40 of 40"),
+    ],
+)
+def test_what_cannot_be_forwarded_is_not_tried_and_it_is_said_why(fitted, words):
+    judgement = judge(fitted, IDENTITY, SENT, NAMES, POLICY, Limits(1e8, 1e-3, 1e3))
     assert judgement.candidate is None
-    assert "not positive definite" in judgement.reason
+    assert words in judgement.reason
     assert judgement.factors == ()
+
+
+def test_what_an_exception_says_is_cut_to_one_line_that_can_be_recorded():
+    assert in_words(ValueError("a\n b\x00\ud800c")) == "ValueError: a b c"
+    assert len(in_words(ValueError("x" * 10**6))) < 250
+    assert in_words(KeyError()) == "KeyError"
+
+
+@pytest.mark.parametrize("factor", [3.0, 1.2])
+def test_each_recalibrator_is_applied_once_and_what_it_made_is_handed_on(factor):
+    fitted, champion = Counting(factor), Counting(5.0)
+    judgement = judged(fitted, champion)
+    assert (fitted.times, champion.times) == (1, 1)
+    assert judgement.outcomes is not None
+    made, served = judgement.outcomes
+    home = factor < 2
+    assert (made is SENT) == home
+    np.testing.assert_allclose(made.covariance, (1.0 if home else factor) * SENT.covariance)
+    np.testing.assert_allclose(served.covariance, 5.0 * SENT.covariance)
 
 
 def test_a_champion_that_fails_is_judged_as_what_is_sent():

@@ -65,7 +65,7 @@ def test_differences_are_means_over_each_track_of_the_scores_of_what_is_forwarde
         np.mean(densities(track, [2.0, 3.0, 0.5]) - densities(track, [1.0, 1.5, 1.0]))
         for track in some
     ]
-    assert found.sound
+    assert not found.unsound
     np.testing.assert_allclose(found.value, expected, rtol=1e-10)
 
 
@@ -112,17 +112,20 @@ def test_a_candidate_that_spoils_a_single_row_is_not_sound_whatever_it_promises(
     rows = rows_of(tracks(4, 6))
     candidate = Spoiling(value, place, 100, 101, keeps_definite)
     found = mean_differences(rows, candidate, Identity(), LIMITS)
-    assert not found.sound
+    assert found.unsound
     assert found.value.tolist() == [0.0] * 6
+    assert found.unsound.endswith(", of 1 of 240 detections")
 
 
 def test_a_candidate_that_raises_is_not_sound():
-    assert not mean_differences(rows_of(tracks(5, 2)), Raising(1.0), Identity(), LIMITS).sound
+    found = mean_differences(rows_of(tracks(5, 2)), Raising(1.0), Identity(), LIMITS)
+    assert found.unsound == "fails: RuntimeError: broken"
 
 
 def test_a_candidate_of_implausible_size_is_not_sound():
     rows = rows_of(tracks(5, 2))
-    assert not mean_differences(rows, scaled(1e12, 1, 1), Identity(), LIMITS).sound
+    found = mean_differences(rows, scaled(1e12, 1, 1), Identity(), LIMITS)
+    assert "beyond [limits] largest_deviation = 100000" in found.unsound
 
 
 def test_rows_on_which_the_champion_fails_count_as_sent():

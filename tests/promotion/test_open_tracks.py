@@ -152,8 +152,9 @@ def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cu
     number = count()
     settings = TrackSettings(idle_ns=10, longest_ns=60, rows_per_track=1024)
     opened = OpenTracks(settings)
-    expected: dict[int, list[float]] = {}
-    first: dict[int, int] = {}
+    expected: list[list[float]] = []
+    # By track: when its unit began and its rows, when something last came of it, what is over.
+    units: dict[int, tuple[int, list[float]]] = {}
     last: dict[int, int] = {}
     over: set[int] = set()
     found: list[WholeTrack] = []
@@ -163,16 +164,37 @@ def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cu
         start = next(number) * 10.0
         opened.add(frame(now, tracks, number=start))
         for row, track in enumerate(tracks):
-            if track in first and (now - last[track] > 10 or now - first[track] >= 60):
-                over.add(track)
+            if track in units:
+                began = units[track][0]
+                if now - last[track] > 10 or now - began >= 60:
+                    over.add(track)
+                if track in over and (now - last[track] >= 60 or now - began >= 600):
+                    del units[track]
+            if track not in units:
+                over.discard(track)
+                units[track] = now, []
+                expected.append(units[track][1])
             if track not in over:
-                first.setdefault(track, now)
-                last[track] = now
-                expected.setdefault(track, []).append(start + row)
+                units[track][1].append(start + row)
+            last[track] = now
         if place % cut == 0:
             found += finished(opened.closed())
     found += fed(opened, [frame(now + 1000, [99])])
-    assert sorted(track.truth[:, 0].tolist() for track in found) == sorted(expected.values())
+    assert sorted(track.truth[:, 0].tolist() for track in found) == sorted(expected)
+
+
+def test_an_object_that_stays_counts_again_after_ten_times_its_longest():
+    opened = OpenTracks(TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND))
+    frames = [frame(second * SECOND // 2, [1]) for second in range(2 * 350)]
+    found = fed(opened, [*frames, frame(1000 * SECOND, [2])])
+    assert [int(track.stamp_ns[0]) // SECOND for track in found] == [0, 100, 200, 300]
+
+
+def test_a_number_that_is_used_again_is_another_object():
+    opened = OpenTracks(TrackSettings(idle_ns=SECOND, longest_ns=10 * SECOND))
+    for first in (0, 15, 100):
+        frames = [frame((first + i) * SECOND, [1]) for i in range(2)]
+        assert len(fed(opened, [*frames, frame((first + 3) * SECOND, [2])])) >= 1
 
 
 def test_long_tracks_are_thinned_evenly():

@@ -7,19 +7,22 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from monitor.calibration.steps import finished
 from monitor.promotion.betting import Bets
 from monitor.promotion.judgement import judge
 from monitor.promotion.records import Happened
+from monitor.promotion.register import Taken
 from monitor.promotion.settings import PromotionMode, TrialSettings
 from monitor.promotion.trial import Verdict
 from monitor.recalibration.recalibrator import Recalibrator
-from tests.promotion.odd_recalibrators import Raising, Spoiling
+from tests.promotion.odd_recalibrators import Counting, Raising, Spoiling
 from tests.promotion.owned_registers import (
     BUS,
     CAR,
     FITTED_NS,
     IDENTITY,
     Owner,
+    adaptive,
     scaled,
     settings,
     whats,
@@ -113,15 +116,16 @@ def test_a_candidate_whose_time_is_over_is_discarded_with_the_number_of_tracks()
 
 
 @pytest.mark.parametrize(
-    "odd",
+    ("odd", "words"),
     [
-        Spoiling(NAN, first=401, last=402),
-        Spoiling(-1.0, first=401, last=402),
-        Spoiling(math.inf, (0, 2), first=401, last=402),
-        Spoiling(1e9, (1, 0), first=401, last=402),
+        (Spoiling(NAN, first=401, last=402), "not finite"),
+        (Spoiling(-1.0, first=401, last=402), "not positive definite"),
+        (Spoiling(math.inf, (0, 2), first=401, last=402), "not finite"),
+        (Spoiling(1e9, (1, 0), first=401, last=402), "not positive definite"),
+        (Spoiling(1e15, first=401, last=402), "largest_deviation"),
     ],
 )
-def test_a_candidate_that_fails_on_one_later_detection_is_discarded(odd):
+def test_a_candidate_that_fails_on_one_later_detection_is_discarded_with_the_reason(odd, words):
     owner = Owner()
     decision, _ = owner.begin(odd)
     assert decision is not None
@@ -129,16 +133,25 @@ def test_a_candidate_that_fails_on_one_later_detection_is_discarded(odd):
     assert owner.take(tracks(0, 10, scale=2 * math.log(2))) == []
     (decision,) = owner.take(tracks(1, 11, scale=4.0, begin_ns=10**12))
     assert (decision.what, decision.verdict) == (DISCARDED, Verdict.UNSOUND)
-    assert "not finite or not positive definite" in decision.reason
+    assert decision.reason.startswith("spoiling makes ")
+    assert words in decision.reason
     assert owner.champion() == IDENTITY
 
 
-@pytest.mark.parametrize("odd", [Raising(1.0), Spoiling(NAN), Spoiling(-1.0)])
-def test_what_fails_on_the_rows_it_was_fitted_on_gets_no_trial(odd):
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (Raising(1.0), "spoiling fails: RuntimeError: broken"),
+        (Spoiling(NAN), "not finite"),
+        (Spoiling(-1.0), "not positive definite"),
+        (Spoiling(1e15), "largest_deviation"),
+    ],
+)
+def test_what_fails_on_the_rows_it_was_fitted_on_gets_no_trial(odd, words):
     owner = Owner()
     decision, judgement = owner.begin(odd)
     assert decision is None
-    assert "makes covariances that are not finite" in judgement.reason
+    assert words in judgement.reason
     assert owner.register.spent == {}
 
 
@@ -243,10 +256,9 @@ def test_another_champion_ends_the_trial_of_its_slice_and_of_no_other(guard):
     owner = Owner()
     owner.begin(scaled(4.0))
     owner.begin(scaled(4.0), BUS)
-    assert owner.put_in_force(scaled(2.5), guard=guard)
+    owner.put_in_force(scaled(2.5), guard=guard)
     assert list(owner.register.on_trial) == ["bus"]
     assert list(owner.register.befores) == (["car"] if guard else [])
-    assert not owner.put_in_force(scaled(3.5), guard=guard)
 
 
 def test_a_fit_is_wanted_where_it_could_lead_to_something_by_itself():
@@ -267,6 +279,58 @@ def test_one_take_changes_what_is_in_force_at_most_once():
     scale = np.repeat([4.0, 1.0], [60, 200])[:, None] * np.ones(3)
     assert whats(owner.take(tracks(0, 260, scale=scale))) == [PROMOTED]
     assert owner.register.guards == {}
+
+
+def test_any_decision_ends_the_take_and_gives_back_the_tracks_that_had_no_say():
+    owner, some = Owner(settings(ADVISE)), tracks(0, 100, scale=4.0)
+    owner.begin(scaled(4.0))
+    taken = finished(owner.register.take(CAR, owner.champion, some))
+    assert whats(taken.decisions) == [PROVEN]
+    said = owner.register.on_trial["car"].trial.bets.tracks
+    assert said % 16 == 0
+    assert taken.rest == some[said:]
+    rest = finished(owner.register.take(CAR, owner.champion, taken.rest))
+    assert rest == Taken([], [])
+    assert owner.register.on_trial["car"].trial.bets.tracks == 100
+
+
+def test_what_is_decided_is_returned_before_anybody_could_end_the_take():
+    """Whenever that happens: what the register knows to be proven was returned."""
+    some = tracks(0, 100, scale=4.0)
+    for steps in range(40):
+        owner = Owner(settings(ADVISE))
+        owner.begin(scaled(4.0))
+        taking = owner.register.take(CAR, owner.champion, some)
+        for _ in range(steps):
+            try:
+                next(taking)
+            except StopIteration as end:
+                assert whats(end.value.decisions) == [PROVEN]
+                break
+        else:
+            assert not owner.register.on_trial["car"].proven
+            taking.close()
+
+
+def test_what_is_proven_and_waits_is_shown_as_it_has_become():
+    owner = Owner(settings(ADVISE))
+    owner.begin(adaptive(3.0, remembered=4.0))
+    (proven,) = owner.take(tracks(8, 60, scale=9.0))
+    owner.take(tracks(9, 60, scale=30.0, begin_ns=10**12))
+    (first, *_), (now, *_) = proven.factors, owner.register.on_trial["car"].factors
+    assert first.typical < 12 < 20 < now.typical
+
+
+def test_a_step_between_two_that_stay_as_they_are_is_not_judged_again():
+    candidate = Counting(4.0)
+    owner = Owner(settings(ADVISE))
+    owner.begin(candidate)
+    owner.take(tracks(0, 16, scale=4.0))
+    owner.take(tracks(1, 16, scale=4.0, begin_ns=10**12))
+    before = candidate.times
+    owner.take(tracks(2, 16, scale=4.0, begin_ns=2 * 10**12))
+    assert owner.register.on_trial["car"].proven
+    assert candidate.times == before + 1
 
 
 def test_work_is_done_in_short_steps_and_asks_each_time_what_is_in_force():

@@ -58,7 +58,10 @@ class Lives(RuleBasedStateMachine):
         before = dict(self.owner.champions)
         served = self.owner.champion(chain)
         steps = self.register.take(chain, lambda: self.owner.champion(chain), some)
-        decisions = finished(steps)
+        taken = finished(steps)
+        decisions = taken.decisions
+        assert taken.rest == some[len(some) - len(taken.rest) :]
+        assert decisions or not taken.rest
         assert self.owner.champions == before
         swaps = [decision for decision in decisions if decision.what in SWAPS]
         assert swaps in ([], decisions[-1:])
@@ -122,7 +125,7 @@ class Lives(RuleBasedStateMachine):
             return
         for slice, entry in self.register.on_trial.items():
             assert 1 <= entry.trial.number == self.register.spent[slice]
-            assert entry.trial.sound
+            assert entry.trial.unsound == ""
             # Not proven, it ends after the step of at most 16 tracks that reaches the last.
             assert entry.proven or entry.trial.bets.tracks < TRIALS.tracks
         assert not self.register.guards.keys() & self.register.befores.keys()

@@ -114,11 +114,18 @@ def test_the_verdict_is_the_first_that_holds(better, worse, seen, verdict):
     assert Trial("car", IDENTITY, 1, Clip(), bets).verdict(SETTINGS) is verdict
 
 
-@pytest.mark.parametrize("candidate", [Raising(1.0), Spoiling(NAN, first=900, last=901)])
-def test_a_candidate_that_fails_on_a_single_detection_is_unsound_for_good(candidate):
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        (Raising(1.0), "fails: RuntimeError: broken"),
+        (Spoiling(NAN, first=900, last=901), "makes covariances that are not finite, of 1 of"),
+    ],
+)
+def test_a_candidate_that_fails_on_a_single_detection_is_unsound_for_good(candidate, words):
     some = tracks(3, 30, scale=5.0)
     trial = Trial("car", candidate, 1, Clip()).taken(some, IDENTITY, LIMITS)
     assert trial.verdict(SETTINGS) is Verdict.UNSOUND
+    assert trial.unsound.startswith(words)
     assert trial.taken(some[:2], IDENTITY, LIMITS).verdict(SETTINGS) is Verdict.UNSOUND
 
 
@@ -195,6 +202,13 @@ def test_the_stakes_are_neither_nothing_nor_more_than_the_most(factor):
     clip = clip_between(scaled(*(factor,) * 3), IDENTITY, tracks(8, 1)[0])
     assert 1e-3 <= clip.loss <= 1.0
     assert 1e-3 <= clip.gain <= 1.0
+
+
+def test_what_the_two_have_made_already_is_not_made_again():
+    rows, candidate = rows_of(tracks(6, 3)), scaled(2, 3, 1.5)
+    made, served = candidate.apply(rows.sent), scaled(1.2, 1.2, 1.2).apply(rows.sent)
+    found = clip_of(Raising(1.0), Raising(1.0), rows, 1.0, (made, served))
+    assert found == clip_of(candidate, scaled(1.2, 1.2, 1.2), rows, 1.0)
 
 
 # ---- who is proven

@@ -1,11 +1,13 @@
 """Which outcomes of a recalibrator can be given to a tracker: judged row by row."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from monitor.calibration.detections import Limits
 from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.soundness import sound_rows
+from monitor.recalibration.soundness import fault_of, sent_where_unsound, sound_rows
 
 NAN, INF = float("nan"), float("inf")
 LIMITS = Limits()
@@ -109,3 +111,62 @@ def test_outcomes_of_another_shape_are_all_failures(part, change, definite):
     parts = {"mean": made.mean, "covariance": made.covariance, "diagonal": made.diagonal}
     found = sound_rows(sent, Estimates(**{**parts, part: wrong}), LIMITS, definite=definite)
     assert found.tolist() == [False] * 4
+
+
+# ---- in words
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_nothing_is_wrong_with_what_is_sound(n):
+    sent = some(n)
+    assert fault_of(sent, doubled(sent), LIMITS) == fault_of(sent, sent, LIMITS) == ""
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("mean", NAN, "means that are not finite"),
+        ("covariance", INF, "covariances that are not finite"),
+        ("covariance", -1.0, "covariances that are not positive definite"),
+        ("covariance", 0.0, "covariances that are not positive definite"),
+        ("covariance", 1e11, "deviations beyond [limits] largest_deviation = 100000"),
+        ("covariance", 1e-13, "deviations below [limits] smallest_deviation = 1e-06"),
+    ],
+)
+def test_a_fault_is_told_with_the_limit_and_the_number_of_detections(part, value, words):
+    sent = some()
+    made = doubled(sent)
+    getattr(made, part)[1:3, 0] = value
+    assert fault_of(sent, made, LIMITS) == f"makes {words}, of 2 of 4 detections"
+
+
+def test_the_gravest_fault_is_told():
+    sent = some()
+    made = doubled(sent)
+    made.covariance[0] *= 1e12
+    made.covariance[1, 2, 1] = NAN
+    words = "makes covariances that are not finite, of 1 of 4 detections"
+    assert fault_of(sent, made, LIMITS) == words
+
+
+def test_outcomes_of_another_shape_are_a_fault():
+    sent = some()
+    made = doubled(sent).take(slice(0, 2))
+    assert fault_of(sent, made, LIMITS).startswith("makes arrays of the shapes ((2, 3), ")
+
+
+# ---- as sent instead
+
+
+@pytest.mark.parametrize("sound", [(1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 0), (0, 1, 1, 1)])
+def test_rows_that_are_not_sound_are_as_sent_and_their_neighbours_as_made(sound):
+    sent = some()
+    made = replace(doubled(sent), mean=sent.mean + 1, diagonal=~sent.diagonal)
+    before = made.covariance.copy()
+    found = sent_where_unsound(sent, made, np.array(sound, bool))
+    for i, row in enumerate(sound):
+        expected = made if row else sent
+        np.testing.assert_array_equal(found.mean[i], expected.mean[i])
+        np.testing.assert_array_equal(found.covariance[i], expected.covariance[i])
+        assert found.diagonal[i] == expected.diagonal[i]
+    np.testing.assert_array_equal(made.covariance, before)

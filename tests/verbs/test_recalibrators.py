@@ -8,6 +8,7 @@ import pytest
 from monitor.cli import main
 from monitor.promotion.fit_job import FitFailed
 from monitor.promotion.records import Evidence, Happened
+from monitor.promotions import REMEMBERED
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibrators import NothingToRollBack
@@ -197,7 +198,7 @@ def test_words_of_others_cannot_move_the_cursor_of_a_terminal(asked, told):
 
 def test_what_the_sidecar_refuses_is_a_line_with_its_words(denied, told):
     assert "no recalibrator 'gp-0'" in denied("promote", "gp-0")
-    assert "no recalibrator 'gp-0': List shows all." in denied("show", "gp-0")
+    assert "no recalibrator 'gp-0'" in denied("show", "gp-0")
     told.failure = NothingToRollBack("nothing was in force before. Promote a version.")
     assert "nothing was in force before. Promote a version." in denied("rollback")
     told.failure = FitFailed("the fit was ended after 120 s.")
@@ -227,6 +228,7 @@ def test_a_sidecar_that_is_not_there_is_a_line_with_a_remedy(refused, monkeypatc
         ("promote", "v", "--file", "f"),
         ("rollback", "--slice", "car", "--classes"),
         ("history", "-n", "0"),
+        ("history", "-n", str(REMEMBERED + 1)),
         ("show",),
     ],
 )
