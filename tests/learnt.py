@@ -75,7 +75,7 @@ def begin(promotions: Promotions, recalibrator: Recalibrator, slice: int = 0) ->
     """As if a fit of a slice had made that."""
     entry = to_fit(promotions, slice)
     outcome = FitOutcome({entry.chain[0]: recalibrator}, {})
-    (found,) = finished(promotions.begin([entry], outcome, "schedule"))
+    (found,) = finished(promotions.begin([entry], outcome, "anna"))
     return found
 
 

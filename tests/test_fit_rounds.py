@@ -70,7 +70,7 @@ def test_what_was_promoted_while_its_slice_was_fitted_is_not_tried_against():
             await until(lambda: len(fits.jobs) == 1)
             promotions.promote(version, "anna")
             fits.held.set()
-            await until(lambda: promotions.counters.fits.refused == 1)
+            await until(lambda: promotions.counters.fits.superseded == 1)
 
     asyncio.run(run())
     assert happened(promotions) == [Happened.PROMOTED]
@@ -104,6 +104,7 @@ def test_between_two_fits_there_is_a_pause(clock):
     async def run() -> None:
         async with learning(rounds):
             await until(lambda: len(fits.jobs) == 1)
+            await some_looks()
             teach(promotions, faulty(1, 10, slice=1))
             clock.now += 29.9
             await some_looks()

@@ -51,7 +51,8 @@ def test_all_of_it_survives_a_restart(start):
     _, kept = start()
     assert kept.state is not None
     assert register_to_json(kept.state) == register_to_json(promoted(3))
-    assert kept.documents == {scaled(n).version: scaled(n) for n in (1, 2, 3)}
+    # Those that either generation of the state names.
+    assert kept.documents == {scaled(n).version: scaled(n) for n in (2, 3)}
     assert sequences(kept) == [1, 2, 3]
     assert kept.sequence == 3
     assert kept.complaints == ()
@@ -65,7 +66,7 @@ def test_what_is_handed_over_before_the_end_is_written_by_then(start):
     _, kept = start()
     assert kept.state is not None
     assert (kept.state.sequence, sequences(kept)) == (50, list(range(1, 51)))
-    assert len(kept.documents) == 50
+    assert scaled(50).version in kept.documents
 
 
 def test_the_latest_thousand_records_are_given_back_and_numbers_go_on(start):
@@ -160,7 +161,7 @@ def test_a_slow_disk_holds_nobody_and_gets_only_the_latest_state(start, monkeypa
     keeper.close()
     _, kept = start()
     assert sequences(kept) == list(range(1, 101))
-    assert len(kept.documents) == 100
+    assert list(kept.documents) == [scaled(1).version, scaled(100).version]
 
 
 def test_nothing_names_what_is_not_there_at_any_moment(start, path, monkeypatch):
@@ -201,25 +202,25 @@ def test_too_many_records_are_refused_and_counted_while_nothing_is_lost_before(s
 
 def test_a_recalibrator_that_was_removed_is_written_again_when_it_comes_in_force(start, path):
     keeper, _ = start()
-    known = [scaled(n) for n in range(1, 6)]
-    keeper.keep(promoted(5), known, [])
-    flush(keeper)
-    assert keeper._folder is not None
-    keeper._folder.most_versions = 2
-    keeper.keep(promoted(5), known, [])
-    flush(keeper)
-    assert len(list((path / "versions").iterdir())) == 2
-    # What nobody needs is not written again and again.
-    keeper.keep(promoted(5), known, [])
-    flush(keeper)
+    for number in (1, 2, 3):
+        keep(keeper, number)
+        flush(keeper)
     assert not (path / "versions" / f"{scaled(1).version}.json").exists()
-    keeper.keep(promoted(1), known, [])
+    keep(keeper, 1)
     flush(keeper)
     assert keeper.failures == 0
     keeper.close()
     _, kept = start()
     assert kept.state is not None
     assert kept.state.selection == scaled(1).version
+
+
+def test_whatever_comes_in_force_in_a_row_the_folder_does_not_grow(start, path):
+    keeper, _ = start()
+    for number in range(1, 30):
+        keep(keeper, number)
+        flush(keeper)
+        assert len(list((path / "versions").iterdir())) <= 2
 
 
 def test_one_who_waits_may_be_cancelled_and_the_write_is_done_all_the_same(start):

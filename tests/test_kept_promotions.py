@@ -12,10 +12,12 @@ from monitor.kept_promotions import configured
 from monitor.promotion.records import Happened
 from monitor.promotion.register_state import Configured
 from monitor.recalibration.any_selection import AnySelection
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
 from monitor.recalibration.selection import IDENTITY
 from monitor.recalibrators import Recalibrators
-from tests.learnt import begin, happened, in_force, promoted
+from tests.learnt import begin, happened, in_force, known, promoted, teach
 from tests.promotion.owned_registers import scaled
+from tests.promotion.simulated_tracks import tracks
 from tests.told_keepers import OF_CLASSES, ONE, OTHER, left_with, started
 
 # ---- configured, or kept
@@ -145,6 +147,44 @@ def test_the_state_names_what_the_configuration_named():
     run.keep()
     assert keeping.states[-1].configured == Configured(ONE.version, "")
     assert keeping.documents.keys() >= keeping.states[-1].named
+
+
+def test_what_is_kept_is_what_is_in_force_served_before_or_was_sent_and_no_candidate():
+    run, promotions, keeping = started("car")
+    (sent,) = known(promotions, ONE)
+    before = promoted(promotions, 4.0).after
+    after = promoted(promotions, 9.0).after
+    candidate = begin(promotions, scaled(3.0)).version
+    run.keep()
+    named = {IDENTITY.version, sent, before, after}
+    assert keeping.documents.keys() - {CLASS_IDENTITY.version} == named
+    assert candidate in promotions.recalibrators.known
+
+
+def test_what_was_sent_is_known_in_every_later_run_and_what_was_discarded_is_not():
+    run, promotions, keeping = started("car")
+    (sent,) = known(promotions, ONE)
+    discarded = begin(promotions, scaled(4.0)).version
+    teach(promotions, tracks(0, 100))
+    assert happened(promotions)[-1] is Happened.DISCARDED
+    run.keep()
+    for _ in range(3):
+        run, promotions, keeping = started("car", kept=keeping.left)
+        assert sent in promotions.recalibrators.known
+        assert promotions.recalibrators.sent == {sent}
+        assert discarded not in promotions.recalibrators.known
+        run.keep()
+
+
+def test_where_the_state_is_lost_all_that_is_there_stays_known():
+    lost = replace(left_with(OTHER), state=None)
+    for _ in range(2):
+        run, promotions, keeping = started(kept=lost)
+        assert OTHER.version in promotions.recalibrators.known
+        assert in_force(promotions) == IDENTITY.version
+        run.keep()
+        assert OTHER.version in keeping.states[-1].named
+        lost = keeping.left
 
 
 def test_trials_are_kept_now_and_then_and_all_at_the_end():

@@ -177,11 +177,11 @@ def test_what_is_forgotten_is_not_fitted_on():
     promotions = promotions_of("car", "bus")
     some = tracks(0, 10)
     teach(promotions, [*some, *tracks(1, 10, slice=1)])
-    promotions.learning.forget(("car",), some[6].ended_ns)
+    promotions.learning.forget(("car",), 3)
     car, bus = promotions.learning.asked(())
     assert list(car.tracks) == some[7:]
     assert len(bus.tracks) == 10
-    promotions.learning.forget(("car",), some[-1].ended_ns)
+    promotions.learning.forget(("car",), 0)
     assert [entry.chain[0] for entry in promotions.learning.asked(())] == ["bus"]
 
 
@@ -189,8 +189,8 @@ def test_a_job_has_the_newest_tracks_that_are_alike_of_every_slice():
     promotions = promotions_of("car", "bus")
     scale = np.repeat([1.0, 16.0], 100)[:, None] * np.ones(3)
     teach(promotions, [*tracks(0, 200, scale=scale), *tracks(1, 40, slice=1)])
-    settings = promotions.learning.settings.fits
-    job, entries = job_of(promotions.learning.asked(()), settings)
+    settings, limits = promotions.learning.settings.fits, promotions.learning.limits
+    job, entries = job_of(promotions.learning.asked(()), settings, limits)
     assert job.settings is settings
     assert list(job.slices) == ["car", "bus"]
     assert [len(entry.tracks) for entry in entries] == [pytest.approx(100, abs=5), 40]

@@ -90,7 +90,7 @@ def test_a_candidate_lives_from_its_trial_to_its_rollback_in_the_records():
         Happened.ROLLED_BACK,
     ]
     assert [record.sequence for record in promotions.records(10)] == [1, 2, 3]
-    assert (began.actor, began.before, began.after) == ("schedule", HOME, HOME)
+    assert (began.actor, began.before, began.after) == ("anna", HOME, HOME)
     assert (proven.actor, proven.before, proven.after) == ("trial", HOME, version)
     assert (back.actor, back.before, back.after) == ("trial", version, HOME)
     assert began.event_ns is None
@@ -224,20 +224,26 @@ def test_candidates_are_counted_by_what_became_of_them():
     assert (swaps.promoted, swaps.rolled_back, swaps.adapted) == (2, 1, 0)
 
 
-@pytest.mark.parametrize("pinned", [False, True])
-def test_what_was_proven_and_waited_is_counted_as_proven_once(pinned):
-    promotions = promotions_of("car", mode="automatic" if pinned else "advise")
-    promotions.pin(pinned=pinned, actor="anna")
+def test_what_was_proven_and_waited_is_counted_as_proven_once():
+    promotions = promotions_of("car", mode="advise")
     version = begin(promotions, scaled(4.0)).version
     teach(promotions, tracks(0, 60, scale=4.0))
-    promotions.pin(pinned=False, actor="anna")
-    if pinned:
-        teach(promotions, tracks(1, 1, scale=4.0, begin_ns=10**12))
-    else:
-        promotions.promote(version, "anna")
+    promotions.promote(version, "anna")
     assert of_slices(promotions) == {"car": scaled(4.0)}
     counts = promotions.counters.trials
     assert (counts.proven, counts.promoted) == (1, 1)
+
+
+def test_what_was_proven_while_pinned_is_proven_once_more_before_it_acts():
+    promotions = promotions_of("car", mode="automatic")
+    promotions.pin(pinned=True, actor="anna")
+    begin(promotions, scaled(4.0))
+    teach(promotions, tracks(0, 60, scale=4.0))
+    promotions.pin(pinned=False, actor="anna")
+    teach(promotions, tracks(1, 60, scale=4.0, begin_ns=10**12))
+    assert of_slices(promotions) == {"car": scaled(4.0)}
+    counts = promotions.counters.trials
+    assert (counts.proven, counts.promoted) == (2, 1)
 
 
 def test_every_swap_in_the_records_is_counted_and_follows_from_the_one_before():

@@ -1,14 +1,22 @@
-"""What is exported of recalibrators: what was applied last in every slice, and how trials stand."""
+"""What is exported of recalibrators: what was forwarded last by slice, and how trials stand."""
 
 import pytest
 
+from monitor.calibration.steps import finished
+from monitor.config import Config
+from monitor.promotions import Promotions
 from monitor.recalibration.selection import Selection
-from monitor.recalibration_reading import RecalibrationReading, SliceFactors
-from monitor.recalibration_readings import reading
+from monitor.recalibration_reading import RecalibrationReading
+from monitor.recalibration_readings import RecalibrationReadings
 from tests.learnt import begin, document, known, promoted, promotions_of
 from tests.piped import BAD, HEADER, opened, sent
 from tests.promotion.owned_registers import scaled
 from tests.received import frame
+
+
+def reading(promotions: Promotions, store_failures: int = 0) -> RecalibrationReading:
+    """By somebody who has read nothing before."""
+    return finished(RecalibrationReadings(promotions).read(store_failures))
 
 
 def typical(found: RecalibrationReading) -> dict[str, list[float]]:
@@ -28,7 +36,7 @@ def send(promotions, *classes: int, number: int = 1) -> None:
 
 
 def test_before_any_frame_there_is_nothing_but_counts():
-    assert reading(promotions_of("car"), 3, ()) == RecalibrationReading(store_failures=3)
+    assert reading(promotions_of("car"), 3) == RecalibrationReading(store_failures=3)
 
 
 def test_factors_are_those_that_were_applied_by_slice():
@@ -36,7 +44,7 @@ def test_factors_are_those_that_were_applied_by_slice():
     (version,) = known(promotions, document(truck=9.0))
     promotions.promote(version, "anna")
     send(promotions, 0, 1, 1)
-    found = reading(promotions, 0, ())
+    found = reading(promotions)
     assert typical(found) == {"car": [1.0] * 3, "truck": [9.0] * 3}
     for entry in found.factors:
         assert [factor.dimension for factor in entry.factors] == ["x", "y", "z"]
@@ -47,33 +55,64 @@ def test_factors_are_those_that_were_applied_by_slice():
 def test_a_promotion_is_seen_with_the_next_frame():
     promotions = promotions_of()
     send(promotions, 0)
+    assert typical(reading(promotions)) == {"car": [1.0] * 3}
     promoted(promotions, 4.0)
-    assert typical(reading(promotions, 0, ())) == {"car": [1.0] * 3}
+    assert typical(reading(promotions)) == {}
     send(promotions, 0, number=2)
-    assert typical(reading(promotions, 0, ())) == {"car": [4.0] * 3}
+    assert typical(reading(promotions)) == {"car": [4.0] * 3}
 
 
-def test_slices_of_which_nothing_came_since_keep_what_was_last_applied():
-    promotions = promotions_of()
-    send(promotions, 0, 1)
-    before = reading(promotions, 0, ()).factors
-    promoted(promotions, 4.0)
-    send(promotions, 0, number=2)
-    assert typical(reading(promotions, 0, before)) == {"car": [4.0] * 3, "truck": [1.0] * 3}
-    assert typical(reading(promotions, 0, ())) == {"car": [4.0] * 3}
-
-
-def test_a_frame_without_usable_detections_says_nothing():
+def test_slices_of_which_nothing_came_since_keep_what_was_last_forwarded():
     promotions = promotions_of("car")
+    promoted(promotions, 4.0)
+    readings = RecalibrationReadings(promotions)
+    send(promotions, 0, 1)
+    finished(readings.read(0))
+    send(promotions, 0, number=2)
+    assert typical(finished(readings.read(0))) == {"car": [4.0] * 3, "truck": [1.0] * 3}
+    assert typical(reading(promotions)) == {"car": [4.0] * 3}
+
+
+def test_what_another_recalibrator_made_is_forgotten_with_it():
+    promotions = promotions_of("car")
+    readings = RecalibrationReadings(promotions)
+    promoted(promotions, 4.0)
+    send(promotions, 0, 1)
+    assert typical(finished(readings.read(0)))["car"] == [4.0] * 3
+    promotions.rollback(Selection, "", "anna")
+    # No detection of either slice comes any more.
+    assert typical(finished(readings.read(0))) == {}
+
+
+def test_in_observe_mode_nothing_is_made_of_what_is_forwarded():
+    promotions = promotions_of("car")
+    promotions.pipeline.config = Config.model_validate({"recalibration": {"mode": "observe"}})
+    promoted(promotions, 4.0)
+    send(promotions, 0)
+    assert typical(reading(promotions)) == {"car": [1.0] * 3}
+
+
+def test_a_frame_without_usable_detections_takes_nothing_away():
+    promotions = promotions_of("car")
+    readings = RecalibrationReadings(promotions)
+    send(promotions, 0)
+    before = finished(readings.read(0)).factors
     promotions.pipeline.process(opened(promotions.pipeline, HEADER), frame([BAD]))
-    known_before = (SliceFactors("car", ()),)
-    assert reading(promotions, 0, known_before).factors == known_before
+    assert finished(readings.read(0)).factors == before != ()
+
+
+def test_every_stream_is_a_step_of_its_own():
+    promotions = promotions_of()
+    send(promotions, 0)
+    (recalibrated,) = promotions.pipeline.latest.values()
+    promotions.pipeline.latest = dict.fromkeys(("one", "two", "three"), recalibrated)
+    assert len(list(RecalibrationReadings(promotions).read(0))) == 3
 
 
 def test_it_is_as_of_its_moment():
     promotions = promotions_of("car")
     begin(promotions, scaled(4.0))
-    found = reading(promotions, 0, ())
+    found = reading(promotions)
     assert found.trials == promotions.trials()
     assert found.counters.trials.began == 1
     assert not found.pinned
@@ -83,6 +122,6 @@ def test_it_is_as_of_its_moment():
     promotions.rollback(Selection, "", "anna")
     assert found.counters.trials.began == 1
     assert found.counters.swaps.promoted == 0
-    later = reading(promotions, 0, ())
+    later = reading(promotions)
     assert later.pinned
     assert (later.counters.trials.began, later.counters.swaps.rolled_back) == (3, 1)

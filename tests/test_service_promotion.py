@@ -67,7 +67,7 @@ def compensated(traffic: Traffic, slice: str = "car") -> bool:
 
 def test_a_calibrated_detector_is_left_alone(begin):
     sidecar, traffic, watcher = begin(settings(mode="automatic"))
-    drive_for(traffic, 600)
+    drive_for(traffic, 400)
     nothing = 'outcome="nothing"'
     assert eventually(lambda: series(sidecar, "recalibrator_fits_total")[nothing] >= 2)
     assert sum(series(sidecar, "recalibrator_trials_total").values()) == 0
@@ -136,7 +136,7 @@ def test_what_shrinks_covariances_is_proven_and_waits(begin):
     sidecar, traffic, watcher = begin(settings(mode="automatic"))
     traffic.variance["car"] = 5.0
     drive(traffic, until=came(watcher, PROVEN), tracks=3000)
-    drive_for(traffic, 200)
+    drive_for(traffic, 100)
     assert in_force(sidecar) == IDENTITY.version
     assert not watcher.of(PROMOTED)
     (proven,) = watcher.of(PROVEN)
@@ -192,7 +192,7 @@ def test_advice_waits_for_approval_and_a_pin_holds_the_way_back(begin):
     assert eventually(lambda: sidecar.metric("recalibrator_pinned") == 1)
     traffic.variance.clear()
     drive(traffic, until=came(watcher, HELD), tracks=3000)
-    drive_for(traffic, 200)
+    drive_for(traffic, 100)
     (held,) = watcher.of(HELD)
     assert "pinned" in held.reason
     assert in_force(sidecar) == waiting.version
@@ -304,7 +304,7 @@ def test_a_fault_in_one_slice_leaves_the_other_as_it_is(begin):
     _, traffic, watcher = begin(settings(mode="automatic"), classes=("car", "van"))
     traffic.variance["van"] = FAULT
     drive(traffic, until=came(watcher, PROMOTED, slice="van"), tracks=3000)
-    drive_for(traffic, 200)
+    drive_for(traffic, 100)
     assert not watcher.of(PROMOTED, PROVEN, DISCARDED, slice="car")
     assert np.all(traffic.factors("car") == 1)
     assert compensated(traffic, "van")

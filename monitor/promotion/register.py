@@ -14,10 +14,11 @@ import numpy as np
 from monitor.calibration.detections import Limits
 from monitor.promotion.betting import full_say
 from monitor.promotion.decision import Decision
-from monitor.promotion.factors import factors
+from monitor.promotion.factors import factors, ratios
 from monitor.promotion.following import Follower
 from monitor.promotion.guard import Guard
 from monitor.promotion.judgement import Judgement, judge, shrinks
+from monitor.promotion.on_trial import Before, OnTrial
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened
 from monitor.promotion.settings import PromotionMode, PromotionSettings
 from monitor.promotion.trial import Trial, Verdict, clip_of
@@ -31,32 +32,11 @@ _AT_ONCE = 16
 # Tracks by which a fit is judged: more would hold up frames, and say the same.
 _JUDGES = 32
 
+# On the variance: a fit that differs by less from the candidate that waits does not supersede it.
+_OTHER = 1.5
+
 Champion = Callable[[], Recalibrator]
 Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
-
-
-@dataclass(frozen=True, slots=True)
-class OnTrial:
-    """A candidate.
-
-    proven   it is better, and waits for approval
-    shrinks  whether it makes a variance smaller than the champion does
-    late     of one that is adaptive: see Follower
-    """
-
-    trial: Trial
-    factors: tuple[Factor, ...]
-    shrinks: bool
-    proven: bool = False
-    late: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What served before, until the first track makes a guard of it."""
-
-    slice: str
-    recalibrator: Recalibrator
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +79,8 @@ class Register:
     def wants_fit(self, chain: Chain) -> bool:
         """Whether a fit of a slice would lead to anything by itself."""
         by_itself = self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
-        return by_itself and chain[0] not in self.on_trial
+        entry = self.on_trial.get(chain[0])
+        return by_itself and (entry is None or entry.proven)
 
     def begin(
         self,
@@ -120,6 +101,12 @@ class Register:
         if candidate is None:
             return None, judgement
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
+        waiting = self.on_trial.get(slice)
+        if waiting is not None and waiting.proven:
+            beside = ratios(candidate, waiting.trial.recalibrator, rows.sent)
+            if (beside.lowest >= 1 / _OTHER).all() and (beside.highest <= _OTHER).all():
+                reason = "a candidate that is much the same is proven, and waits for approval"
+                return None, replace(judgement, candidate=None, reason=reason)
         most = self.settings.trials.clip
         clip = clip_of(candidate, champion, rows, most, judgement.outcomes)
         self.spent[slice] = number
@@ -211,8 +198,13 @@ class Register:
         entry = self.on_trial.get(slice)
         if entry is None:
             return []
+        if entry.proven and not self._waits(entry):
+            entry = entry.anew()
+            self.spent[slice] = entry.trial.number
         trial, too_late = entry.trial.taken(tracks, champion, self.limits), ""
         entry = replace(entry, trial=trial)
+        if entry.proven:
+            entry = entry.doubted(tracks, champion, self.limits, self.settings.trials.clip)
         if isinstance(trial.recalibrator, AdaptiveScaling):
             follower = Follower.of(trial.recalibrator, trial.clip.rows, entry.late).taken(tracks)
             trial, too_late = replace(trial, recalibrator=follower.scaling), follower.too_late
@@ -231,7 +223,11 @@ class Register:
     ) -> Decision | None:
         """What a verdict on a candidate leads to; None where to nothing."""
         trial, waits = entry.trial, self._waits(entry)
+        doubted = entry.doubt is not None and entry.doubt.won(self.settings.trials)
         match verdict:
+            case Verdict.BETTER | Verdict.RUNNING | Verdict.OVER if doubted:
+                verdict = Verdict.WORSE
+                what, reason = Happened.DISCARDED, "was proven better, and is worse by now"
             case Verdict.BETTER if waits and entry.proven:
                 return None
             case Verdict.BETTER if waits:

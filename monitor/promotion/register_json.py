@@ -9,8 +9,8 @@ from typing import TypeVar
 from monitor.promotion.betting import FRACTIONS, Bets, Clip, Run, Watch
 from monitor.promotion.following import Follower
 from monitor.promotion.guard import Guard
+from monitor.promotion.on_trial import Before, OnTrial
 from monitor.promotion.record_json import factors, of_factor, text
-from monitor.promotion.register import Before, OnTrial
 from monitor.promotion.register_state import Configured, RegisterState
 from monitor.promotion.trial import Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling

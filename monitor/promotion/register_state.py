@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from monitor.promotion.following import Follower
 from monitor.promotion.guard import Guard
-from monitor.promotion.register import Before, OnTrial
+from monitor.promotion.on_trial import Before, OnTrial
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,16 +30,16 @@ def folder(tmp_path):
     return opened(tmp_path / "kept")
 
 
-def opened(path: Path, most_versions: int = 1000) -> RecalibratorFolder:
+def opened(path: Path) -> RecalibratorFolder:
     """Claimed, as by a start; what is there is read."""
-    found = RecalibratorFolder(path, most_versions)
+    found = RecalibratorFolder(path)
     assert found.claim()
     return found
 
 
 def reopened(folder: RecalibratorFolder) -> RecalibratorFolder:
     folder.release()
-    return opened(folder.path, folder.most_versions)
+    return opened(folder.path)
 
 
 def in_force(version: str, *previous: str) -> RegisterState:
@@ -268,58 +268,56 @@ def test_what_writers_that_were_killed_left_behind_is_removed(folder):
     assert not left.exists()
 
 
-# ---- what is too much
+# ---- what is not needed any more
 
 
-def pruned(path: Path, most: int, seeds: range) -> RecalibratorFolder:
-    """With so many recalibrators, of successive moments; those of even seeds are in the history."""
-    folder = opened(path, most)
+def with_versions(path: Path, *seeds: int) -> RecalibratorFolder:
+    folder = opened(path)
     for seed in seeds:
         folder.add(scaled(seed))
-        name = folder.path / "versions" / f"{scaled(seed).version}.json"
-        os.utime(name, ns=(seed, seed))
-        if seed % 2 == 0:
-            folder.append([record(seed + 1, version=scaled(seed).version)])
     return folder
 
 
+def names(*seeds: int) -> list[str]:
+    return sorted(f"{scaled(seed).version}.json" for seed in seeds)
+
+
 @pytest.mark.parametrize("after_a_restart", [False, True])
-def test_the_oldest_that_the_history_does_not_name_go_first(tmp_path, after_a_restart):
-    folder = pruned(tmp_path / "kept", 6, range(10))
+def test_what_no_generation_of_the_state_names_is_removed(tmp_path, after_a_restart):
+    folder = with_versions(tmp_path / "kept", *range(6))
+    folder.write(in_force(scaled(1).version, scaled(3).version))
     if after_a_restart:
         folder = reopened(folder)
         folder.read_versions()
-        folder.read_history()
-    folder.write(in_force(scaled(1).version, scaled(0).version))
-    folder.prune()
-    # Of the odd ones only the one in force and the newest are left.
-    kept = [scaled(seed).version for seed in (0, 1, 2, 4, 6, 8)]
-    assert files(folder) == sorted(f"{version}.json" for version in kept)
-
-
-def test_of_what_the_history_names_the_latest_stay(tmp_path):
-    folder = pruned(tmp_path / "kept", 3, range(10))
-    folder.append([record(50, version=scaled(2).version)])
-    folder.prune()
-    kept = [scaled(seed).version for seed in (2, 6, 8)]
-    assert files(folder) == sorted(f"{version}.json" for version in kept)
-
-
-def test_what_either_generation_of_the_state_names_stays(tmp_path):
-    folder = pruned(tmp_path / "kept", 1, range(6))
-    folder.write(in_force(scaled(1).version, scaled(3).version))
+        folder.read_state()
     folder.write(in_force(scaled(5).version))
     folder.prune()
-    kept = [scaled(seed).version for seed in (1, 3, 5)]
-    assert files(folder) == sorted(f"{version}.json" for version in kept)
+    assert files(folder) == names(1, 3, 5)
     folder.write(in_force(scaled(5).version))
     folder.prune()
-    assert files(folder) == [f"{scaled(5).version}.json"]
+    assert files(folder) == names(5)
+
+
+def test_what_was_sent_stays_as_long_as_the_state_says_so(tmp_path):
+    folder = with_versions(tmp_path / "kept", 1, 2)
+    sent = replace(in_force(scaled(1).version), sent=(scaled(2).version,))
+    for _ in range(3):
+        folder.write(sent)
+        folder.prune()
+    assert files(folder) == names(1, 2)
+    assert read(folder)[1] == sent
+    (folder.path / "versions" / f"{scaled(2).version}.json").unlink()
+    _, found, (said,) = read(folder)
+    assert found == in_force(scaled(1).version)
+    assert "nobody can go back to it" in said
 
 
 def test_what_went_can_be_kept_again(tmp_path):
-    folder = pruned(tmp_path / "kept", 1, range(3))
+    folder = with_versions(tmp_path / "kept", 1)
+    for _ in range(2):
+        folder.write(in_force(IDENTITY.version))
     folder.prune()
+    assert files(folder) == []
     folder.add(scaled(1))
     folder.write(in_force(scaled(1).version))
     assert read(folder)[1] == in_force(scaled(1).version)

@@ -9,8 +9,8 @@ import numpy as np
 from monitor.promotion.betting import Bets, Clip, Watch
 from monitor.promotion.following import Follower
 from monitor.promotion.guard import Guard
+from monitor.promotion.on_trial import Before, OnTrial
 from monitor.promotion.records import Factor
-from monitor.promotion.register import Before, OnTrial
 from monitor.promotion.register_state import Configured, RegisterState
 from monitor.promotion.trial import Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling

@@ -74,15 +74,6 @@ def test_a_proven_candidate_that_becomes_worse_is_discarded():
     assert owner.register.on_trial == {}
 
 
-def test_what_was_proven_while_pinned_acts_when_it_is_unpinned():
-    owner = Owner()
-    owner.register.pinned = True
-    owner.begin(scaled(4.0))
-    assert whats(owner.take(tracks(0, 80, scale=4.0))) == [PROVEN]
-    owner.register.pinned = False
-    assert whats(owner.take(tracks(1, 1, scale=4.0, begin_ns=10**13))) == [PROMOTED]
-
-
 def test_a_proven_candidate_stays_though_later_tracks_say_nothing_and_its_time_is_over():
     owner = Owner(settings(ADVISE, TrialSettings(tracks=40)))
     owner.begin(scaled(4.0))
@@ -330,7 +321,8 @@ def test_a_step_between_two_that_stay_as_they_are_is_not_judged_again():
     before = candidate.times
     owner.take(tracks(2, 16, scale=4.0, begin_ns=2 * 10**12))
     assert owner.register.on_trial["car"].proven
-    assert candidate.times == before + 1
+    # As a candidate, and beside the champion that may be better by now.
+    assert candidate.times == before + 2
 
 
 def test_work_is_done_in_short_steps_and_asks_each_time_what_is_in_force():
