@@ -89,7 +89,14 @@ class RecalibratorFolder:
     # ---- whose it is
 
     def claim(self) -> bool:
-        """Make the folder, and claim it; False where another process has it. Raises OSError."""
+        """Make the folder, and claim it; False where another process has it. Raises OSError.
+
+        Where somebody has removed the folder, or put another in its place, it is made and claimed
+        anew: what is locked then is no longer what is written to.
+        """
+        if self._lock is not None and not self._state.locked_by(self._lock):
+            self.release()
+            self._there = set()
         if self._lock is None:
             for folder in (self.path, self._versions):
                 folder.mkdir(mode=0o700, exist_ok=True)

@@ -138,14 +138,25 @@ class SnapshotFile:
         # A file of its own, since the file itself is another one after each write. It stays: who
         # removed it could remove one that somebody else has just locked.
         with contextlib.ExitStack() as held:
-            path = self.path.with_name(f"{self.path.name}.lock")
-            lock = held.enter_context(open(path, "ab", opener=private))
+            lock = held.enter_context(open(self._lock_path, "ab", opener=private))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return None
             held.pop_all()
             return lock
+
+    def locked_by(self, lock: BinaryIO) -> bool:
+        """Whether what lock() returned is still the file that others would lock. Raises OSError."""
+        try:
+            there = self._lock_path.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(lock.fileno()))
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.lock")
 
     def write(self, parts: Iterable[bytes]) -> int:
         """Replace the file by the joined parts; the bytes written. Raises OSError.

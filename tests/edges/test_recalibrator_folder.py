@@ -325,3 +325,26 @@ def test_what_went_can_be_kept_again(tmp_path):
 
 def test_seeds_make_different_recalibrators():
     assert len({scaled(seed).version for seed in np.arange(100).tolist()}) == 100
+
+
+def test_a_folder_that_somebody_removes_is_made_again_with_all_that_is_needed(tmp_path):
+    folder, one = RecalibratorFolder(tmp_path / "kept"), scaled(1)
+    assert folder.claim()
+    folder.add(one)
+    (tmp_path / "kept").rename(tmp_path / "elsewhere")
+    assert folder.claim()
+    folder.add(one)
+    folder.write(RegisterState(one.version, CLASS_IDENTITY.version))
+    folder.release()
+    assert one.version in RecalibratorFolder(tmp_path / "kept").read_versions().documents
+
+
+def test_a_folder_that_somebody_has_replaced_and_claimed_is_written_by_one_of_them(tmp_path):
+    first, second = (RecalibratorFolder(tmp_path / "kept") for _ in range(2))
+    assert first.claim()
+    (tmp_path / "kept").rename(tmp_path / "elsewhere")
+    assert second.claim()
+    assert not first.claim()
+    second.release()
+    assert first.claim()
+    first.release()
