@@ -40,6 +40,8 @@ _OBJECTS, _SHORTEST_LIFE, _LONGEST_LIFE, _CORRELATION = 24, 10, 40, 0.65
 # Frames that are sent in one go, and s of rest after them: the sidecar learns every 0.25 s, so that
 # some hundred tracks end between two looks.
 _IN_ONE_GO, _REST = 20, 0.05
+# s of rest while a fit runs, which has the lowest priority: it would wait for us otherwise.
+_FOR_A_FIT = 2.0
 # s for which a stream may last: a whole test.
 _LIFETIME = 12 * PATIENCE
 
@@ -145,31 +147,47 @@ class Traffic:
         for _ in range(frames):
             frame = self._next()
             answer = self._frames.ask(pb.ProcessRequest(frame=frame)).frame
-            self._check(frame, answer)
+            assert answer.frame_id == frame.frame_id
+            assert answer.status == frame_pb2.STATUS_RECALIBRATED, answer.notices
+            assert [d.id for d in answer.detections] == [d.id for d in frame.detections]
+            assert {d.status for d in answer.detections} == {frame_pb2.STATUS_RECALIBRATED}
             while len(self._waiting) > self.delay:
                 account = self._truth.ask(self._waiting.popleft()).account
                 assert account.matched == _OBJECTS, account
+        self.versions = tuple(answer.recalibrator_versions)
+        self.sent = np.array([d.covariance for d in frame.detections])
+        self.forwarded = np.array([d.covariance for d in answer.detections])
+        self.class_indices = np.array([d.class_index for d in frame.detections])
 
     def _next(self) -> frame_pb2.Frame:
         number = self.frames
         self.frames += 1
         frame = frame_pb2.Frame(frame_id=number, stamp_ns=round(number * _PERIOD * 1e9))
         truth = truth_pb2.FrameTruth(stream=self.stream, frame_id=number)
-        for seen in self._alive():
-            factor = self.variance.get(self.classes[seen.class_index], 1.0)
-            position = self._random.uniform(-50, 50, 2)
-            mean = position + seen.deviation * seen.error
+        seen = self._alive()
+        factor = np.array([self.variance.get(self.classes[s.class_index], 1.0) for s in seen])
+        deviation = np.array([s.deviation for s in seen])
+        position = self._random.uniform(-50, 50, (_OBJECTS, 2))
+        mean = position + deviation * np.array([s.error for s in seen])
+        rows = zip(
+            seen,
+            mean.tolist(),
+            (factor[:, None] * deviation**2).tolist(),
+            position.tolist(),
+            strict=True,
+        )
+        for one, estimate, covariance, label in rows:
             detection = frame.detections.add(
-                id=seen.track,
-                class_index=seen.class_index,
-                mean=mean,
-                covariance=factor * seen.deviation**2,
-                upstream_track_id=seen.track,
+                id=one.track,
+                class_index=one.class_index,
+                mean=estimate,
+                covariance=covariance,
+                upstream_track_id=one.track,
             )
             if self.delay:
-                truth.detections.add(detection_id=seen.track, ground_truth=position)
+                truth.detections.add(detection_id=one.track, ground_truth=label)
             else:
-                detection.ground_truth.extend(position)
+                detection.ground_truth.extend(label)
         if self.delay:
             self._waiting.append(pb.ReportGroundTruthRequest(truth=truth))
         return frame
@@ -179,9 +197,9 @@ class Traffic:
         random = self._random
         alive = [seen for seen in self._objects if seen.frames_left]
         self.tracks += len(self._objects) - len(alive)
-        for seen in alive:
-            fresh = math.sqrt(1 - _CORRELATION**2) * random.normal(size=2)
-            seen.error = _CORRELATION * seen.error + fresh
+        fresh = math.sqrt(1 - _CORRELATION**2) * random.normal(size=(len(alive), 2))
+        for seen, change in zip(alive, fresh, strict=True):
+            seen.error = _CORRELATION * seen.error + change
         while len(alive) < _OBJECTS:
             life = int(random.integers(_SHORTEST_LIFE, _LONGEST_LIFE, endpoint=True))
             deviation = random.uniform(0.5, 2, 2)
@@ -192,17 +210,6 @@ class Traffic:
             seen.frames_left -= 1
         self._objects = alive
         return alive
-
-    def _check(self, frame: frame_pb2.Frame, answer: frame_pb2.FrameResult) -> None:
-        assert answer.frame_id == frame.frame_id
-        assert answer.status == frame_pb2.STATUS_RECALIBRATED, answer.notices
-        ids = [detection.id for detection in answer.detections]
-        assert ids == [detection.id for detection in frame.detections]
-        assert {d.status for d in answer.detections} == {frame_pb2.STATUS_RECALIBRATED}
-        self.versions = tuple(answer.recalibrator_versions)
-        self.sent = np.array([d.covariance for d in frame.detections])
-        self.forwarded = np.array([d.covariance for d in answer.detections])
-        self.class_indices = np.array([d.class_index for d in frame.detections])
 
     def factors(self, name: str = "car") -> np.ndarray:
         """Variance forwarded over that sent in the latest frame, of a class; (detections, 2)."""
@@ -216,7 +223,7 @@ def drive(
 ) -> None:
     """Traffic until something is so, which must be before so many tracks have ended.
 
-    A fit stands back behind everything else, and so behind us: it is given some time.
+    Where a fit runs we rest until it is done, or seems to hang.
     """
     end, most = time.monotonic() + seconds, traffic.tracks + tracks
     while not until():
@@ -224,7 +231,7 @@ def drive(
         assert traffic.tracks < most, f"it did not come within {tracks} tracks"
         traffic.send()
         time.sleep(_REST)
-        eventually(lambda: not workers(traffic.sidecar.process.pid), 4 * _REST)
+        eventually(lambda: not workers(traffic.sidecar.process.pid), _FOR_A_FIT)
 
 
 def drive_for(traffic: Traffic, tracks: int) -> None:

@@ -76,7 +76,7 @@ def history(sidecar: Sidecar) -> list[Record]:
 # ---- killed
 
 
-def test_wherever_it_is_killed_it_goes_on_where_its_audit_log_ends(start, folder):
+def test_wherever_it_is_killed_it_goes_on_and_back_from_where_its_audit_log_ends(start, folder):
     chance = random.Random(6)
     config = settings(folder, mode="automatic", allow_shrinking=True)
     sidecar = start(config)
@@ -162,22 +162,6 @@ def tracks_of(sidecar: Sidecar) -> int:
 
 def guards(sidecar: Sidecar) -> bool:
     return ("car", admin_pb.TRIAL_STATE_GUARD) in trials(sidecar)
-
-
-def test_a_regression_is_rolled_back_by_itself_after_a_restart_too(start, folder):
-    config = settings(folder, mode="automatic")
-    sidecar = start(config)
-    traffic, watcher = Traffic(sidecar), Watcher(sidecar)
-    traffic.variance["car"] = FAULT
-    drive(traffic, until=lambda: watcher.of(PROMOTED), tracks=4000)
-    version = in_force(sidecar)
-    is_kept(folder)
-    kill(sidecar)
-    sidecar = start(config)
-    assert in_force(sidecar) == version
-    traffic.connect(sidecar)
-    traffic.variance.clear()
-    drive(traffic, until=lambda: in_force(sidecar) == IDENTITY.version, tracks=4000)
 
 
 # ---- what the configuration names

@@ -21,7 +21,8 @@ from collections.abc import Callable
 from monitor.edges.admin_client import AdminClient
 from monitor.edges.recalibrator_messages import Kind
 from monitor.verbs.drive_json import as_json
-from monitor.verbs.drive_record import Plan, Record
+from monitor.verbs.drive_plan import Plan
+from monitor.verbs.drive_record import Record
 from monitor.verbs.drive_streams import drive, watched
 from monitor.verbs.drive_summary import SidecarAccount, SliceAccount, Summary, summarise
 from monitor.verbs.drive_tables import as_text
@@ -34,10 +35,10 @@ EXAMPLE = """examples:
   calibration-monitor demo --duration 30 --speed 2 --seed 3
   calibration-monitor demo --json > summary.json"""
 
-# alpha is of one sensor: of six together it is the default again. The band is wider than by default,
-# since a few tracks of errors as heavy-tailed as these read 2 in a healthy sensor, too. The rest
-# makes the story short, as the drive is: fits of enough tracks to be right at once, no second step
-# for a few tenths, tracks that are whole soon, and a quick way back.
+# alpha is of one sensor: of six together it is the default again. The band is wider than the
+# default: with errors as heavy-tailed as these, a few tracks of a healthy sensor read 2, too. The
+# rest makes the story short, as the drive is: fits of enough tracks to be right at once, no second
+# step for a few tenths, tracks that are whole soon, and a quick way back.
 _CONFIG = """
 [statistics]
 slice_by = ["stream"]
@@ -131,7 +132,7 @@ def _incomplete(summary: Summary) -> StoryIncomplete:
             f"{late:.1f} s late. Lower it."
         )
     return StoryIncomplete(
-        f"{what}try another --seed, or look at `calibration-monitor demo --json`."
+        f"{what}it had {plan.patience_s:g} s more than planned. Give it another --seed."
     )
 
 

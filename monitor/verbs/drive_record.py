@@ -1,5 +1,5 @@
-"""What the demo plans and what it has seen: phases, counts, and statistics of its own, kept
-apart from the sidecar's so that the two can be compared. No stream and no terminal here.
+"""What the demo has seen: counts, phases, and statistics of its own, kept apart from the sidecar's
+so that the two can be compared. No stream and no terminal here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 
@@ -18,73 +17,14 @@ from monitor.calibration.slice_statistics import SliceStatistics, no_statistics
 from monitor.calibration.space import FloatArray
 from monitor.calibration.statistics import StageStatistics, observe
 from monitor.promotion.records import Record as Happening
-from monitor.simulation.drive import SPACE, DriveSettings, SimulatedFrame
+from monitor.simulation.drive import SPACE, SimulatedFrame
+from monitor.verbs.drive_plan import Phase, Plan
 from monitor.verbs.drive_story import Heard, Story, in_words
 from monitor.verbs.drive_tracks import TrackingRecord
 
 # Frames folded in one go: half a second of a sensor.
 _FOLD_FRAMES = 5
 _RECENT_NS = 5_000_000_000
-_LATEST_TRUTH_S = 3.0
-
-
-class Phase(StrEnum):
-    """Of a frame: by its stamp, and by what the version that answered it does to the faulty sensor.
-
-    In the order in which they come.
-    """
-
-    HEALTHY = "healthy"  # before the fault
-    FAULT = "fault"  # as it is sent
-    CORRECTED = "corrected"  # the fault, recalibrated
-    AFTER = "after"  # the fault is over, and is still corrected
-    HOME = "home"  # the fault is over, and nothing is corrected
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to happen; times are event time, seconds since the first frame.
-
-    How long the sidecar takes to find out is its own affair, and longer on a busy computer: the
-    fault and the drive last longer than planned, until what came of it was seen for a while.
-
-    duration_s       of the drive, at least
-    speed            seconds of event time in a second
-    variance_factor  on the covariance that the faulty sensor reports; its errors stay
-    patience_s       for each of the two; after that it is over all the same
-    """
-
-    seed: int = 4
-    duration_s: float = 60.0
-    speed: float = 1.0
-    settings: DriveSettings = field(default_factory=DriveSettings)
-    faulty: str = "camera_front"
-    variance_factor: float = 0.2
-    patience_s: float = 60.0
-
-    @property
-    def truth_delay_s(self) -> float:
-        """How late truth comes; on short drives less, so that the fault is seen in time."""
-        return min(_LATEST_TRUTH_S, self.duration_s / 20)
-
-    @property
-    def fault_s(self) -> float:
-        """When the fault begins."""
-        return self.duration_s * 0.2
-
-    @property
-    def fault_end_s(self) -> float:
-        """When it ends, at the earliest."""
-        return self.duration_s * 0.55
-
-    @property
-    def shown_s(self) -> float:
-        """How long what came of it is to be seen."""
-        return max(5.0, self.duration_s * 0.1)
-
-    def event_s(self, stamp_ns: int) -> float:
-        """A stamp as event time."""
-        return (stamp_ns - self.settings.start_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True, eq=False)

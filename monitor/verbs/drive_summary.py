@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from monitor.calibration.evaluation import Evaluation
 from monitor.calibration.reading import read
 from monitor.promotion.records import Happened
-from monitor.verbs.drive_record import Phase, Record
+from monitor.verbs.drive_plan import Phase
+from monitor.verbs.drive_record import Record
 from monitor.verbs.drive_tracks import Fed, TrackingQuality
 from monitor.verbs.scrape import Metrics
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from monitor.promotion.records import Happened
-from monitor.verbs.drive_record import Phase
+from monitor.verbs.drive_plan import Phase
 from monitor.verbs.drive_story import Heard, proof
 from monitor.verbs.drive_summary import DIMENSION, SECONDS, Cell, Summary
 from monitor.verbs.drive_tracks import Fed, TrackingQuality
@@ -20,13 +20,14 @@ _NAME, _COLUMN = 18, 11
 def as_text(summary: Summary) -> str:
     """Two tables and a few lines."""
     record, metrics = summary.record, summary.sidecar.metrics
-    plan = record.plan
+    plan, sensors = record.plan, len(record.sensors)
+    seconds = record.frames / sensors / plan.settings.rate_hz
     p50, p99 = (1e3 * v for v in np.quantile(record.latency_s, (0.5, 0.99)))
     ours50, ours99 = (1e3 * metrics.histogram_bound(SECONDS, level) for level in (0.5, 0.99))
     return "\n".join(
         [
             "",
-            f"{len(record.sensors)} sensors, {record.elapsed_s:.0f} s, seed {plan.seed}",
+            f"{sensors} sensors, {seconds:.0f} s, seed {plan.seed}",
             "healthy   no sensor has a fault",
             f"fault     {plan.faulty} reports its variances × {plan.variance_factor:g}",
             "corrected the same, recalibrated by what the sidecar fitted, tried and promoted",

@@ -20,7 +20,8 @@ from monitor.promotion.records import Evidence, Factor, Happened
 from monitor.promotion.records import Record as Happening
 from monitor.simulation.drive import simulate, with_variance_factor
 from monitor.verbs.drive_json import as_json
-from monitor.verbs.drive_record import AnsweredFrame, Phase, Plan, Record
+from monitor.verbs.drive_plan import Phase, Plan
+from monitor.verbs.drive_record import AnsweredFrame, Record
 from monitor.verbs.drive_story import Heard, Story
 from monitor.verbs.drive_summary import SidecarAccount, SliceAccount, summarise
 from monitor.verbs.drive_tables import as_text
@@ -28,7 +29,7 @@ from monitor.verbs.live_view import bar, render
 from monitor.verbs.scrape import parse
 
 DEMO = [sys.executable, "-m", "monitor", "demo"]
-_PATIENCE = 280.0  # s; it takes 30 where nothing else runs
+_PATIENCE = 580.0  # s; it takes 40 where nothing else runs
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -41,7 +42,7 @@ def told():
     return json.loads(done.stdout)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_sidecar_counts_what_the_demo_sent(told):
     assert told["frames"] >= 60 * told["duration_seconds"]
     assert told["counts_agree"], told["differences"]
@@ -78,10 +79,10 @@ def test_the_fault_reads_five_is_corrected_and_at_home_all_is_as_sent(told):
     assert nees["corrected"][0] > 3
     # The first step may be a small one, as long as tracks of the time before are in it.
     assert 0.6 < nees["corrected"][1] < nees["corrected"][0] / 2
-    assert nees["after"][0] == pytest.approx(1, abs=0.4)
+    assert nees["after"][0] == pytest.approx(1, abs=0.5)
     assert nees["after"][1] < nees["after"][0] / 2
     for phase in ("healthy", "home"):
-        assert nees[phase][0] == nees[phase][1] == pytest.approx(1, abs=0.4)
+        assert nees[phase][0] == nees[phase][1] == pytest.approx(1, abs=0.5)
     corrected = faulty["corrected"]
     assert corrected["recalibrated"]["ence_x"] < corrected["raw"]["ence_x"]
 
