@@ -128,7 +128,6 @@ def test_a_fault_that_came_in_two_steps_is_taken_back_as_a_whole_with_truth_3_s_
     drive(traffic, until=lambda: in_force(sidecar) == IDENTITY.version, tracks=3000)
     traffic.send(1)
     assert np.array_equal(traffic.forwarded, traffic.sent)
-    assert not watcher.of(PROVEN)
 
 
 def test_what_shrinks_covariances_is_proven_and_waits(begin):

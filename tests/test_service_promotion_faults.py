@@ -131,7 +131,7 @@ def fitting(traffic: Traffic) -> set[int]:
     return workers(server)
 
 
-def test_frames_are_answered_while_a_fit_runs(begin):
+def test_frames_are_answered_while_a_fit_runs_and_who_is_told_to_stop_takes_it_along(begin):
     traffic = begin("hangs")
     sidecar = traffic.sidecar
     (worker,) = fitting(traffic)
@@ -141,7 +141,9 @@ def test_frames_are_answered_while_a_fit_runs(begin):
     assert traffic.frames - frames > 100
     assert series(sidecar, "detections_total")['outcome="refused"'] == 0
     assert np.array_equal(traffic.forwarded, traffic.sent)
-    traffic.close()
+    sidecar.stop()
+    assert not is_there(worker)
+    assert sidecar.stopped()[0] == traffic.frames
 
 
 @pytest.mark.parametrize("what", ["hangs", "is stopped"])
@@ -168,12 +170,3 @@ def test_nothing_is_left_of_a_fit_that_has_only_begun_when_its_server_is_killed(
     kill(traffic.sidecar)
     # It looks for its parent when it comes to it, at the lowest priority.
     assert eventually(lambda: not any(map(is_there, left)), PATIENCE)
-
-
-def test_who_is_told_to_stop_while_a_fit_runs_stops_in_order_and_takes_it_along(begin):
-    traffic = begin("hangs")
-    left = fitting(traffic)
-    assert left
-    traffic.sidecar.stop()
-    assert not any(map(is_there, left))
-    assert traffic.sidecar.stopped()[0] == traffic.frames

@@ -81,7 +81,7 @@ def test_wherever_it_is_killed_it_goes_on_and_back_from_where_its_audit_log_ends
     config = settings(folder, mode="automatic", allow_shrinking=True)
     sidecar = start(config)
     traffic, told = Traffic(sidecar), list[Record]()
-    for _ in range(6):
+    for _ in range(5):
         watcher = Watcher(sidecar)
         # What is in force is wrong: sooner or later it must change.
         traffic.variance["car"] = FAULT if in_force(sidecar) == IDENTITY.version else 1.0
