@@ -219,7 +219,7 @@ class Traffic:
 
 
 def drive(
-    traffic: Traffic, until: Callable[[], object], tracks: int, seconds: float = 6 * PATIENCE
+    traffic: Traffic, until: Callable[[], object], tracks: int, seconds: float = 10 * PATIENCE
 ) -> None:
     """Traffic until something is so, which must be before so many tracks have ended.
 
