@@ -30,6 +30,7 @@ from monitor.calibration.limits import (
 )
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.calibration.windows import Windows
+from monitor.config_drift import DriftConfig
 from monitor.config_promotion import PromotionConfig
 from monitor.config_section import Section
 from monitor.tracking.settings import (
@@ -302,6 +303,7 @@ class Config(Section):
     server: ServerConfig = ServerConfig()
     recalibration: RecalibrationConfig = RecalibrationConfig()
     promotion: PromotionConfig = PromotionConfig()
+    drift: DriftConfig = DriftConfig()
     statistics: StatisticsConfig = StatisticsConfig()
     limits: LimitsConfig = LimitsConfig()
     pending: PendingConfig = PendingConfig()

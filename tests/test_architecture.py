@@ -75,6 +75,7 @@ OWNERS = {
         "monitor/config.py",
         "monitor/config_section.py",
         "monitor/config_promotion.py",
+        "monitor/config_drift.py",
     ),
     "tomllib": ("monitor/config.py",),
 }

@@ -23,20 +23,21 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from monitor.v1 import drift_pb2 as monitor_dot_v1_dot_drift__pb2
 from monitor.v1 import recalibration_record_pb2 as monitor_dot_v1_dot_recalibration__record__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16monitor/v1/event.proto\x12\nmonitor.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a%monitor/v1/recalibration_record.proto\"/\n\x0bHealthEvent\x12\x0f\n\x07serving\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\"m\n\x0cVersionEvent\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12/\n\x06record\x18\x04 \x01(\x0b\x32\x1f.monitor.v1.RecalibrationRecord\"\xde\x01\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06health\x18\x03 \x01(\x0b\x32\x17.monitor.v1.HealthEventH\x00\x12+\n\x07version\x18\x04 \x01(\x0b\x32\x18.monitor.v1.VersionEventH\x00\x12\x38\n\rrecalibration\x18\x05 \x01(\x0b\x32\x1f.monitor.v1.RecalibrationRecordH\x00\x42\x07\n\x05\x65ventb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16monitor/v1/event.proto\x12\nmonitor.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16monitor/v1/drift.proto\x1a%monitor/v1/recalibration_record.proto\"/\n\x0bHealthEvent\x12\x0f\n\x07serving\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\"m\n\x0cVersionEvent\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12/\n\x06record\x18\x04 \x01(\x0b\x32\x1f.monitor.v1.RecalibrationRecord\"\x87\x02\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06health\x18\x03 \x01(\x0b\x32\x17.monitor.v1.HealthEventH\x00\x12+\n\x07version\x18\x04 \x01(\x0b\x32\x18.monitor.v1.VersionEventH\x00\x12\x38\n\rrecalibration\x18\x05 \x01(\x0b\x32\x1f.monitor.v1.RecalibrationRecordH\x00\x12\'\n\x05\x64rift\x18\x06 \x01(\x0b\x32\x16.monitor.v1.DriftEventH\x00\x42\x07\n\x05\x65ventb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'monitor.v1.event_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HEALTHEVENT']._serialized_start=110
-  _globals['_HEALTHEVENT']._serialized_end=157
-  _globals['_VERSIONEVENT']._serialized_start=159
-  _globals['_VERSIONEVENT']._serialized_end=268
-  _globals['_EVENT']._serialized_start=271
-  _globals['_EVENT']._serialized_end=493
+  _globals['_HEALTHEVENT']._serialized_start=134
+  _globals['_HEALTHEVENT']._serialized_end=181
+  _globals['_VERSIONEVENT']._serialized_start=183
+  _globals['_VERSIONEVENT']._serialized_end=292
+  _globals['_EVENT']._serialized_start=295
+  _globals['_EVENT']._serialized_end=558
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from monitor.v1 import drift_pb2 as _drift_pb2
 from monitor.v1 import recalibration_record_pb2 as _recalibration_record_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -28,15 +29,17 @@ class VersionEvent(_message.Message):
     def __init__(self, before: _Optional[str] = ..., after: _Optional[str] = ..., actor: _Optional[str] = ..., record: _Optional[_Union[_recalibration_record_pb2.RecalibrationRecord, _Mapping]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("sequence", "time", "health", "version", "recalibration")
+    __slots__ = ("sequence", "time", "health", "version", "recalibration", "drift")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RECALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     time: _timestamp_pb2.Timestamp
     health: HealthEvent
     version: VersionEvent
     recalibration: _recalibration_record_pb2.RecalibrationRecord
-    def __init__(self, sequence: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., health: _Optional[_Union[HealthEvent, _Mapping]] = ..., version: _Optional[_Union[VersionEvent, _Mapping]] = ..., recalibration: _Optional[_Union[_recalibration_record_pb2.RecalibrationRecord, _Mapping]] = ...) -> None: ...
+    drift: _drift_pb2.DriftEvent
+    def __init__(self, sequence: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., health: _Optional[_Union[HealthEvent, _Mapping]] = ..., version: _Optional[_Union[VersionEvent, _Mapping]] = ..., recalibration: _Optional[_Union[_recalibration_record_pb2.RecalibrationRecord, _Mapping]] = ..., drift: _Optional[_Union[_drift_pb2.DriftEvent, _Mapping]] = ...) -> None: ...

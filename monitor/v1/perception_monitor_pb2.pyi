@@ -1,4 +1,5 @@
 from monitor.v1 import calibration_pb2 as _calibration_pb2
+from monitor.v1 import drift_pb2 as _drift_pb2
 from monitor.v1 import event_pb2 as _event_pb2
 from monitor.v1 import frame_pb2 as _frame_pb2
 from monitor.v1 import statistics_state_pb2 as _statistics_state_pb2
@@ -86,18 +87,36 @@ class GetCalibrationRequest(_message.Message):
     def __init__(self, slices: _Optional[_Iterable[str]] = ..., bins: _Optional[int] = ..., include_bins: bool = ..., window: _Optional[str] = ...) -> None: ...
 
 class GetCalibrationResponse(_message.Message):
-    __slots__ = ("tau", "slices", "counts", "recalibrator_version", "classes")
+    __slots__ = ("tau", "slices", "counts", "recalibrator_version", "classes", "drift", "drift_stages")
     TAU_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     RECALIBRATOR_VERSION_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_STAGES_FIELD_NUMBER: _ClassVar[int]
     tau: _containers.RepeatedScalarFieldContainer[float]
     slices: _containers.RepeatedCompositeFieldContainer[_calibration_pb2.SliceCalibration]
     counts: _calibration_pb2.ServiceCounts
     recalibrator_version: str
     classes: _containers.RepeatedCompositeFieldContainer[_calibration_pb2.ClassCalibration]
-    def __init__(self, tau: _Optional[_Iterable[float]] = ..., slices: _Optional[_Iterable[_Union[_calibration_pb2.SliceCalibration, _Mapping]]] = ..., counts: _Optional[_Union[_calibration_pb2.ServiceCounts, _Mapping]] = ..., recalibrator_version: _Optional[str] = ..., classes: _Optional[_Iterable[_Union[_calibration_pb2.ClassCalibration, _Mapping]]] = ...) -> None: ...
+    drift: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftStanding]
+    drift_stages: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftStageStanding]
+    def __init__(self, tau: _Optional[_Iterable[float]] = ..., slices: _Optional[_Iterable[_Union[_calibration_pb2.SliceCalibration, _Mapping]]] = ..., counts: _Optional[_Union[_calibration_pb2.ServiceCounts, _Mapping]] = ..., recalibrator_version: _Optional[str] = ..., classes: _Optional[_Iterable[_Union[_calibration_pb2.ClassCalibration, _Mapping]]] = ..., drift: _Optional[_Iterable[_Union[_drift_pb2.DriftStanding, _Mapping]]] = ..., drift_stages: _Optional[_Iterable[_Union[_drift_pb2.DriftStageStanding, _Mapping]]] = ...) -> None: ...
+
+class AcknowledgeDriftRequest(_message.Message):
+    __slots__ = ("slices", "actor")
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    slices: _containers.RepeatedScalarFieldContainer[str]
+    actor: str
+    def __init__(self, slices: _Optional[_Iterable[str]] = ..., actor: _Optional[str] = ...) -> None: ...
+
+class AcknowledgeDriftResponse(_message.Message):
+    __slots__ = ("acknowledged",)
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    acknowledged: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftAlarm]
+    def __init__(self, acknowledged: _Optional[_Iterable[_Union[_drift_pb2.DriftAlarm, _Mapping]]] = ...) -> None: ...
 
 class ExportStatisticsRequest(_message.Message):
     __slots__ = ()

@@ -70,6 +70,11 @@ class PerceptionMonitorStub(object):
                 request_serializer=monitor_dot_v1_dot_perception__monitor__pb2.ImportStatisticsRequest.SerializeToString,
                 response_deserializer=monitor_dot_v1_dot_perception__monitor__pb2.ImportStatisticsResponse.FromString,
                 _registered_method=True)
+        self.AcknowledgeDrift = channel.unary_unary(
+                '/monitor.v1.PerceptionMonitor/AcknowledgeDrift',
+                request_serializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftRequest.SerializeToString,
+                response_deserializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftResponse.FromString,
+                _registered_method=True)
 
 
 class PerceptionMonitorServicer(object):
@@ -128,6 +133,13 @@ class PerceptionMonitorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AcknowledgeDrift(self, request, context):
+        """Ends alarms of drift; what is watched goes on, and may raise them again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PerceptionMonitorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -165,6 +177,11 @@ def add_PerceptionMonitorServicer_to_server(servicer, server):
                     servicer.ImportStatistics,
                     request_deserializer=monitor_dot_v1_dot_perception__monitor__pb2.ImportStatisticsRequest.FromString,
                     response_serializer=monitor_dot_v1_dot_perception__monitor__pb2.ImportStatisticsResponse.SerializeToString,
+            ),
+            'AcknowledgeDrift': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcknowledgeDrift,
+                    request_deserializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftRequest.FromString,
+                    response_serializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -357,6 +374,33 @@ class PerceptionMonitor(object):
             '/monitor.v1.PerceptionMonitor/ImportStatistics',
             monitor_dot_v1_dot_perception__monitor__pb2.ImportStatisticsRequest.SerializeToString,
             monitor_dot_v1_dot_perception__monitor__pb2.ImportStatisticsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcknowledgeDrift(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/monitor.v1.PerceptionMonitor/AcknowledgeDrift',
+            monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftRequest.SerializeToString,
+            monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftResponse.FromString,
             options,
             channel_credentials,
             insecure,

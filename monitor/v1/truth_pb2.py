@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16monitor/v1/truth.proto\x12\nmonitor.v1\"\x8c\x01\n\x0e\x44\x65tectionTruth\x12\x19\n\x0c\x64\x65tection_id\x18\x01 \x01(\x06H\x00\x88\x01\x01\x12\x14\n\x0cground_truth\x18\x02 \x03(\x01\x12\x0e\n\x06ignore\x18\x03 \x01(\x08\x12\x18\n\x0b\x63lass_index\x18\x04 \x01(\x07H\x01\x88\x01\x01\x42\x0f\n\r_detection_idB\x0e\n\x0c_class_index\"\x82\x01\n\nFrameTruth\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x15\n\x08\x66rame_id\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12.\n\ndetections\x18\x0f \x03(\x0b\x32\x1a.monitor.v1.DetectionTruthB\x0b\n\t_frame_id\"\x88\x01\n\x0cTruthAccount\x12\x0f\n\x07matched\x18\x01 \x01(\x04\x12\x10\n\x08unusable\x18\x02 \x01(\x04\x12\x0e\n\x06orphan\x18\x03 \x01(\x04\x12\x11\n\tduplicate\x18\x04 \x01(\x04\x12\x10\n\x08too_late\x18\x05 \x01(\x04\x12\x0f\n\x07ignored\x18\x06 \x01(\x04\x12\x0f\n\x07refused\x18\x07 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16monitor/v1/truth.proto\x12\nmonitor.v1\"\xb2\x01\n\x0e\x44\x65tectionTruth\x12\x19\n\x0c\x64\x65tection_id\x18\x01 \x01(\x06H\x00\x88\x01\x01\x12\x14\n\x0cground_truth\x18\x02 \x03(\x01\x12\x0e\n\x06ignore\x18\x03 \x01(\x08\x12\x18\n\x0b\x63lass_index\x18\x04 \x01(\x07H\x01\x88\x01\x01\x12\x16\n\tobject_id\x18\x05 \x01(\x06H\x02\x88\x01\x01\x42\x0f\n\r_detection_idB\x0e\n\x0c_class_indexB\x0c\n\n_object_id\"\x82\x01\n\nFrameTruth\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x15\n\x08\x66rame_id\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12.\n\ndetections\x18\x0f \x03(\x0b\x32\x1a.monitor.v1.DetectionTruthB\x0b\n\t_frame_id\"\x88\x01\n\x0cTruthAccount\x12\x0f\n\x07matched\x18\x01 \x01(\x04\x12\x10\n\x08unusable\x18\x02 \x01(\x04\x12\x0e\n\x06orphan\x18\x03 \x01(\x04\x12\x11\n\tduplicate\x18\x04 \x01(\x04\x12\x10\n\x08too_late\x18\x05 \x01(\x04\x12\x0f\n\x07ignored\x18\x06 \x01(\x04\x12\x0f\n\x07refused\x18\x07 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'monitor.v1.truth_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DETECTIONTRUTH']._serialized_start=39
-  _globals['_DETECTIONTRUTH']._serialized_end=179
-  _globals['_FRAMETRUTH']._serialized_start=182
-  _globals['_FRAMETRUTH']._serialized_end=312
-  _globals['_TRUTHACCOUNT']._serialized_start=315
-  _globals['_TRUTHACCOUNT']._serialized_end=451
+  _globals['_DETECTIONTRUTH']._serialized_end=217
+  _globals['_FRAMETRUTH']._serialized_start=220
+  _globals['_FRAMETRUTH']._serialized_end=350
+  _globals['_TRUTHACCOUNT']._serialized_start=353
+  _globals['_TRUTHACCOUNT']._serialized_end=489
 # @@protoc_insertion_point(module_scope)

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DetectionTruth(_message.Message):
-    __slots__ = ("detection_id", "ground_truth", "ignore", "class_index")
+    __slots__ = ("detection_id", "ground_truth", "ignore", "class_index", "object_id")
     DETECTION_ID_FIELD_NUMBER: _ClassVar[int]
     GROUND_TRUTH_FIELD_NUMBER: _ClassVar[int]
     IGNORE_FIELD_NUMBER: _ClassVar[int]
     CLASS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     detection_id: int
     ground_truth: _containers.RepeatedScalarFieldContainer[float]
     ignore: bool
     class_index: int
-    def __init__(self, detection_id: _Optional[int] = ..., ground_truth: _Optional[_Iterable[float]] = ..., ignore: bool = ..., class_index: _Optional[int] = ...) -> None: ...
+    object_id: int
+    def __init__(self, detection_id: _Optional[int] = ..., ground_truth: _Optional[_Iterable[float]] = ..., ignore: bool = ..., class_index: _Optional[int] = ..., object_id: _Optional[int] = ...) -> None: ...
 
 class FrameTruth(_message.Message):
     __slots__ = ("stream", "frame_id", "complete", "detections")

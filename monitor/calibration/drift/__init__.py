@@ -1,0 +1,1 @@
+"""Drift of calibration: evidence that accumulates, and alarms that keep a stated budget."""
