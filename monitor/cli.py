@@ -15,12 +15,14 @@ VERBS = {
     "serve": "run the sidecar",
     "demo": "a simulated drive through a real sidecar, with a fault",
     "replay": "stream recorded detections through a real sidecar",
+    "reference": "learn what is usual of recorded drives, to tell drift from",
     "evaluate": "measures of calibration of a recorded file",
     "fit": "fit a recalibrator to a recorded file",
     "apply": "recalibrate a recorded file",
     "export": "write the statistics of a running sidecar to a file",
     "merge": "add up the statistics of several sidecars",
     "recalibrators": "see and change the recalibrators of a running sidecar",
+    "alarms": "see, end and watch the alarms of drift of a running sidecar",
 }
 
 

@@ -4,40 +4,211 @@ alarms, and what is told of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from monitor.calibration.clusters import ALONE, ClusterArray, cluster_id
 from monitor.calibration.drift.alarm import Alarm, AlarmChange, DriftReading
+from monitor.calibration.drift.charts import Stage
+from monitor.calibration.drift.family import Family
+from monitor.calibration.drift.family_reading import family_reading
+from monitor.calibration.drift.reference import Reference
 from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.slices import SliceTable
+from monitor.calibration.drift.watched import WatchedRows
+from monitor.calibration.matched import MatchedRows
+from monitor.calibration.measured import measure
+from monitor.calibration.slices import TOTAL, SliceTable
+from monitor.calibration.space import BoolArray, Space
+from monitor.drift_epochs import DriftEpochs
+
+# Work between two yields.
+_FRAMES, _ROWS = 64, 2048
+# Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
+_WAITING = 1 << 17
+
+
+class NoSuchSlice(ValueError):
+    """A slice that nothing is known of."""
 
 
 def nobody(_: AlarmChange) -> None:
     """Until there is somebody to tell."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Frame:
+    """rows that are to be watched, and which of them are of the epoch of their slice."""
+
+    rows: MatchedRows
+    made_by: str | None
+
+
 @dataclass(slots=True)
 class DriftWatch:
     """Of one pipeline.
 
+    watching  False: nothing is taken in, and no alarm ever comes
+    given     references from recorded drives, by slice
     announce  tells those who watch
     """
 
     settings: DriftSettings
     slices: SliceTable
+    watching: bool = True
+    given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
     announce: Callable[[AlarmChange], None] = field(default=nobody)
+    family: Family = field(init=False)
+    epochs: DriftEpochs = field(default_factory=DriftEpochs)
+    left_out: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("late", "undated", "superseded", "overload"), 0)
+    )
+    _waiting: deque[_Frame] = field(default_factory=deque)
+    _waiting_rows: int = 0
+    _at_work: bool = False
+
+    def __post_init__(self) -> None:
+        self.family = Family(self.settings, self.given)
+
+    # ---- on the way in
+
+    def add(self, rows: MatchedRows, made_by: str | None) -> None:
+        """Take in detections of a frame with their truth; cheap.
+
+        made_by  version of the recalibrator that made the recalibrated stage; None: none could
+        """
+        if not self.watching or rows.n == 0:
+            return
+        if not rows.live:
+            self.left_out["late"] += rows.n
+        elif rows.stamp_ns is None:
+            self.left_out["undated"] += rows.n
+        elif self._waiting_rows + rows.n > _WAITING:
+            self.left_out["overload"] += rows.n
+        else:
+            self._waiting.append(_Frame(rows, made_by))
+            self._waiting_rows += rows.n
+
+    # ---- in steps
+
+    def catch_up(self) -> Generator[None, None, None]:
+        """Take in all that waits now, in short steps; alarms are told as they are raised."""
+        # Another one may be at it.
+        while self._at_work:
+            yield
+        self._at_work = True
+        try:
+            while self._waiting:
+                yield from self._take(self._some())
+                yield
+        finally:
+            self._at_work = False
+
+    def _some(self) -> list[_Frame]:
+        """The next frames of one space."""
+        frames: list[_Frame] = []
+        rows, space = 0, self._waiting[0].rows.space
+        while self._waiting and len(frames) < _FRAMES:
+            nearest = self._waiting[0].rows
+            if nearest.space != space or (frames and rows + nearest.n > _ROWS):
+                break
+            frames.append(self._waiting.popleft())
+            rows += nearest.n
+        self._waiting_rows -= rows
+        return frames
+
+    def _take(self, frames: Sequence[_Frame]) -> Generator[None, None, None]:
+        self._grow()
+        space = frames[0].rows.space
+        rows = self._watched(space, frames)
+        if rows.n == 0:
+            return
+        yield
+        taken = self.family.take(len(space.joint), rows)
+        for change in taken.changes:
+            self.announce(change)
+        yield
+        yield from self.family.learn(taken)
+
+    def _grow(self) -> None:
+        for slice in range(len(self.family.names), len(self.slices.slices)):
+            entry = self.slices.slices[slice]
+            self.family.grow(entry.name, len(entry.space.joint))
+
+    def _watched(self, space: Space, frames: Sequence[_Frame]) -> WatchedRows:
+        """Their NEES at both stages; without rows of another epoch, and without frames of none."""
+        rows = [frame.rows for frame in frames]
+        raw = made = measure(space, [(one.error, one.covariance) for one in rows])
+        sound: BoolArray = raw.regular
+        if not all(one.unchanged for one in rows):
+            made = measure(
+                space, [(one.recalibrated_error, one.recalibrated_covariance) for one in rows]
+            )
+            sound = sound & made.regular
+        slices = np.concatenate([one.slices for one in rows])
+        counts = [one.n for one in rows]
+        current = np.concatenate(
+            [self.epochs.current(one.rows.slices, one.made_by) for one in frames]
+        )
+        self.left_out["superseded"] += int(np.count_nonzero(~current))
+        kept = np.flatnonzero(sound & current)
+        frame = np.repeat(np.arange(len(frames)), counts)[kept]
+        there, frame = np.unique(frame, return_inverse=True)
+        return WatchedRows(
+            slices=slices[kept],
+            nees=np.stack([raw.nees[-1, kept], made.nees[-1, kept]]),
+            track=np.concatenate([_tracks(one) for one in rows])[kept],
+            frame=frame,
+            stamp_ns=np.array([one.stamp_ns for one in rows], np.int64)[there],
+            source=np.array([one.source for one in rows], np.int64)[there],
+            changed=np.array([not one.unchanged for one in rows])[there],
+        )
+
+    # ---- what others do
+
+    def changed(self, version: str, slices: Collection[int]) -> None:
+        """Another recalibrator is in force; to be told before any frame is made by it.
+
+        slices  those that another one serves than before: their epoch begins anew
+        """
+        self.epochs.begin(version, slices)
+        self._grow()
+        for change in self.family.new_epoch(slices):
+            self.announce(change)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         """End the alarms of these slices, or of all where none is named; those that were there.
 
         raises  NoSuchSlice
         """
-        raise NotImplementedError
+        known = {TOTAL, *self.slices.names, *self.family.alarms.slices()}
+        for name in slices:
+            if name not in known:
+                raise NoSuchSlice(
+                    f"slices: nothing is watched of '{name[:80]}'; there are "
+                    f"{', '.join(sorted(known))}."
+                )
+        changes = self.family.acknowledge(slices, actor)
+        for change in changes:
+            self.announce(change)
+        return tuple(change.alarm for change in changes)
 
     def reading(self, store_failures: int = 0) -> Generator[None, None, DriftReading]:
-        """How all of it stands, in short steps."""
-        raise NotImplementedError
+        """How all of it stands, in short steps; all that came before is in it."""
+        if not self.watching:
+            return DriftReading()
+        yield from self.catch_up()
+        self._grow()
+        seconds = self.family.seconds
+        left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
+        return family_reading(self.family, tuple(left_out.items()), store_failures)
 
 
-class NoSuchSlice(ValueError):
-    """A slice that nothing is known of."""
+def _tracks(rows: MatchedRows) -> ClusterArray:
+    """The track of each detection in its slice."""
+    if rows.tracks is None:
+        return np.full(rows.n, ALONE)
+    track = cluster_id((hash(rows.space), rows.slices, rows.tracks.id, rows.source))
+    return np.where(rows.tracks.known, track, ALONE)

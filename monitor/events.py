@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from monitor.calibration.drift.alarm import AlarmChange
 from monitor.promotion.records import Record
 
 QUEUE = 256
@@ -22,13 +23,16 @@ class Health:
     message: str
 
 
+What = Health | Record | AlarmChange
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened; time_ns is the wall clock, for people."""
 
     sequence: int
     time_ns: int
-    what: Health | Record
+    what: What
 
 
 @dataclass(slots=True)
@@ -40,7 +44,7 @@ class Events:
     _closed: bool = False
     _watchers: set[asyncio.Queue[Event | None]] = field(default_factory=set)
 
-    def publish(self, what: Health | Record, time_ns: int) -> None:
+    def publish(self, what: What, time_ns: int) -> None:
         """Tell all watchers; never waits."""
         self._sequence += 1
         if isinstance(what, Health):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.detections import IdArray, Reason, ReceivedDetections
+from monitor.calibration.matched import TrackIds
 from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
 from monitor.counters import TruthAccount
@@ -133,6 +134,7 @@ class ReceivedTruth:
 
     truth        (n, ≥0), NaN beyond truth_length (n,)
     class_index  (n,) the true class, −1 where absent; it may come without any truth
+    objects      (n,) the labeller's own ids; None where no label has one
     """
 
     stream: str
@@ -144,6 +146,7 @@ class ReceivedTruth:
     truth_length: IntArray
     ignore: BoolArray
     class_index: IntArray
+    objects: TrackIds | None = None
 
     @property
     def n(self) -> int:

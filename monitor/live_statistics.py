@@ -67,9 +67,11 @@ class LiveStatistics:
             self.accumulator.begin_anew()
             self.classes.begin_anew()
 
-    def count(self, rows: MatchedRows) -> None:
-        """Take in matched rows; cheap."""
-        self.accumulator.add(replace(rows, stamp_ns=self._believed(rows.stamp_ns)))
+    def count(self, rows: MatchedRows) -> MatchedRows:
+        """Take in matched rows; cheap. As they are counted: of no time, if it is not believed."""
+        counted = replace(rows, stamp_ns=self._believed(rows.stamp_ns))
+        self.accumulator.add(counted)
+        return counted
 
     def count_classes(self, rows: MatchedClasses) -> None:
         """Take in rows of class probabilities with their class; cheap."""

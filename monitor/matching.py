@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.calibration.detections import IdArray, Limits, Reason
+from monitor.calibration.matched import TrackIds
 from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.counters import TruthAccount
@@ -26,6 +27,7 @@ class Matching:
 
     resolved    whose fate is known by the labels
     rows        (m,) the matched ones among these that have ground truth, truth (m, K)
+    objects     (m,) whose truth it is, by the labeller's own ids; None where no label has one
     class_rows  (c,) those that have class probabilities and a true class, true_class (c,)
     open_rows   rows that a label names, but tells nothing of that can be used
     invalid     labels by the reason for which they, or their class, cannot be used
@@ -35,6 +37,7 @@ class Matching:
     resolved: IntArray
     rows: IntArray
     truth: FloatArray
+    objects: TrackIds | None
     class_rows: IntArray
     true_class: IntArray
     open_rows: IntArray
@@ -89,6 +92,7 @@ def match_by_id(labels: ReceivedTruth, frame: PendingFrame, limits: Limits) -> M
         resolved=rows[fresh],
         rows=rows[with_truth],
         truth=sorted_out.truth[candidates[with_truth]],
+        objects=None if labels.objects is None else labels.objects.take(candidates[with_truth]),
         class_rows=rows[with_class],
         true_class=labels.class_index[candidates[with_class]],
         open_rows=np.append(frame.order[refused_place[refused_found]], rows[open_now]),

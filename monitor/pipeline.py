@@ -21,6 +21,8 @@ from monitor.calibration.space import IntArray, Space
 from monitor.class_logits import in_words_of_logits, with_softmax
 from monitor.config import Config, TrackerKind
 from monitor.counters import Counters, TruthAccount
+from monitor.drift_epochs import served_otherwise
+from monitor.drift_watch import DriftWatch
 from monitor.forwarding import Recalibrated, recalibrate
 from monitor.frames import (
     NO_ROWS,
@@ -39,13 +41,14 @@ from monitor.live_statistics import LiveStatistics, live_statistics
 from monitor.matching import Matching, match_by_id, orphan_notice
 from monitor.pending import PendingFrame, PendingStore, pending_frame, tracks_of
 from monitor.recalibration.recalibrator import Estimates
+from monitor.recalibration.selection import Selection
 from monitor.recalibrators import Recalibrators, applied
 from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
 from monitor.streams import Stream
 from monitor.track_readings import TrackReading, read_tracks
 from monitor.tracking.motion import one_second
 from monitor.tracking.settings import TrackerSettings
-from monitor.truth_rows import Origin, TrueRows, inline_rows, tracks_of_rows
+from monitor.truth_rows import Origin, TrueRows, inline_rows, tracks_of_rows, tracks_told
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class Pipeline:
     pending: PendingStore = field(init=False)
     live: LiveStatistics = field(init=False)
     learning: Learning = field(init=False)
+    drift: DriftWatch = field(init=False)
     _tracking: TrackerSettings | None = None
     _numbered: int = 0
 
@@ -75,6 +79,8 @@ class Pipeline:
         self.live = live_statistics(self.config)
         settings = self.config.promotion.settings()
         self.learning = Learning(settings, self.limits, self.slices, self.recalibrators)
+        watched = self.config.drift
+        self.drift = DriftWatch(watched.settings(), self.slices, watched.watch)
         if self.config.tracker.kind is TrackerKind.EMBEDDED:
             self._tracking = self.config.tracker.settings()
             one_second()  # imported now, so that the first header need not wait for it
@@ -252,7 +258,8 @@ class Pipeline:
             self.counters.truth.add(truth.account)
             of_rows = tracks_of_rows(tracks, truth.rows)
             origin = Origin(frame.stamp_ns, stream.number, of_rows)
-            self._count(inline_rows(batch, truth.rows, slices, recalibrated.made, origin))
+            rows = inline_rows(batch, truth.rows, slices, recalibrated.made, origin)
+            self._count(rows, recalibrated.acted)
             classes = batch.true_class[truth.class_rows]
             self._count_classes(opinions, truth.class_rows, classes, frame.stamp_ns)
         resolved = np.zeros(slices.size, bool) if truth is None else truth.resolved
@@ -290,12 +297,13 @@ class Pipeline:
             disorder_ns = int(self.config.pending.max_disorder_seconds * 1e9)
             self.counters.late_frames += stream.time.advance(stamp_ns, disorder_ns)
 
-    def _count(self, rows: TrueRows) -> None:
+    def _count(self, rows: TrueRows, made_by: Selection | None) -> None:
         if rows.slices.size == 0:
             return
         in_overflow = np.isin(rows.slices, self.slices.overflowing)
         self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
-        self.live.count(rows.matched())
+        matched = self.live.count(rows.matched())
+        self.drift.add(matched, None if made_by is None else made_by.version)
         labelled = rows.labelled()
         if labelled is not None and self.live.clock.believes(labelled.stamp_ns):
             self.learning.take(labelled)
@@ -360,9 +368,11 @@ class Pipeline:
             if frame.selection is not None:
                 chains, limits = self.slices.chains, self.limits
                 made, _ = applied(frame.selection, sent, slices, chains, limits, self.counters)
-            tracks, live = tracks_of_rows(frame.tracks, rows), delay_ns <= self.live.live_ns
+            tracks = tracks_told(tracks_of_rows(frame.tracks, rows), matching.objects)
+            live = delay_ns <= self.live.live_ns
             origin = Origin(frame.stamp_ns, frame.source, tracks, delay_ns, live)
-            self._count(TrueRows(frame.space, slices, sent, made, matching.truth, origin))
+            true_rows = TrueRows(frame.space, slices, sent, made, matching.truth, origin)
+            self._count(true_rows, frame.selection)
         self._count_classes(
             frame.opinions, matching.class_rows, matching.true_class, frame.stamp_ns
         )
@@ -377,12 +387,19 @@ class Pipeline:
 
     # ---- recalibrators
 
-    def put_in_force(self, version: str) -> str:
+    def put_in_force(self, version: str, *, follows: bool = False) -> str:
         """Let a known recalibrator act from the next frame on; the version before.
 
-        Raises UnknownVersion.
+        follows  it is the one before, gone on: what was usual of it is still
+        raises   UnknownVersion
         """
-        return self.recalibrators.put_in_force(version, self.slices.ranges)
+        earlier = self.recalibrators.selection
+        before = self.recalibrators.put_in_force(version, self.slices.ranges)
+        now = self.recalibrators.selection
+        if now.version != earlier.version:
+            others = [] if follows else served_otherwise(self.slices, earlier, now)
+            self.drift.changed(now.version, others)
+        return before
 
     # ---- tracks
 

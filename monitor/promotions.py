@@ -256,7 +256,7 @@ class Promotions:
             chain = self.learning.chains().get(slice)
             if what is Happened.ROLLED_BACK and chain is not None:
                 self._unwind(chain, earlier.of(chain), after.of(chain))
-        self.pipeline.put_in_force(after.version)
+        self.pipeline.put_in_force(after.version, follows=what is Happened.ADAPTED)
         self._note_before(kind, earlier.version, after.version, what)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
             self._tell_register(earlier, after, what)

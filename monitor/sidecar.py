@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from monitor import __version__
 from monitor.config import Config, split_address
+from monitor.drift_keeping import DriftKeeping
 from monitor.edges.allocator import keep_freed_memory
 from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.page import Endpoint
@@ -54,6 +55,7 @@ class Sidecar:
     endpoint: Endpoint = field(default_factory=Endpoint)
     http_port: int = 0
     keeper: Keeper = field(init=False)
+    drift: DriftKeeping = field(init=False)
     _cache: ReadingCache = field(init=False)
     _window_caches: dict[str, ReadingCache] = field(init=False)
     _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
@@ -74,6 +76,8 @@ class Sidecar:
         service = Service(self.pipeline, Events(), limits)
         self.server = Server(service, self.promotions, self.fits.asked, self.kept.settle)
         self.promotions.announce = self._announce
+        self.drift = DriftKeeping(self.pipeline, self.config.drift, service.events, self.fits)
+        service.settle = self.drift.settle
         self.keeper = Keeper(self.pipeline, self.server.states.newer, self.config.snapshot)
         self._recalibration = RecalibrationReadings(self.promotions)
         bins = self.config.statistics.bins
@@ -89,6 +93,7 @@ class Sidecar:
         keep_freed_memory()
         self.keeper.load()
         self.kept.begin()
+        self.drift.begin()
         await self._refresh_if_possible()
         await self.server.start()
         try:
@@ -114,6 +119,7 @@ class Sidecar:
                 self.keeper.keep,
                 self.fits.keep_learning,
                 self.kept.keep_trials,
+                self.drift.keep_watching,
             )
         ]
         listening(self)
@@ -127,6 +133,7 @@ class Sidecar:
         await self.keeper.write()
         self.keeper.close()
         await self.kept.end()
+        await self.drift.end()
         self.endpoint.stop()
 
     def _announce(self, record: Record) -> None:
@@ -159,6 +166,9 @@ class Sidecar:
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
         store = self.kept.keeper
         store_failures = store.failures + store.refused
+        drift = None
+        if self.config.drift.watch:
+            drift = await in_steps(pipeline.drift.reading(self.drift.failures))
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
@@ -176,6 +186,7 @@ class Sidecar:
             checkpoint_age=self.keeper.age_seconds,
             checkpoint_failures=self.keeper.failures,
             recalibration=await in_steps(self._recalibration.read(store_failures)),
+            drift=drift,
         )
         text = await in_steps(render(snapshot))
         published = self.endpoint.published

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from monitor.calibration.clusters import cluster_id
 from monitor.calibration.detections import FrameBatch
 from monitor.calibration.matched import MatchedRows, TrackIds
 from monitor.calibration.space import FloatArray, IntArray, Space
@@ -88,3 +91,17 @@ def inline_rows(
 def tracks_of_rows(tracks: TrackIds | None, rows: IntArray) -> TrackIds | None:
     """Of some detections of a frame."""
     return None if tracks is None else tracks.take(rows)
+
+
+def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds | None:
+    """Of labelled detections: the labeller's own objects, and a tracker's tracks where it knows
+    none.
+
+    Their numbers are another space of ids: mixed, so that no object is taken for a track.
+    """
+    if objects is None:
+        return tracks
+    told = cluster_id((objects.id, 1))
+    if tracks is None:
+        return TrackIds(told, objects.known)
+    return TrackIds(np.where(objects.known, told, tracks.id), objects.known | tracks.known)

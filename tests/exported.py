@@ -1,4 +1,5 @@
-"""Made-up counts by export bin, and the measures they must give; no tests.
+"""Made-up counts by export bin, and the measures they must give; a made-up watch over drift. No
+tests.
 
 The measures are written from the papers, bin by bin, over sums of any number of vehicles.
 """
@@ -8,7 +9,19 @@ from dataclasses import replace
 import numpy as np
 
 from monitor.calibration.binning import Binning
+from monitor.calibration.drift.alarm import (
+    AlarmCount,
+    DriftReading,
+    DriftState,
+    Scale,
+    SliceStanding,
+    StageStanding,
+)
+from monitor.calibration.drift.charts import SEVERITIES, Detector, Direction, Stage
+from monitor.calibration.drift.reference import Origin
+from monitor.calibration.drift.settings import Unit
 from monitor.calibration.export_bins import ExportEdges, SliceBins, StageBins
+from monitor.calibration.slices import TOTAL
 from monitor.counters import Counters
 from monitor.edges.exporter import Snapshot, render
 from monitor.track_readings import read_tracks
@@ -105,6 +118,41 @@ def snapshot(bins: tuple[SliceBins, ...], edges: ExportEdges | None, **others) -
             "edges": edges,
             **others,
         }
+    )
+
+
+def watched(*slices: str) -> DriftReading:
+    """These and their total are well; one alarm there was, of overconfidence of what is forwarded.
+
+    The ratios of what is forwarded are a half, those of raw estimates a quarter.
+    """
+    return DriftReading(
+        standings=tuple(
+            SliceStanding(name, severity, DriftState.OK, 5.0, 100.0, 1000.0, None)
+            for name in (*slices, TOTAL)
+            for severity in SEVERITIES
+        ),
+        stages=tuple(
+            StageStanding(
+                slice=name,
+                stage=stage,
+                scale=Scale(value, value / 2, 2 * value),
+                effective_ratio=value,
+                reference=Origin.LEARNED,
+                reference_tracks=30,
+                reference_detections=2400,
+                unit=Unit.TRACK_SECOND,
+            )
+            for name in slices
+            for stage, value in ((Stage.RAW, 0.25), (Stage.RECALIBRATED, 0.5))
+        ),
+        counts=(
+            AlarmCount(slices[0], Stage.RECALIBRATED, Detector.TRACK, Direction.OVER, alarms=1),
+        ),
+        epochs=tuple((name, 2) for name in slices),
+        driven=1.5,
+        left_out=(("late", 0), ("overload", 7), ("tracks", 0)),
+        store_failures=4,
     )
 
 

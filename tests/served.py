@@ -45,6 +45,8 @@ class Sidecar:
             config += '\n[snapshot]\npath = ""\n'
         if "[promotion]" not in config:
             config += '\n[promotion]\nfolder = ""\n'
+        if "[drift]" not in config:
+            config += '\n[drift]\npath = ""\n'
         settings.write_text(config, encoding="utf-8")
         self.log = folder / "stderr.txt"
         self.process = subprocess.Popen(

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from monitor.edges import recalibrator_messages
-from monitor.edges.calls import Context, parsed
+from monitor.edges.calls import Context, Settle, parsed
 from monitor.promotion.standing import SliceFitted
 from monitor.promotions import Promotions
 from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
@@ -26,7 +26,6 @@ from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 MOST_ACTOR = 200
 
 FitNow = Callable[[Sequence[str], str, str], Awaitable[tuple[SliceFitted, ...]]]
-Settle = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)

@@ -25,6 +25,14 @@ MOST_DETAILS = 500
 INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 
+# Returns when what has happened is on the disk: what is answered outlives us.
+Settle = Callable[[], Awaitable[None]]
+
+
+async def at_once() -> None:
+    """Where nothing is kept, there is nothing to wait for."""
+
+
 class TransferTimeout(TimeoutError):
     """A client took too long to send or to read the messages of one call."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -15,7 +16,7 @@ from monitor.edges.requests import encode_header
 from monitor.edges.service import ADMIN, MONITOR
 from monitor.frames import Header
 from monitor.promotion.records import Record
-from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
+from monitor.v1 import event_pb2, perception_monitor_pb2, recalibrator_admin_pb2
 
 # Seconds for a sidecar to answer at all.
 PATIENCE = 10.0
@@ -99,16 +100,21 @@ class Client:
 
         Raises SidecarUnavailable, UnknownWord.
         """
-        request = perception_monitor_pb2.WatchEventsRequest().SerializeToString()
-        call = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")(request)
-        try:
-            async for data in call:
-                event = perception_monitor_pb2.WatchEventsResponse.FromString(data).event
+        async with contextlib.aclosing(self.events()) as events:
+            async for event in events:
                 match event.WhichOneof("event"):
                     case "version":
                         yield read_record(event.version.record)
                     case "recalibration":
                         yield read_record(event.recalibration)
+
+    async def events(self) -> AsyncGenerator[event_pb2.Event, None]:
+        """All of them from now on, as long as the sidecar serves. Raises SidecarUnavailable."""
+        request = perception_monitor_pb2.WatchEventsRequest().SerializeToString()
+        call = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")(request)
+        try:
+            async for data in call:
+                yield perception_monitor_pb2.WatchEventsResponse.FromString(data).event
         except grpc.aio.AioRpcError as error:
             raise SidecarUnavailable(f"the stream of events ended: {error.details()}") from None
         finally:

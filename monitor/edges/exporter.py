@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
 from monitor.calibration.detections import PASSED_THROUGH, Reason
+from monitor.calibration.drift.alarm import DriftReading
 from monitor.calibration.export_bins import ExportEdges, SliceBins
 from monitor.counters import Counters
 from monitor.edges.bin_metrics import bins
+from monitor.edges.drift_metrics import drift
 from monitor.edges.exposition import counter, gauge, histogram
 from monitor.edges.recalibration_metrics import recalibrators
 from monitor.edges.slice_metrics import classes, measures, windows
@@ -45,6 +47,7 @@ class Snapshot:
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
     checkpoint_failures  how often that failed
     time_jumps           how often event time began anew or jumped ahead
+    drift                None where nobody watches over it: then it has no families either
     """
 
     counters: Counters
@@ -63,6 +66,7 @@ class Snapshot:
     checkpoint_failures: int = 0
     time_jumps: int = 0
     recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
+    drift: DriftReading | None = None
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -75,6 +79,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         bins(snapshot.bins, snapshot.edges),
         _service(snapshot),
         _recalibration(snapshot),
+        drift(snapshot.drift) if snapshot.drift is not None else (),
         _labels(snapshot.counters),
         _tracks(snapshot.tracks),
     ):

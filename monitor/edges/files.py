@@ -53,7 +53,8 @@ class Recording:
     frame           (N,) frame number
     time_s          (N,) seconds: column t, or stamp_ns counted from the file's lowest
     score           (N,) NaN where the cell is empty
-    track           (N,) id of the true object, from gt_id or track; NO_TRACK where unknown
+    track           (N,) id of the true object, from gt_id or track; NO_TRACK where unknown.
+                    Names are numbered: they say no more than which rows are of one object
     ignore          (N,) whether the detection counts as neither true nor false
     last_frame      highest frame number of each sequence in the whole file; empty without frames
     stamp_ns        (N,) time of the frame as the file has it, in ns
@@ -250,12 +251,22 @@ def _time(columns: Columns, chosen: IntArray) -> FloatArray | None:
 def tracks_of(columns: Columns, chosen: IntArray) -> IntArray | None:
     """(M,) id of the true object of each row, NO_TRACK where unknown; None without such a column.
 
-    Raises RecordingError where one is no whole number.
+    A gt_id may be any text: where one is no whole number of 64 bits, all are names, which are
+    numbered from 0 as they are sorted.
+
+    Raises RecordingError where a track, or a gt_id of an array of numbers, is no whole number.
     """
-    for name in ("gt_id", "track"):
-        if name in columns.names:
-            return columns.integers(name, chosen, NO_TRACK)
-    return None
+    if "gt_id" in columns.names:
+        names = columns.values("gt_id")
+        try:
+            return columns.integers("gt_id", chosen, NO_TRACK)
+        except RecordingError:
+            if names.dtype.kind != "U":
+                raise
+        different, number = np.unique(names[chosen], return_inverse=True)
+        # The empty name comes first of all.
+        return number.astype(np.int64) - int(different[0] == "")
+    return columns.integers("track", chosen, NO_TRACK) if "track" in columns.names else None
 
 
 @dataclass(frozen=True, slots=True)

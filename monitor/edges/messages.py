@@ -6,13 +6,14 @@ from collections.abc import Generator, Iterable
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from monitor.calibration.drift.alarm import AlarmChange, DriftReading
 from monitor.calibration.evaluation import DimensionMeasures, Evaluation, JointMeasures
 from monitor.calibration.measures import ReliabilityBins
 from monitor.calibration.space import Dimension, Space
 from monitor.counters import Counters
-from monitor.edges import recalibrator_messages
+from monitor.edges import drift_messages, recalibrator_messages
 from monitor.events import Event, Health
-from monitor.promotion.records import SWAPS
+from monitor.promotion.records import SWAPS, Record
 from monitor.readings import RAW, ClassReading, SliceReading
 from monitor.v1 import calibration_pb2, event_pb2, perception_monitor_pb2
 
@@ -32,6 +33,7 @@ def calibration(
     tau: tuple[float, ...],
     classes: Iterable[ClassReading] = (),
     *,
+    drift: DriftReading,
     include_bins: bool,
 ) -> Generator[None, None, perception_monitor_pb2.GetCalibrationResponse]:
     """The answer of GetCalibration, returned after a step for each slice."""
@@ -41,6 +43,14 @@ def calibration(
             _stage(name, found, reading.space, include_bins) for name, found in reading.stages
         ]
         slices.append(calibration_pb2.SliceCalibration(slice=reading.name, stages=stages))
+        yield
+    standings = []
+    for standing in drift.standings:
+        standings.append(drift_messages.slice_standing(standing))
+        yield
+    drift_stages = []
+    for known in drift.stages:
+        drift_stages.append(drift_messages.stage_standing(known))
         yield
     return perception_monitor_pb2.GetCalibrationResponse(
         tau=tau,
@@ -57,6 +67,8 @@ def calibration(
         ),
         recalibrator_version=version,
         classes=[_classes(reading) for reading in classes],
+        drift=standings,
+        drift_stages=drift_stages,
     )
 
 
@@ -136,10 +148,18 @@ def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
     time.FromNanoseconds(event.time_ns)
     message = event_pb2.Event(sequence=event.sequence, time=time)
     what = event.what
-    if isinstance(what, Health):
-        message.health.serving = what.serving
-        message.health.message = what.message
-        return perception_monitor_pb2.WatchEventsResponse(event=message)
+    match what:
+        case Health():
+            message.health.serving = what.serving
+            message.health.message = what.message
+        case AlarmChange():
+            message.drift.CopyFrom(drift_messages.alarm_change(what))
+        case Record():
+            _put_record(message, what)
+    return perception_monitor_pb2.WatchEventsResponse(event=message)
+
+
+def _put_record(message: event_pb2.Event, what: Record) -> None:
     record = recalibrator_messages.record(what)
     if what.what in SWAPS:
         version = event_pb2.VersionEvent(
@@ -148,4 +168,3 @@ def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
         message.version.CopyFrom(version)
     else:
         message.recalibration.CopyFrom(record)
-    return perception_monitor_pb2.WatchEventsResponse(event=message)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
+from typing import TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -195,7 +196,7 @@ def read_summary(message: admin_pb.RecalibratorSummary) -> Summary:
     return Summary(
         message.version,
         message.method,
-        Kind(_word(admin_pb.RecalibratorKind.items(), message.kind, Kind, "kind")),
+        word_of(admin_pb.RecalibratorKind.items(), message.kind, Kind, "kind"),
         message.promoted,
         tuple(message.dimensions),
         tuple(message.slices),
@@ -220,7 +221,7 @@ def read_record(message: record_pb.RecalibrationRecord) -> Record:
     return Record(
         sequence=message.sequence,
         time_ns=message.time.ToNanoseconds(),
-        what=Happened(_word(record_pb.Happened.items(), message.what, Happened, "what")),
+        what=word_of(record_pb.Happened.items(), message.what, Happened, "what"),
         slice=message.slice,
         version=message.version,
         before=message.before,
@@ -237,7 +238,7 @@ def _read_trial(message: admin_pb.Trial) -> TrialStanding:
     return TrialStanding(
         message.slice,
         message.version,
-        TrialState(_word(admin_pb.TrialState.items(), message.state, TrialState, "state")),
+        word_of(admin_pb.TrialState.items(), message.state, TrialState, "state"),
         _read_evidence(message.evidence),
         tuple(map(_read_factor, message.factors)),
     )
@@ -257,9 +258,10 @@ def _read_factor(message: record_pb.VarianceFactor) -> Factor:
     return Factor(message.dimension, message.lowest, message.typical, message.highest)
 
 
-def _word(
-    values: Iterable[tuple[str, int]], number: int, words: type[StrEnum], field: str
-) -> StrEnum:
+Word = TypeVar("Word", bound=Enum)
+
+
+def word_of(values: Iterable[tuple[str, int]], number: int, words: type[Word], field: str) -> Word:
     """The word whose name ends the name of an enum's value. Raises UnknownWord."""
     name = next((name for name, value in values if value == number), "")
     for word in words:

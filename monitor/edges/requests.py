@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.detections import IdArray
+from monitor.calibration.matched import TrackIds
 from monitor.calibration.space import FloatArray, IntArray, triangle
-from monitor.edges.records import Kind, build, varint
+from monitor.edges.records import Kind, build, interleave, varint
 from monitor.frames import Header
 from monitor.tracking.reported import EgoMotion
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
@@ -119,12 +120,14 @@ def encode_truth(
     truth: FloatArray | None,
     *,
     class_index: IntArray | None = None,
+    objects: TrackIds | None = None,
     complete: bool = False,
 ) -> bytes:
     """ReportGroundTruthRequest for n detections by their ids.
 
     truth        (n, K), or None where only classes are labelled
     class_index  (n,) true classes, or None
+    objects      (n,) the labeller's own ids, or None
     """
     head = truth_pb2.FrameTruth(stream=stream, frame_id=frame_id, complete=complete)
     body = head.SerializeToString()
@@ -134,5 +137,23 @@ def encode_truth(
             labels[2] = (Kind.DOUBLES, truth)
         if class_index is not None:
             labels[4] = (Kind.FIXED32, class_index)
-        body += build(_DETECTIONS, labels, ids.size).tobytes()
+        body += _labels(labels, ids.size, objects)
     return b"\x0a" + varint(len(body)) + body  # field 1, length-delimited
+
+
+def _labels(
+    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]], n: int, objects: TrackIds | None
+) -> bytes:
+    """n labels, n > 0; those of a known object carry its id."""
+    if objects is None or not objects.known.any():
+        return build(_DETECTIONS, fields, n).tobytes()
+    pieces = []
+    for known in (True, False):
+        rows = np.flatnonzero(objects.known == known)
+        if rows.size == 0:
+            continue
+        chosen = {number: (kind, values[rows]) for number, (kind, values) in fields.items()}
+        if known:
+            chosen[5] = (Kind.FIXED64, objects.id[rows])
+        pieces.append((rows, build(_DETECTIONS, chosen, rows.size)))
+    return interleave(n, pieces)

@@ -10,8 +10,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from monitor.edges.admin_service import AdminService, FitNow, Settle
-from monitor.edges.calls import Handler, guarded
+from monitor.edges.admin_service import AdminService, FitNow
+from monitor.edges.calls import Handler, Settle, guarded
 from monitor.edges.service import ADMIN, MONITOR, Service
 from monitor.edges.state_service import StateService
 from monitor.events import Health
@@ -39,6 +39,7 @@ def _handlers(
         "ImportStatistics": grpc.stream_unary_rpc_method_handler(
             guarded(service, states.import_statistics)
         ),
+        "AcknowledgeDrift": unary(service.acknowledge_drift),
     }
     administration = {
         "List": unary(admin.list_recalibrators),

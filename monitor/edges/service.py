@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import grpc
 
 from monitor.calibration.detections import Reason
+from monitor.calibration.drift.alarm import DriftReading
 from monitor.calibration.space import Dimension
 from monitor.counters import TruthAccount
-from monitor.edges import messages
+from monitor.drift_watch import NoSuchSlice
+from monitor.edges import drift_messages, messages
+from monitor.edges.admin_service import actor_of
 from monitor.edges.answers import (
     encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
     encode_truth_response,
 )
-from monitor.edges.calls import INTERNAL_ERROR, Context, parsed, refuse_call
+from monitor.edges.calls import INTERNAL_ERROR, Context, Settle, at_once, parsed, refuse_call
 from monitor.edges.wire import (
     UnaryFrame,
     WireLimits,
@@ -78,11 +82,15 @@ class _Session:
 
 @dataclass(slots=True)
 class Service:
-    """The handlers. Live state is the pipeline's; here are only the open streams."""
+    """The handlers. Live state is the pipeline's; here are only the open streams.
+
+    settle  of what was done to drift
+    """
 
     pipeline: Pipeline
     events: Events
     limits: WireLimits
+    settle: Settle = at_once
     _sessions: set[_Session] = field(default_factory=set)
     calls_in_work: int = 0
     _draining: bool = False
@@ -239,17 +247,14 @@ class Service:
         level = windows.index(request.window) if request.window else None
         statistics = await in_steps(self.pipeline.live.in_steps(level))
         counters = copy.deepcopy(self.pipeline.counters)
+        drift = await in_steps(self.pipeline.drift.reading())
         if request.slices:
             wanted = set(request.slices)
-            known = {name for name, _ in statistics}
+            known = {name for name, _ in statistics} | _watched_slices(drift)
             if missing := wanted - known:
-                await refuse_call(
-                    context,
-                    grpc.StatusCode.NOT_FOUND,
-                    f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
-                    f"there are {', '.join(sorted(known)) or 'none yet'}.",
-                )
+                await _refuse_slices(context, "statistics of", missing, known)
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
+            drift = _of_slices(drift, wanted)
         bins = request.bins or self.pipeline.config.statistics.bins
         readings = await in_steps(ReadingCache(bins).read(statistics))
         classes = await in_steps(self.pipeline.live.classes_in_steps(level))
@@ -260,10 +265,25 @@ class Service:
             self.pipeline.recalibrators.selection.version,
             self.pipeline.config.statistics.tau,
             await in_steps(ClassReadingCache().read(classes)),
+            drift=drift,
             include_bins=request.include_bins,
         )
         response = await in_steps(answer)
         return response.SerializeToString()
+
+    async def acknowledge_drift(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.AcknowledgeDrift."""
+        request = await parsed(perception_monitor_pb2.AcknowledgeDriftRequest(), data, context)
+        wanted = tuple(dict.fromkeys(request.slices))
+        try:
+            ended = self.pipeline.drift.acknowledge(wanted, actor_of(request.actor))
+        except NoSuchSlice:
+            known = _watched_slices(await in_steps(self.pipeline.drift.reading()))
+            await _refuse_slices(context, "watch over", set(wanted) - known, known)
+        await self.settle()
+        return perception_monitor_pb2.AcknowledgeDriftResponse(
+            acknowledged=map(drift_messages.alarm, ended)
+        ).SerializeToString()
 
     async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         """PerceptionMonitor.WatchEvents."""
@@ -313,6 +333,30 @@ def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
     if stream.tracker is None or not stream.header.return_tracks:
         return ()
     return stream.tracker.dimensions
+
+
+def _watched_slices(drift: DriftReading) -> set[str]:
+    return {entry.slice for entry in drift.standings} | {entry.slice for entry in drift.stages}
+
+
+def _of_slices(drift: DriftReading, wanted: Collection[str]) -> DriftReading:
+    return dataclasses.replace(
+        drift,
+        standings=tuple(entry for entry in drift.standings if entry.slice in wanted),
+        stages=tuple(entry for entry in drift.stages if entry.slice in wanted),
+    )
+
+
+async def _refuse_slices(
+    context: Context, what: str, missing: Collection[str], known: Collection[str]
+) -> NoReturn:
+    """There is nothing of these slices; there is of those known."""
+    await refuse_call(
+        context,
+        grpc.StatusCode.NOT_FOUND,
+        f"slices: no {what} {', '.join(sorted(missing))[:200]}; "
+        f"there are {', '.join(sorted(known)) or 'none yet'}.",
+    )
 
 
 def _no_header(what: str) -> Refusal:

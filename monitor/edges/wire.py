@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from monitor.calibration.class_opinions import MOST_VALUES
 from monitor.calibration.detections import Reason, ReceivedDetections
+from monitor.calibration.matched import TrackIds
 from monitor.calibration.space import (
     Dimension,
     DimensionKind,
@@ -42,7 +43,13 @@ _DETECTION: Schema = {
     9: Kind.FIXED32,
     10: Kind.DOUBLES,
 }
-_TRUTH: Schema = {1: Kind.FIXED64, 2: Kind.DOUBLES, 3: Kind.FLAG, 4: Kind.FIXED32}
+_TRUTH: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.DOUBLES,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.FIXED64,
+}
 # It remembers the last layout only to save a walk; what it reads does not depend on that.
 _TRUTH_TAIL = TailReader(_DETECTIONS, _TRUTH)
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
@@ -182,6 +189,9 @@ def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Ref
         truth_length=lengths,
         ignore=columns.scalar(3, np.uint8).astype(bool),
         class_index=columns.index(4),
+        objects=(
+            TrackIds(columns.scalar(5, np.uint64), columns.present(5)) if columns.sent(5) else None
+        ),
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from monitor.calibration.matched import TrackIds
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
-from monitor.edges.files import Recording
+from monitor.edges.files import NO_TRACK, Recording
 from monitor.edges.requests import OutgoingFrame
 from monitor.frames import Header
 
@@ -23,6 +24,7 @@ class PlayedFrame:
     """A frame with its truth.
 
     labelled  positions of the detections with truth; truth (m, K)
+    objects   (m,) whose truth it is, as the file numbers them; None where it does not
     ignore    (N,) which detections are neither true nor false
     """
 
@@ -30,6 +32,7 @@ class PlayedFrame:
     time_s: float
     labelled: IntArray
     truth: FloatArray
+    objects: TrackIds | None
     ignore: BoolArray
 
 
@@ -58,6 +61,7 @@ class Sequence:
             covariance = np.diagonal(covariance, axis1=1, axis2=2)
         score = None if recording.score is None else recording.score[rows]
         ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
+        objects = None if recording.track is None else _objects(recording.track[rows])
         has_truth = np.isfinite(truth[:, 0])
         ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
         begin = 0
@@ -73,8 +77,21 @@ class Sequence:
                 covariance=covariance[here],
                 score=None if score is None else score[here],
             )
-            yield PlayedFrame(frame, time_s, labelled, truth[here][labelled], ignore[here])
+            rows_labelled = begin + labelled
+            yield PlayedFrame(
+                frame,
+                time_s,
+                labelled,
+                truth[rows_labelled],
+                None if objects is None else objects.take(rows_labelled),
+                ignore[here],
+            )
             begin = end
+
+
+def _objects(track: IntArray) -> TrackIds:
+    """Different ids for different tracks, negative ones too."""
+    return TrackIds(track.astype(np.uint64), track != NO_TRACK)
 
 
 def sequences(recording: Recording, prefix: str) -> list[Sequence]:

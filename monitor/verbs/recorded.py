@@ -48,13 +48,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--class", dest="classes", metavar="C,C", type=_names, help="classes to keep"
     )
-    parser.add_argument(
-        "--where",
-        metavar="COLUMN=VALUE",
-        type=_condition,
-        action="append",
-        help="keep rows whose column has this value; may be repeated",
-    )
+    add_condition(parser, "--where", "keep rows whose column has this value; may be repeated")
     parser.add_argument(
         "--rows", metavar="A:B", type=_rows, help="row numbers of the file, before other filters"
     )
@@ -64,6 +58,11 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         type=_fault,
         help="multiply the reported variances by F from second T of each sequence on",
     )
+
+
+def add_condition(parser: argparse._ActionsContainer, option: str, help: str) -> None:
+    """An option that chooses rows by the value of a column; None where it is not given."""
+    parser.add_argument(option, metavar="COLUMN=VALUE", type=_condition, action="append", help=help)
 
 
 def read_selected(path: str, options: argparse.Namespace) -> Recording:

@@ -10,14 +10,20 @@ import math
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from monitor.calibration.slices import SliceBy
 from monitor.config import Mode
 from monitor.counters import TruthAccount
 from monitor.edges.client import Client, SidecarUnavailable
+from monitor.edges.drift_client import DriftClient
+from monitor.edges.drift_messages import read_slice_standing
 from monitor.edges.report import as_json, table
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.verbs.drift_found import DriftFound, drift_json, drift_table
+from monitor.verbs.drift_heard import hearing
+from monitor.verbs.drift_options import add_drift, check_drift, drift_section, reference_file
 from monitor.verbs.models import check_dimensions, read_model
 from monitor.verbs.option_values import number_of
 from monitor.verbs.playback import Sequence, sequences
@@ -38,6 +44,7 @@ EXAMPLE = """examples:
   calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
   calibration-monitor replay drive.csv.gz --recalibrator car.json --ground-truth-delay 30s --json
   calibration-monitor replay drive.csv.gz --speed 1 --fault variance=0.2@t=10s
+  calibration-monitor replay drive.csv.gz --where seq=3 --reference-where role=fit
   calibration-monitor replay drive.csv.gz --address 127.0.0.1:50051
   calibration-monitor replay drive.csv.gz --ground-truth labels.csv.gz --recalibrator car.json
 
@@ -46,6 +53,13 @@ Each sequence is a stream; every frame number from 0 to its last is sent, empty 
 n, nees_over_k, nees_median_ratio; by dimension ence, uce, qce; and the bins they come from, whose
 variance, squared_error and nees are sums over the bin's n detections and whose within counts, for
 each tau, those with nees inside the chi-square quantile.
+
+alarms are those of drift, in the order in which they were raised: slice, severity, stage, detector,
+direction; t in seconds from the start of the sequence, frame, and stream where only one sequence
+has a frame of that time; labelled detections of the slice by then, detections and tracks since
+since_t; evidence_hours of threshold_hours, and scale, by which factor standard deviations are too
+small, with its 95 % interval. drift says how the evidence of each slice and severity stands at the
+end: state, and log10 of hours of the evidence, its peak and the threshold.
 
 With --ground-truth it also prints tracking: raw, recalibrated and the reason why anything is null.
 recalibrated is of tracks fed what the sidecar forwards, raw of tracks fed what the detector says:
@@ -92,6 +106,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--config",
+        metavar="F",
+        help="TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar "
+        "takes",
+    )
+    add_drift(parser)
     add_tracking(parser)
 
 
@@ -102,6 +123,7 @@ class _Calibration:
     recalibrator: str
     values: dict[str, Any]
     table: str
+    drift: DriftFound
 
 
 def run(options: argparse.Namespace) -> int:
@@ -112,7 +134,13 @@ def run(options: argparse.Namespace) -> int:
             f"--address {options.address}: --mode and --slice-by are settings of that sidecar. "
             "Leave them out, or leave --address out."
         )
+    if options.address and options.config is not None:
+        raise ValueError(
+            f"--address {options.address}: --config is for a sidecar that is started here. "
+            "Leave it out, or leave --address out."
+        )
     check_tracking(options)
+    check_drift(options)
     files: list[list[Sequence]] = []
     for i, path in enumerate(options.files):
         prefix = "" if len(options.files) == 1 else f"file{i}."
@@ -125,7 +153,6 @@ def run(options: argparse.Namespace) -> int:
         for sequence in played:
             check_dimensions(selection, sequence.header.space)
     yardstick = read_yardstick(options, files) if options.ground_truth is not None else None
-    config = _config(options, played)
     tally = Tally()
     manner = Manner(
         options.speed, options.ground_truth_delay, new_records(played) if yardstick else {}
@@ -134,17 +161,19 @@ def run(options: argparse.Namespace) -> int:
     def talk(address: str) -> Coroutine[Any, Any, _Calibration]:
         return _replay(address, played, selection, manner, tally, options.bins)
 
-    calibration = _with_sidecar(options.address, config, talk)
+    with reference_file(options, selection) as reference:
+        config = _config(options, played, reference)
+        calibration = _with_sidecar(options.address, config, talk)
     tracking = None
     if yardstick is not None:
         raw: TracksByStream | None = manner.tracks
         if options.address is not None:
             raw = None
         elif _forwards_other(options, selection):
-            raw = _raw_tracks(config, played)
+            raw = _raw_tracks(_config(options, played), played)
         tracking = compare(manner.tracks, raw, yardstick, options.address)
     _complain(tally)
-    print(_report(tally, calibration, tracking, options.json))
+    print(_report(tally, calibration, played, tracking, options.json))
     return 0
 
 
@@ -171,7 +200,9 @@ def _first(error: Exception) -> Exception:
     return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
-def _config(options: argparse.Namespace, played: list[Sequence]) -> str:
+def _config(
+    options: argparse.Namespace, played: list[Sequence], reference: Path | None = None
+) -> str:
     """Room for every stream and every slice, so that nothing hangs on which comes first."""
     streams = max(64, len(played))
     slices = len(played) * max(len(sequence.header.classes) for sequence in played)
@@ -180,7 +211,7 @@ def _config(options: argparse.Namespace, played: list[Sequence]) -> str:
     return (
         f'[recalibration]\nmode = "{options.mode}"\n'
         f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
-        f"[server]\nmax_streams = {streams}\n{tracker}"
+        f"[server]\nmax_streams = {streams}\n{drift_section(options, reference)}{tracker}"
     )
 
 
@@ -210,14 +241,17 @@ async def _replay(
     tally: Tally,
     bins: int,
 ) -> _Calibration:
-    async with Client(address) as client:
+    client = DriftClient(address)
+    async with client:
         if selection is not None:
             await client.promote(selection.to_json(), "replay")
-        progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
-        await play(client, played, manner, tally)
-        progress.cancel()
-        calibration = await client.calibration(include_bins=True, bins=bins)
-    return _Calibration(calibration.recalibrator_version, as_json(calibration), table(calibration))
+        async with hearing(client) as heard:
+            progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
+            await play(client, played, manner, tally)
+            progress.cancel()
+            found = await client.calibration(include_bins=True, bins=bins)
+            drift = await heard.all_of(tuple(map(read_slice_standing, found.drift)))
+    return _Calibration(found.recalibrator_version, as_json(found), table(found), drift)
 
 
 async def _show_progress(tally: Tally, frames: int) -> None:
@@ -240,6 +274,7 @@ def _complain(tally: Tally) -> None:
 def _report(
     tally: Tally,
     calibration: _Calibration,
+    played: list[Sequence],
     tracking: dict[str, Any] | None,
     as_object: bool,
 ) -> str:
@@ -250,13 +285,16 @@ def _report(
             "matched": tally.account.matched,
         }
         of_tracks = {} if tracking is None else {"tracking": tracking}
-        return json.dumps({**counts, **calibration.values, **of_tracks})
+        of_drift = drift_json(calibration.drift, played)
+        return json.dumps({**counts, **calibration.values, **of_drift, **of_tracks})
     head = (
         f"{tally.frames} frames, {tally.detections} detections, "
         f"{tally.account.matched} with ground truth; recalibrator "
         f"{calibration.recalibrator}"
     )
     tables = [calibration.table] + ([] if tracking is None else [tracking_table(tracking)])
+    if drift := drift_table(calibration.drift, played):
+        tables.insert(1, drift)
     return "\n".join([head, *tables])
 
 

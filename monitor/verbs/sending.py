@@ -162,7 +162,9 @@ class _Played:
         ids = frame.id[played.labelled]
         await self.told.put(ids.size)
         stream = self.sequence.header.stream
-        await self.labels.send(encode_truth(stream, frame.frame_id, ids, played.truth))
+        objects = played.objects
+        label = encode_truth(stream, frame.frame_id, ids, played.truth, objects=objects)
+        await self.labels.send(label)
 
     async def read_accounts(self) -> None:
         while (labels := await self.told.get()) is not None:

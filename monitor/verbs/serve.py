@@ -48,8 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-snapshot",
         action="store_true",
-        help="neither load nor keep anything on disk, whatever [snapshot] path and [promotion] "
-        "folder say",
+        help="neither load nor keep anything on disk, whatever [snapshot] path, [promotion] "
+        "folder and [drift] path say",
     )
 
 
@@ -68,7 +68,11 @@ def run(options: argparse.Namespace) -> int:
     if options.no_snapshot:
         nowhere = config.promotion.model_copy(update={"folder": ""})
         config = config.model_copy(
-            update={"snapshot": SnapshotConfig(path=""), "promotion": nowhere}
+            update={
+                "snapshot": SnapshotConfig(path=""),
+                "promotion": nowhere,
+                "drift": config.drift.model_copy(update={"path": ""}),
+            }
         )
     if options.check:
         print(f"configuration is valid; {_at_start(config)}")

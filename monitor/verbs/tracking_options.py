@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from monitor.calibration.space import DimensionKind
 from monitor.config import TrackerConfig, TrackerKind, load
@@ -17,6 +15,7 @@ from monitor.tracking.labels import Labels
 from monitor.tracking.settings import MeasurementNoise
 from monitor.verbs.option_values import above_zero
 from monitor.verbs.playback import Sequence
+from monitor.verbs.toml_section import toml_section
 
 # Which classes are small, by how a word of their name begins, and how far off a match of
 # them may be.
@@ -66,9 +65,6 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
         type=_score,
         help="detections with a lower score begin no track (default: all may)",
     )
-    group.add_argument(
-        "--config", metavar="F", help="TOML file whose [tracker] section the started sidecar takes"
-    )
 
 
 def check_tracking(options: argparse.Namespace) -> None:
@@ -76,7 +72,6 @@ def check_tracking(options: argparse.Namespace) -> None:
     of_tracker = {
         "--measurement-noise": options.measurement_noise,
         "--birth-score": options.birth_score,
-        "--config": options.config,
     }
     given = [name for name, value in of_tracker.items() if value is not None]
     if options.address and given:
@@ -100,14 +95,7 @@ def tracker_section(options: argparse.Namespace) -> str:
         section["measurement_noise"] = options.measurement_noise
     if options.birth_score is not None:
         section["birth_score"] = options.birth_score
-    return "".join(["[tracker]\n", *(f"{key} = {_toml(v)}\n" for key, v in section.items())])
-
-
-def _toml(value: Any) -> str:
-    """A value on one line; text, numbers, truth values and lists are written as in JSON."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{_toml(key)} = {_toml(v)}' for key, v in value.items())} }}"
-    return json.dumps(value, ensure_ascii=False)
+    return toml_section("tracker", section)
 
 
 def read_yardstick(options: argparse.Namespace, files: list[list[Sequence]]) -> Yardstick:

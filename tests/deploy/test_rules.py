@@ -155,7 +155,7 @@ def test_rules_agree_with_numpy_over_restarts_gaps_empty_bins_and_vehicles(tmp_p
 
 def test_rules_and_the_example_configuration_are_valid():
     assert "51 rules found" in promtool("check", "rules", str(RULES))
-    assert "SUCCESS: 2 rule files found" in promtool(
+    assert "SUCCESS: 4 rule files found" in promtool(
         "check", "config", str(FOLDER / "prometheus.yml")
     )
 

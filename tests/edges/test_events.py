@@ -5,10 +5,12 @@ import contextlib
 
 import pytest
 
-from monitor.edges import messages, recalibrator_messages
+from monitor.calibration.drift.alarm import AlarmChange, Why
+from monitor.edges import drift_messages, messages, recalibrator_messages
 from monitor.events import QUEUE, Event, Events, Health
 from monitor.promotion.records import SWAPS, Happened, Record
 from tests.administered import record
+from tests.alarmed import RAISED, alarm
 
 SERVING = Health(True, "serving")
 
@@ -185,3 +187,27 @@ def test_whatever_else_happens_to_recalibrators_goes_out_as_its_record(what):
 def test_the_state_of_health_goes_out_as_such():
     event = messages.event(Event(0, 40, SERVING)).event
     assert (event.health.serving, event.health.message) == (True, "serving")
+
+
+@pytest.mark.parametrize("why", Why)
+def test_what_becomes_of_an_alarm_goes_out_as_drift(why):
+    change = AlarmChange(why, alarm("truck"), ("car", "bus"), "anna")
+    event = messages.event(Event(3, 40, change)).event
+    assert event.WhichOneof("event") == "drift"
+    assert drift_messages.read_alarm_change(event.drift) == change
+    assert (event.sequence, event.time.ToNanoseconds()) == (3, 40)
+
+
+def test_alarms_reach_watchers_in_order_with_all_else_and_are_no_state_of_health():
+    async def run():
+        events = Events()
+        events.publish(SERVING, 0)
+        watcher = await watching(events)
+        told = (promotion(1), RAISED, promotion(2))
+        for what in told:
+            events.publish(what, 1)
+        events.close()
+        assert tuple(event.what for event in await rest_of(watcher)) == told
+        assert events.health == SERVING
+
+    asyncio.run(run())

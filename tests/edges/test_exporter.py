@@ -123,6 +123,17 @@ LABELS = {
     "recalibrator_store_failures": set(),
     "learning_left_out": set(),
     "recalibrator_info": {"version", "method", "mode", "output"},
+    "drift_log10_evidence": {"slice", "severity"},
+    "drift_log10_threshold": {"severity"},
+    "drift_state": {"slice", "severity"},
+    "drift_alarms": {"stage", "detector", "direction"},
+    "drift_scale_estimate": {"slice", "stage"},
+    "drift_effective_sample_ratio": {"slice"},
+    "drift_reference_tracks": {"slice", "origin", "unit"},
+    "drift_epoch": {"slice"},
+    "drift_driving_seconds": set(),
+    "drift_left_out": {"reason"},
+    "drift_store_failures": set(),
     "ground_truth": {"outcome"},
     "unmatched_detections": set(),
     "dropped_detections": set(),
@@ -239,6 +250,7 @@ def text_of(pipeline: Pipeline) -> str:
                 for state in (TrialState.RUNNING, TrialState.GUARD)
             ),
         ),
+        drift=at_once(pipeline.drift.reading()),
     )
     return at_once(render(found)).decode()
 
@@ -315,13 +327,14 @@ def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
 def test_label_values_come_from_closed_sets(samples):
     slices = {*CLASSES, *(f"{name} (u,v)" for name in CLASSES), "total", "total (u,v)"}
     reasons = {name.removeprefix("REASON_").lower() for name in frame_pb2.Reason.keys()}  # noqa: SIM118 -- no mapping
+    unwatched = {"late", "late_seconds", "undated", "superseded", "overload", "tracks"}
     edges = {f"{2.0**octave:g}" for octave in range(-4, 5)}
     allowed = {
         "slice": slices,
         "stage": {"raw", "recalibrated"},
         "dimension": {"x", "y", "yaw", "u", "v", "joint"},
         "tau": {"0.5", "0.68", "0.9", "0.95", "0.99"},
-        "reason": reasons,
+        "reason": reasons | unwatched,
         "outcome": {
             *("recalibrated", "passed_through", "refused", "promoted", "mismatch", "failed"),
             *("matched", "unusable", "orphan", "duplicate", "too_late", "ignored"),
@@ -338,7 +351,11 @@ def test_label_values_come_from_closed_sets(samples):
         },
         "status": {"tentative", "confirmed", "coasting"},
         "state": {"running", "guard"},
-        "direction": {"better", "worse"},
+        "direction": {"better", "worse", "over", "under"},
+        "severity": {"page", "ticket"},
+        "detector": {"absolute", "relative", "track"},
+        "origin": {"learned", "file", "shipped"},
+        "unit": {"track-second", "detection", "track"},
         "window": set(WINDOWS),
         "bin": {str(b) for b in range(10)},
         "lower": {"0", *edges},
@@ -516,8 +533,8 @@ def test_every_bin_of_a_slice_is_there_from_its_first_count_on(samples):
 
 
 def test_one_slice_has_no_more_series_than_the_contract_allows():
-    """With K = 4, both stages, 10 bins, 5 τ, three windows, tracks, class probabilities, one on
-    trial and a guard.
+    """With K = 4, both stages, 10 bins, 5 τ, three windows, tracks, one on trial, a guard, and
+    drift. Class probabilities have slices of their own: their measures are counted apart.
     """
     pipeline = Pipeline(Config(tracker=TrackerConfig(kind=TrackerKind.EMBEDDED)))
     space = Space((*BOX.dimensions[:2], Dimension("z", "m"), *BOX.dimensions[2:]))
@@ -528,13 +545,18 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     )
     sent(pipeline, stream, encode_frame(one))
     found = [
-        labels
-        for _, labels, _ in samples_of(text_of(pipeline))
+        (name.removeprefix("calibration_"), labels)
+        for name, labels, _ in samples_of(text_of(pipeline))
         if labels.get("slice") == CLASSES[0]
     ]
-    by_bin = [labels for labels in found if "bin" in labels]
+    of_classes = [name for name, _ in found if name.startswith(("class_", "classified_"))]
+    gaussian = [(name, labels) for name, labels in found if name not in of_classes]
+    by_bin = [labels for _, labels in gaussian if "bin" in labels]
+    of_drift = [name for name, _ in gaussian if name.startswith("drift_")]
     assert len(by_bin) == 10 * (4 * 3 + 1 + 1 + 5) * 2
-    assert len(found) == 480
+    assert len(of_drift) == 9
+    assert len(gaussian) == 480
+    assert len(of_classes) == 9
 
 
 @pytest.mark.parametrize("make", [lambda: Pipeline(Config()), busy_pipeline])

@@ -238,8 +238,8 @@ def test_what_cannot_be_asked_is_refused(table, asked, sentence):
         ("x,var_x,gt_x\n1,2,\n1,2,far\n", "line 3: gt_x is 'far', not a number."),
         ("x,var_x,frame\n1,2,0.5\n", "line 2: frame is '0.5', not a whole number"),
         ("x,var_x,frame\n1,2,\n", "line 2: frame is '', not a whole number"),
-        ("x,var_x,gt_id\n1,2,99999999999999999999\n", "gt_id is '99999999999999999999', not a"),
-        ("x,var_x,gt_id\n1,2,inf\n", "line 2: gt_id is 'inf', not a whole number"),
+        ("x,var_x,track\n1,2,99999999999999999999\n", "track is '99999999999999999999', not a"),
+        ("x,var_x,track\n1,2,inf\n", "line 2: track is 'inf', not a whole number"),
         ("x,var_x,t\n1,2,\n", "line 2: t is '', not a number."),
         ("x,var_x,ignore\n1,2,maybe\n", "line 2: ignore is 'maybe', not 0 or 1."),
         ("x,var_x,cov_xq\n1,2,0\n", "column 'cov_xq' names no two dimensions"),
@@ -341,6 +341,34 @@ def test_what_is_known_of_each_row_is_written_and_read_again(table, tmp_path):
             np.testing.assert_array_equal(getattr(again, name), getattr(found, name), name)
         for name in ("score", "track", "ignore", "stamp_ns"):
             np.testing.assert_array_equal(getattr(again, name), getattr(found, name), name)
+
+
+@pytest.mark.parametrize(
+    ("ids", "tracks"),
+    [
+        (["7", "", "3.0", "7"], [7, -1, 3, 7]),
+        (["b", "", "a", "b"], [1, -1, 0, 1]),
+        (["9", "10", "x1", "9"], [1, 0, 2, 1]),
+        (["1", "99999999999999999999", "", "1"], [0, 1, -1, 0]),
+    ],
+)
+def test_a_gt_id_may_be_a_number_or_any_name(tmp_path, ids, tracks):
+    path = written(tmp_path, "x,var_x,gt_x,gt_id\n" + "".join(f"1,1,1,{id}\n" for id in ids))
+    found = read_recording(path).track
+    assert found is not None and found.tolist() == tracks
+
+
+def test_a_gt_id_of_text_in_an_archive_is_a_name(tmp_path):
+    values = {"mean": np.ones((4, 1)), "var": np.ones((4, 1))}
+    ids = np.array(["van 3", "", "bus", "van 3"])
+    found = read_recording(archive(tmp_path, **values, gt_id=ids)).track
+    assert found is not None and found.tolist() == [1, -1, 0, 1]
+
+
+def test_a_gt_id_of_numbers_that_are_not_whole_is_refused(tmp_path):
+    values = {"mean": np.ones((2, 1)), "var": np.ones((2, 1)), "gt_id": np.array([1.0, 2.5])}
+    with pytest.raises(RecordingError, match=re.escape("gt_id[1] is 2.5, not a whole number")):
+        read_recording(archive(tmp_path, **values))
 
 
 def test_what_a_file_holds_besides_gaussians_is_told(table, tmp_path):

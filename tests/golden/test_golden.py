@@ -47,6 +47,7 @@ from monitor.recalibration_reading import (
 from monitor.streams import Stream
 from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
 from tests.administered import FACTORS, TRIALS
+from tests.exported import watched
 from tests.piped import statistics_of
 
 FOLDER = Path(__file__).parent
@@ -256,6 +257,7 @@ def exposition() -> str:
             factors=(SliceFactors("car", FACTORS),),
             trials=TRIALS,
         ),
+        drift=watched("car"),
     )
     return at_once(render(snapshot)).decode()
 

@@ -446,7 +446,6 @@ def test_one_class_has_no_line_for_all(words):
     [
         (("--measurement-noise", "unit"), "--measurement-noise: there is nothing to hold"),
         (("--birth-score", "2", "--match-distance", "2"), "--birth-score and --match-distance:"),
-        (("--config", "sidecar.toml"), "Give --ground-truth LABELS as well"),
         (("--address", "127.0.0.1:1", "--birth-score", "2"), "would be settings of that sidecar"),
     ],
 )

@@ -60,7 +60,7 @@ class Chart:
     share: float
 
 
-CHARTS = (
+CHARTS: tuple[Chart, ...] = (
     Chart(Stage.RECALIBRATED, Direction.OVER, Severity.PAGE, 1.0),
     Chart(Stage.RECALIBRATED, Direction.UNDER, Severity.TICKET, 0.6),
     Chart(Stage.RAW, Direction.OVER, Severity.TICKET, 0.2),

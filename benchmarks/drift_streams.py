@@ -1,0 +1,102 @@
+"""Squared errors of simulated detections, many streams side by side: independent or of tracks,
+Gaussian or with heavy tails; calibrated in the mean until a fault sets in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
+
+K = 4
+LIFE = 40  # frames a track lives on average, geometrically
+
+
+@dataclass(frozen=True)
+class World:
+    """How errors are while nothing is wrong: of unit variance in each of K dimensions.
+
+    detections   of a frame, each of another track
+    correlation  ρ of successive errors of a track, AR(1)
+    bias         deviation of the constant error of a track, a part of the unit variance
+    degrees      of freedom of Student-t, drawn for each detection; inf: Gaussian
+    """
+
+    detections: int = 1
+    correlation: float = 0.0
+    bias: float = 0.0
+    degrees: float = math.inf
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What becomes of errors: a factor on σ, or tails of Student-t at the same variance."""
+
+    factor: float = 1.0
+    degrees: float = math.inf
+
+    @property
+    def information(self) -> float:
+        """KL per independent detection, nats; NaN where it is of tails."""
+        if math.isfinite(self.degrees):
+            return math.nan
+        return K / 2 * (self.factor**2 - 1 - 2 * math.log(self.factor))
+
+
+HEALTHY = Fault()
+
+
+@dataclass
+class Streams:
+    """S streams of one world."""
+
+    world: World
+    streams: int
+    random: np.random.Generator
+    _error: FloatArray = field(init=False)
+    _bias: FloatArray = field(init=False)
+    _track: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        cells = self.streams, self.world.detections
+        self._error = np.zeros((*cells, K))
+        self._bias = np.zeros((*cells, K))
+        self._track = np.zeros(cells, np.int64)
+        self._renew(np.ones(cells, bool))
+        self._track[:] = np.arange(self.world.detections)
+
+    def take(self, frames: int, fault: Fault = HEALTHY) -> tuple[FloatArray, IntArray]:
+        """NEES (frames, S, detections) of the next frames, and the track that each is of."""
+        world = self.world
+        shape = frames, self.streams, world.detections
+        if world.detections == 1 and world.correlation == 0 and world.bias == 0:
+            # Each is of a track of its own: nothing goes on.
+            nees = self.random.chisquare(K, shape)
+            track = np.zeros(shape, np.int64)
+        else:
+            nees, track = np.empty(shape), np.empty(shape, np.int64)
+            for i in range(frames):
+                nees[i], track[i] = self._next(), self._track
+        for degrees in (world.degrees, fault.degrees):
+            if math.isfinite(degrees):
+                nees *= (degrees - 2) / self.random.chisquare(degrees, shape)
+        return nees * fault.factor**2, track
+
+    def _next(self) -> FloatArray:
+        rho, bias = self.world.correlation, self.world.bias
+        self._error *= rho
+        self._error += math.sqrt(1 - rho**2) * self.random.standard_normal(self._error.shape)
+        self._renew(self.random.random(self._track.shape) < 1 / LIFE)
+        error = math.sqrt(1 - bias**2) * self._error + self._bias
+        nees: FloatArray = np.square(error).sum(axis=2)
+        return nees
+
+    def _renew(self, ended: BoolArray) -> None:
+        """Another object takes the place of each that is gone."""
+        count = int(ended.sum())
+        self._error[ended] = self.random.standard_normal((count, K))
+        self._bias[ended] = self.world.bias * self.random.standard_normal((count, K))
+        self._track[ended] += self.world.detections

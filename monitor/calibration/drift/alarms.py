@@ -1,0 +1,72 @@
+"""Alarms that stay: raised once, until somebody acknowledges them, another epoch begins, or nothing
+came of them for a stated time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from monitor.calibration.drift.alarm import Alarm, AlarmChange, AlarmCount, Why
+from monitor.calibration.drift.charts import CHARTS, Detector, Direction, Severity, Stage
+
+Key = tuple[str, Severity]
+Counted = tuple[str, Stage, Detector, Direction]
+
+
+@dataclass(frozen=True, slots=True)
+class Latched:
+    """An alarm that stays.
+
+    since_s  s of driving, with truth of its slice, when it was last raised
+    """
+
+    alarm: Alarm
+    since_s: float
+
+
+@dataclass(slots=True)
+class Alarms:
+    """Of all slices, at most one of each severity and slice.
+
+    counts  how often one was raised, by what
+    """
+
+    latched: dict[Key, Latched] = field(default_factory=dict)
+    counts: dict[Counted, int] = field(default_factory=dict)
+
+    def raised(self, alarm: Alarm, driven_s: float, concerned: Sequence[str]) -> list[AlarmChange]:
+        """Take in an alarm; nothing is told of one that is there already: it only stays longer."""
+        key = alarm.slice, alarm.severity
+        known = self.latched.get(key)
+        if known is not None:
+            self.latched[key] = Latched(known.alarm, driven_s)
+            return []
+        self.latched[key] = Latched(alarm, driven_s)
+        counted = alarm.slice, alarm.stage, alarm.detector, alarm.direction
+        self.counts[counted] = self.counts.get(counted, 0) + 1
+        return [AlarmChange(Why.RAISED, alarm, tuple(concerned))]
+
+    def over(self, keys: Iterable[Key], why: Why, actor: str = "drift") -> list[AlarmChange]:
+        """End those of these that are there."""
+        found = [self.latched.pop(key, None) for key in keys]
+        return [AlarmChange(why, one.alarm, actor=actor) for one in found if one is not None]
+
+    def of_slices(self, slices: Collection[str]) -> list[Key]:
+        """Those of some slices; of all where none is named."""
+        return [key for key in self.latched if not slices or key[0] in slices]
+
+    def slices(self, severity: Severity | None = None) -> frozenset[str]:
+        """Those with an alarm."""
+        return frozenset(slice for slice, of in self.latched if severity is None or of is severity)
+
+    def told(self, slices: Iterable[str]) -> tuple[AlarmCount, ...]:
+        """How often alarms were raised in these slices, zeros too; and wherever else they were."""
+        usual = (
+            (slice, chart.stage, detector, chart.direction)
+            for slice in slices
+            for chart in CHARTS
+            for detector in Detector
+        )
+        zeros: dict[Counted, int] = dict.fromkeys(usual, 0)
+        return tuple(AlarmCount(*key, alarms) for key, alarms in (zeros | self.counts).items())

@@ -1,0 +1,151 @@
+"""Some frames on their way through the evidence of the slices they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from monitor.calibration.drift.charts import CHARTS, Stage
+from monitor.calibration.drift.driving import DrivingClock
+from monitor.calibration.drift.evidence import Evidence, Stretch
+from monitor.calibration.drift.increments import BETS, Aim
+from monitor.calibration.drift.observed import (
+    CHARTS_OF,
+    ObservedFrames,
+    SecondsOver,
+    add_seconds,
+    add_tracks,
+    observed_frames,
+    seconds_over,
+    silent_frames,
+)
+from monitor.calibration.drift.track_means import Finished
+from monitor.calibration.drift.usual import UsualArrays
+from monitor.calibration.drift.watched import Blocks, WatchedRows
+from monitor.calibration.space import FloatArray, IntArray
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chunk:
+    """F frames of one space, and the evidence of the P slices that anything is said of.
+
+    place, block_place, finished_place
+              of rows, blocks and whole tracks among the slices
+    finished  whole tracks, where these alone say anything; None: detections and seconds do
+    usual     what is usual of the slices, by stage
+    board     changed by stretches()
+    waiting   hours driven since tracks of a source were last taken in; changed too
+    """
+
+    k: int
+    rows: WatchedRows
+    place: IntArray
+    blocks: Blocks
+    block_place: IntArray
+    finished: Finished | None
+    finished_place: IntArray
+    usual: Mapping[Stage, UsualArrays]
+    aims: Mapping[Stage, tuple[Aim, ...]]
+    board: Evidence
+    clock: DrivingClock
+    waiting: dict[int, float]
+
+    def stretches(self, most: Callable[[], float]) -> Iterator[Stretch]:
+        """Take in frame after frame, up to one after which there may be an alarm, or to the last.
+
+        The board may be changed after each stretch.
+
+        most  M over all slices of the board, that is no alarm for sure
+        """
+        rows, board, weights = self.rows, self.board, self.board.weights
+        frames, slices, charts = rows.stamp_ns.size, board.slices, len(CHARTS)
+        stages = [Stage.RECALIBRATED, *([Stage.RAW] if rows.changed.any() else [])]
+        observed = {stage: self._observed(stage) for stage in stages}
+        seconds = self._seconds_driven()
+        driven = np.cumsum(seconds)
+        counts = observed[Stage.RECALIBRATED].said[..., 0]
+        # Every detection of a frame has an equal part in its time.
+        hours = counts / counts.sum(axis=1, keepdims=True) * (seconds / HOUR)[:, None]
+        said = np.zeros((frames, slices, charts, 3))
+        for stage, found in observed.items():
+            heeded = rows.changed[:, None, None] if stage is Stage.RAW else True
+            said[:, :, CHARTS_OF[stage]] = (found.said * heeded)[:, :, None]
+        evidence = np.empty((frames, slices, charts))
+        first = np.zeros((frames, slices, charts), np.int64)
+        over = seconds_over(self.blocks, rows)[::-1]
+        begin, enough = 0, most()
+        for frame, (source, changed) in enumerate(
+            zip(rows.source.tolist(), rows.changed.tolist(), strict=True)
+        ):
+            self.waiting[source] = self.waiting.get(source, 0.0) + float(seconds[frame]) / HOUR
+            for stage in stages[: 1 + changed]:
+                likelihood = observed[stage].likelihood[frame]
+                board.add_detections(CHARTS_OF[stage], hours[frame], likelihood)
+            while over and over[-1].frame == frame:
+                self._seconds(over.pop(), first[frame])
+            last = frame == frames - 1
+            if last:
+                self._whole_tracks()
+            evidence[frame] = board.by_chart(weights)
+            if last or evidence[frame].sum() >= enough:
+                part = slice(begin, frame + 1)
+                since = driven[begin - 1] if begin else 0.0
+                stretch = Stretch(
+                    rows.stamp_ns[part],
+                    driven[part] - since,
+                    hours[part],
+                    evidence[part],
+                    said[part],
+                    first[part],
+                )
+                board.settle(stretch)
+                yield stretch
+                begin, enough = frame + 1, most()
+
+    def _seconds_driven(self) -> FloatArray:
+        """(F,) that each frame adds."""
+        stamps = zip(self.rows.source.tolist(), self.rows.stamp_ns.tolist(), strict=True)
+        return np.array([self.clock.drive(source, stamp) for source, stamp in stamps])
+
+    def _observed(self, stage: Stage) -> ObservedFrames:
+        if self.finished is not None:
+            return silent_frames(self.k, self.rows, self.place, self.board.slices, stage)
+        usual, aims = self.usual[stage], self.aims[stage]
+        return observed_frames(self.k, self.rows, self.place, usual, stage, aims)
+
+    def _whole_tracks(self) -> None:
+        """So do whole tracks."""
+        if self.finished is None:
+            return
+        for source in np.unique(self.finished.source).tolist():
+            ours = self.finished.source == source
+            log_mean = self.finished.log_mean[ours].reshape(-1, len(CHARTS), BETS)
+            hours = self.waiting.pop(source, 0.0)
+            add_tracks(self.board, hours, self.finished_place[ours], log_mean)
+
+    def _seconds(self, over: SecondsOver, first: IntArray) -> None:
+        """Seconds of tracks stand for what was driven since the last ones of their source."""
+        if self.finished is not None:
+            return
+        hours = self.waiting.pop(over.source, 0.0)
+        for stage in Stage:
+            usual = self.usual[stage]
+            heeded = usual.levels[self.block_place]
+            if stage is Stage.RAW:
+                heeded = heeded & self.blocks.changed
+            add_seconds(
+                self.board,
+                hours,
+                over,
+                self.blocks,
+                self.block_place,
+                usual,
+                stage,
+                self.aims[stage],
+                heeded,
+                first,
+            )

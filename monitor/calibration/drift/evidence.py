@@ -1,0 +1,237 @@
+"""Evidence of all slices: Shiryaev-Roberts sums in hours, one for each bet of each chart.
+
+R ← (R + Δt)·L for every bet, M = Σ w R over the bets of a severity. If each L has a mean of at
+most 1 given the past, ΣM over all slices less the hours driven is a supermartingale, since every
+hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have in common, at any
+rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
+hours, and T is the time between two false alarms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.calibration.drift.charts import CHARTS, DETECTORS, SEVERITIES, Detector, Direction
+from monitor.calibration.drift.increments import ABSOLUTE, BETS, RELATIVE, SCALE
+from monitor.calibration.drift.track_evidence import FACTORS
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
+
+ALL_BETS = BETS + len(FACTORS)
+OF_TRACKS = slice(BETS, ALL_BETS)
+# Bets of each detector, side by side.
+_WIDTHS = (ABSOLUTE, RELATIVE, len(FACTORS))
+_STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
+# s of driving that evidence is given while nothing is wrong, and more or less holds: a chart with
+# no more than that has not begun to rise.
+_FRESH_SECONDS = 5.0
+# A bet wins no more at a time than e to this, so that no number overflows.
+_MOST = 50.0
+# x = NEES/K of a detection, cut here for the estimate of the scale.
+LARGEST = 64.0
+
+
+def _inner_weights() -> FloatArray:
+    """(4, ALL_BETS) of each bet within its detector, by chart."""
+    weights = np.zeros((len(CHARTS), ALL_BETS))
+    for chart, of_chart in zip(CHARTS, weights, strict=True):
+        of_chart[:ABSOLUTE] = 1 / ABSOLUTE
+        # Tails are of errors that are too large.
+        relative = RELATIVE if chart.direction is Direction.OVER else SCALE
+        of_chart[ABSOLUTE : ABSOLUTE + relative] = 1 / relative
+        of_chart[OF_TRACKS] = 1 / len(FACTORS)
+    return weights
+
+
+_INNER = _inner_weights()
+_SHARES = np.array([chart.share for chart in CHARTS])
+_OF_SEVERITY = np.array(
+    [[chart.severity is severity for severity in SEVERITIES] for chart in CHARTS]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of a chart, by detector; they sum to at most 1, the rest is for detectors to come.
+
+    Whoever has nothing to bet on has none. A share may fall while a slice is watched, or rise from
+    nothing: else M would be no martingale.
+    """
+
+    absolute: float
+    relative: float
+    track: float
+
+
+# Nothing is known but what is shipped, or that means nothing; a reference with too few tracks; one
+# with enough.
+NO_REFERENCE = Shares(0.6, 0.0, 0.4)
+ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
+WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
+WITH_TRACKS = Shares(0.3, 0.3, 0.4)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stretch:
+    """F frames that evidence has taken in.
+
+    stamp_ns  (F,) event time
+    driven    (F,) s of driving since the first of them began
+    hours     (F, G) given to each slice
+    evidence  (F, G, 4) M of each chart after each frame
+    said      (F, G, 4, 3) by chart: detections, Σ x and Σ x², x = NEES/K
+    first     (F, G, 4) tracks whose first second since `clean` was over
+    """
+
+    stamp_ns: IntArray
+    driven: FloatArray
+    hours: FloatArray
+    evidence: FloatArray
+    said: FloatArray
+    first: IntArray
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Of G slices; arrays have room for more.
+
+    sums     (G, 4, ALL_BETS) R, in hours
+    shares   (G, 4, 3) of each detector, in M
+    since    (G, 4) event time from which it may have begun, in ns; 0: nothing came yet
+    clean    (G, 4) second from which tracks may have changed
+    run      (G, 4, 3) since then: detections, Σ x and Σ x² of x = NEES/K
+    tracks   (G, 4) tracks whose first second since then is over
+    fresh    (G,) hours that it was given of late
+    peak     (G, 2) largest M since the last alarm, by severity
+    """
+
+    sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
+    shares: FloatArray = field(default_factory=lambda: np.zeros((0, 4, len(DETECTORS))))
+    since: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    clean: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    run: FloatArray = field(default_factory=lambda: np.zeros((0, 4, 3)))
+    tracks: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
+    peak: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+
+    @property
+    def slices(self) -> int:
+        """G."""
+        return int(self.fresh.size)
+
+    def grow(self, slices: int) -> None:
+        """Have room for so many slices at least."""
+        more = slices - self.slices
+        if more <= 0:
+            return
+        for name in self.__dataclass_fields__:
+            array = getattr(self, name)
+            setattr(
+                self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
+            )
+
+    def take(self, chosen: IntArray) -> Evidence:
+        """A copy of some slices."""
+        return Evidence(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    def put(self, chosen: IntArray, some: Evidence) -> None:
+        """Bring the copy back."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[chosen] = getattr(some, name)
+
+    # ---- shares
+
+    def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
+        """What each detector has of some charts of a slice; who had none begins at nothing."""
+        new = np.array([getattr(shares, detector) for detector in Detector])
+        begins = np.repeat((self.shares[slice, charts] == 0), _WIDTHS, axis=-1)
+        self.sums[slice, charts][begins] = 0.0
+        self.shares[slice, charts] = new
+
+    def begin_anew(self, slice: int, charts: BoolArray) -> None:
+        """Forget what some charts (4,) of a slice have gathered."""
+        self.sums[slice, charts] = 0.0
+        self.run[slice, charts] = 0.0
+        self.since[slice, charts] = 0
+        self.clean[slice, charts] = 0
+        self.tracks[slice, charts] = 0
+
+    # ---- evidence
+
+    @property
+    def weights(self) -> FloatArray:
+        """(G, 4, ALL_BETS) w of each bet."""
+        found: FloatArray = np.repeat(self.shares, _WIDTHS, axis=-1)
+        found *= _INNER
+        found *= _SHARES[:, None]
+        return found
+
+    def by_chart(self, weights: FloatArray) -> FloatArray:
+        """(G, 4) M of each chart."""
+        found: FloatArray = np.einsum("gcb,gcb->gc", self.sums, weights)
+        return found
+
+    def by_detector(self) -> FloatArray:
+        """(G, 4, 3) M by chart and detector."""
+        found: FloatArray = np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
+        return found
+
+    def add_detections(self, charts: slice, hours: FloatArray, likelihood: FloatArray) -> None:
+        """Take in a frame at one stage.
+
+        hours       (G,) given to each slice
+        likelihood  (G, 2, BETS) L
+        """
+        sums = self.sums[:, charts, :BETS]
+        sums += hours[:, None, None]
+        sums *= likelihood
+
+    def settle(self, stretch: Stretch) -> None:
+        """After some frames: charts that do not rise, or fell in between, count from there on."""
+        decay = np.exp(stretch.driven / _FRESH_SECONDS)[:, None]
+        fresh = (self.fresh + np.cumsum(stretch.hours * decay, axis=0)) / decay
+        self.fresh = fresh[-1]
+        calm = stretch.evidence <= fresh[:, :, None] * _SHARES
+        frames = calm.shape[0]
+        any_calm = calm.any(axis=0)
+        # Number of the first frame after the last calm one.
+        begins = np.where(any_calm, frames - np.argmax(calm[::-1], axis=0), 0)
+        counts = np.arange(frames)[:, None, None] >= begins
+        self.run *= ~any_calm[..., None]
+        self.run += np.einsum("fgcx,fgc->gcx", stretch.said, counts)
+        self.tracks *= ~any_calm
+        self.tracks += (stretch.first * counts).sum(axis=0)
+        self.since[any_calm] = stretch.stamp_ns[begins[any_calm] - 1]
+        np.maximum(self.peak, by_severity(stretch.evidence).max(axis=0), out=self.peak)
+
+    def add_blocks(
+        self,
+        charts: slice,
+        hours: FloatArray,
+        log_likelihood: FloatArray,
+        second: int,
+    ) -> None:
+        """Take in the seconds of tracks of one source that are over, at one stage.
+
+        hours           (G,) given to each slice
+        log_likelihood  (G, 2, 4)
+        second          that is over
+        """
+        sums = self.sums[:, charts, OF_TRACKS]
+        sums += hours[:, None, None]
+        sums *= np.exp(np.minimum(log_likelihood, _MOST))
+        fallen = (sums.mean(axis=2) <= hours[:, None]) & (hours > 0)[:, None]
+        self.clean[:, charts][fallen] = second + 1
+
+
+def by_severity(by_chart: FloatArray) -> FloatArray:
+    """(…, 2) M of each severity, from (…, 4)."""
+    found: FloatArray = by_chart @ _OF_SEVERITY
+    return found
+
+
+def bounded_likelihood(log_likelihood: FloatArray) -> FloatArray:
+    """L, of which none is beyond what a number can hold."""
+    found: FloatArray = np.exp(np.minimum(log_likelihood, _MOST))
+    return found

@@ -1,0 +1,253 @@
+"""What is known of all slices as JSON: floats keep every bit, and all that is read is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from monitor.calibration.drift.alarms_json import (
+    LARGEST_SCALE,
+    LATEST,
+    LONGEST,
+    Document,
+    counts_to_json,
+    latched_to_json,
+    read_counts,
+    read_latched,
+    read_name,
+    read_word,
+)
+from monitor.calibration.drift.charts import (
+    CHARTS,
+    DETECTORS,
+    SEVERITIES,
+    Stage,
+)
+from monitor.calibration.drift.evidence import ALL_BETS, Evidence
+from monitor.calibration.drift.family_state import (
+    LARGEST_EVIDENCE,
+    MOST_KEPT,
+    FamilyState,
+    Gathered,
+    SliceState,
+)
+from monitor.calibration.drift.learner import ReferenceLearner
+from monitor.calibration.drift.learner_json import learner_from_json, learner_to_json
+from monitor.calibration.drift.reference import Origin, Reference, shipped
+from monitor.calibration.drift.reference_fields import Fields, NotAReference, shown, wrong
+from monitor.calibration.drift.reference_json import reference_from_json, reference_to_json
+from monitor.calibration.drift.settings import Unit
+from monitor.calibration.limits import MOST_DIMENSIONS
+from monitor.calibration.space import FloatArray
+
+FORMAT = "calibration-monitor/drift/1"
+# What cannot be used, whatever is wrong in it.
+_REMEDY = "use a file that this monitor wrote, or remove it: what drifts is then watched anew."
+# Σ of x and of x² over what came since the evidence rose.
+_LARGEST_RUN = 1e15
+_FAMILY = ("format", "gathered", "driven", "peak", "latched", "counts", "slices")
+_GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
+_SLICE = ("name", "k", "epoch", "labelled", "fed", "evidence", "references", "learners")
+_EVIDENCE = ("sums", "shares", "since", "clean", "run", "tracks", "fresh", "peak")
+
+
+class InvalidFamily(ValueError):
+    """A text does not describe what is known of slices."""
+
+
+class OtherFamily(InvalidFamily):
+    """It is of a format that another version of the monitor reads."""
+
+
+# ---- writing
+
+
+def family_to_json(state: FamilyState) -> Generator[None, None, Document]:
+    """The document, in short steps; what is being learned is as of its step."""
+    slices: list[Document] = []
+    for one in state.slices:
+        learners: list[Document | None] = []
+        for learner in one.learners:
+            learners.append(None if learner is None else learner_to_json(learner))
+            yield
+        slices.append(_of_slice(one) | {"learners": learners})
+    gathered = state.gathered
+    return {
+        "format": FORMAT,
+        "gathered": {
+            "page_tolerance": gathered.page_tolerance,
+            "ticket_tolerance": gathered.ticket_tolerance,
+            "unit": gathered.unit.value,
+            "selection": gathered.selection,
+        },
+        "driven": state.driven,
+        "peak": state.peak.tolist(),
+        "latched": latched_to_json(state.latched),
+        "counts": counts_to_json(state.counts),
+        "slices": slices,
+    }
+
+
+def family_text(document: Document) -> Iterator[bytes]:
+    """The document as ASCII, in parts: no part is long in the making.
+
+    Raises ValueError where a number is not finite.
+    """
+    yield from _in_parts(document, ("slices", "learners"))
+
+
+def _in_parts(content: Document, lists: tuple[str, ...]) -> Iterator[bytes]:
+    """An object with a list under the first name, of objects with a list under the next one."""
+    name, *inner = lists
+    values = content[name]
+    assert isinstance(values, list)
+    yield _text({key: value for key, value in content.items() if key != name})[:-1]
+    yield f',"{name}":['.encode("ascii")
+    for i, one in enumerate(values):
+        yield b",\n" if i else b"\n"
+        if inner:
+            yield from _in_parts(one, tuple(inner))
+        else:
+            yield _text(one)
+    yield b"]}"
+
+
+def _text(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _of_slice(state: SliceState) -> Document:
+    evidence = state.evidence
+    return {
+        "name": state.name,
+        "k": state.k,
+        "epoch": state.epoch,
+        "labelled": state.labelled,
+        "fed": state.fed,
+        "evidence": {name: getattr(evidence, name).ravel().tolist() for name in _EVIDENCE},
+        # What is shipped is known to whoever reads.
+        "references": [
+            None if one.origin is Origin.SHIPPED else reference_to_json(one)
+            for one in state.references
+        ],
+    }
+
+
+# ---- reading
+
+
+def family_from_json(text: str | bytes) -> FamilyState:
+    """The inverse of both. Raises OtherFamily, InvalidFamily for anything else."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidFamily(f"no JSON ({error}): {_REMEDY}") from None
+    found = content.get("format") if isinstance(content, dict) else None
+    if isinstance(found, str) and found != FORMAT:
+        raise OtherFamily(
+            f"'format' is {shown(found)}, but this monitor reads {FORMAT!r}: use the monitor that "
+            "wrote it."
+        )
+    try:
+        return _family(Fields.of(content, "drift", _FAMILY))
+    except NotAReference as error:
+        # Fields ask for another reference, which is no remedy here.
+        told = str(error).partition(": learn the reference")[0]
+        raise InvalidFamily(f"{told}: {_REMEDY}") from None
+
+
+def _family(fields: Fields) -> FamilyState:
+    read_word(fields, "format", (FORMAT,))
+    slices: dict[tuple[str, int], SliceState] = {}
+    for i, value in enumerate(fields.listed("slices", 0, MOST_KEPT)):
+        state = _slice(Fields.of(value, f"{fields.path('slices')}[{i}]", _SLICE))
+        if (state.name, state.k) in slices:
+            raise wrong(f"{fields.path('slices')}[{i}].name", state.name, "another name")
+        slices[state.name, state.k] = state
+    gathered = Fields.of(fields.content["gathered"], fields.path("gathered"), _GATHERED)
+    return FamilyState(
+        gathered=_gathered(gathered),
+        driven=fields.number("driven", 0.0, LONGEST),
+        peak=fields.numbers("peak", (len(SEVERITIES),), 0.0, LARGEST_EVIDENCE),
+        latched=read_latched(fields, "latched"),
+        counts=read_counts(fields, "counts"),
+        slices=tuple(slices.values()),
+    )
+
+
+def _gathered(fields: Fields) -> Gathered:
+    return Gathered(
+        fields.number("page_tolerance", 1.0, LARGEST_SCALE),
+        fields.number("ticket_tolerance", 1.0, LARGEST_SCALE),
+        Unit(read_word(fields, "unit", tuple(Unit))),
+        read_name(fields, "selection"),
+    )
+
+
+def _slice(fields: Fields) -> SliceState:
+    k = fields.whole("k", 1, MOST_DIMENSIONS)
+    content = fields.content["evidence"]
+    stages = [_stage(fields, stage, k) for stage in Stage]
+    return SliceState(
+        name=read_name(fields, "name"),
+        k=k,
+        epoch=fields.whole("epoch"),
+        labelled=fields.whole("labelled"),
+        fed=fields.number("fed", 0.0, LONGEST),
+        evidence=_evidence(Fields.of(content, fields.path("evidence"), _EVIDENCE)),
+        references=tuple(reference for reference, _ in stages),
+        learners=tuple(learner for _, learner in stages),
+    )
+
+
+def _stage(fields: Fields, stage: Stage, k: int) -> tuple[Reference, ReferenceLearner | None]:
+    """What is usual is either known or being learned."""
+    known = fields.listed("references", len(Stage), len(Stage))[stage]
+    learner = fields.listed("learners", len(Stage), len(Stage))[stage]
+    where = f"{fields.path('references')}[{stage:d}]"
+    if (known is None) == (learner is None):
+        raise wrong(where, known, "a reference where nothing is learned, and null elsewhere")
+    if known is None:
+        where = f"{fields.path('learners')}[{stage:d}]"
+        learns = learner_from_json(learner, where)
+        _same(where, learns.k, k)
+        return shipped(k), learns
+    reference = reference_from_json(known, where)
+    _same(where, reference.k, k)
+    if reference.origin is Origin.SHIPPED:
+        raise wrong(f"{where}.origin", str(reference.origin), "one that is not shipped")
+    for name in ("tempering", "frame_tempering"):
+        if getattr(reference, name) <= 0:
+            raise wrong(f"{where}.{name}", getattr(reference, name), "a number above 0")
+    return reference, None
+
+
+def _same(where: str, found: int, k: int) -> None:
+    if found != k:
+        raise wrong(f"{where}.k", found, f"{k}, as the slice has")
+
+
+def _evidence(fields: Fields) -> Evidence:
+    charts = len(CHARTS)
+
+    def counted(name: str, low: int, high: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        return np.array([fields.wholes(name, charts, charts, low, high)], np.int64)
+
+    def known(name: str, shape: tuple[int, ...], high: float) -> FloatArray:
+        return fields.numbers(name, (1, *shape), 0.0, high)
+
+    shares = known("shares", (charts, len(DETECTORS)), 1.0)
+    if (shares.sum(axis=-1) > 1 + 1e-9).any():
+        raise wrong(fields.path("shares"), float(shares.sum(axis=-1).max()), "at most 1 in sum")
+    return Evidence(
+        sums=known("sums", (charts, ALL_BETS), LARGEST_EVIDENCE),
+        shares=shares,
+        since=counted("since", -LATEST, LATEST),
+        clean=counted("clean", -LATEST, LATEST),
+        run=known("run", (charts, 3), _LARGEST_RUN),
+        tracks=counted("tracks", 0, LATEST),
+        fresh=known("fresh", (), LONGEST),
+        peak=known("peak", (len(SEVERITIES),), LARGEST_EVIDENCE),
+    )

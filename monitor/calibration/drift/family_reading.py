@@ -1,0 +1,90 @@
+"""How all slices stand, read off a family."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.calibration.drift.alarm import (
+    DriftReading,
+    DriftState,
+    Scale,
+    SliceStanding,
+    StageStanding,
+)
+from monitor.calibration.drift.charts import SEVERITIES, Severity, Stage
+from monitor.calibration.drift.evidence import by_severity
+from monitor.calibration.drift.family import Family
+from monitor.calibration.drift.observed import CHARTS_OF
+from monitor.calibration.drift.scale import scale_of
+from monitor.calibration.drift.settings import Unit
+from monitor.calibration.slices import TOTAL
+from monitor.calibration.space import FloatArray
+
+# Of what an alarm needs.
+_WARNING = 0.1
+# Detections with truth, of which fewer say nothing.
+_FEWEST = 100
+
+
+def family_reading(
+    family: Family, left_out: tuple[tuple[str, int], ...], store_failures: int
+) -> DriftReading:
+    """All of it, as of now."""
+    charts = family.evidence.by_chart(family.evidence.weights)
+    evidence = by_severity(charts)
+    standings = [
+        _standing(family, name, severity, evidence[i, s], family.evidence.peak[i, s])
+        for i, name in enumerate(family.names)
+        for s, severity in enumerate(SEVERITIES)
+    ]
+    standings += [
+        _standing(family, TOTAL, severity, evidence[:, s].sum(), family.peak[s])
+        for s, severity in enumerate(SEVERITIES)
+    ]
+    return DriftReading(
+        standings=tuple(standings),
+        stages=tuple(
+            _stage(family, i, stage, charts[i]) for i in range(len(family.names)) for stage in Stage
+        ),
+        counts=family.alarms.told((*family.names, TOTAL)),
+        epochs=tuple(zip(family.names, family.epochs, strict=True)),
+        driven=family.clock.driven / 3600.0,
+        left_out=left_out,
+        store_failures=store_failures,
+    )
+
+
+def _standing(
+    family: Family, name: str, severity: Severity, evidence: np.float64, peak: np.float64
+) -> SliceStanding:
+    threshold = family.settings.hours(severity)
+    latched = family.alarms.latched.get((name, severity))
+    if latched is not None:
+        state = DriftState.ALARM
+    elif evidence >= _WARNING * threshold:
+        state = DriftState.WARNING
+    elif name != TOTAL and family.labelled[family.names.index(name)] < _FEWEST:
+        state = DriftState.TOO_FEW
+    else:
+        state = DriftState.OK
+    alarm = None if latched is None else latched.alarm
+    return SliceStanding(name, severity, state, float(evidence), float(peak), threshold, alarm)
+
+
+def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> StageStanding:
+    reference = family.usual.references[slice][stage]
+    number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
+    scale: Scale = scale_of(family.evidence.run[slice, number], reference.tempering)
+    unit = family.settings.unit
+    if unit is Unit.TRACK_SECOND and reference.levels is None:
+        unit = Unit.DETECTION
+    return StageStanding(
+        slice=family.names[slice],
+        stage=stage,
+        scale=scale,
+        effective_ratio=reference.tempering,
+        reference=str(reference.origin),
+        reference_tracks=0 if reference.levels is None else reference.levels.tracks,
+        reference_detections=reference.detections,
+        unit=str(unit),
+    )

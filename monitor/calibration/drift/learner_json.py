@@ -1,0 +1,158 @@
+"""A reference that is being learned as plain values of a JSON document, and back, bit for bit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from monitor.calibration.drift.learner import ReferenceLearner
+from monitor.calibration.drift.reference_correlation import (
+    LONGEST_BATCH,
+    OPEN,
+    PARTS,
+    SIZES,
+    FrameSums,
+    OpenTracks,
+    TrackSums,
+)
+from monitor.calibration.drift.reference_fields import LARGEST_COUNT, Fields, NotAReference, wrong
+from monitor.calibration.drift.reference_histogram import BINS, NeesHistogram
+from monitor.calibration.drift.reference_levels import LONGEST, LevelSums
+from monitor.calibration.limits import MOST_DIMENSIONS
+
+_LEARNER = ("k", "detections", "total", "bins", "counts", "tracks", "frames", "seconds")
+_TRACKS = ("tracks", "rows", "totals", "products", "ids", "seen", "last", "parts")
+_FRAMES = ("waiting", "last", "batches", "pairs")
+_SECONDS = ("tracks", "means", "squares", "within", "again", "blocks", "rows")
+
+
+def learner_to_json(learner: ReferenceLearner) -> dict[str, object]:
+    """All of it."""
+    learner.take_in()
+    bins = np.flatnonzero(learner.histogram.counts)
+    tracks, frames, seconds = learner.along_tracks, learner.along_frames, learner.seconds
+    known = tracks.going_on
+    return {
+        "k": learner.k,
+        "detections": learner.detections,
+        "total": learner.total,
+        "bins": bins.tolist(),
+        "counts": learner.histogram.counts[bins].tolist(),
+        "tracks": {
+            "tracks": tracks.tracks,
+            "rows": tracks.rows,
+            "totals": tracks.totals.tolist(),
+            "products": tracks.products.ravel().tolist(),
+            "ids": known.ids.tolist(),
+            "seen": known.seen.tolist(),
+            "last": known.last.tolist(),
+            "parts": known.parts.ravel().tolist(),
+        },
+        "frames": {
+            "waiting": frames.waiting.tolist(),
+            "last": frames.last,
+            "batches": frames.batches.ravel().tolist(),
+            "pairs": frames.pairs.tolist(),
+        },
+        "seconds": {
+            "tracks": seconds.tracks.tolist(),
+            "means": seconds.means.tolist(),
+            "squares": seconds.squares.tolist(),
+            "within": seconds.within,
+            "again": seconds.again,
+            "blocks": seconds.blocks,
+            "rows": seconds.rows,
+        },
+    }
+
+
+def learner_from_json(value: object, where: str = "learner") -> ReferenceLearner:
+    """The inverse of learner_to_json. Raises NotAReference for anything else."""
+    fields = Fields.of(value, where, _LEARNER)
+    detections = fields.whole("detections")
+    content: dict[str, Any] = fields.content
+    return ReferenceLearner(
+        k=fields.whole("k", 1, MOST_DIMENSIONS),
+        detections=detections,
+        total=fields.number("total", 0.0),
+        histogram=_histogram(fields, detections),
+        along_tracks=_tracks(Fields.of(content["tracks"], fields.path("tracks"), _TRACKS)),
+        along_frames=_frames(Fields.of(content["frames"], fields.path("frames"), _FRAMES)),
+        seconds=_seconds(Fields.of(content["seconds"], fields.path("seconds"), _SECONDS)),
+    )
+
+
+def _histogram(fields: Fields, detections: int) -> NeesHistogram:
+    bins = fields.wholes("bins", 0, BINS, 0, BINS - 1)
+    _ascending(bins, fields.path("bins"))
+    counts = fields.wholes("counts", len(bins), len(bins), 1, LARGEST_COUNT)
+    if sum(counts) != detections:
+        raise wrong(fields.path("detections"), detections, f"{sum(counts)}, the sum of counts")
+    found = NeesHistogram()
+    found.counts[bins] = counts
+    return found
+
+
+def _tracks(fields: Fields) -> TrackSums:
+    rows = fields.whole("rows")
+    ids = fields.wholes("ids", 0, OPEN, 1, 2**64 - 1)
+    _ascending(ids, fields.path("ids"))
+    size = len(ids)
+    totals = fields.numbers("totals", (PARTS,), 0.0)
+    # n rows of a track have n − 1 pairs at most.
+    if totals[0] != rows or totals[3] > rows:
+        raise wrong(fields.path("totals"), totals.tolist(), f"{rows} rows, and no more pairs")
+    return TrackSums(
+        tracks=fields.whole("tracks", size, rows),
+        rows=rows,
+        totals=totals,
+        products=fields.numbers("products", (PARTS, PARTS)),
+        going_on=OpenTracks(
+            ids=np.array(ids, np.uint64),
+            seen=np.array(fields.wholes("seen", size, size, 0, rows), np.int64),
+            last=fields.numbers("last", (size,), 0.0),
+            parts=fields.numbers("parts", (size, PARTS), 0.0),
+        ),
+    )
+
+
+def _frames(fields: Fields) -> FrameSums:
+    waiting = fields.listed("waiting", 0, LONGEST_BATCH - 1)
+    last = None if fields.content["last"] is None else fields.number("last", 0.0)
+    batches = fields.numbers("batches", (SIZES, 3), 0.0)
+    whole = batches[0, 0]
+    if not np.array_equal(batches[:, 0], whole / 2.0 ** np.arange(SIZES)) or whole % LONGEST_BATCH:
+        raise wrong(
+            fields.path("batches"), batches[:, 0].tolist(), "half as many of each next size"
+        )
+    pairs = fields.numbers("pairs", (5,), 0.0)
+    frames = whole + len(waiting)
+    if pairs[0] != max(frames - 1, 0) or (last is None) != (frames == 0):
+        raise wrong(fields.path("pairs[0]"), float(pairs[0]), f"those of {frames:.0f} frames")
+    return FrameSums(fields.numbers("waiting", (len(waiting),), 0.0), last, batches, pairs)
+
+
+def _seconds(fields: Fields) -> LevelSums:
+    tracks = fields.numbers("tracks", (LONGEST + 1,), 0.0)
+    blocks = fields.whole("blocks")
+    again = fields.whole("again", 0, blocks)
+    if tracks[0] or (tracks % 1).any() or tracks.sum() > blocks:
+        raise wrong(
+            fields.path("tracks"), tracks.tolist(), f"numbers of tracks, of {blocks} seconds"
+        )
+    return LevelSums(
+        tracks=tracks,
+        means=fields.numbers("means", (LONGEST + 1,)),
+        squares=fields.numbers("squares", (LONGEST + 1,)),
+        within=fields.number("within", 0.0),
+        again=again,
+        blocks=blocks,
+        rows=fields.whole("rows", blocks),
+    )
+
+
+def _ascending(values: list[int], where: str) -> None:
+    if any(a >= b for a, b in pairwise(values)):
+        raise NotAReference(f"'{where}' must ascend: learn the reference again.")

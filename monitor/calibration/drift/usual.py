@@ -1,0 +1,160 @@
+"""What is usual of every slice at both stages: learned, and then frozen, in each epoch anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.calibration.drift.charts import Stage
+from monitor.calibration.drift.learner import ReferenceLearner
+from monitor.calibration.drift.reference import Origin, Reference, shipped
+from monitor.calibration.drift.reference_map import ReferenceMap, reference_map
+from monitor.calibration.drift.settings import DriftSettings
+from monitor.calibration.drift.watched import Blocks, WatchedRows
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
+
+# Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
+_PATIENCE = 10
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class UsualArrays:
+    """Of G slices at one stage, (G,) each; zeros where there are no levels.
+
+    map              of their NEES
+    tempering, frame_tempering
+                     γ
+    levels           whether seconds of tracks say anything
+    mean, between, within, length
+                     m0, τ², ω² and the detections of a second
+    """
+
+    map: ReferenceMap
+    number: IntArray
+    tempering: FloatArray
+    frame_tempering: FloatArray
+    levels: BoolArray
+    mean: FloatArray
+    between: FloatArray
+    within: FloatArray
+    length: FloatArray
+
+    def take(self, chosen: IntArray) -> UsualArrays:
+        """Of some slices."""
+        return UsualArrays(
+            self.map,
+            *(getattr(self, name)[chosen] for name in self.__dataclass_fields__ if name != "map"),
+        )
+
+
+@dataclass(slots=True)
+class Usual:
+    """Of all slices.
+
+    given  by name of the slice, from recorded drives: in every epoch
+    """
+
+    settings: DriftSettings
+    given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
+    references: list[list[Reference]] = field(default_factory=list)
+    learners: list[list[ReferenceLearner | None]] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)
+    _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
+
+    def grow(self, name: str, k: int) -> None:
+        """The next slice, of K degrees of freedom."""
+        self._names.append(name)
+        self.references.append([shipped(k) for _ in Stage])
+        self.learners.append([None for _ in Stage])
+        for stage in Stage:
+            self.begin_anew(len(self._names) - 1, stage)
+
+    def begin_anew(self, slice: int, stage: Stage) -> None:
+        """Another epoch: what is usual is what was given, or is learned."""
+        known = self.references[slice][stage]
+        given = self.given.get(self._names[slice], {}).get(stage)
+        if given is None or given.k != known.k:
+            self.learners[slice][stage] = ReferenceLearner(known.k)
+            self.put(slice, stage, shipped(known.k))
+        else:
+            self.learners[slice][stage] = None
+            self.put(slice, stage, given)
+
+    def forget(self, slice: int) -> None:
+        """What was being learned may be of a fault."""
+        for stage, learner in enumerate(self.learners[slice]):
+            if learner is not None:
+                self.learners[slice][stage] = ReferenceLearner(learner.k)
+
+    def put(self, slice: int, stage: Stage, reference: Reference) -> None:
+        """Take a reference as what is usual from now on."""
+        self.references[slice][stage] = reference
+        self._arrays.pop(stage, None)
+
+    def arrays(self, stage: Stage) -> UsualArrays:
+        """Of all slices."""
+        found = self._arrays.get(stage)
+        if found is None:
+            found = self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
+        return found
+
+    # ---- learning
+
+    @property
+    def learning(self) -> bool:
+        """Whether anything is being learned."""
+        return any(one is not None for of_slice in self.learners for one in of_slice)
+
+    def learn(
+        self, slice: int, rows: WatchedRows, blocks: Blocks, first_frame: int
+    ) -> Iterator[Stage]:
+        """Take in what there is of a slice; the stages of which enough is known by now are frozen.
+
+        first_frame  number of the first of the rows' frames, of all
+        """
+        learners = self.learners[slice]
+        if all(one is None for one in learners):
+            return
+        chosen = np.flatnonzero(rows.slices == slice)
+        seconds = np.flatnonzero(blocks.slices == slice)
+        track, frame = rows.track[chosen], rows.frame[chosen] + first_frame
+        for stage in Stage:
+            learner = learners[stage]
+            if learner is None:
+                continue
+            learner.add(rows.nees[stage, chosen], track, frame)
+            learner.add_blocks(
+                blocks.level[stage, seconds],
+                blocks.count[seconds],
+                blocks.before[seconds],
+                blocks.mean[stage, seconds],
+            )
+            if self._enough(learner):
+                learners[stage] = None
+                shortest = self.settings.shortest_reference
+                self.put(slice, stage, learner.learned(Origin.LEARNED, shortest))
+                yield stage
+
+    def _enough(self, learner: ReferenceLearner) -> bool:
+        detections, settings = learner.detections, self.settings
+        if detections < settings.reference_detections:
+            return False
+        waited = detections >= _PATIENCE * settings.reference_detections
+        return waited or not learner.tracked or learner.tracks >= settings.reference_tracks
+
+
+def _arrays(references: list[Reference]) -> UsualArrays:
+    levels = [one.levels for one in references]
+    return UsualArrays(
+        map=reference_map(references),
+        number=np.arange(len(references)),
+        tempering=np.array([one.tempering for one in references]),
+        frame_tempering=np.array([one.frame_tempering for one in references]),
+        levels=np.array([one is not None for one in levels]),
+        mean=np.array([0.0 if one is None else one.mean for one in levels]),
+        between=np.array([0.0 if one is None else one.between**2 for one in levels]),
+        within=np.array([1.0 if one is None else one.within**2 for one in levels]),
+        length=np.array([1.0 if one is None else one.length for one in levels]),
+    )

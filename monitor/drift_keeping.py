@@ -1,0 +1,258 @@
+"""The watch over drift, kept going: what waits is taken in, what comes of it is told, and all of it
+is on disk, so that a restart neither forgets an alarm nor raises it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from monitor.calibration.drift.alarm import AlarmChange, Why
+from monitor.calibration.drift.alarm_words import change_sentence
+from monitor.calibration.drift.charts import Severity
+from monitor.calibration.drift.family_json import (
+    InvalidFamily,
+    OtherFamily,
+    family_from_json,
+    family_text,
+    family_to_json,
+)
+from monitor.calibration.drift.family_state import (
+    FamilyState,
+    RestoredFamily,
+    family_state,
+    restored_family,
+)
+from monitor.calibration.drift.reference_fields import NotAReference
+from monitor.config import InvalidConfiguration
+from monitor.config_drift import DriftConfig
+from monitor.edges.reference_file import read_references
+from monitor.edges.snapshot import Kind, OtherFormat, SnapshotFile
+from monitor.events import Events
+from monitor.fit_rounds import FitRounds
+from monitor.pipeline import Pipeline
+from monitor.promotion.fit_job import CannotFit, FitFailed, NoTracksYet
+from monitor.steps import in_steps
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at what has come.
+_PERIOD = 0.25
+# Who asks for a fit after a page.
+ACTOR = "drift"
+# Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
+_SETTLED = 2.0
+
+DRIFT = Kind(
+    b"caldrift",
+    "drift",
+    "drift",
+    "Name one that a sidecar wrote as its [drift] path.",
+)
+
+
+@dataclass(slots=True)
+class DriftKeeping:
+    """Of one sidecar.
+
+    failures  writes that came to nothing; the next one tries again
+    """
+
+    pipeline: Pipeline
+    config: DriftConfig
+    events: Events
+    fits: FitRounds
+    failures: int = 0
+    _refits: set[asyncio.Task[None]] = field(default_factory=set)
+    _file: SnapshotFile | None = field(init=False)
+    _lock: BinaryIO | None = None
+    # Version in force as it was last looked at.
+    _selection: str = ""
+    _soon: asyncio.Event = field(default_factory=asyncio.Event)
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _writing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidConfiguration where [drift] reference cannot be used."""
+        watch, path = self.pipeline.drift, self.config.path
+        watch.announce = self._announce
+        self._file = SnapshotFile(Path(path).absolute(), DRIFT) if path and watch.watching else None
+        if self.config.reference:
+            try:
+                watch.given = watch.family.usual.given = read_references(self.config.reference)
+            except NotAReference as error:
+                raise InvalidConfiguration(
+                    f"[drift] reference = '{self.config.reference}': {error}"
+                ) from None
+
+    # ---- at start
+
+    def begin(self) -> None:
+        """Begin where the last run ended, when it is known which recalibrator is in force.
+
+        What cannot be used is said, and never stops the start. Where another sidecar keeps its own
+        in the file, it is left alone from now on.
+        """
+        self._selection = self._in_force()
+        if self._file is None:
+            return
+        path = self._file.path
+        try:
+            if not self._claimed():
+                return
+            loaded = self._file.load(self._decoded)
+            if loaded.value is not None:
+                self._go_on(loaded.value)
+                log.info(
+                    "drift: %d alarms that stay and %d slices from %s",
+                    len(loaded.value.latched),
+                    len(loaded.value.slices),
+                    loaded.source,
+                )
+        except Exception as error:
+            log.warning("drift: %s cannot be used, what drifts is watched anew: %s", path, error)
+
+    def _decoded(self, body: bytes) -> FamilyState:
+        path = self.config.path
+        try:
+            return family_from_json(body)
+        except OtherFamily as error:
+            raise OtherFormat(f"{path}: {error}") from None
+        except InvalidFamily as error:
+            raise InvalidFamily(f"{path}: {error}") from None
+
+    def _go_on(self, state: FamilyState) -> None:
+        watch = self.pipeline.drift
+        known = watch.family
+        family, changes = restored_family(state, watch.settings, watch.given, self._selection)
+        for name, k in zip(known.names, known.degrees, strict=True):
+            family.grow(name, k)
+        watch.family = family
+        for change in changes:
+            self._announce(change)
+
+    def _claimed(self) -> bool:
+        """Whether the file is ours. Raises OSError where that cannot be told."""
+        if self._file is None:
+            return False
+        if self._lock is None:
+            self._lock = self._file.lock()
+        if self._lock is None:
+            log.warning(
+                "drift: another sidecar keeps its evidence and alarms in %s: this one keeps none. "
+                "Give it a [drift] path of its own, or none.",
+                self._file.path,
+            )
+            self._file = None
+        return self._lock is not None
+
+    # ---- while it runs
+
+    async def keep_watching(self) -> None:
+        """Take in what comes and keep it, for ever."""
+        # A disk that hangs holds up nobody but itself.
+        await asyncio.gather(self._watch(), self._keep())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD)
+            try:
+                self._look_at_selection()
+                await in_steps(self.pipeline.drift.catch_up())
+            except Exception:
+                log.exception("what the truth says of drift was not taken in")
+                self.pipeline.counters.internal_errors += 1
+
+    def _look_at_selection(self) -> None:
+        """What is kept is of the recalibrator that is in force: else epochs begin at a restart."""
+        selection = self._in_force()
+        if selection == self._selection:
+            return
+        self._selection = selection
+        family = self.pipeline.drift.family
+        if isinstance(family, RestoredFamily):
+            family.forget_forwarded()
+        self._soon.set()
+
+    def _in_force(self) -> str:
+        return self.pipeline.recalibrators.selection.version
+
+    async def _keep(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._soon.wait(), self.config.every_seconds)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write all of it now, after what is being written.
+
+        A failure is said and counted, and the next one tries again.
+        """
+        # Who waits for it may be cancelled; a thread cannot be, and the next one must wait for it.
+        task = asyncio.create_task(self._write())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        await asyncio.shield(task)
+
+    async def _write(self) -> None:
+        async with self._one_at_a_time:
+            self._soon.clear()
+            if self._file is None:
+                return
+            path = self._file.path
+            try:
+                if not self._claimed():
+                    return
+                state = family_state(self.pipeline.drift.family, self._in_force())
+                document = await in_steps(family_to_json(state))
+                await asyncio.to_thread(self._file.write, family_text(document))
+            except Exception as error:
+                self.failures += 1
+                if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+                    log.warning("drift: %s not written: %s", path, error)
+
+    async def settle(self) -> None:
+        """Return when what has happened is on the disk; a disk that hangs is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.write(), _SETTLED)
+
+    async def end(self) -> None:
+        """Keep all that has come, and let another sidecar have the file."""
+        try:
+            await in_steps(self.pipeline.drift.catch_up())
+        except Exception:
+            log.exception("what the truth said last of drift was not taken in")
+        await self.write()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        self._file = None
+
+    # ---- what is told
+
+    def _announce(self, change: AlarmChange) -> None:
+        log.warning("%s", change_sentence(change))
+        self.events.publish(change, time.time_ns())
+        self._soon.set()
+        if (
+            self.config.refit_on_page
+            and change.why is Why.RAISED
+            and change.alarm.severity is Severity.PAGE
+        ):
+            task = asyncio.get_running_loop().create_task(self._refit(change.alarm.slice))
+            self._refits.add(task)
+            task.add_done_callback(self._refits.discard)
+
+    async def _refit(self, slice: str) -> None:
+        """Fit a slice, and put what is fitted on trial; a failure is recorded there already."""
+        try:
+            await self.fits.asked((slice,), "", ACTOR)
+        except (CannotFit, NoTracksYet) as error:
+            log.warning("after a page, %s is not fitted: %s", slice, error)
+        except FitFailed:
+            return

@@ -1,0 +1,115 @@
+"""Families of drift: how the evidence of each slice stands, what it rests on, and alarms."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from monitor.calibration.drift.alarm import AlarmCount, DriftReading, StageStanding
+from monitor.calibration.drift.charts import CHARTS, DETECTORS, Stage
+from monitor.edges.exposition import Row, counter, gauge
+
+# Evidence that is as good as none, hours: log10 of 0 would be -Inf, which no graph shows.
+LEAST_EVIDENCE = 1e-9
+
+_BY_SEVERITY = ("slice", "severity")
+
+
+def drift(reading: DriftReading) -> Iterator[str]:
+    """One text a family; at most nine series a slice."""
+    yield from _standings(reading)
+    yield counter(
+        "drift_alarms",
+        "Alarms that were raised, by what was found and the detector with most of the evidence.",
+        ("stage", "detector", "direction"),
+        _alarms(reading.counts),
+    )
+    yield from _stages(reading.stages)
+    yield gauge(
+        "drift_epoch",
+        "How often a recalibrator of the slice was followed by another, with a reference of its "
+        "own.",
+        ("slice",),
+        (((name,), epoch) for name, epoch in reading.epochs),
+    )
+    driven = 3600 * reading.driven
+    yield counter("drift_driving_seconds", "Driving that was watched.", (), [((), driven)])
+    yield counter(
+        "drift_left_out",
+        "Detections with truth that were not watched, by why.",
+        ("reason",),
+        (((reason,), detections) for reason, detections in reading.left_out),
+    )
+    yield counter(
+        "drift_store_failures",
+        "How often evidence, references and alarms were not written to disk; the log says why.",
+        (),
+        [((), reading.store_failures)],
+    )
+
+
+def _standings(reading: DriftReading) -> Iterator[str]:
+    standings = reading.standings
+    # The peak: evidence that rises and falls between two scrapes is seen nevertheless.
+    yield gauge(
+        "drift_log10_evidence",
+        "log10 of the most evidence of drift, in hours, since the last alarm, acknowledgement or "
+        "epoch.",
+        _BY_SEVERITY,
+        (((each.slice, each.severity), _log10(each.peak)) for each in standings),
+    )
+    thresholds = {each.severity: each.threshold for each in standings}
+    yield gauge(
+        "drift_log10_threshold",
+        "Evidence at which there is an alarm: log10 of the stated hours between two false ones.",
+        ("severity",),
+        (((severity,), _log10(hours)) for severity, hours in thresholds.items()),
+    )
+    yield gauge(
+        "drift_state",
+        "0: nothing found; 1: a tenth of what an alarm needs; 2: alarm, until it is acknowledged, "
+        "a new epoch, or calm; 3: too few tracks to say anything.",
+        _BY_SEVERITY,
+        (((each.slice, each.severity), each.state) for each in standings),
+    )
+
+
+def _log10(hours: float) -> float:
+    # In this order NaN stays NaN.
+    return math.log10(max(hours, LEAST_EVIDENCE))
+
+
+def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
+    """Of all slices together; at 0 from the start on, so that the first one is an increase."""
+    raised: Counter[tuple[str, ...]] = Counter()
+    for count in counts:
+        raised[count.stage.label, count.detector, count.direction] += count.alarms
+    for chart in CHARTS:
+        for detector in DETECTORS:
+            labels = chart.stage.label, detector, chart.direction
+            yield labels, raised[labels]
+
+
+def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
+    yield gauge(
+        "drift_scale_estimate",
+        "By how much standard deviations are too small since the evidence against them began to "
+        "rise: root of the mean NEES/K; NaN: unknown.",
+        ("slice", "stage"),
+        (((each.slice, each.stage.label), each.scale.estimate) for each in stages),
+    )
+    forwarded = [each for each in stages if each.stage is Stage.RECALIBRATED]
+    yield gauge(
+        "drift_effective_sample_ratio",
+        "How many independent detections one of the slice is worth, as forwarded; at most 1.",
+        ("slice",),
+        (((each.slice,), each.effective_ratio) for each in forwarded),
+    )
+    yield gauge(
+        "drift_reference_tracks",
+        "Tracks that what is usual as forwarded is known from; where that comes from, and what "
+        "counts as one observation.",
+        ("slice", "origin", "unit"),
+        (((each.slice, each.reference, each.unit), each.reference_tracks) for each in forwarded),
+    )

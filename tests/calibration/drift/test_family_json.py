@@ -1,0 +1,110 @@
+"""Families as JSON: nothing that is not whole and sound is believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.drift.family_json import InvalidFamily, OtherFamily, family_from_json
+from monitor.calibration.drift.family_reading import family_reading
+from monitor.calibration.drift.family_state import MOST_KEPT, restored_family
+from tests.calibration.drift.kept_families import NAMES, SHORT, K, family_of, feed, text_of
+
+ODD: st.SearchStrategy[object] = st.sampled_from([None, True, [], {}, -0.0, 1e-300])
+JUNK = ODD | st.integers() | st.floats() | st.text()
+WHOLE: Any = json.loads(text_of(family_of(1, factor=8.0, frames=300)))
+# Of the first slice.
+EVIDENCE = ("slices", 0, "evidence")
+ALARM = ("latched", 0, "alarm")
+
+
+def changed(path, new) -> str:
+    """The document with another value at one place."""
+    copy = json.loads(json.dumps(WHOLE))
+    inner = copy
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = new
+    return json.dumps(copy)
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "said"),
+    [
+        (("driven",), -1.0, "drift.driven"),
+        (("driven",), float("nan"), "drift.driven"),
+        (("peak",), [0.0], "drift.peak"),
+        (("latched",), [1] * 10**5, "drift.latched"),
+        (("latched", 0, "since"), True, "drift.latched[0].since"),
+        ((*ALARM, "slice"), "", "drift.latched[0].alarm.slice"),
+        ((*ALARM, "severity"), "Page", "drift.latched[0].alarm.severity"),
+        ((*ALARM, "stage"), ["raw"], "drift.latched[0].alarm.stage"),
+        ((*ALARM, "event_ns"), 2**63, "drift.latched[0].alarm.event_ns"),
+        ((*ALARM, "scale", "lower"), -1, "drift.latched[0].alarm.scale.lower"),
+        (("counts", 0, "alarms"), 1.5, "drift.counts[0].alarms"),
+        (("slices",), [{}] * (MOST_KEPT + 1), "drift.slices"),
+        (("slices", 0, "k"), 10**9, "drift.slices[0].k"),
+        (("slices", 0, "k"), 4, "drift.slices[0]"),
+        (("slices", 1, "name"), "car", "drift.slices[1].name"),
+        (("slices", 0, "name"), "n" * 5000, "drift.slices[0].name"),
+        ((*EVIDENCE, "sums", 3), -1e-9, "drift.slices[0].evidence.sums[3]"),
+        ((*EVIDENCE, "sums", 3), float("inf"), "drift.slices[0].evidence.sums[3]"),
+        ((*EVIDENCE, "sums", 3), float("nan"), "drift.slices[0].evidence.sums[3]"),
+        ((*EVIDENCE, "sums"), [], "drift.slices[0].evidence.sums"),
+        ((*EVIDENCE, "shares"), [1.0] * 12, "drift.slices[0].evidence.shares"),
+        ((*EVIDENCE, "since", 0), 2**70, "drift.slices[0].evidence.since[0]"),
+        ((*EVIDENCE, "fresh", 0), -1, "drift.slices[0].evidence.fresh[0]"),
+        (("slices", 0, "references"), [None], "drift.slices[0].references"),
+        (("slices", 0, "references", 0), {}, "drift.slices[0].references[0]"),
+        (("gathered", "unit"), "hour", "drift.gathered.unit"),
+        (("gathered", "page_tolerance"), 0.5, "drift.gathered.page_tolerance"),
+        (("gathered", "selection"), None, "drift.gathered.selection"),
+        (("format",), 1, "drift.format"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
+    with pytest.raises(InvalidFamily) as refused:
+        family_from_json(changed(path, new))
+    assert said in str(refused.value)
+    assert "remove it" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_what_is_no_document_at_all_is_refused():
+    for text in (b"", b"\xff", b"{", b"[]", b"1", b"{}", b"[" * 10**5, b"null"):
+        with pytest.raises(InvalidFamily):
+            family_from_json(text)
+
+
+def test_a_later_format_is_told_apart_whatever_else_it_holds():
+    with pytest.raises(OtherFamily, match="use the monitor that wrote it"):
+        family_from_json(b'{"format": "calibration-monitor/drift/9", "more": 1}')
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_a_family_that_goes_on_from_a_damaged_document_is_sound_or_the_document_is_refused(data):
+    path: list[Any] = []
+    inner: Any = WHOLE
+    while isinstance(inner, dict | list) and inner and (not path or data.draw(st.booleans())):
+        keys = sorted(inner) if isinstance(inner, dict) else range(len(inner))
+        path.append(data.draw(st.sampled_from(list(keys))))
+        inner = inner[path[-1]]
+    try:
+        state = family_from_json(changed(path, data.draw(JUNK)))
+    except InvalidFamily:
+        return
+    family, _ = restored_family(state, SHORT, {}, "identity")
+    for name in NAMES:
+        family.grow(name, K)
+    feed(family, 3, 20)
+    for one in family_reading(family, (), 0).standings:
+        assert np.isfinite(one.evidence)
+        assert one.evidence >= 0
+        assert one.peak >= 0
+    assert family_from_json(text_of(family))

@@ -1,0 +1,279 @@
+"""A family that goes on where another one ended, through JSON: what it would have found, it does
+find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.drift.alarm import Why
+from monitor.calibration.drift.charts import CHARTS, SEVERITIES, Severity, Stage
+from monitor.calibration.drift.driving import DrivingClock
+from monitor.calibration.drift.family import Family
+from monitor.calibration.drift.family_state import (
+    MOST_KEPT,
+    RestoredFamily,
+    family_state,
+    restored_family,
+)
+from monitor.calibration.drift.learner import ReferenceLearner
+from monitor.calibration.drift.learner_json import learner_to_json
+from monitor.calibration.drift.reference import Origin, Reference
+from monitor.calibration.drift.settings import DriftSettings, Unit
+from monitor.calibration.drift.track_seconds import TrackSeconds
+from monitor.calibration.slices import TOTAL
+from tests.calibration.drift.kept_families import (
+    LONG,
+    NAMES,
+    SHORT,
+    K,
+    family_of,
+    feed,
+    text_of,
+    through_text,
+)
+from tests.laws import assert_same
+
+FORWARDED = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
+quick = settings(deadline=None, max_examples=15)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def gone_on(family: Family, wanted: DriftSettings | None = None, names=NAMES, **other):
+    """A family that goes on, all of whose slices have come; and the changes of its alarms."""
+    arguments = {"given": {}, "selection": "identity", **other}
+    state = through_text(family)
+    restored, changes = restored_family(state, wanted or family.settings, **arguments)
+    for name in names:
+        restored.grow(name, K)
+    return restored, changes
+
+
+def assert_same_family(left: Family, right: Family) -> None:
+    """All that is kept; bets without weight may have gathered anything."""
+    assert left.names == right.names
+    assert left.epochs == right.epochs
+    for name in ("labelled", "fed", "peak"):
+        assert_same(getattr(left, name), getattr(right, name), name)
+    for name in left.evidence.__dataclass_fields__:
+        ours, theirs = getattr(left.evidence, name), getattr(right.evidence, name)
+        if name == "sums":
+            ours, theirs = (
+                np.where(one.evidence.weights > 0, one.evidence.sums, 0) for one in (left, right)
+            )
+        elif name in ("clean", "tracks"):
+            # Of seconds of tracks that nobody heeds.
+            ours, theirs = (
+                np.where(one.evidence.shares[..., -1] > 0, getattr(one.evidence, name), 0)
+                for one in (left, right)
+            )
+        assert_same(ours, theirs, name)
+    assert_same(left.alarms.latched, right.alarms.latched)
+    assert left.alarms.counts == right.alarms.counts
+    assert left.clock.driven == right.clock.driven
+    for ours, theirs in zip(left.usual.references, right.usual.references, strict=True):
+        assert_same(tuple(ours), tuple(theirs))
+    assert learners_of(left) == learners_of(right)
+
+
+def learners_of(family: Family):
+    return [
+        [None if one is None else learner_to_json(one) for one in both]
+        for both in family.usual.learners
+    ]
+
+
+# ---- going on
+
+
+@quick
+@given(seeds, st.sampled_from([0, 10, 100, 300]), st.sampled_from([0.1, 1.0, 6.0]))
+def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
+    family = family_of(seed, frames=frames, factor=factor)
+    restored, changes = gone_on(family)
+    assert changes == []
+    assert_same_family(restored, family)
+    assert text_of(restored) == text_of(family)
+
+
+@quick
+@given(seeds, st.sampled_from([1.0, 4.0]), st.sampled_from(list(Unit)))
+def test_it_goes_on_as_if_it_had_not_stopped_but_for_open_tracks_and_clocks(seed, factor, unit):
+    family = family_of(seed, replace(LONG, unit=unit), factor=factor)
+    restored, _ = gone_on(family)
+    # Of these nothing is kept.
+    family.clock = DrivingClock(family.clock.driven)
+    family.seconds = TrackSeconds(family.settings)
+    family.whole = Family(family.settings).whole
+    family._waiting.clear()
+    for one in (family, restored):
+        feed(one, seed + 1, 60, factor)
+    assert_same_family(restored, family)
+
+
+def test_a_latched_alarm_is_not_raised_again_and_ends_when_it_is_acknowledged():
+    family = family_of(1, factor=8.0)
+    assert family.alarms.latched
+    restored, _ = gone_on(family)
+    before = dict(restored.alarms.counts)
+    feed(restored, 2, 100, 8.0)
+    there = set(family.alarms.latched)
+    assert there <= set(restored.alarms.latched)
+    for key, latched in family.alarms.latched.items():
+        assert restored.alarms.latched[key].alarm == latched.alarm
+        counted = key[0], latched.alarm.stage, latched.alarm.detector, latched.alarm.direction
+        assert restored.alarms.counts[counted] == before[counted]
+    ended = restored.acknowledge((), "me")
+    assert {(one.alarm.slice, one.alarm.severity) for one in ended} >= there
+    again, _ = gone_on(restored)
+    assert again.alarms.latched == {}
+    assert again.alarms.counts == restored.alarms.counts
+
+
+def test_other_hours_between_false_alarms_change_nothing_that_is_kept():
+    family = family_of(3, LONG, factor=3.0)
+    restored, _ = gone_on(family, replace(LONG, hours_between_false_pages=7.0))
+    assert_same_family(restored, family)
+    assert restored.thresholds[0] == 7.0
+
+
+@pytest.mark.parametrize(
+    "change", [{"page_tolerance": 2.0}, {"ticket_tolerance": 1.1}, {"unit": Unit.DETECTION}]
+)
+def test_under_other_tolerances_or_units_evidence_begins_anew_and_the_rest_stays(change):
+    family = family_of(3, factor=8.0, frames=300)
+    restored, changes = gone_on(family, replace(SHORT, **change))
+    assert changes == []
+    assert not restored.evidence.sums.any()
+    assert not restored.evidence.run.any()
+    assert not restored.evidence.peak.any()
+    assert not restored.peak.any()
+    assert_same(restored.alarms.latched, family.alarms.latched)
+    assert learners_of(restored) == learners_of(family)
+    assert restored.epochs == family.epochs
+    assert restored.labelled.tolist() == family.labelled.tolist()
+    for slice in range(3):
+        assert_same(tuple(restored.usual.references[slice]), tuple(family.usual.references[slice]))
+
+
+def test_under_another_recalibrator_each_slice_has_the_epoch_that_a_swap_would_begin():
+    family = family_of(4, factor=8.0, frames=250)
+    forwarded = [
+        key
+        for key, one in family.alarms.latched.items()
+        if one.alarm.stage is Stage.RECALIBRATED and key[0] != TOTAL
+    ]
+    assert forwarded
+    restored, changes = gone_on(family, selection="variance-scaling-1")
+    expected = family.new_epoch(range(3))
+    assert [one.why for one in changes] == [Why.NEW_EPOCH] * len(forwarded)
+    assert sorted(map(str, changes)) == sorted(map(str, expected))
+    assert_same_family(restored, family)
+
+
+# ---- slices that come later, or never
+
+
+def test_slices_come_in_any_order_and_those_that_never_come_survive_two_restarts():
+    family = family_of(5, LONG, frames=200, factor=2.0)
+    restored, _ = gone_on(family, names=("bus",))
+    assert_same(
+        family_state(restored, "identity").slices[0].evidence,
+        family_state(family, "identity").slices[2].evidence,
+    )
+    again, _ = gone_on(restored, names=("van", "car", "bus"))
+    for slice, name in enumerate(again.names):
+        was = NAMES.index(name)
+        assert again.labelled[slice] == family.labelled[was] > 0
+        assert_same(again.evidence.peak[slice], family.evidence.peak[was])
+
+
+def test_a_slice_of_the_same_name_and_another_k_begins_anew():
+    family = family_of(5, LONG, factor=2.0)
+    restored, _ = gone_on(family, names=())
+    restored.grow("car", K + 1)
+    assert restored.labelled.tolist() == [0]
+    assert set(restored.left) == {(name, K) for name in NAMES}
+    restored.grow("car", K)
+    assert restored.labelled[1] == family.labelled[0]
+
+
+def test_no_more_slices_are_kept_than_can_be_read():
+    family = RestoredFamily(LONG)
+    (one, *_) = family_state(family_of(5, LONG, frames=0), "identity").slices
+    many = [replace(one, name=f"n{i}") for i in range(MOST_KEPT + 7)]
+    family.left = {(one.name, one.k): one for one in many}
+    family.grow("car", K)
+    state = family_state(family, "identity")
+    assert len(state.slices) == MOST_KEPT
+    assert state.slices[0].name == "car"
+
+
+def test_who_acknowledges_what_has_not_come_back_finds_its_peak_gone_when_it_does():
+    family = family_of(6, factor=8.0)
+    ((name, severity), _) = next(one for one in family.alarms.latched.items() if one[0][0] != TOTAL)
+    restored, _ = gone_on(family, names=())
+    restored.acknowledge([name], "me")
+    restored.grow(name, K)
+    number = SEVERITIES.index(severity)
+    assert family.evidence.peak[NAMES.index(name), number] > 0
+    assert restored.evidence.peak[0, number] == 0
+
+
+def test_slices_that_come_after_another_recalibrator_begin_another_epoch_once():
+    family = family_of(7, LONG, frames=200, factor=3.0)
+    restored, _ = gone_on(family, names=("car",))
+    restored.forget_forwarded()
+    restored.forget_forwarded()
+    restored.grow("van", K)
+    assert restored.epochs == [0, 1]
+    assert restored.evidence.sums[0].any()
+    assert not restored.evidence.sums[1, FORWARDED].any()
+    assert restored.evidence.sums[1, ~FORWARDED].any()
+    assert restored.labelled[0] > 0
+    assert restored.labelled[1] == 0
+
+
+# ---- references from recorded drives
+
+
+def file_reference(seed: int) -> Reference:
+    learner = ReferenceLearner(K)
+    nees = np.random.default_rng(seed).chisquare(K, 500)
+    learner.add(nees, np.zeros(500, np.uint64), np.arange(500))
+    return learner.learned(Origin.FILE, 10)
+
+
+def test_a_reference_from_a_file_wins_and_evidence_against_another_one_begins_anew():
+    family = family_of(8, LONG, frames=200, factor=3.0)
+    one, other = ({"car": {Stage.RECALIBRATED: file_reference(i)}} for i in range(2))
+    first, _ = gone_on(family, given=one)
+    assert_same(first.usual.references[0][Stage.RECALIBRATED], one["car"][Stage.RECALIBRATED])
+    assert not first.evidence.sums[0, FORWARDED].any()
+    assert first.evidence.sums[0, ~FORWARDED].any()
+    feed(first, 9, 100, 3.0)
+    assert first.evidence.sums[0, FORWARDED].any()
+    same, _ = gone_on(first, given=one)
+    assert_same(same.evidence.take(np.arange(1)).peak, first.evidence.take(np.arange(1)).peak)
+    assert same.evidence.sums[0, FORWARDED].any()
+    for known in (other, {}):
+        changed, _ = gone_on(first, given=known)
+        assert not changed.evidence.sums[0, FORWARDED].any()
+        learning = changed.usual.learners[0][Stage.RECALIBRATED] is not None
+        assert learning == (known == {})
+
+
+def test_bets_without_weight_never_stand_in_the_way():
+    family = family_of(2, LONG, frames=30)
+    weightless = family.evidence.weights == 0
+    assert weightless.any()
+    family.evidence.sums[weightless] = np.inf
+    family.evidence.sums[~weightless] = 1e300
+    restored, _ = gone_on(family)
+    assert np.isfinite(restored.evidence.sums).all()
+    assert restored.evidence.by_chart(restored.evidence.weights).max() > LONG.hours(Severity.PAGE)

@@ -1,0 +1,82 @@
+"""A detector turns overconfident: from its frames to the page that people get, and its end when it
+is acknowledged. Sidecar, Prometheus and Alertmanager are real.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from monitor.calibration.space import plain_space
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
+from monitor.frames import Header
+from monitor.v1 import perception_monitor_pb2 as pb
+from tests.deploy.alert_chain import Chain, with_alertmanager
+from tests.served import Conversation, Sidecar, process_bytes
+
+pytestmark = with_alertmanager
+SPACE = plain_space(("x", "y", "z"), "m")
+CONFIG = '[metrics]\nrefresh_seconds = 0.2\n[drift]\npath = ""\n'
+# Ten frames a second of twenty tracked cars.
+TRACKS, PERIOD_NS = 20, 10**8
+
+
+class Drive:
+    """Frames with their truth, sent one after the other."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self.random = np.random.default_rng(17)
+        self.sent = 0
+        self.stream = Conversation(process_bytes(sidecar.channel))
+        self.stream.ask(encode_header(Header("lidar", SPACE, ("car",))))
+
+    def send(self, frames: int, claimed: float) -> None:
+        """Errors have variance 1; the detector claims another."""
+        ids = np.arange(1, TRACKS + 1, dtype=np.uint64)
+        for _ in range(frames):
+            self.sent += 1
+            mean = self.random.normal(size=(TRACKS, SPACE.k))
+            frame = OutgoingFrame(
+                self.sent,
+                self.sent * PERIOD_NS,
+                ids,
+                np.zeros(TRACKS, np.int64),
+                mean,
+                np.full((TRACKS, SPACE.k), claimed),
+                truth=mean + self.random.normal(size=(TRACKS, SPACE.k)),
+                upstream_track=ids,
+            )
+            self.stream.ask(encode_frame(frame))
+
+
+@pytest.fixture
+def sidecar(tmp_path):
+    (tmp_path / "sidecar").mkdir()
+    found = Sidecar(tmp_path / "sidecar", CONFIG)
+    yield found
+    found.end()
+
+
+def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowledge_it(
+    tmp_path, sidecar
+):
+    drive = Drive(sidecar)
+    drive.send(300, claimed=1.0)
+    chain = Chain(tmp_path, int(sidecar.http.rpartition(":")[2]))
+    try:
+        drive.send(150, claimed=0.2)
+        told = chain.told("/page", "firing")
+        acknowledged = sidecar.monitor.AcknowledgeDrift(pb.AcknowledgeDriftRequest(actor="anna"))
+        chain.told("/page", "resolved")
+    finally:
+        chain.stop()
+    drive.stream.close()
+    print(json.dumps(told, indent=2))
+    assert told["commonLabels"]["alertname"] == "CalibrationDriftPage"
+    assert told["commonLabels"]["severity"] == "page"
+    assert told["commonLabels"]["instance"] == "van"
+    (car,) = [alert for alert in told["alerts"] if alert["labels"]["slice"] == "car"]
+    # √5, as far as 150 frames tell.
+    scale = float(car["annotations"]["scale"].split()[3])
+    assert scale == pytest.approx(5**0.5, rel=0.2)
+    assert "car" in {alarm.slice for alarm in acknowledged.acknowledged}

@@ -1,0 +1,107 @@
+"""The alerts on drift, by promtool: an alarm of the sidecar is told at once and stays until it is
+over; nothing else is told.
+"""
+
+import pytest
+
+from monitor.calibration.drift.alarm import DriftState
+from tests.deploy.alerting import DRIFT, firing, series
+
+PAGE = "CalibrationDriftPage page slice=car"
+TICKET = "CalibrationDriftTicket ticket slice=car"
+OK, WARNING, ALARM, TOO_FEW = (int(state) for state in DriftState)
+
+
+def state(values: str, severity="page", **labels: str) -> dict[str, str]:
+    return series("drift_state", values, **{"slice": "car", "severity": severity, **labels})
+
+
+@pytest.mark.parametrize(("severity", "told"), [("page", PAGE), ("ticket", TICKET)])
+def test_an_alarm_is_told_at_once_and_for_a_quarter_of_an_hour_after_it_is_over(
+    tmp_path, severity, told
+):
+    samples = [state(f"{OK}x9 {ALARM}x9 {OK}x60", severity)]
+    at: dict[str, list[str]] = {
+        "9m": [],
+        "10m": [told],
+        "19m": [told],
+        "33m": [told],
+        "36m": [],
+        "1h": [],
+    }
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, at)
+
+
+def test_an_alarm_of_a_moment_that_one_scrape_has_seen_is_told(tmp_path):
+    samples = [state(f"{OK}x9 {ALARM} {OK}x60")]
+    at: dict[str, list[str]] = {"9m": [], "10m": [PAGE], "20m": [PAGE], "40m": []}
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, at)
+
+
+@pytest.mark.parametrize("harmless", [OK, TOO_FEW])
+@pytest.mark.parametrize("severity", ["page", "ticket"])
+def test_no_other_state_is_told_however_long_and_whatever_the_evidence_was(
+    tmp_path, harmless, severity
+):
+    samples = [
+        state(f"{harmless}x120", severity),
+        series("drift_log10_evidence", "5x120", slice="car", severity=severity),
+        series("drift_log10_threshold", "3x120", severity=severity),
+    ]
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, {"1m": [], "2h": []})
+
+
+def test_a_tenth_of_the_evidence_is_told_of_each_budget_to_nobody_in_particular(tmp_path):
+    samples = [
+        state(f"{OK}x4 {WARNING}x30"),
+        state(f"{OK}x4 {WARNING}x30", "ticket"),
+        state(f"{WARNING}x4 {ALARM}x30", slice="bus"),
+    ]
+    warnings = [
+        f"CalibrationDriftWarning info slice=car budget={each}" for each in ("page", "ticket")
+    ]
+    page = "CalibrationDriftPage page slice=bus"
+    early = "CalibrationDriftWarning info slice=bus budget=page"
+    at = {"3m": [early], "10m": [*warnings, page, early], "30m": [*warnings, page]}
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, at)
+
+
+def test_each_slice_and_vehicle_has_an_alert_of_its_own_and_so_have_all_slices_together(tmp_path):
+    samples = [
+        state(f"{ALARM}x20"),
+        state(f"{ALARM}x20", slice="total"),
+        state(f"{ALARM}x20", "ticket", slice="bus"),
+        state(f"{OK}x20", slice="bus"),
+        state(f"{ALARM}x20", instance="truck"),
+    ]
+    told = [
+        PAGE,
+        "CalibrationDriftPage page slice=total",
+        "CalibrationDriftTicket ticket slice=bus",
+        "CalibrationDriftPage page slice=car instance=truck",
+    ]
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, {"10m": told})
+
+
+def test_an_alarm_outlives_scrapes_that_are_missed_and_a_restart(tmp_path):
+    # The sidecar is gone for ten minutes and kept its alarm.
+    samples = [state(f"{OK}x4 {ALARM}x5 stale _x9 {ALARM}x30")]
+    at: dict[str, list[str]] = {"6m": [PAGE], "15m": [PAGE], "25m": [PAGE], "45m": [PAGE]}
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, at)
+
+
+def test_an_alarm_of_a_vehicle_that_is_gone_ends(tmp_path):
+    samples = [state(f"{OK}x4 {ALARM}x5 stale")]
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, {"20m": [PAGE], "30m": []})
+
+
+def test_counters_that_begin_anew_are_told_to_nobody(tmp_path):
+    """Alarms are counted too; the rules do not look at the counter, which a restart sets back."""
+    labels = {"slice": "car", "stage": "raw", "detector": "track", "direction": "over"}
+    samples = [state(f"{OK}x60"), series("drift_alarms_total", "0x9 1x9 0x30 4x9", **labels)]
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, {"15m": [], "30m": [], "55m": []})
+
+
+def test_where_drift_is_not_watched_nothing_is_told(tmp_path):
+    samples = [series("frames_total", "0+600x60")]
+    assert "SUCCESS" in firing(tmp_path, DRIFT, samples, {"1h": []})

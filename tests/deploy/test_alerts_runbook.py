@@ -1,0 +1,126 @@
+"""What holds of all alert rules: they are valid, name what is exported, and say what to do."""
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.calibration.drift.alarm import (
+    DriftReading,
+    DriftState,
+    Scale,
+    SliceStanding,
+    StageStanding,
+)
+from monitor.calibration.drift.charts import SEVERITIES, Stage
+from monitor.cli import build_parser
+from tests import exported
+from tests.deploy.alerting import DRIFT, FILES, FOLDER, names
+from tests.deploy.scraping import ROOT, promtool
+from tests.golden.test_golden import exposition
+
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text("utf-8")
+RULES = "".join(path.read_text("utf-8") for path in FILES)
+ALERTS = [name for path in FILES for name in names(path)]
+WATCHED = DriftReading(
+    standings=tuple(
+        SliceStanding("car", severity, DriftState.OK, 0.0, 0.0, 1000.0, None)
+        for severity in SEVERITIES
+    ),
+    stages=tuple(
+        StageStanding("car", stage, Scale(1.0, 0.9, 1.1), 0.2, "learned", 30, 2000, "track-second")
+        for stage in Stage
+    ),
+    left_out=(("overload", 0), ("tracks", 0), ("undated", 0)),
+)
+
+
+def paragraphs() -> dict[str, str]:
+    """Of the runbook, by their headings."""
+    parts = re.split(r"^## (.+)$", RUNBOOK, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Names and labels of all that a sidecar exports that watches over drift."""
+    text = exposition() + exported.text_of(exported.snapshot((), None, drift=WATCHED))
+    families = text_string_to_metric_families(text)
+    return [(sample.name, sample.labels) for family in families for sample in family.samples]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_rules_are_valid_and_each_says_what_to_do(path):
+    found = names(path)
+    assert f"{len(found)} rules found" in promtool("check", "rules", str(path))
+    text = path.read_text("utf-8")
+    assert len(found) == text.count("summary: ") == text.count("runbook: >-")
+    assert len(found) == text.count("severity: ") - text.count("severity: {") > 0
+
+
+def test_prometheus_loads_all_of_them():
+    settings = (FOLDER / "prometheus.yml").read_text("utf-8")
+    assert {path.name for path in FOLDER.glob("*alert_rules.yml")} == {path.name for path in FILES}
+    for path in FILES:
+        assert f"  - {path.name}\n" in settings
+
+
+def test_no_two_alerts_have_one_name():
+    assert len(set(ALERTS)) == len(ALERTS) == 15
+
+
+def test_every_alert_has_its_paragraph_in_the_runbook_and_every_paragraph_its_alert():
+    assert paragraphs().keys() == set(ALERTS)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_each_paragraph_says_what_it_means_what_to_look_at_what_to_do_and_when_it_ends(name):
+    bold = re.findall(r"^\*\*(.+?)\*\*", paragraphs()[name], flags=re.MULTILINE)
+    assert bold == ["What it means.", "What to look at.", "What to do.", "When it ends."]
+
+
+def test_where_a_rule_points_to_the_runbook_there_is_that_paragraph():
+    pointers = re.findall(r"docs/runbook\.md#(\w+)", RULES)
+    assert len(pointers) == 12
+    assert set(pointers) <= {name.lower() for name in ALERTS}
+
+
+def test_every_metric_of_the_rules_is_exported_with_these_labels(samples):
+    exported_names = {name for name, _ in samples}
+    named = set(re.findall(r"\b(calibration_[a-z0-9_]+)\b", RULES))
+    groups = set(re.findall(r"- name: (\w+)", RULES))
+    assert named - groups - {"calibration_monitor"} <= exported_names
+    selectors = re.findall(r"(calibration_\w+)\{([^}\n]*)\}", RULES)
+    assert len(selectors) > 10
+    for name, inner in selectors:
+        for label, _, wanted in re.findall(r'(\w+)(=~|!=|=)"([^"\\]*)"', inner):
+            for value in wanted.split("|"):
+                assert any(
+                    name == other and labels.get(label) == value for other, labels in samples
+                ), f"{name} has no {label}={value}"
+
+
+def test_every_metric_and_setting_of_the_runbook_exists(samples):
+    families = {name.removeprefix("calibration_") for name, _ in samples}
+    families |= {name.removesuffix("_bucket") for name in families}
+    defaults = (ROOT / "deploy" / "sidecar.toml").read_text("utf-8")
+    settings = set(re.findall(r"^(\w+) = ", defaults, flags=re.MULTILINE))
+    labels = {value for _, found in samples for value in found.values()}
+    for word in re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)[`{]", RUNBOOK):
+        assert word in families | settings | labels | {"keep_firing_for"}, word
+    for section, key in re.findall(r"`\[(\w+)\] (\w+)", RUNBOOK):
+        body = re.split(rf"^\[{section}\]", defaults, flags=re.MULTILINE)[1].split("\n[")[0]
+        assert re.search(rf"^{key} = ", body, re.MULTILINE), f"[{section}] {key}"
+
+
+def test_how_long_drift_must_last_is_not_decided_here():
+    text = DRIFT.read_text("utf-8")
+    assert text.count("for: 0m") == text.count("keep_firing_for: 15m") == len(names(DRIFT))
+
+
+def test_every_command_parses():
+    commands = re.findall(r"`calibration-monitor ([^`]+)`", RULES + RUNBOOK)
+    assert len(commands) > 12
+    for command in commands:
+        words = command.split()
+        assert build_parser(words[0]).parse_args(words).verb == words[0]

@@ -1,0 +1,272 @@
+"""The alerts on the sidecar itself and on what it is fed, by promtool: each fires when it should,
+for whom, and not before; a restart and what is not there are no fault.
+"""
+
+import pytest
+
+from tests.deploy.alerting import SERVICE, firing, series
+
+JOB = {"job": "calibration_monitor"}
+# Ten frames a second of five detections, of which a tenth has truth.
+FRAMES, DETECTIONS, MATCHED = 600, 3000, 300
+HOURS = 300  # minutes
+
+
+def up(values: str, instance="van") -> dict[str, str]:
+    return {"series": f'up{{instance="{instance}",job="{JOB["job"]}"}}', "values": values}
+
+
+def growing(per_minute: float, minutes=HOURS) -> str:
+    return f"0+{per_minute:g}x{minutes}"
+
+
+def restarting(per_minute: float) -> str:
+    """For an hour, and from 0 on after it."""
+    return f"0+{per_minute:g}x59 0+{per_minute:g}x{HOURS - 60}"
+
+
+def key(entry: dict[str, str]) -> str:
+    return entry["series"]
+
+
+def samples(*changed: dict[str, str], grown=growing) -> list[dict[str, str]]:
+    """Of a healthy sidecar, with some series replaced."""
+    healthy = [
+        up(f"1x{HOURS}"),
+        series("frames_total", grown(FRAMES), **JOB),
+        *(
+            series("detections_total", grown(count), outcome=outcome, **JOB)
+            for outcome, count in (("recalibrated", DETECTIONS), ("passed_through", 0))
+        ),
+        series("detections_total", grown(3), outcome="refused", **JOB),
+        series("passed_through_total", grown(3), reason="missing_covariance", **JOB),
+        series("passed_through_total", grown(0), reason="observe_mode", **JOB),
+        series("rejected_total", grown(3), reason="duplicate_id", **JOB),
+        *(
+            series("ground_truth_total", grown(count), outcome=outcome, **JOB)
+            for outcome, count in (
+                *(("matched", MATCHED), ("unusable", 1), ("orphan", 1), ("too_late", 1)),
+                *(("refused", 1), ("duplicate", 2 * MATCHED), ("ignored", 2 * MATCHED)),
+            )
+        ),
+        series("checkpoint_age_seconds", f"10x{HOURS}", **JOB),
+        series("drift_store_failures_total", f"0x{HOURS}", **JOB),
+        series("loop_lag_seconds", f"0.004x{HOURS}", **JOB),
+        *(
+            series("drift_left_out_total", grown(count), reason=reason, **JOB)
+            for reason, count in (("overload", 0), ("tracks", 0), ("late", 5))
+        ),
+        *buckets(grown, fast=FRAMES, slow=0),
+    ]
+    replaced = {key(entry): entry for entry in healthy}
+    return list((replaced | {key(entry): entry for entry in changed}).values())
+
+
+def buckets(grown=growing, *, fast: float, slow: float) -> list[dict[str, str]]:
+    """Frames a minute that took up to 1 ms, and 0.1 … 0.5 s."""
+    counts = {"0.001": fast, "0.1": fast, "0.5": fast + slow, "+Inf": fast + slow}
+    return [
+        series("frame_seconds_bucket", grown(count), le=bound, **JOB)
+        for bound, count in counts.items()
+    ]
+
+
+def truth(outcome: str, values: str) -> dict[str, str]:
+    return series("ground_truth_total", values, outcome=outcome, **JOB)
+
+
+def tells(folder, found: list[dict[str, str]], at: dict[str, list[str]]) -> bool:
+    """Alerts are given as name and further labels; all are warnings of the job."""
+    full = {time: [worded(*alert.split()) for alert in alerts] for time, alerts in at.items()}
+    return "SUCCESS" in firing(folder, SERVICE, found, full)
+
+
+def worded(name: str, *labels: str) -> str:
+    return " ".join((name, "warning", f"job={JOB['job']}", *labels))
+
+
+QUIET: dict[str, list[str]] = {f"{minutes}m": [] for minutes in (1, 6, 31, 59, 62, 66, 95, 240)}
+
+
+@pytest.mark.parametrize("grown", [growing, restarting])
+def test_of_a_healthy_sidecar_nothing_is_told_over_a_restart_either(tmp_path, grown):
+    assert tells(tmp_path, samples(grown=grown), QUIET)
+
+
+def test_of_a_sidecar_that_has_nothing_to_do_nothing_is_told(tmp_path):
+    assert tells(tmp_path, samples(grown=lambda _: growing(0)), QUIET)
+
+
+def test_where_nothing_is_scraped_all_that_is_told_is_that(tmp_path):
+    assert tells(tmp_path, [], {"4m": [], "10m": ["CalibrationSidecarDown instance="]})
+
+
+def test_a_sidecar_that_cannot_be_scraped_is_told_after_five_minutes_and_for_it_alone(tmp_path):
+    gone = [
+        series("frames_total", f"0+{FRAMES}x9 stale", **JOB),
+        truth("matched", f"0+{MATCHED}x9 stale"),
+    ]
+    found = [up("1x9 0x20 1x60"), up("1x90", "bus"), *gone]
+    told = ["CalibrationSidecarDown"]
+    assert tells(tmp_path, found, {"9m": [], "13m": [], "16m": told, "29m": told, "31m": []})
+
+
+def test_a_restart_within_five_minutes_is_no_sidecar_that_is_down(tmp_path):
+    assert tells(tmp_path, [up("1x9 0x3 1x9 0x3 1x300")], QUIET)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_frames_without_any_truth_are_told_after_half_an_hour(tmp_path, absent):
+    found = [up("1x200"), series("frames_total", growing(FRAMES), **JOB)]
+    if not absent:
+        found.append(truth("matched", f"0+{MATCHED}x60 {60 * MATCHED}x200"))
+        assert tells(tmp_path, found, {"60m": [], "90m": [], "100m": ["CalibrationNoLabels"]})
+    else:
+        assert tells(tmp_path, found, {"25m": [], "40m": ["CalibrationNoLabels"]})
+
+
+def test_truth_that_comes_every_quarter_of_an_hour_is_truth(tmp_path):
+    batches = " ".join(f"{MATCHED * batch}x14" for batch in range(20))
+    found = [up("1x300"), series("frames_total", growing(FRAMES), **JOB), truth("matched", batches)]
+    assert tells(tmp_path, found, QUIET)
+
+
+def test_a_vehicle_that_stands_needs_no_truth(tmp_path):
+    found = [up("1x300"), series("frames_total", "500x300", **JOB), truth("matched", "50x300")]
+    assert tells(tmp_path, found, QUIET)
+
+
+@pytest.mark.parametrize("grown", [growing, restarting])
+def test_detections_of_which_hardly_any_has_truth_are_told(tmp_path, grown):
+    few = [truth(outcome, grown(0)) for outcome in ("unusable", "orphan", "too_late", "refused")]
+    found = samples(truth("matched", grown(DETECTIONS / 200)), *few, grown=grown)
+    told = ["CalibrationLabelledShareLow"]
+    assert tells(tmp_path, found, {"25m": [], "45m": told, "100m": told, "240m": told})
+
+
+@pytest.mark.parametrize("grown", [growing, restarting])
+@pytest.mark.parametrize("outcome", ["orphan", "too_late", "unusable", "refused"])
+def test_labels_most_of_which_find_no_detection_are_told(tmp_path, grown, outcome):
+    found = samples(truth(outcome, grown(2 * MATCHED)), grown=grown)
+    told = ["CalibrationMatchRatioLow"]
+    assert tells(tmp_path, found, {"10m": [], "30m": told, "59m": told, "100m": told})
+
+
+def test_labels_none_of_which_finds_a_detection_are_told_as_that_and_as_no_labels(tmp_path):
+    found = samples(truth("matched", f"0x{HOURS}"), truth("orphan", growing(MATCHED)))
+    told = ["CalibrationMatchRatioLow", "CalibrationNoLabels"]
+    assert tells(tmp_path, found, {"10m": [], "45m": told})
+
+
+@pytest.mark.parametrize("grown", [growing, restarting])
+@pytest.mark.parametrize(
+    "reason", ["missing_covariance", "recalibrator_mismatch", "recalibrator_failed", "internal"]
+)
+def test_detections_that_pass_through_are_told_after_ten_minutes(tmp_path, grown, reason):
+    passed = series("passed_through_total", grown(DETECTIONS / 10), reason=reason, **JOB)
+    told = ["CalibrationPassThroughHigh"]
+    found = samples(passed, grown=grown)
+    assert tells(tmp_path, found, {"8m": [], "15m": told, "59m": told, "100m": told})
+
+
+def test_who_only_observes_passes_all_through_and_nothing_is_told(tmp_path):
+    observed = [
+        series("passed_through_total", growing(DETECTIONS), reason="observe_mode", **JOB),
+        series("detections_total", growing(0), outcome="recalibrated", **JOB),
+        series("detections_total", growing(DETECTIONS), outcome="passed_through", **JOB),
+    ]
+    assert tells(tmp_path, samples(*observed), QUIET)
+
+
+@pytest.mark.parametrize("grown", [growing, restarting])
+def test_refusals_beyond_one_in_a_hundred_are_told_after_ten_minutes(tmp_path, grown):
+    found = samples(
+        series("rejected_total", grown(DETECTIONS / 50), reason="mean_value", **JOB), grown=grown
+    )
+    told = ["CalibrationRejectedHigh"]
+    assert tells(tmp_path, found, {"8m": [], "15m": told, "59m": told, "100m": told})
+
+
+def test_refusals_are_told_where_nothing_else_comes(tmp_path):
+    found = [
+        up("1x60"),
+        series("detections_total", "0x60", outcome="recalibrated", **JOB),
+        series("rejected_total", "0+10x60", reason="malformed", **JOB),
+    ]
+    assert tells(tmp_path, found, {"5m": [], "15m": ["CalibrationRejectedHigh"]})
+
+
+def test_statistics_that_are_not_written_are_told_and_one_slow_disk_is_not(tmp_path):
+    age = series("checkpoint_age_seconds", "10x9 0+60x10 10x60 130x2 10x60", **JOB)
+    told = ["CalibrationCheckpointStale"]
+    at = {"12m": [], "19m": told, "22m": [], "86m": []}
+    assert tells(tmp_path, [up("1x200"), age], at)
+
+
+def test_statistics_that_never_were_written_are_told_and_the_moments_after_a_start_are_not(
+    tmp_path,
+):
+    never = " ".join(("NaN " * 10, "5x19", "NaN " * 3, "5x19", "NaN " * 30))
+    age = series("checkpoint_age_seconds", never, **JOB)
+    told = ["CalibrationCheckpointStale"]
+    at = {"4m": [], "8m": told, "20m": [], "33m": [], "52m": [], "70m": told}
+    assert tells(tmp_path, [up("1x200"), age], at)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ("0x9 1+1x50", ["CalibrationDriftNotKept"]),
+        ("0x9 1x50", []),
+        ("9x9 0x50", []),
+        ("9x9 0+1x50", ["CalibrationDriftNotKept"]),
+    ],
+)
+def test_evidence_that_goes_on_not_being_kept_is_told(tmp_path, values, told):
+    found = [up("1x60"), series("drift_store_failures_total", values, **JOB)]
+    assert tells(tmp_path, found, {"9m": [], "25m": told})
+
+
+@pytest.mark.parametrize("grown", [growing, restarting])
+@pytest.mark.parametrize("by", ["loop", "frames", "drift", "drift of tracks"])
+def test_a_sidecar_that_does_not_keep_up_is_told_with_what_shows_it(tmp_path, grown, by):
+    signs = {
+        "loop": [series("loop_lag_seconds", f"0.4x{HOURS}", **JOB)],
+        "frames": buckets(grown, fast=0.98 * FRAMES, slow=0.02 * FRAMES),
+        "drift": [series("drift_left_out_total", grown(5), reason="overload", **JOB)],
+        "drift of tracks": [series("drift_left_out_total", grown(5), reason="tracks", **JOB)],
+    }
+    told = [f"CalibrationOverload by={by.split()[0]}"]
+    found = samples(*signs[by], grown=grown)
+    assert tells(tmp_path, found, {"4m": [], "15m": told, "59m": told, "80m": told})
+
+
+def test_all_signs_of_overload_are_told_side_by_side(tmp_path):
+    found = samples(
+        series("loop_lag_seconds", f"0.4x{HOURS}", **JOB),
+        *buckets(fast=0, slow=FRAMES),
+        series("drift_left_out_total", growing(5), reason="overload", **JOB),
+    )
+    told = [f"CalibrationOverload by={by}" for by in ("loop", "frames", "drift")]
+    assert tells(tmp_path, found, {"15m": told})
+
+
+def test_a_moment_of_overload_and_what_is_left_out_for_other_reasons_are_not_told(tmp_path):
+    found = samples(
+        series("loop_lag_seconds", f"0.004x9 2x3 0.004x{HOURS}", **JOB),
+        series("drift_left_out_total", growing(500), reason="late", **JOB),
+    )
+    assert tells(tmp_path, found, QUIET)
+
+
+def test_frames_that_were_slow_half_an_hour_ago_are_not_told_for_ever(tmp_path):
+    fast = 0.98 * FRAMES
+    counts = {"0.001": growing(fast), "0.1": growing(fast)}
+    # All of them after the first half hour: those that were slow, and those that are fast.
+    whole = f"0+{FRAMES}x30 {30 * FRAMES + fast:g}+{fast:g}x{HOURS - 32}"
+    rows = counts | {"0.5": whole, "+Inf": whole}
+    found = [
+        series("frame_seconds_bucket", values, le=bound, **JOB) for bound, values in rows.items()
+    ]
+    told = ["CalibrationOverload by=frames"]
+    assert tells(tmp_path, samples(*found), {"20m": told, "50m": [], "90m": []})

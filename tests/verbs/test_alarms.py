@@ -1,0 +1,182 @@
+"""The verb `alarms` against a server: what it asks for, what it prints, how it fails."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from monitor.calibration.drift.alarm import AlarmChange, DriftReading, Scale, Why
+from monitor.calibration.drift.alarm_words import alarm_sentence
+from monitor.cli import main
+from monitor.verbs import alarms as verb
+from monitor.verbs.printed import plain
+from monitor.verbs.recalibrators import this_person
+from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served
+from tests.piped import pipeline_of
+
+LISTED = """\
+slice  severity  state                evidence   threshold  log10        size                          since   tracks
+car    page      alarm, recalibrated  1,030 h    1,000 h    3.0 of 3.0   σ too small by 2.2 (1.9–2.6)  12.3 s  7
+car    ticket    ok                   0 h        500 h      -∞ of 2.7    -                             -       -
+truck  page      warning              250 h      1,000 h    2.4 of 3.0   -                             -       -
+truck  ticket    too few tracks       10^-7.0 h  500 h      -7.0 of 2.7  -                             -       -
+total  page      warning              1,280 h    10^7.0 h   3.1 of 7.0   -                             -       -
+
+slice  stage         size                        one is worth  counted by    reference
+car    raw           σ too large by 2 (1.6–2.5)  0.12          track-second  learned: 31 tracks, 2,040 detections
+truck  recalibrated  -                           1             detection     shipped
+
+to end alarms: alarms acknowledge [SLICE ...]
+"""  # noqa: E501 -- the table as it is printed
+NOON_NS = 1_750_000_000_123_456_789
+
+
+@pytest.fixture
+def sidecar():
+    with served(pipeline_of(), FixedWatch()) as found:
+        yield found
+
+
+@pytest.fixture
+def asked(run, sidecar):
+    """The verb, done; what it prints."""
+
+    def done(*words):
+        return run("alarms", *words, "--address", sidecar.address)
+
+    return done
+
+
+@pytest.fixture
+def heard(capsys, sidecar):
+    """The lines of `alarms watch` up to the end of the sidecar."""
+
+    def lines(*words):
+        assert main(["alarms", "watch", *words, "--address", sidecar.address]) == 1
+        said = capsys.readouterr()
+        assert said.err == (
+            f"calibration-monitor alarms: the sidecar at {sidecar.address} was shut down: "
+            "watch again when it serves.\n"
+        )
+        return said.out.splitlines()
+
+    return lines
+
+
+def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms_end(asked):
+    assert asked("list").splitlines() == LISTED.splitlines()
+
+
+def test_list_of_slices_shows_these_alone(asked):
+    lines = asked("list", "truck", "total").splitlines()
+    assert [line.split()[0] for line in lines if line] == [
+        "slice", "truck", "truck", "total", "slice", "truck",
+    ]  # fmt: skip
+    assert "alarms acknowledge" not in "".join(lines)
+
+
+def test_list_as_json_has_every_number_and_null_for_what_is_none(asked):
+    found = json.loads(asked("list", "--json"))
+    assert found == {
+        "standings": [plain(entry) for entry in STANDINGS],
+        "stages": [plain(entry) for entry in STAGES],
+    }
+    assert found["standings"][0]["alarm"]["stage"] == "recalibrated"
+    assert found["standings"][0]["alarm"]["detector"] == "track"
+    assert [entry["state"] for entry in found["standings"]] == [
+        "alarm", "ok", "warning", "too_few", "warning",
+    ]  # fmt: skip
+    assert found["stages"][1]["scale"] == {"estimate": None, "lower": None, "upper": None}
+
+
+def test_where_nothing_is_watched_list_says_why_that_may_be(asked, sidecar):
+    sidecar.watch.answer = DriftReading()
+    assert "no slice is watched: no truth has come yet, or" in asked("list")
+    assert json.loads(asked("list", "--json")) == {"standings": [], "stages": []}
+
+
+def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(asked, sidecar):
+    assert asked("acknowledge") == f"over: {alarm_sentence(alarm())}\n"
+    assert asked("acknowledge", "truck", "--actor", "anna") == "there were no alarms\n"
+    assert sidecar.watch.asked == [((), this_person()), (("truck",), "anna")]
+
+
+def test_acknowledge_as_json_has_the_alarms(asked):
+    assert json.loads(asked("acknowledge", "car", "--json")) == {"acknowledged": [plain(alarm())]}
+    assert json.loads(asked("acknowledge", "truck", "--json")) == {"acknowledged": []}
+
+
+def test_a_slice_that_is_not_watched_is_a_line_with_those_there_are(refused, sidecar):
+    address = ("--address", sidecar.address)
+    line = refused("alarms", "acknowledge", "tram", *address)
+    assert "no watch over tram; there are car, total, truck." in line
+    line = refused("alarms", "list", "tram", *address)
+    assert "no statistics of tram; there are car, total, truck." in line
+
+
+def test_watch_tells_a_line_for_each_change_until_the_sidecar_ends(heard, sidecar):
+    over = AlarmChange(Why.ACKNOWLEDGED, alarm(), actor="anna")
+    sidecar.say(RAISED, over, None, time_ns=NOON_NS)
+    sentence = alarm_sentence(alarm())
+    assert heard() == [
+        f"2025-06-15 15:06:40.1  raised: {sentence}; slices that may be meant as well: truck",
+        f"2025-06-15 15:06:40.1  over, acknowledged by anna: {sentence}",
+    ]
+
+
+def test_watch_of_a_slice_hears_of_it_also_where_it_may_be_meant(heard, sidecar):
+    bus = AlarmChange(Why.RAISED, alarm("bus"))
+    sidecar.say(bus, RAISED, None)
+    (line,) = heard("truck")
+    assert "raised: page: car" in line
+
+
+def test_watch_as_json_is_an_object_a_line(heard, sidecar):
+    unknown = AlarmChange(Why.CALM, alarm("bus", scale=Scale(float("inf"), 0.0, 1.0)))
+    sidecar.say(RAISED, unknown, None, time_ns=7)
+    found = [json.loads(line) for line in heard("--json")]
+    assert found[0] == {"time_ns": 7, "change": plain(RAISED)}
+    assert found[1]["change"]["why"] == "calm"
+    assert found[1]["change"]["alarm"]["scale"]["estimate"] is None
+
+
+def test_watch_that_is_interrupted_ends_as_programs_do_then(sidecar):
+    def interrupt():
+        if sidecar.service.events._watchers:
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            sidecar.loop.call_later(0.01, interrupt)
+
+    sidecar.loop.call_soon_threadsafe(interrupt)
+    assert main(["alarms", "watch", "--address", sidecar.address]) == 130
+
+
+def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
+    sidecar.say(AlarmChange(Why.ACKNOWLEDGED, alarm("c\rar"), actor="an\x1b[2Jna"), None)
+    (line,) = heard()
+    assert "acknowledged by an�[2Jna: page: c�ar" in line
+
+
+def test_a_sidecar_that_is_not_there_is_a_line_with_a_remedy(refused, monkeypatch):
+    monkeypatch.setattr("monitor.edges.client.PATIENCE", 0.3)
+    line = refused("alarms", "list", "--address", "127.0.0.1:1")
+    assert "no sidecar answers at 127.0.0.1:1: start one with" in line
+
+
+@pytest.mark.parametrize("words", [(), ("end",), ("list", "--actor", "a"), ("watch", "--slice")])
+def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main(["alarms", *words])
+    assert end.value.code == 2
+    assert "usage: calibration-monitor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", verb.ACTIONS)
+def test_every_action_explains_itself(capsys, action):
+    with pytest.raises(SystemExit) as end:
+        main(["alarms", action, "--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert "--address H:P" in said
+    assert "SLICE" in said

@@ -1,0 +1,482 @@
+"""replay: ids of objects with the labels, references, and what it tells of drift."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from monitor.calibration.drift.alarm import (
+    Alarm,
+    AlarmChange,
+    DriftState,
+    Scale,
+    SliceStanding,
+    Why,
+)
+from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
+from monitor.calibration.slices import SliceBy
+from monitor.calibration.space import plain_space
+from monitor.cli import main
+from monitor.config import Config
+from monitor.edges.answers import encode_process_response, encode_truth_response
+from monitor.edges.drift_client import DriftStandings, HeardChange
+from monitor.edges.files import Recording, read_recording
+from monitor.edges.reference_file import read_references
+from monitor.edges.wire import (
+    WireLimits,
+    decode_process_request,
+    decode_truth_request,
+    detection_tail,
+)
+from monitor.frames import Header, ReceivedFrame, ReceivedTruth
+from monitor.pipeline import Pipeline
+from monitor.streams import Stream
+from monitor.verbs import replay
+from monitor.verbs.drift_found import DriftFound, drift_json, drift_table, moment
+from monitor.verbs.drift_heard import Hearing, hearing
+from monitor.verbs.drift_options import check_drift, drift_section, reference_file
+from monitor.verbs.playback import Sequence, sequences
+from monitor.verbs.sending import Manner, Tally, play
+from tests.verbs.recordings import SEQUENCES, csv_file, npz_file
+
+LIMITS = WireLimits(2**20, 1000)
+
+# ---- objects of the labeller
+
+
+@dataclass
+class AnswersAtOnce:
+    """A stream to a pipeline in this process."""
+
+    answer: Callable[[bytes], bytes]
+    waiting: list[bytes] = field(default_factory=list)
+    track_dimensions: tuple[str, ...] = ()
+
+    async def send(self, data):
+        self.waiting.append(self.answer(data))
+
+    async def receive(self):
+        return self.waiting.pop(0)
+
+    async def close(self):
+        pass
+
+
+@dataclass
+class InProcess:
+    """A client of a pipeline in this process, and the labels that it got."""
+
+    pipeline: Pipeline = field(default_factory=lambda: Pipeline(Config()))
+    labels: list[ReceivedTruth] = field(default_factory=list)
+
+    async def open(self, header: Header):
+        stream = self.pipeline.register(header)
+        assert isinstance(stream, Stream)
+
+        def answer(data):
+            frame = decode_process_request(data, LIMITS, detection_tail())
+            assert isinstance(frame, ReceivedFrame)
+            return encode_process_response(self.pipeline.process(stream, frame), 0)
+
+        return AnswersAtOnce(answer)
+
+    def truth(self):
+        def answer(data):
+            truth = decode_truth_request(data, LIMITS)
+            assert isinstance(truth, ReceivedTruth)
+            self.labels.append(truth)
+            found = self.pipeline.report_truth(truth)
+            return encode_truth_response(truth.stream, truth.frame_id, found)
+
+        return AnswersAtOnce(answer)
+
+
+def labels_of(path):
+    """All labels that replay sends of a file, and whether each of them was matched."""
+    client, tally = InProcess(), Tally()
+    asyncio.run(play(client, sequences(read_recording(path), ""), Manner(), tally))  # type: ignore[arg-type]  # it is asked for no more
+    assert tally.account.matched == tally.labels > 0
+    return client.labels
+
+
+def objects_by_place(labels):
+    """(stream, x and y of the truth) → the object's id, of all labels."""
+    found = {}
+    for frame in labels:
+        for i in range(frame.n):
+            known = frame.objects is not None and bool(frame.objects.known[i])
+            id = int(frame.objects.id[i]) if known else None
+            found[frame.stream, *frame.truth[i, :2].tolist()] = id
+    return found
+
+
+def places(rows):
+    there = rows.of(rows.labelled)
+    return list(zip(there.sequence.tolist(), *there.truth[:, :2].T.tolist(), strict=True)), there
+
+
+def test_each_label_names_the_object_of_its_row(drive, rows):
+    found = objects_by_place(labels_of(drive))
+    keys, there = places(rows)
+    assert found == dict(zip(keys, there.track.tolist(), strict=True))
+
+
+def test_objects_with_names_are_as_different_as_their_names(rows, tmp_path):
+    path = csv_file(tmp_path / "named.csv", rows)
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    column = lines[0].index("gt_id")
+    for line in lines[1:]:
+        line[column] = line[column] and f"object {line[column]}"
+    path.write_text("\n".join(map(",".join, lines)))
+    found = objects_by_place(labels_of(path))
+    keys, there = places(rows)
+    pairs = {(track, found[key]) for key, track in zip(keys, there.track.tolist(), strict=True)}
+    assert len(pairs) == len(set(there.track.tolist())) == len({id for _, id in pairs})
+
+
+def test_labels_of_no_known_object_name_none(rows, tmp_path):
+    archive = tmp_path / "drive.npz"
+    track = np.where(rows.track % 2 == 0, rows.track, -1)
+    np.savez(
+        archive,
+        mean=rows.mean,
+        cov=rows.covariance,
+        gt=rows.truth,
+        track=track,
+        seq=rows.sequence,
+        frame=rows.frame,
+        t=rows.time_s,
+    )
+    found = objects_by_place(labels_of(archive))
+    keys, there = places(rows)
+    expected = [None if track % 2 else track for track in there.track.tolist()]
+    assert found == dict(zip(keys, expected, strict=True))
+    assert None in expected and set(expected) != {None}
+
+
+def test_a_file_without_objects_sends_the_labels_that_it_always_did(rows, tmp_path):
+    labels = labels_of(npz_file(tmp_path / "drive.npz", rows))
+    assert {frame.objects for frame in labels} == {None}
+
+
+# ---- the sidecar that is started
+
+
+def options(**given):
+    usual: dict[str, Any] = {
+        "address": None,
+        "reference": None,
+        "reference_where": None,
+        "config": None,
+        "slice_by": (SliceBy.CLASS,),
+        "files": [],
+        "where": None,
+        "fault": None,
+        "dimensions": None,
+        "angles": None,
+        "classes": None,
+        "rows": None,
+    }
+    return argparse.Namespace(**{**usual, **given})
+
+
+def section(asked, reference=None):
+    return tomllib.loads(drift_section(asked, reference))["drift"]
+
+
+def test_the_started_sidecar_keeps_nothing_of_drift(tmp_path):
+    config = tmp_path / "sidecar.toml"
+    config.write_text('[drift]\npath = "somewhere"\nhours_between_false_pages = 50\n')
+    assert section(options())["path"] == ""
+    found = section(options(config=config))
+    assert (found["path"], found["hours_between_false_pages"]) == ("", 50)
+    assert Config.model_validate({"drift": found}).drift.settings().page_tolerance == 1.4142
+
+
+def test_a_reference_goes_to_the_started_sidecar(drive, run, tmp_path):
+    path = tmp_path / "usual.json"
+    run("reference", drive, "--class", "car", "--output", path)
+    with reference_file(options(reference=str(path)), None) as found:
+        assert found == path
+        assert section(options(), found)["reference"] == str(path)
+
+
+def test_a_reference_is_learned_of_other_rows_than_are_played_and_without_their_fault(
+    drive, run, tmp_path
+):
+    path = tmp_path / "usual.json"
+    words = ("--class", "pedestrian", "--where", "class=pedestrian")
+    run("reference", drive, *words, "--output", path)
+    asked = options(
+        files=[drive],
+        classes=("pedestrian",),
+        where=[("role", "deploy")],
+        reference_where=[("class", "pedestrian")],
+        fault=argparse.Namespace(variance=0.1, since=1.0),
+    )
+    with reference_file(asked, None) as found:
+        assert found is not None
+        assert found.read_text() == path.read_text()
+        assert tuple(read_references(found)) == ("pedestrian",)
+    assert not found.exists()
+
+
+def test_without_a_reference_the_sidecar_learns_its_own():
+    with reference_file(options(), None) as found:
+        assert found is None
+    assert section(options())["reference"] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--reference", "usual.json"), "--reference would be a setting of that sidecar"),
+        (("--reference-where", "role=fit"), "--reference-where would be a setting"),
+        (("--config", "sidecar.toml"), "--config is for a sidecar that is started here"),
+    ],
+)
+def test_a_sidecar_of_somebody_else_takes_no_settings(refused, drive, words, sentence):
+    line = refused("replay", drive, *words, "--address", "127.0.0.1:1")
+    assert sentence in line
+    assert "leave --address out" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--reference", "gone.json"), "cannot read the reference gone.json"),
+        (("--reference-where", "role=test"), "none of"),
+        (("--reference-where", "class=cyclist"), "nothing is learned"),
+        (("--reference-where", "role=fit", "--slice-by", "stream"), "usual of classes"),
+        (("--config", "gone.toml"), "gone.toml"),
+    ],
+)
+def test_what_cannot_be_usual_is_told_before_a_sidecar_is_started(
+    refused, drive, monkeypatch, words, sentence
+):
+    monkeypatch.setattr(replay, "running_sidecar", None)
+    assert sentence in refused("replay", drive, *words)
+
+
+def test_a_reference_is_given_or_learned_but_not_both(capsys, drive):
+    words = ("--reference", "usual.json", "--reference-where", "role=fit")
+    with pytest.raises(SystemExit):
+        main(["replay", str(drive), *words])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_slices_of_streams_have_no_reference():
+    with pytest.raises(ValueError, match="--slice-by class,stream"):
+        check_drift(options(reference="usual.json", slice_by=(SliceBy.CLASS, SliceBy.STREAM)))
+
+
+# ---- what is heard
+
+
+ALARM = Alarm(
+    slice="car",
+    severity=Severity.PAGE,
+    stage=Stage.RECALIBRATED,
+    detector=Detector.TRACK,
+    direction=Direction.OVER,
+    evidence=2000.0,
+    threshold=1000.0,
+    event_ns=12_300_000_000,
+    since_ns=10_100_000_000,
+    detections=214,
+    tracks=7,
+    labelled=900,
+    scale=Scale(2.2, 1.9, 2.6),
+    epoch=0,
+    driven=0.01,
+)
+
+
+def standing(alarm=None, **other):
+    values = {
+        "slice": "car",
+        "severity": Severity.PAGE,
+        "state": DriftState.OK if alarm is None else DriftState.ALARM,
+        "evidence": 0.001,
+        "peak": 2000.0,
+        "threshold": 1000.0,
+    }
+    return SliceStanding(**{**values, **other}, alarm=alarm)
+
+
+@dataclass
+class Telling:
+    """A client that tells of these changes, and of these alarms from before."""
+
+    changes: list[AlarmChange]
+    there: tuple[SliceStanding, ...] = ()
+    pause: float = 0.0
+
+    async def standings(self):
+        return DriftStandings(self.there, ())
+
+    async def alarm_changes(self):
+        for change in self.changes:
+            await asyncio.sleep(self.pause)
+            yield HeardChange(0, change)
+        await asyncio.Event().wait()
+
+
+def heard_by_the_end(client, standings, patience=5.0):
+    async def listened():
+        async with hearing(client) as heard:
+            return await heard.all_of(standings, patience)
+
+    return asyncio.run(asyncio.wait_for(listened(), 30))
+
+
+def test_alarms_are_told_in_the_order_in_which_they_were_raised():
+    second = replace(ALARM, slice="van", event_ns=ALARM.event_ns - 5)
+    changes = [
+        AlarmChange(Why.RAISED, ALARM),
+        AlarmChange(Why.CALM, ALARM),
+        AlarmChange(Why.RAISED, second),
+    ]
+    found = heard_by_the_end(Telling(changes, pause=0.05), (standing(second, slice="van"),))
+    assert found.alarms == (ALARM, second)
+
+
+def test_an_alarm_whose_event_comes_after_the_answer_is_waited_for_and_told_once():
+    late = Telling([AlarmChange(Why.RAISED, ALARM)], pause=0.3)
+    assert heard_by_the_end(late, (standing(ALARM),)).alarms == (ALARM,)
+
+
+def test_an_alarm_that_stays_is_told_even_if_its_event_was_missed():
+    silent = Telling([])
+    found = heard_by_the_end(silent, (standing(ALARM), standing(None, slice="total")), 0.05)
+    assert found.alarms == (ALARM,)
+    assert len(found.standings) == 2
+
+
+def test_an_alarm_from_before_the_replay_is_no_news():
+    old = Telling([], (standing(ALARM),))
+    assert heard_by_the_end(old, (standing(ALARM),)).alarms == ()
+    again = replace(ALARM, event_ns=ALARM.event_ns + 1)
+    raised = Telling([AlarmChange(Why.RAISED, again)], (standing(ALARM),))
+    assert heard_by_the_end(raised, (standing(again),)).alarms == (again,)
+
+
+def test_an_unknown_size_does_not_make_an_alarm_a_new_one():
+    unknown = replace(ALARM, scale=Scale(math.nan, math.nan, math.nan))
+    heard = Hearing(raised=[unknown])
+    twin = replace(ALARM, scale=Scale(math.nan, math.nan, float("nan")))
+    found = asyncio.run(heard.all_of((standing(twin),), 5.0))
+    assert len(found.alarms) == 1
+
+
+def test_listening_ends_with_the_replay_however_that_ends():
+    async def broken(client):
+        async with hearing(client):
+            raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(broken(Telling([])))
+
+
+# ---- where and when it was
+
+
+def sequence(name: str, times: list[float]) -> Sequence:
+    none = np.zeros(0, np.int64)
+    nothing = cast("Recording", None)  # nobody looks at its rows
+    header = Header(name, plain_space(("x",)), ("car",))
+    return Sequence(name, nothing, header, none, none, np.array(times))
+
+
+TENTHS = [i / 10 for i in range(200)]
+
+
+def test_a_moment_is_told_in_the_time_of_its_sequence():
+    since_1970 = [1.7e9 + t for t in TENTHS]
+    played = [sequence("north", since_1970)]
+    stamp = round(since_1970[123] * 1e9)
+    found = moment(stamp, played)
+    assert (found.stream, found.start_ns, found.frame) == ("north", 1_700_000_000 * 10**9, 123)
+    assert moment(stamp + 1, played).frame == 123
+    assert moment(stamp - 1, played).frame == 122
+    assert moment(5, played).frame is None
+    assert moment(stamp + 10**12, played).frame is None
+
+
+def test_a_moment_of_several_sequences_names_none_of_them():
+    played = [sequence("north", TENTHS), sequence("south", TENTHS)]
+    found = moment(12_300_000_000, played)
+    assert (found.stream, found.frame) == (None, 123)
+
+
+def test_a_frame_of_this_very_stamp_says_which_sequence_it_was():
+    shifted = [t + 0.05 for t in TENTHS]
+    played = [sequence("north", TENTHS), sequence("south", shifted)]
+    found = moment(round(shifted[7] * 1e9), played)
+    assert (found.stream, found.start_ns, found.frame) == ("south", 50_000_000, 7)
+
+
+def test_json_holds_what_a_program_needs_to_know_of_alarms():
+    played = [sequence("north", [t + 100 for t in TENTHS])]
+    alarm = replace(
+        ALARM,
+        event_ns=112_300_000_000,
+        since_ns=110_100_000_000,
+        scale=Scale(2.2, 1.9, math.inf),
+    )
+    standings = (standing(alarm), standing(None, slice="total", evidence=0.0))
+    found = drift_json(DriftFound((alarm,), standings), played)
+    (told,) = found["alarms"]
+    assert told.pop("t") == 12.3
+    assert told.pop("since_t") == 10.1
+    assert told == {
+        "slice": "car",
+        "severity": "page",
+        "stage": "recalibrated",
+        "detector": "track",
+        "direction": "over",
+        "stream": "north",
+        "frame": 123,
+        "labelled": 900,
+        "detections": 214,
+        "tracks": 7,
+        "evidence_hours": 2000.0,
+        "threshold_hours": 1000.0,
+        "scale": [2.2, 1.9, None],
+    }
+    car, total = found["drift"]
+    assert car == {
+        "slice": "car",
+        "severity": "page",
+        "state": "alarm",
+        "log10_evidence": pytest.approx(-3),
+        "log10_peak": pytest.approx(math.log10(2000)),
+        "log10_threshold": pytest.approx(3),
+    }
+    assert (total["state"], total["log10_evidence"]) == ("ok", None)
+
+
+def test_the_table_shows_every_standing_and_every_alarm():
+    played = [sequence("north", TENTHS)]
+    standings = (standing(ALARM), standing(None, slice="total", state=DriftState.TOO_FEW))
+    heads, car, total, alarm = drift_table(DriftFound((ALARM,), standings), played).splitlines()
+    assert heads.split() == ["drift", "severity", "state", "evidence", "peak", "threshold"]
+    assert car.split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
+    assert "too few" in total
+    assert alarm.startswith("12.3 s, frame 123 of north: page: car, recalibrated overconfident")
+    assert drift_table(DriftFound(), played) == ""
+
+
+def test_sequences_of_the_recording_have_the_stamps_that_are_sent(drive):
+    for played in sequences(read_recording(drive), ""):
+        assert played.name in SEQUENCES
+        for number, frame in enumerate(played.play()):
+            assert moment(frame.frame.stamp_ns, [played]).frame == number
