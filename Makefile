@@ -25,7 +25,7 @@ INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
 .PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking \
-	benchmark-recalibrators benchmark-fit benchmark-promotion clean
+	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -64,6 +64,10 @@ benchmark-fit: $(CORE)
 
 benchmark-promotion: $(CORE)
 	$(BIN)/python benchmarks/promotion.py
+
+# Beside the detectors of River where it is installed: pip install '.[drift-benchmark]'.
+benchmark-drift: $(CORE)
+	$(BIN)/python -m benchmarks.drift
 
 clean:
 	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info

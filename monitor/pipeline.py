@@ -43,7 +43,7 @@ from monitor.pending import PendingFrame, PendingStore, pending_frame, tracks_of
 from monitor.recalibration.recalibrator import Estimates
 from monitor.recalibration.selection import Selection
 from monitor.recalibrators import Recalibrators, applied
-from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
+from monitor.stream_tracker import Tracked, tracker_of
 from monitor.streams import Stream
 from monitor.track_readings import TrackReading, read_tracks
 from monitor.tracking.motion import one_second
@@ -106,24 +106,13 @@ class Pipeline:
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
         slices = StreamSlices(self.slices, space, header.stream, header.classes)
-        tracker = self._new_tracker(header)
+        tracker = tracker_of(header, self._tracking, self.counters)
         if tracker is not None and known is not None and known.tracker is not None:
             tracker.orders = known.tracker.orders  # counters never fall
         # A stream that begins anew numbers its tracks anew.
         self._numbered += 1
         self.streams[header.stream] = stream = Stream(header, slices, self._numbered, tracker)
         return stream
-
-    def _new_tracker(self, header: Header) -> StreamTracker | None:
-        """For a stream that begins; where it cannot be made, the stream goes without."""
-        if self._tracking is None:
-            return None
-        try:
-            return stream_tracker(header, self._tracking)
-        except Exception:
-            log.exception("stream %s is not tracked", header.stream)
-            self.counters.internal_errors += 1
-            return None
 
     # ---- frames
 

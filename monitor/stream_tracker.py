@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import numpy as np
 from monitor.calibration.detections import Examined, Reason
 from monitor.calibration.notices import Notice
 from monitor.calibration.space import Dimension, IntArray
+from monitor.counters import Counters
 from monitor.frames import Header, ReceivedFrame
 from monitor.recalibration.recalibrator import Estimates
 from monitor.tracking.ego import InvalidEgoMotion, checked
@@ -18,6 +20,8 @@ from monitor.tracking.reported import EgoMotion, ReportedTracks, TrackStatus
 from monitor.tracking.rewind import Order, Tracker, follow
 from monitor.tracking.settings import TrackerSettings
 from monitor.tracking.tracker import Sightings, tracker_model
+
+log = logging.getLogger(__name__)
 
 # Why a frame that has a stamp was not tracked, by how it came.
 _WHY_NOT = {
@@ -149,3 +153,20 @@ def _sightings(
         upstream=None if upstream is None else (upstream[0][row], upstream[1][row]),
         ego=ego,
     )
+
+
+def tracker_of(
+    header: Header, settings: TrackerSettings | None, counters: Counters
+) -> StreamTracker | None:
+    """For a stream that begins; where it cannot be made, the stream goes without.
+
+    settings  None: nobody tracks
+    """
+    if settings is None:
+        return None
+    try:
+        return stream_tracker(header, settings)
+    except Exception:
+        log.exception("stream %s is not tracked", header.stream)
+        counters.internal_errors += 1
+        return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -192,21 +192,15 @@ class Drive:
 
 def standing(sidecar: Sidecar, slice: str = "car", severity: int = PAGE) -> drift_pb2.DriftStanding:
     """As GetCalibration has it; all truth that came before is in it."""
-    (found,) = (
-        one
-        for one in sidecar.calibration(slice).drift
-        if (one.slice, one.severity) == (slice, severity)
-    )
+    told: Iterable[drift_pb2.DriftStanding] = sidecar.calibration(slice).drift
+    (found,) = (one for one in told if (one.slice, one.severity) == (slice, severity))
     return found
 
 
 def stage(sidecar: Sidecar, number: int, slice: str = "car") -> drift_pb2.DriftStageStanding:
     """What is known of a slice at one stage."""
-    (found,) = (
-        one
-        for one in sidecar.calibration(slice).drift_stages
-        if (one.slice, one.stage) == (slice, number)
-    )
+    told: Iterable[drift_pb2.DriftStageStanding] = sidecar.calibration(slice).drift_stages
+    (found,) = (one for one in told if (one.slice, one.stage) == (slice, number))
     return found
 
 
@@ -222,6 +216,12 @@ def drive_until_alarm(
             assert found.state == ALARM
             return found.alarm
     raise AssertionError(f"no alarm within {seconds} s: {found}")
+
+
+def acknowledge(sidecar: Sidecar, *slices: str) -> list[drift_pb2.DriftAlarm]:
+    """End alarms; those that there were."""
+    request = pb.AcknowledgeDriftRequest(slices=slices, actor="test")
+    return list(sidecar.monitor.AcknowledgeDrift(request, timeout=PATIENCE).acknowledged)
 
 
 def drift_events(watcher: Watcher, *changes: int) -> list[drift_pb2.DriftEvent]:

@@ -538,7 +538,7 @@ def test_a_stream_whose_tracker_cannot_be_made_goes_without(monkeypatch):
     def failing(*_):
         raise OverflowError
 
-    monkeypatch.setattr("monitor.pipeline.stream_tracker", failing)
+    monkeypatch.setattr(stream_tracker_module, "stream_tracker", failing)
     pipeline = tracking()
     stream = opened(pipeline)
     assert sent(pipeline, stream, scene(0), 0).tracks is None

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import pytest
 
+from monitor.cli import main
 from monitor.edges.drift_client import DriftClient
 from monitor.v1 import calibration_pb2, drift_pb2
-from monitor.v1 import perception_monitor_pb2 as pb
 from tests.drifting import (
     ALARM,
     PAGE,
@@ -30,6 +30,7 @@ from tests.drifting import (
     TOO_SMALL,
     Drive,
     Known,
+    acknowledge,
     drift_events,
     drive_until_alarm,
     settings,
@@ -270,8 +271,14 @@ def test_where_no_track_is_known_frames_count_and_a_fault_is_found_as_well(start
 # ---- acknowledged
 
 
-def test_verbs_list_end_and_hear_of_alarms(start):
+def test_verbs_list_end_and_hear_of_alarms(start, capsys):
     sidecar = start()
+
+    def verb(*words: str) -> str:
+        assert main(["alarms", *words, "--address", sidecar.grpc]) == 0
+        said: str = capsys.readouterr().out
+        return said
+
     drive = Drive(sidecar)
     drive.send(LEARNED)
     drive.variance["car"] = TOO_SMALL
@@ -285,42 +292,32 @@ def test_verbs_list_end_and_hear_of_alarms(start):
         drive_until_alarm(drive, 10)
         drive.variance.clear()
         drive.send(10)
-        assert "alarm, recalibrated" in verb(sidecar, "list")
+        assert "alarm, recalibrated" in verb("list")
         (page,) = (
             one
-            for one in json.loads(verb(sidecar, "list", "--json"))["standings"]
+            for one in json.loads(verb("list", "--json"))["standings"]
             if (one["slice"], one["severity"]) == ("car", "page")
         )
-        ended = json.loads(verb(sidecar, "acknowledge", "car", "--actor", "anna", "--json"))
+        ended = json.loads(verb("acknowledge", "car", "--actor", "anna", "--json"))
         assert ended["acknowledged"] == [page["alarm"]]
         assert standing(sidecar).state in QUIET
         assert standing(sidecar).peak_hours < SMALL
-        assert "there were no alarms" in verb(sidecar, "acknowledge")
-        assert "alarm, recalibrated" not in verb(sidecar, "list")
+        assert "there were no alarms" in verb("acknowledge")
+        assert "alarm, recalibrated" not in verb("list")
         assert eventually(lambda: heard[-1]["actor"] == "anna")
         told = heard[-2:]
     assert [one["why"] for one in told] == ["raised", "acknowledged"]
     assert told[0]["alarm"] == told[1]["alarm"] == page["alarm"]
 
 
-def verb(sidecar: Sidecar, *words: str) -> str:
-    """What `alarms` prints."""
-    done = subprocess.run(
-        alarms(sidecar, *words), cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def alarms(sidecar: Sidecar, *words: str) -> list[str]:
-    return [sys.executable, "-m", "monitor", "alarms", *words, "--address", sidecar.grpc]
-
-
 @contextlib.contextmanager
 def watching(sidecar: Sidecar) -> Iterator[list[dict[str, Any]]]:
     """The changes that `alarms watch` tells of, as they come."""
     process = subprocess.Popen(
-        alarms(sidecar, "watch", "--json"), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "monitor", "alarms", "watch", "--json", "--address", sidecar.grpc],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     lines = process.stdout
     assert lines is not None
@@ -336,11 +333,6 @@ def watching(sidecar: Sidecar) -> Iterator[list[dict[str, Any]]]:
         process.wait(PATIENCE)
         thread.join(PATIENCE)
         lines.close()
-
-
-def acknowledge(sidecar: Sidecar, *slices: str):
-    request = pb.AcknowledgeDriftRequest(slices=slices, actor="test")
-    return sidecar.monitor.AcknowledgeDrift(request, timeout=PATIENCE).acknowledged
 
 
 def test_an_acknowledged_alarm_whose_fault_goes_on_comes_again(start):
@@ -373,7 +365,8 @@ def test_our_client_reads_what_a_foreign_one_does(start):
     Drive(sidecar).send(LEARNED)
 
     async def asked():
-        async with DriftClient(sidecar.grpc) as client:
+        client = DriftClient(sidecar.grpc)
+        async with client:
             return await client.standings(["car"])
 
     found = asyncio.run(asked())

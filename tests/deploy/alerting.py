@@ -2,11 +2,12 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.deploy.scraping import ROOT, promtool
+from tests.deploy.scraping import FOLDER, promtool
 
-FOLDER = ROOT / "deploy" / "prometheus"
 RECALIBRATORS = FOLDER / "alert_rules.yml"
 DRIFT = FOLDER / "drift_alert_rules.yml"
 SERVICE = FOLDER / "service_alert_rules.yml"
@@ -24,27 +25,22 @@ def series(name: str, values: str, **labels: str) -> dict[str, str]:
     return {"series": f"calibration_{name}{{{pairs}}}", "values": values}
 
 
-def firing(
-    folder: Path, rules: Path, samples: list[dict[str, str]], at: dict[str, list[str]]
-) -> str:
-    """What promtool says: at each time these and no other alerts of the file fire.
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Samples, and what fires of them: at each time these and no other alerts of the file.
 
-    at  alerts by time, each as `name severity label=value …`; on the van, unless instance= says
-        otherwise
+    at    alerts by time, each as `name severity label=value …`; on the van, unless instance= says
+          otherwise
+    name  which of many
     """
-    tests = [
-        {
-            "eval_time": time,
-            "alertname": name,
-            "exp_alerts": [
-                {"exp_labels": labels}
-                for labels in (expected(alert) for alert in alerts)
-                if labels.pop("alertname") == name
-            ],
-        }
-        for time, alerts in at.items()
-        for name in names(rules)
-    ]
+
+    samples: Sequence[dict[str, str]]
+    at: Mapping[str, Sequence[str]]
+    name: str = "the only one"
+
+
+def fires(folder: Path, rules: Path, *cases: Case) -> bool:
+    """Whether promtool finds it so, of all of them in one run."""
     # Words of an alert are compared too: the rules under test are the same without.
     without = folder / "alerts.yml"
     text = re.sub(
@@ -55,10 +51,35 @@ def firing(
     content = {
         "rule_files": [str(without)],
         "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": samples, "alert_rule_test": tests}],
+        "tests": [
+            {
+                "name": case.name,
+                "interval": "1m",
+                "input_series": case.samples,
+                "alert_rule_test": expectations(case, names(rules)),
+            }
+            for case in cases
+        ],
     }
     file.write_text(json.dumps(content))
-    return promtool("test", "rules", str(file))
+    return "SUCCESS" in promtool("test", "rules", str(file))
+
+
+def expectations(case: Case, names: Sequence[str]) -> list[dict[str, object]]:
+    """Of every alert of a file at every time of a case."""
+    return [
+        {
+            "eval_time": time,
+            "alertname": name,
+            "exp_alerts": [
+                {"exp_labels": labels}
+                for labels in (expected(alert) for alert in alerts)
+                if labels.pop("alertname") == name
+            ],
+        }
+        for time, alerts in case.at.items()
+        for name in names
+    ]
 
 
 def expected(alert: str) -> dict[str, str]:

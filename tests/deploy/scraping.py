@@ -8,29 +8,35 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROMETHEUS = shutil.which("prometheus")
+FOLDER = ROOT / "deploy" / "prometheus"
+RECORDING = FOLDER / "recording_rules.yml"
 PATIENCE = 30  # s; far above what anything here takes
 
-with_prometheus = pytest.mark.skipif(
-    PROMETHEUS is None, reason="prometheus (Debian package prometheus) is not installed"
-)
+
+def program(name: str, package="prometheus") -> str:
+    """Where it is. Fails, and says how to get it, where it is not installed."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is not installed; on Debian: apt-get install {package}")
+    return found
+
+
+def printed(*command: str, given: str | None = None) -> str:
+    """What a program prints; it must be content."""
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def promtool(*arguments: str, given: str | None = None) -> str:
-    """What it prints; it must be content. Skips, and says so, where it is not installed."""
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool (Debian package prometheus) is not installed")
-    done = subprocess.run(
-        [found, *arguments], input=given, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    """What it prints; it must be content."""
+    return printed(program("promtool"), *arguments, given=given)
 
 
 def free_port() -> int:
@@ -48,37 +54,22 @@ def until(check, what):
     return found
 
 
-class Prometheus:
-    """A server on an own port that scrapes and evaluates every second."""
+class Started:
+    """A program that serves HTTP on an own port, ready; its log goes to a file."""
 
-    def __init__(self, folder: Path, targets: dict[str, int]) -> None:
-        rules = (ROOT / "deploy/prometheus/recording_rules.yml").read_text("utf-8")
-        (folder / "rules.yml").write_text(re.sub(r"interval: \d+m", "interval: 1s", rules), "utf-8")
-        scraped = [
-            {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}}
-            for name, port in targets.items()
-        ]
-        settings = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": ["rules.yml"],
-            "scrape_configs": [{"job_name": "fleet", "static_configs": scraped}],
-        }
-        # JSON is YAML.
-        (folder / "prometheus.yml").write_text(json.dumps(settings), "utf-8")
+    def __init__(self, log: Path, command: str, *options: str) -> None:
+        self.log = log
         self.address = f"127.0.0.1:{free_port()}"
-        self.log = folder / "prometheus.txt"
-        assert PROMETHEUS is not None
         self.process = subprocess.Popen(
-            [
-                PROMETHEUS,
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={self.address}",
-            ],
+            [command, *options, f"--web.listen-address={self.address}"],
             stdout=subprocess.DEVNULL,
-            stderr=self.log.open("wb"),
+            stderr=log.open("wb"),
         )
-        until(self.ready, "prometheus to be ready")
+        try:
+            until(self.ready, f"{command} to be ready")
+        except BaseException:
+            self.stop()
+            raise
 
     def ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text("utf-8")
@@ -87,6 +78,55 @@ class Prometheus:
                 return True
         except OSError:
             return False
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Prometheus(Started):
+    """Scrapes and evaluates every second; what ends is told as over two seconds later.
+
+    targets        ports by the name of their instance
+    rules          files; their intervals are shortened
+    alertmanagers  addresses
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        targets: dict[str, int],
+        rules: Sequence[Path] = (RECORDING,),
+        alertmanagers: Sequence[str] = (),
+    ) -> None:
+        for path in rules:
+            text = re.sub(r"interval: \d+[sm]", "interval: 1s", path.read_text("utf-8"))
+            text = re.sub(r"keep_firing_for: \d+m", "keep_firing_for: 2s", text)
+            (folder / path.name).write_text(text, "utf-8")
+        scraped = [
+            {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}}
+            for name, port in targets.items()
+        ]
+        told = [{"static_configs": [{"targets": list(alertmanagers)}]}] if alertmanagers else []
+        settings = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [path.name for path in rules],
+            "alerting": {"alertmanagers": told},
+            "scrape_configs": [{"job_name": "calibration_monitor", "static_configs": scraped}],
+        }
+        # JSON is YAML.
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps(settings), "utf-8")
+        super().__init__(
+            folder / "prometheus.txt",
+            program("prometheus"),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'prometheus'}",
+        )
 
     def query(self, expression, at=None) -> list[tuple[dict[str, str], float]]:
         """Labels and values of an instant vector, now or at a time in seconds."""
@@ -112,10 +152,6 @@ class Prometheus:
         last = "min(timestamp(fleet:calibration_nees:10m))"
         found: float = until(lambda: self.query(f"{last} > {moment}"), "the rules")[0][1]
         return found
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(PATIENCE)
 
 
 def worst(found: list[tuple[dict[str, str], float]], values) -> float:

@@ -1,80 +1,96 @@
-"""An alarm of drift on its way to people: exposition, a real Prometheus, a real Alertmanager, and a
-webhook.
+"""A detector turns overconfident: from its frames to the page that people get, and its end when it
+is acknowledged. Sidecar, Prometheus and Alertmanager are real.
 """
 
 import json
-from dataclasses import replace
+import re
 
+import numpy as np
 import pytest
 
-from monitor.calibration.drift.alarm import (
-    DriftReading,
-    DriftState,
-    Scale,
-    SliceStanding,
-    StageStanding,
-)
-from monitor.calibration.drift.charts import SEVERITIES, Stage
-from monitor.edges.exporter import CONTENT_TYPE
-from monitor.edges.page import Endpoint
-from tests.deploy.alert_chain import Chain, with_alertmanager
-from tests.exported import snapshot, text_of
+from monitor.calibration.space import plain_space
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
+from monitor.frames import Header
+from monitor.v1 import perception_monitor_pb2 as pb
+from tests.deploy.alert_chain import chain
+from tests.served import Conversation, Sidecar, process_bytes
 
-pytestmark = with_alertmanager
-# As `slice_by` may make it: what an alert asks Prometheus for must be quoted well.
-SLICE = 'a "quoted" \\ one'
+# What an alert asks Prometheus for must be quoted well.
+CAR = 'a "quoted" \\ car'
+SPACE = plain_space(("x", "y", "z"), "m")
+CONFIG = '[metrics]\nrefresh_seconds = 0.2\n[drift]\npath = ""\n'
+# Ten frames a second of twenty tracked cars.
+TRACKS, PERIOD_NS = 20, 10**8
 
 
-def reading(page: DriftState) -> DriftReading:
-    """One slice, and how it stands under the budget of pages; σ is 2.2 times too small."""
-    standings = tuple(
-        SliceStanding(SLICE, severity, DriftState.OK, 5.0, 5.0, 1000.0, None)
-        for severity in SEVERITIES
-    )
-    stages = tuple(
-        StageStanding(SLICE, stage, Scale(2.2, 1.9, 2.6), 0.2, "learned", 30, 2000, "track-second")
-        for stage in Stage
-    )
-    return DriftReading((replace(standings[0], state=page), *standings[1:]), stages)
+class Drive:
+    """Frames with their truth, sent one after the other."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self.random = np.random.default_rng(17)
+        self.sent = 0
+        self.stream = Conversation(process_bytes(sidecar.channel))
+        self.stream.ask(encode_header(Header("lidar", SPACE, (CAR,))))
+
+    def send(self, frames: int, claimed: float) -> None:
+        """Errors have variance 1; the detector claims another."""
+        ids = np.arange(1, TRACKS + 1, dtype=np.uint64)
+        for _ in range(frames):
+            self.sent += 1
+            mean = self.random.normal(size=(TRACKS, SPACE.k))
+            frame = OutgoingFrame(
+                self.sent,
+                self.sent * PERIOD_NS,
+                ids,
+                np.zeros(TRACKS, np.int64),
+                mean,
+                np.full((TRACKS, SPACE.k), claimed),
+                truth=mean + self.random.normal(size=(TRACKS, SPACE.k)),
+                upstream_track=ids,
+            )
+            self.stream.ask(encode_frame(frame))
 
 
 @pytest.fixture
-def endpoint():
-    serving = Endpoint()
-    serving.published.content_type = CONTENT_TYPE
-    yield serving
-    serving.stop()
+def sidecar(tmp_path):
+    (tmp_path / "sidecar").mkdir()
+    found = Sidecar(tmp_path / "sidecar", CONFIG)
+    yield found
+    found.end()
 
 
-def publish(endpoint: Endpoint, page: DriftState) -> None:
-    text = text_of(snapshot((), None, drift=reading(page), checkpoint_age=1.0))
-    endpoint.published.metrics = text.encode()
-
-
-def test_a_page_reaches_the_webhook_with_what_is_wrong_and_what_to_do_and_so_does_its_end(
-    tmp_path, endpoint
+def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowledge_it(
+    tmp_path, sidecar
 ):
-    publish(endpoint, DriftState.OK)
-    chain = Chain(tmp_path, endpoint.start("127.0.0.1", 0))
-    try:
-        publish(endpoint, DriftState.ALARM)
-        told = chain.told("/page", "firing")
-        publish(endpoint, DriftState.OK)
-        over = chain.told("/page", "resolved")
-    finally:
-        chain.stop()
+    drive = Drive(sidecar)
+    drive.send(300, claimed=1.0)
+    with chain(tmp_path, int(sidecar.http.rpartition(":")[2])) as webhook:
+        drive.send(150, claimed=0.2)
+        told = webhook.told("/page", "firing")
+        acknowledged = sidecar.monitor.AcknowledgeDrift(pb.AcknowledgeDriftRequest(actor="anna"))
+        over = webhook.told("/page", "resolved")
+    drive.stream.close()
     print(json.dumps(told, indent=2, ensure_ascii=False))
-    (alert,) = told["alerts"]
-    assert alert["labels"] == {
-        "alertname": "CalibrationDriftPage",
-        "severity": "page",
-        "slice": SLICE,
-        "instance": "van",
-        "job": "calibration_monitor",
-    }
-    assert alert["annotations"]["summary"].startswith(f"Covariances of {SLICE} that van forwards")
-    assert alert["annotations"]["scale"] == "standard deviations are 2.20 times too small"
-    assert "calibration-monitor alarms list" in alert["annotations"]["runbook"]
-    assert over["alerts"][0]["labels"] == alert["labels"]
-    # Nothing else was wrong, and an alarm is told once.
-    assert [to for to, _ in chain.webhook.received] == ["/page", "/page"]
+    alert, ended = (
+        next(alert for alert in message["alerts"] if alert["labels"]["slice"] == CAR)
+        for message in (told, over)
+    )
+    assert (
+        alert["labels"]
+        == ended["labels"]
+        == {
+            "alertname": "CalibrationDriftPage",
+            "severity": "page",
+            "slice": CAR,
+            "instance": "van",
+            "job": "calibration_monitor",
+        }
+    )
+    words = alert["annotations"]
+    assert words["summary"].startswith(f"Covariances of {CAR} that van forwards are too small")
+    # √5, as far as 150 frames tell.
+    scale = re.fullmatch(r"standard deviations are (\S+) times too small", words["scale"])
+    assert scale is not None
+    assert float(scale[1]) == pytest.approx(5**0.5, rel=0.2)
+    assert "calibration-monitor alarms list" in words["runbook"]
+    assert CAR in {alarm.slice for alarm in acknowledged.acknowledged}

@@ -1,8 +1,6 @@
 """The alerts on recalibrators, by promtool: each fires when it should, for whom, and not before."""
 
-import pytest
-
-from tests.deploy.alerting import RECALIBRATORS, firing, series
+from tests.deploy.alerting import RECALIBRATORS, Case, fires, series
 
 
 def test_a_candidate_that_is_proven_waits_until_it_is_promoted(tmp_path):
@@ -18,7 +16,7 @@ def test_a_candidate_that_is_proven_waits_until_it_is_promoted(tmp_path):
     ]
     waiting = "CalibrationCandidateWaits info slice=car state=proven direction=better"
     at: dict[str, list[str]] = {"4m": [], "8m": [waiting], "20m": []}
-    assert "SUCCESS" in firing(tmp_path, RECALIBRATORS, evidence, at)
+    assert fires(tmp_path, RECALIBRATORS, Case(evidence, at))
 
 
 def test_three_tries_that_fail_within_an_hour_are_told_and_one_for_many_slices_is_not(tmp_path):
@@ -26,32 +24,34 @@ def test_three_tries_that_fail_within_an_hour_are_told_and_one_for_many_slices_i
     other = series("recalibrator_fits_total", "0+1x200", outcome="candidate")
     told = "CalibrationFitsFail warning outcome=failed"
     at: dict[str, list[str]] = {"25m": [], "40m": [told], "2h": []}
-    assert "SUCCESS" in firing(tmp_path, RECALIBRATORS, [failed, other], at)
+    assert fires(tmp_path, RECALIBRATORS, Case([failed, other], at))
 
 
 def test_two_tries_that_fail_before_a_restart_are_not_three(tmp_path):
     failed = series("recalibrator_fits_total", "0x9 1x9 2x9 _x2 0x50", outcome="failed")
-    assert "SUCCESS" in firing(tmp_path, RECALIBRATORS, [failed], {"35m": [], "50m": []})
+    assert fires(tmp_path, RECALIBRATORS, Case([failed], {"35m": [], "50m": []}))
 
 
 def test_tries_that_fail_on_both_sides_of_a_restart_are_added(tmp_path):
     failed = series("recalibrator_fits_total", "0x4 1x4 2x4 0x4 1x4 2x50", outcome="failed")
     told = "CalibrationFitsFail warning outcome=failed"
-    assert "SUCCESS" in firing(tmp_path, RECALIBRATORS, [failed], {"18m": [], "30m": [told]})
+    assert fires(tmp_path, RECALIBRATORS, Case([failed], {"18m": [], "30m": [told]}))
 
 
-@pytest.mark.parametrize("factor", ["0.4", "2.5"])
-def test_a_fault_that_is_compensated_for_ten_minutes_is_told(tmp_path, factor):
-    samples = [
-        series("recalibration_factor", f"1x9 {factor}x30 1x20", slice="car", dimension="x"),
-        series("recalibration_factor", "0.5x60", slice="car", dimension="y"),
-        series("recalibration_factor", "2x60", slice="bus", dimension="x"),
-        series("recalibration_factor", "1x20 9x8 1x40", slice="bus", dimension="y"),
-    ]
+def test_a_fault_that_is_compensated_for_ten_minutes_is_told(tmp_path):
+    def samples(factor: str) -> list[dict[str, str]]:
+        return [
+            series("recalibration_factor", f"1x9 {factor}x30 1x20", slice="car", dimension="x"),
+            series("recalibration_factor", "0.5x60", slice="car", dimension="y"),
+            series("recalibration_factor", "2x60", slice="bus", dimension="x"),
+            series("recalibration_factor", "1x20 9x8 1x40", slice="bus", dimension="y"),
+        ]
+
     told = "CalibrationFaultCompensated warning slice=car dimension=x"
     at: dict[str, list[str]] = {"15m": [], "25m": [told], "50m": []}
-    assert "SUCCESS" in firing(tmp_path, RECALIBRATORS, samples, at)
+    cases = [Case(samples(factor), at, factor) for factor in ("0.4", "2.5")]
+    assert fires(tmp_path, RECALIBRATORS, *cases)
 
 
 def test_a_sidecar_that_is_not_there_needs_no_recalibrator(tmp_path):
-    assert "SUCCESS" in firing(tmp_path, RECALIBRATORS, [], {"1h": []})
+    assert fires(tmp_path, RECALIBRATORS, Case([], {"1h": []}))

@@ -5,34 +5,19 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.calibration.drift.alarm import (
-    DriftReading,
-    DriftState,
-    Scale,
-    SliceStanding,
-    StageStanding,
-)
-from monitor.calibration.drift.charts import SEVERITIES, Stage
 from monitor.cli import build_parser
-from tests import exported
-from tests.deploy.alerting import DRIFT, FILES, FOLDER, names
-from tests.deploy.scraping import ROOT, promtool
+from tests.deploy.alert_chain import ALERTMANAGER
+from tests.deploy.alerting import DRIFT, FILES, names
+from tests.deploy.scraping import FOLDER, ROOT, printed, program, promtool
 from tests.golden.test_golden import exposition
 
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text("utf-8")
 RULES = "".join(path.read_text("utf-8") for path in FILES)
 ALERTS = [name for path in FILES for name in names(path)]
-WATCHED = DriftReading(
-    standings=tuple(
-        SliceStanding("car", severity, DriftState.OK, 0.0, 0.0, 1000.0, None)
-        for severity in SEVERITIES
-    ),
-    stages=tuple(
-        StageStanding("car", stage, Scale(1.0, 0.9, 1.1), 0.2, "learned", 30, 2000, "track-second")
-        for stage in Stage
-    ),
-    left_out=(("overload", 0), ("tracks", 0), ("undated", 0)),
-)
+
+
+def amtool() -> str:
+    return program("amtool", "prometheus-alertmanager")
 
 
 def paragraphs() -> dict[str, str]:
@@ -43,9 +28,8 @@ def paragraphs() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def samples():
-    """Names and labels of all that a sidecar exports that watches over drift."""
-    text = exposition() + exported.text_of(exported.snapshot((), None, drift=WATCHED))
-    families = text_string_to_metric_families(text)
+    """Names and labels of all that a sidecar exports."""
+    families = text_string_to_metric_families(exposition())
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
 
 
@@ -63,6 +47,25 @@ def test_prometheus_loads_all_of_them():
     assert {path.name for path in FOLDER.glob("*alert_rules.yml")} == {path.name for path in FILES}
     for path in FILES:
         assert f"  - {path.name}\n" in settings
+
+
+def test_the_example_of_an_alertmanager_is_valid():
+    assert "SUCCESS" in printed(amtool(), "check-config", str(ALERTMANAGER))
+
+
+def test_every_severity_has_its_receiver():
+    severities = set(re.findall(r"^ +severity: (\w+)$", RULES, flags=re.MULTILINE))
+    assert severities == {"page", "ticket", "warning", "info"}
+    for severity in severities:
+        routed = ("config", "routes", "test", f"--config.file={ALERTMANAGER}")
+        found = printed(amtool(), *routed, f"severity={severity}").split()
+        assert found[0] == severity
+
+
+def test_prometheus_and_alertmanager_find_each_other():
+    settings = (FOLDER / "prometheus.yml").read_text("utf-8")
+    # The port that Alertmanager listens on unless it is told otherwise.
+    assert "alerting:" in settings and "- 127.0.0.1:9093" in settings
 
 
 def test_no_two_alerts_have_one_name():

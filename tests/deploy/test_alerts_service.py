@@ -2,9 +2,12 @@
 for whom, and not before; a restart and what is not there are no fault.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
 import pytest
 
-from tests.deploy.alerting import SERVICE, firing, series
+from tests.deploy.alerting import SERVICE, Case, fires, series
 
 JOB = {"job": "calibration_monitor"}
 # Ten frames a second of five detections, of which a tenth has truth.
@@ -23,6 +26,9 @@ def growing(per_minute: float, minutes=HOURS) -> str:
 def restarting(per_minute: float) -> str:
     """For an hour, and from 0 on after it."""
     return f"0+{per_minute:g}x59 0+{per_minute:g}x{HOURS - 60}"
+
+
+GROWN: dict[str, Callable[[float], str]] = {"growing": growing, "restarting": restarting}
 
 
 def key(entry: dict[str, str]) -> str:
@@ -75,22 +81,28 @@ def truth(outcome: str, values: str) -> dict[str, str]:
     return series("ground_truth_total", values, outcome=outcome, **JOB)
 
 
-def tells(folder, found: list[dict[str, str]], at: dict[str, list[str]]) -> bool:
+def case(
+    found: Sequence[dict[str, str]], at: Mapping[str, Sequence[str]], name="the only one"
+) -> Case:
     """Alerts are given as name and further labels; all are warnings of the job."""
     full = {time: [worded(*alert.split()) for alert in alerts] for time, alerts in at.items()}
-    return "SUCCESS" in firing(folder, SERVICE, found, full)
+    return Case(found, full, name)
 
 
 def worded(name: str, *labels: str) -> str:
     return " ".join((name, "warning", f"job={JOB['job']}", *labels))
 
 
+def tells(folder: Path, found: Sequence[dict[str, str]], at: Mapping[str, Sequence[str]]) -> bool:
+    return fires(folder, SERVICE, case(found, at))
+
+
 QUIET: dict[str, list[str]] = {f"{minutes}m": [] for minutes in (1, 6, 31, 59, 62, 66, 95, 240)}
 
 
-@pytest.mark.parametrize("grown", [growing, restarting])
-def test_of_a_healthy_sidecar_nothing_is_told_over_a_restart_either(tmp_path, grown):
-    assert tells(tmp_path, samples(grown=grown), QUIET)
+def test_of_a_healthy_sidecar_nothing_is_told_over_a_restart_either(tmp_path):
+    cases = [case(samples(grown=grown), QUIET, name) for name, grown in GROWN.items()]
+    assert fires(tmp_path, SERVICE, *cases)
 
 
 def test_of_a_sidecar_that_has_nothing_to_do_nothing_is_told(tmp_path):
@@ -136,20 +148,28 @@ def test_a_vehicle_that_stands_needs_no_truth(tmp_path):
     assert tells(tmp_path, found, QUIET)
 
 
-@pytest.mark.parametrize("grown", [growing, restarting])
-def test_detections_of_which_hardly_any_has_truth_are_told(tmp_path, grown):
-    few = [truth(outcome, grown(0)) for outcome in ("unusable", "orphan", "too_late", "refused")]
-    found = samples(truth("matched", grown(DETECTIONS / 200)), *few, grown=grown)
+def test_detections_of_which_hardly_any_has_truth_are_told(tmp_path):
     told = ["CalibrationLabelledShareLow"]
-    assert tells(tmp_path, found, {"25m": [], "45m": told, "100m": told, "240m": told})
+    at: dict[str, list[str]] = {"25m": [], "45m": told, "100m": told, "240m": told}
+    cases = []
+    for name, grown in GROWN.items():
+        few = [
+            truth(outcome, grown(0)) for outcome in ("unusable", "orphan", "too_late", "refused")
+        ]
+        found = samples(truth("matched", grown(DETECTIONS / 200)), *few, grown=grown)
+        cases.append(case(found, at, name))
+    assert fires(tmp_path, SERVICE, *cases)
 
 
-@pytest.mark.parametrize("grown", [growing, restarting])
-@pytest.mark.parametrize("outcome", ["orphan", "too_late", "unusable", "refused"])
-def test_labels_most_of_which_find_no_detection_are_told(tmp_path, grown, outcome):
-    found = samples(truth(outcome, grown(2 * MATCHED)), grown=grown)
+def test_labels_most_of_which_find_no_detection_are_told(tmp_path):
     told = ["CalibrationMatchRatioLow"]
-    assert tells(tmp_path, found, {"10m": [], "30m": told, "59m": told, "100m": told})
+    at: dict[str, list[str]] = {"10m": [], "30m": told, "59m": told, "100m": told}
+    cases = [
+        case(samples(truth(outcome, grown(2 * MATCHED)), grown=grown), at, f"{outcome} {name}")
+        for outcome in ("orphan", "too_late", "unusable", "refused")
+        for name, grown in GROWN.items()
+    ]
+    assert fires(tmp_path, SERVICE, *cases)
 
 
 def test_labels_none_of_which_finds_a_detection_are_told_as_that_and_as_no_labels(tmp_path):
@@ -158,15 +178,20 @@ def test_labels_none_of_which_finds_a_detection_are_told_as_that_and_as_no_label
     assert tells(tmp_path, found, {"10m": [], "45m": told})
 
 
-@pytest.mark.parametrize("grown", [growing, restarting])
-@pytest.mark.parametrize(
-    "reason", ["missing_covariance", "recalibrator_mismatch", "recalibrator_failed", "internal"]
-)
-def test_detections_that_pass_through_are_told_after_ten_minutes(tmp_path, grown, reason):
-    passed = series("passed_through_total", grown(DETECTIONS / 10), reason=reason, **JOB)
+def test_detections_that_pass_through_are_told_after_ten_minutes(tmp_path):
     told = ["CalibrationPassThroughHigh"]
-    found = samples(passed, grown=grown)
-    assert tells(tmp_path, found, {"8m": [], "15m": told, "59m": told, "100m": told})
+    at: dict[str, list[str]] = {"8m": [], "15m": told, "59m": told, "100m": told}
+    cases = []
+    for reason in (
+        "missing_covariance",
+        "recalibrator_mismatch",
+        "recalibrator_failed",
+        "internal",
+    ):
+        for name, grown in GROWN.items():
+            passed = series("passed_through_total", grown(DETECTIONS / 10), reason=reason, **JOB)
+            cases.append(case(samples(passed, grown=grown), at, f"{reason} {name}"))
+    assert fires(tmp_path, SERVICE, *cases)
 
 
 def test_who_only_observes_passes_all_through_and_nothing_is_told(tmp_path):
@@ -178,13 +203,14 @@ def test_who_only_observes_passes_all_through_and_nothing_is_told(tmp_path):
     assert tells(tmp_path, samples(*observed), QUIET)
 
 
-@pytest.mark.parametrize("grown", [growing, restarting])
-def test_refusals_beyond_one_in_a_hundred_are_told_after_ten_minutes(tmp_path, grown):
-    found = samples(
-        series("rejected_total", grown(DETECTIONS / 50), reason="mean_value", **JOB), grown=grown
-    )
+def test_refusals_beyond_one_in_a_hundred_are_told_after_ten_minutes(tmp_path):
     told = ["CalibrationRejectedHigh"]
-    assert tells(tmp_path, found, {"8m": [], "15m": told, "59m": told, "100m": told})
+    at: dict[str, list[str]] = {"8m": [], "15m": told, "59m": told, "100m": told}
+    cases = []
+    for name, grown in GROWN.items():
+        refused = series("rejected_total", grown(DETECTIONS / 50), reason="mean_value", **JOB)
+        cases.append(case(samples(refused, grown=grown), at, name))
+    assert fires(tmp_path, SERVICE, *cases)
 
 
 def test_refusals_are_told_where_nothing_else_comes(tmp_path):
@@ -213,32 +239,36 @@ def test_statistics_that_never_were_written_are_told_and_the_moments_after_a_sta
     assert tells(tmp_path, [up("1x200"), age], at)
 
 
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ("0x9 1+1x50", ["CalibrationDriftNotKept"]),
-        ("0x9 1x50", []),
-        ("9x9 0x50", []),
-        ("9x9 0+1x50", ["CalibrationDriftNotKept"]),
-    ],
-)
-def test_evidence_that_goes_on_not_being_kept_is_told(tmp_path, values, told):
-    found = [up("1x60"), series("drift_store_failures_total", values, **JOB)]
-    assert tells(tmp_path, found, {"9m": [], "25m": told})
+def test_evidence_that_goes_on_not_being_kept_is_told(tmp_path):
+    told = ["CalibrationDriftNotKept"]
+    cases = [
+        case(
+            [up("1x60"), series("drift_store_failures_total", values, **JOB)],
+            {"9m": [], "25m": told if goes_on else []},
+            values,
+        )
+        for values, goes_on in (
+            *(("0x9 1+1x50", True), ("9x9 0+1x50", True)),
+            *(("0x9 1x50", False), ("9x9 0x50", False)),
+        )
+    ]
+    assert fires(tmp_path, SERVICE, *cases)
 
 
-@pytest.mark.parametrize("grown", [growing, restarting])
-@pytest.mark.parametrize("by", ["loop", "frames", "drift", "drift of tracks"])
-def test_a_sidecar_that_does_not_keep_up_is_told_with_what_shows_it(tmp_path, grown, by):
-    signs = {
-        "loop": [series("loop_lag_seconds", f"0.4x{HOURS}", **JOB)],
-        "frames": buckets(grown, fast=0.98 * FRAMES, slow=0.02 * FRAMES),
-        "drift": [series("drift_left_out_total", grown(5), reason="overload", **JOB)],
-        "drift of tracks": [series("drift_left_out_total", grown(5), reason="tracks", **JOB)],
-    }
-    told = [f"CalibrationOverload by={by.split()[0]}"]
-    found = samples(*signs[by], grown=grown)
-    assert tells(tmp_path, found, {"4m": [], "15m": told, "59m": told, "80m": told})
+def test_a_sidecar_that_does_not_keep_up_is_told_with_what_shows_it(tmp_path):
+    cases = []
+    for name, grown in GROWN.items():
+        signs = {
+            "loop": [series("loop_lag_seconds", f"0.4x{HOURS}", **JOB)],
+            "frames": buckets(grown, fast=0.98 * FRAMES, slow=0.02 * FRAMES),
+            "drift": [series("drift_left_out_total", grown(5), reason="overload", **JOB)],
+            "drift of tracks": [series("drift_left_out_total", grown(5), reason="tracks", **JOB)],
+        }
+        for by, changed in signs.items():
+            told = [f"CalibrationOverload by={by.split()[0]}"]
+            at: dict[str, list[str]] = {"4m": [], "15m": told, "59m": told, "80m": told}
+            cases.append(case(samples(*changed, grown=grown), at, f"{by} {name}"))
+    assert fires(tmp_path, SERVICE, *cases)
 
 
 def test_all_signs_of_overload_are_told_side_by_side(tmp_path):

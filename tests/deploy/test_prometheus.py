@@ -14,7 +14,6 @@ from tests.deploy.scraping import (
     Prometheus,
     free_port,
     readme_queries,
-    with_prometheus,
     worst,
 )
 from tests.exported import (
@@ -52,8 +51,6 @@ for line in sys.stdin:
     endpoint.published.metrics = Path(line.strip()).read_bytes()
     print("published", flush=True)
 """
-
-pytestmark = with_prometheus
 
 
 class Vehicle:

@@ -10,11 +10,10 @@ from monitor.calibration.measures import chi_square_quantiles
 from monitor.calibration.space import plain_space
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
 from monitor.frames import Header
-from tests.deploy.scraping import Prometheus, free_port, readme_queries, with_prometheus, worst
+from tests.deploy.scraping import Prometheus, free_port, readme_queries, worst
 from tests.exported import EDGES, STAGES, measures
 from tests.served import Conversation, Sidecar, process_bytes
 
-pytestmark = with_prometheus
 SPACE = plain_space(("x0", "x1", "x2"), "m")
 FRAMES, ROWS = 10, 200
 TAU = EDGES.binning.tau

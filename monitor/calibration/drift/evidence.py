@@ -28,6 +28,8 @@ _STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
 _FRESH_SECONDS = 5.0
 # A bet wins no more at a time than e to this, so that no number overflows.
 _MOST = 50.0
+# h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN.
+_LARGEST_SUM = 1e200
 # x = NEES/K of a detection, cut here for the estimate of the scale.
 LARGEST = 64.0
 
@@ -186,6 +188,7 @@ class Evidence:
         sums = self.sums[:, charts, :BETS]
         sums += hours[:, None, None]
         sums *= likelihood
+        np.minimum(sums, _LARGEST_SUM, out=sums)
 
     def settle(self, stretch: Stretch) -> None:
         """After some frames: charts that do not rise, or fell in between, count from there on."""
@@ -221,6 +224,7 @@ class Evidence:
         sums = self.sums[:, charts, OF_TRACKS]
         sums += hours[:, None, None]
         sums *= np.exp(np.minimum(log_likelihood, _MOST))
+        np.minimum(sums, _LARGEST_SUM, out=sums)
         fallen = (sums.mean(axis=2) <= hours[:, None]) & (hours > 0)[:, None]
         self.clean[:, charts][fallen] = second + 1
 

@@ -72,10 +72,12 @@ class _Last:
     """A frame after which there may be an alarm.
 
     stamp_ns  its event time
+    driven    s of driving up to it
     evidence  (P, 2) M of each slice by severity
     """
 
     stamp_ns: int
+    driven: float
     evidence: FloatArray
 
 
@@ -216,12 +218,14 @@ class Family:
         )
         judged = _Judged(chosen, chunk.board, by_severity(everything).sum(axis=0))
         changes: list[AlarmChange] = []
+        driven = self.clock.driven
         for stretch in chunk.stretches(lambda: float((self.thresholds - judged.others).min())):
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
             seconds = np.diff(stretch.driven, prepend=0.0)
             self.fed[chosen] += seconds @ (counts > 0)
-            changes += self._judge(judged, stretch)
+            driven += float(stretch.driven[-1])
+            changes += self._judge(judged, stretch, driven)
         self.evidence.put(chosen, chunk.board)
         self._frames += rows.stamp_ns.size
         return Taken(changes + self._calmed(), rows, blocks, self._frames - rows.stamp_ns.size)
@@ -249,12 +253,12 @@ class Family:
                 self._set_shares(slice, stage)
             yield
 
-    def _judge(self, judged: _Judged, stretch: Stretch) -> list[AlarmChange]:
+    def _judge(self, judged: _Judged, stretch: Stretch, driven: float) -> list[AlarmChange]:
         """Alarms after the last frame of a stretch; there can be none before."""
         everything = by_severity(stretch.evidence)
         totals = judged.others + everything.sum(axis=1)
         np.maximum(self.peak, totals.max(axis=0), out=self.peak)
-        total, taken = totals[-1], _Last(int(stretch.stamp_ns[-1]), everything[-1])
+        total, taken = totals[-1], _Last(int(stretch.stamp_ns[-1]), driven, everything[-1])
         changes: list[AlarmChange] = []
         for severity in np.flatnonzero(total >= self.thresholds).tolist():
             threshold = self.thresholds[severity]
@@ -311,7 +315,7 @@ class Family:
             for slice in range(board.slices):
                 board.begin_anew(slice, charts)
         judged.others[severity] = 0.0
-        return self.alarms.raised(alarm, self.driven_with(TOTAL), concerned)
+        return self.alarms.raised(alarm, taken.driven, concerned)
 
     def _alarm(
         self,
@@ -328,7 +332,7 @@ class Family:
         number, detector = (int(i) for i in np.unravel_index(int(parts.argmax()), parts.shape))
         chart, since = CHARTS[number], int(board.since[place, number])
         tempering = self.usual.references[slice][chart.stage].tempering
-        tracks = max(int(board.tracks[place, number]), self.seconds.tracks_since(slice, since))
+        lately = self.seconds.tracks_between(slice, since, taken.stamp_ns)
         return Alarm(
             slice=name,
             severity=SEVERITIES[severity],
@@ -340,11 +344,11 @@ class Family:
             event_ns=taken.stamp_ns,
             since_ns=since,
             detections=int(board.run[place, number, 0]),
-            tracks=tracks,
+            tracks=max(int(board.tracks[place, number]), lately),
             labelled=int(self.labelled[slice]),
             scale=scale_of(board.run[place, number], tempering),
             epoch=self.epochs[slice],
-            driven=self.clock.driven / HOUR,
+            driven=taken.driven / HOUR,
         )
 
     def _calmed(self) -> list[AlarmChange]:

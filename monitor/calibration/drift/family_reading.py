@@ -41,6 +41,12 @@ def family_reading(
         _standing(family, TOTAL, severity, evidence[:, s].sum(), family.peak[s])
         for s, severity in enumerate(SEVERITIES)
     ]
+    # Alarms of the last run, of slices of which nothing has come in this one.
+    standings += [
+        _standing(family, name, severity, np.float64(0.0), np.float64(0.0))
+        for name, severity in family.alarms.latched
+        if name != TOTAL and name not in family.names
+    ]
     return DriftReading(
         standings=tuple(standings),
         stages=tuple(

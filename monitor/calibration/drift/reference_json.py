@@ -8,6 +8,7 @@ import numpy as np
 
 from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.reference import KNOTS, Levels, Origin, Reference
+from monitor.calibration.drift.reference_correlation import LEAST
 from monitor.calibration.drift.reference_fields import Fields, NotAReference, shown, wrong
 from monitor.calibration.limits import MOST_DIMENSIONS, MOST_SLICES
 
@@ -92,8 +93,8 @@ def reference_from_json(value: object, where: str = "reference") -> Reference:
         quantiles=quantiles,
         detections=fields.whole("detections"),
         nees_ratio=fields.number("nees_ratio", 0.0),
-        tempering=fields.number("tempering", 0.0, 1.0),
-        frame_tempering=fields.number("frame_tempering", 0.0, 1.0),
+        tempering=fields.number("tempering", LEAST, 1.0),
+        frame_tempering=fields.number("frame_tempering", LEAST, 1.0),
         levels=_levels(fields.content["levels"], f"{where}.levels"),
     )
 

@@ -116,13 +116,13 @@ class TrackSeconds:
         self._open = self._open.compress(~np.isin(self._open["slice"], slices))
         self._history = self._history.compress(~np.isin(self._history["slice"], slices))
 
-    def tracks_since(self, slice: int, since_ns: int) -> int:
-        """Tracks of a slice that are followed, and of which something came by then or later."""
-        seen = [
-            one["key"][(one["slice"] == slice) & (one["last"] >= since_ns)]
-            for one in (self._open, self._history)
-        ]
-        return int(np.unique(np.concatenate(seen)).size)
+    def tracks_between(self, slice: int, since_ns: int, until_ns: int) -> int:
+        """Tracks of a slice that are followed, of which something came within this time."""
+        ours = self._open[self._open["slice"] == slice]
+        ours = ours[(ours["last"] >= since_ns) & (ours["opened"] <= until_ns)]
+        past = self._history[self._history["slice"] == slice]
+        past = past[(past["last"] >= since_ns) & (past["first"] * BLOCK_NS <= until_ns)]
+        return int(np.unique(np.concatenate([ours["key"], past["key"]])).size)
 
     def _gathered(self, rows: WatchedRows, arrivals: Arrivals) -> Records:
         """What these rows alone make of blocks: by key, and those of one key in order of time."""

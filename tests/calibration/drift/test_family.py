@@ -21,7 +21,7 @@ from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watche
 
 K = 3
 NAMES = ("car", "van", "bus")
-quick = settings(deadline=None, max_examples=12)
+quick = settings(deadline=None, max_examples=5)
 seeds = st.integers(0, 2**32 - 1)
 cuts = st.lists(st.integers(0, 120), max_size=12)
 SHORT = DriftSettings(
@@ -70,8 +70,10 @@ def oracle_of(wanted: DriftSettings, references) -> SlowFamily:
 
 
 def faulty_frames(seed: int, frames: int = 120, *, wild: bool = False) -> list[Frame]:
-    """Frames with detections, of which every slice errs by a factor of its own."""
-    factors = 10 ** np.random.default_rng(seed).uniform(-0.6, 0.6, (2, len(NAMES)))
+    """Frames with detections; every slice errs by a factor of its own, or all by much the same."""
+    random = np.random.default_rng(seed)
+    factors = 10 ** random.uniform(-0.6, 0.6, (2, 1 if seed % 2 else len(NAMES)))
+    factors = np.broadcast_to(factors, (2, len(NAMES)))
     return [
         (source, stamp, changed, [(t, g, a * factors[0, g], b * factors[1, g]) for t, g, a, b in of])
         for source, stamp, changed, of in some_frames(seed, frames, wild=wild)
@@ -115,8 +117,8 @@ def test_evidence_and_alarms_are_those_of_the_slow_account(wild, tolerance, seed
 
 def test_the_slow_account_has_alarms_of_every_kind():
     found = set()
-    for seed in range(12):
-        slow = oracle_of(SHORT, some_references(seed))
+    for seed in range(8):
+        slow = oracle_of(SHORT, [{stage: shipped(K) for stage in Stage}] * len(NAMES))
         for frame in faulty_frames(seed, 60):
             found |= {(one[0] == "total", one[1]) for one in slow.frame(frame)}
     assert found == {(total, severity) for total in (False, True) for severity in SEVERITIES}
@@ -133,7 +135,9 @@ def test_how_frames_are_cut_into_chunks_changes_no_evidence(seed, cuts, wanted):
     for piece in cut(frames, cuts):
         if piece.n:
             in_pieces.take(K, piece)
-    assert_allclose(evidence_of(in_pieces), evidence_of(one_by_one), rtol=1e-9)
+    for name in one_by_one.evidence.__dataclass_fields__:
+        ours, theirs = getattr(in_pieces.evidence, name), getattr(one_by_one.evidence, name)
+        assert_allclose(ours, theirs, rtol=1e-9, err_msg=name)
     assert in_pieces.alarms.latched.keys() == one_by_one.alarms.latched.keys()
     for key, latched in in_pieces.alarms.latched.items():
         assert latched.alarm.event_ns == one_by_one.alarms.latched[key].alarm.event_ns

@@ -153,6 +153,8 @@ def test_under_other_tolerances_or_units_evidence_begins_anew_and_the_rest_stays
     assert not restored.evidence.run.any()
     assert not restored.evidence.peak.any()
     assert not restored.peak.any()
+    if restored.settings.unit is Unit.DETECTION:
+        assert not restored.evidence.shares[..., -1].any()
     assert_same(restored.alarms.latched, family.alarms.latched)
     assert learners_of(restored) == learners_of(family)
     assert restored.epochs == family.epochs
@@ -174,6 +176,13 @@ def test_under_another_recalibrator_each_slice_has_the_epoch_that_a_swap_would_b
     assert [one.why for one in changes] == [Why.NEW_EPOCH] * len(forwarded)
     assert sorted(map(str, changes)) == sorted(map(str, expected))
     assert_same_family(restored, family)
+
+
+def test_what_was_being_learned_of_another_recalibrator_is_forgotten():
+    restored, _ = gone_on(family_of(4, LONG, frames=30), selection="variance-scaling-1")
+    raw, forwarded = restored.usual.learners[0]
+    assert raw is not None and raw.detections > 0
+    assert forwarded is not None and forwarded.detections == 0
 
 
 # ---- slices that come later, or never
