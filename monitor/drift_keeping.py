@@ -31,20 +31,18 @@ from monitor.calibration.drift.family_state import (
 from monitor.calibration.drift.reference_fields import NotAReference
 from monitor.config import InvalidConfiguration
 from monitor.config_drift import DriftConfig
+from monitor.drift_refits import DriftRefits
 from monitor.edges.reference_file import read_references
 from monitor.edges.snapshot import Kind, OtherFormat, SnapshotFile
 from monitor.events import Events
 from monitor.fit_rounds import FitRounds
 from monitor.pipeline import Pipeline
-from monitor.promotion.fit_job import CannotFit, FitFailed, NoTracksYet
 from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
 
 # Seconds between two looks at what has come.
 _PERIOD = 0.25
-# Who asks for a fit after a page.
-ACTOR = "drift"
 # Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
 _SETTLED = 2.0
 
@@ -68,7 +66,7 @@ class DriftKeeping:
     events: Events
     fits: FitRounds
     failures: int = 0
-    _refits: set[asyncio.Task[None]] = field(default_factory=set)
+    _refits: DriftRefits = field(init=False)
     _file: SnapshotFile | None = field(init=False)
     _lock: BinaryIO | None = None
     # Version in force as it was last looked at.
@@ -79,6 +77,7 @@ class DriftKeeping:
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
+        self._refits = DriftRefits(self.fits)
         watch, path = self.pipeline.drift, self.config.path
         watch.announce = self._announce
         self._file = SnapshotFile(Path(path).absolute(), DRIFT) if path and watch.watching else None
@@ -223,6 +222,7 @@ class DriftKeeping:
 
     async def end(self) -> None:
         """Keep all that has come, and let another sidecar have the file."""
+        self._refits.stop()
         try:
             await in_steps(self.pipeline.drift.catch_up())
         except Exception:
@@ -239,20 +239,6 @@ class DriftKeeping:
         log.warning("%s", change_sentence(change))
         self.events.publish(change, time.time_ns())
         self._soon.set()
-        if (
-            self.config.refit_on_page
-            and change.why is Why.RAISED
-            and change.alarm.severity is Severity.PAGE
-        ):
-            task = asyncio.get_running_loop().create_task(self._refit(change.alarm.slice))
-            self._refits.add(task)
-            task.add_done_callback(self._refits.discard)
-
-    async def _refit(self, slice: str) -> None:
-        """Fit a slice, and put what is fitted on trial; a failure is recorded there already."""
-        try:
-            await self.fits.asked((slice,), "", ACTOR)
-        except (CannotFit, NoTracksYet) as error:
-            log.warning("after a page, %s is not fitted: %s", slice, error)
-        except FitFailed:
-            return
+        page = change.why is Why.RAISED and change.alarm.severity is Severity.PAGE
+        if page and self.config.refit_on_page:
+            self._refits.ask(change.alarm)

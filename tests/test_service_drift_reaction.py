@@ -126,11 +126,12 @@ def test_the_same_recalibrator_again_is_no_new_epoch(start):
 
 
 def test_an_adaptive_recalibrator_that_follows_stays_in_its_epoch(start):
-    more = "[promotion]\nmode = 'automatic'\nfolder = ''\nfit_every_seconds = 1e6\nband = [0.8, 1.25]\n"
-    sidecar = start(settings(more=more))
+    more = "mode = 'automatic'\nfolder = ''\nfit_every_seconds = 1e6\nband = [0.8, 1.25]"
+    sidecar = start(settings(more=f"[promotion]\n{more}\n"))
     watcher = Watcher(sidecar)
     drive = Drive(sidecar)
     drive.send(5)
+    assert standing(sidecar).state in QUIET
     promote(sidecar, document=Selection(("x", "y"), adaptive()).to_json())
     drive.send(LEARNED)
     before = in_force(sidecar)
@@ -217,3 +218,57 @@ def test_where_nothing_is_watched_nothing_is_told_or_kept(start, tmp_path):
     sidecar.stop()
     assert not drift_events(watcher)
     assert not list(tmp_path.glob("kept.drift*"))
+
+
+# ---- the watch fails
+
+# Another sitecustomize: whatever is watched fails while a file is there.
+_AT_WATCHING = """
+import os, sys
+
+class AsItWatches:
+    def find_spec(self, name, path=None, target=None):
+        if name == "monitor.drift_keeping":
+            from monitor.calibration.drift.family import Family
+            well = Family.take
+
+            def take(*arguments):
+                if os.path.exists(os.environ["WATCH_FAILS"]):
+                    raise ZeroDivisionError("the watch fell over")
+                return well(*arguments)
+
+            Family.take = take
+        return None
+
+sys.meta_path.insert(0, AsItWatches())
+"""
+
+
+def test_a_watch_that_fails_costs_no_frame_its_answer_and_goes_on_afterwards(tmp_path, monkeypatch):
+    fails = tmp_path / "fails"
+    seam = tmp_path / "seam"
+    seam.mkdir()
+    (seam / "sitecustomize.py").write_text(_AT_WATCHING, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(seam))
+    monkeypatch.setenv("WATCH_FAILS", str(fails))
+    sidecar = Sidecar(tmp_path, settings())
+    try:
+        inline, later = Drive(sidecar), Drive(sidecar, stream="other", seed=2, delay_seconds=1.0)
+        fails.touch()
+        # Each frame is answered, and each label matches; or it would fail here.
+        for drive in (inline, later):
+            drive.send(LEARNED)
+        assert eventually(lambda: sidecar.metric("internal_errors_total") > 0)
+        assert "the watch fell over" in sidecar.log.read_text("utf-8")
+        told = sidecar.calibration().slices[0].stages[0].n
+        assert told == 8 * (inline.frames + later.frames - 10)
+        fails.unlink()
+        inline.send(LEARNED)
+        assert stage(sidecar, FORWARDED).reference == "learned"
+        inline.variance["car"] = TOO_SMALL
+        drive_until_alarm(inline, 6)
+        inline.close()
+        later.close()
+        sidecar.stop()
+    finally:
+        sidecar.end()

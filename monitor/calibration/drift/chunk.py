@@ -27,6 +27,8 @@ from monitor.calibration.drift.watched import Blocks, WatchedRows
 from monitor.calibration.space import FloatArray, IntArray
 
 HOUR = 3600.0
+# s of driving in a stretch: what was given at its beginning is not forgotten altogether.
+_LONGEST = 300.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -91,9 +93,10 @@ class Chunk:
             if last:
                 self._whole_tracks()
             evidence[frame] = board.by_chart(weights)
-            if last or evidence[frame].sum() >= enough:
+            since = driven[begin - 1] if begin else 0.0
+            long = driven[frame] - since > _LONGEST
+            if last or long or evidence[frame].sum() >= enough:
                 part = slice(begin, frame + 1)
-                since = driven[begin - 1] if begin else 0.0
                 stretch = Stretch(
                     rows.stamp_ns[part],
                     driven[part] - since,

@@ -263,21 +263,27 @@ class Family:
         for severity in np.flatnonzero(total >= self.thresholds).tolist():
             threshold = self.thresholds[severity]
             alone = np.flatnonzero(taken.evidence[:, severity] >= threshold).tolist()
-            concerned = self._concerned(judged, taken.evidence, severity)
+            everything = self._by_slice(judged, taken, severity)
+            concerned = self._concerned(everything, severity)
             for place in alone:
                 changes += self._raised(judged, taken, place, severity, concerned)
             if not alone:
+                most = int(everything.argmax())
                 changes += self._raised_by_all(
-                    judged, taken, severity, float(total[severity]), concerned
+                    judged, taken, most, severity, float(total[severity]), concerned
                 )
         return changes
 
-    def _concerned(self, judged: _Judged, evidence: FloatArray, severity: int) -> list[str]:
+    def _by_slice(self, judged: _Judged, taken: _Last, severity: int) -> FloatArray:
+        """(G,) M of every slice."""
+        found: FloatArray = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
+        found[judged.chosen] = taken.evidence[:, severity]
+        return found
+
+    def _concerned(self, evidence: FloatArray, severity: int) -> list[str]:
         """Slices of which the k-th largest M is at least T/k, for the largest such k."""
-        everything = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
-        everything[judged.chosen] = evidence[:, severity]
-        order = np.argsort(-everything, kind="stable")
-        enough = everything[order] * np.arange(1, order.size + 1) >= self.thresholds[severity]
+        order = np.argsort(-evidence, kind="stable")
+        enough = evidence[order] * np.arange(1, order.size + 1) >= self.thresholds[severity]
         last = int(np.flatnonzero(enough).max(initial=-1))
         return [self.names[slice] for slice in order[: last + 1].tolist()]
 
@@ -292,7 +298,7 @@ class Family:
         """An alarm of one slice, whose evidence begins anew."""
         slice = int(judged.chosen[place])
         name, evidence = self.names[slice], float(taken.evidence[place, severity])
-        alarm = self._alarm(judged, taken, name, place, severity, evidence)
+        alarm = self._alarm(judged.board, taken, name, slice, place, severity, evidence)
         # It may be learning from the fault.
         self.usual.forget(slice)
         judged.board.begin_anew(place, np.equal(_SEVERITY_OF, severity))
@@ -303,13 +309,15 @@ class Family:
         self,
         judged: _Judged,
         taken: _Last,
+        most: int,
         severity: int,
         evidence: float,
         concerned: Sequence[str],
     ) -> list[AlarmChange]:
-        """An alarm of all slices together, whose evidence begins anew."""
-        place = int(np.argmax(taken.evidence[:, severity]))
-        alarm = self._alarm(judged, taken, TOTAL, place, severity, evidence)
+        """An alarm of all slices together, told by the one with most of it; all begin anew."""
+        at = np.flatnonzero(judged.chosen == most)
+        board, place = (judged.board, int(at[0])) if at.size else (self.evidence, most)
+        alarm = self._alarm(board, taken, TOTAL, most, place, severity, evidence)
         charts = np.equal(_SEVERITY_OF, severity)
         for board in (judged.board, self.evidence):
             for slice in range(board.slices):
@@ -319,15 +327,15 @@ class Family:
 
     def _alarm(
         self,
-        judged: _Judged,
+        board: Evidence,
         taken: _Last,
         name: str,
+        slice: int,
         place: int,
         severity: int,
         evidence: float,
     ) -> Alarm:
-        """What is wrong is what has most of the evidence of a slice."""
-        board, slice = judged.board, int(judged.chosen[place])
+        """What is wrong is what has most of the evidence of a slice, at its place on a board."""
         parts = board.by_detector()[place] * np.equal(_SEVERITY_OF, severity)[:, None]
         number, detector = (int(i) for i in np.unravel_index(int(parts.argmax()), parts.shape))
         chart, since = CHARTS[number], int(board.since[place, number])

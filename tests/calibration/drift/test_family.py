@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from monitor.calibration.drift.alarm import Why
-from monitor.calibration.drift.charts import SEVERITIES, Severity, Stage
-from monitor.calibration.drift.evidence import by_severity
+from monitor.calibration.drift.charts import SEVERITIES, Stage
+from monitor.calibration.drift.evidence import OF_TRACKS, by_severity
 from monitor.calibration.drift.family import Family
+from monitor.calibration.drift.increments import BETS
+from monitor.calibration.drift.observed import CHARTS_OF
 from monitor.calibration.drift.reference import Levels, Origin, Reference, knot_levels, shipped
 from monitor.calibration.drift.settings import DriftSettings
 from tests.calibration.drift.family_oracle import SlowFamily
@@ -115,13 +117,32 @@ def test_evidence_and_alarms_are_those_of_the_slow_account(wild, tolerance, seed
         )
 
 
-def test_the_slow_account_has_alarms_of_every_kind():
+def alike(frames: int) -> list[Frame]:
+    """Every slice errs as much as the others, by the same numbers."""
+    return [
+        (0, at * 10**8, True, [(t * 10 + g + 1, g, 9.0, 9.0) for t in range(2) for g in range(3)])
+        for at in range(frames)
+    ]
+
+
+def test_slices_that_err_alike_alarm_together_as_in_the_slow_account():
+    references = [{stage: replace(shipped(K), levels=None) for stage in Stage} for _ in NAMES]
+    family, slow = family_of(SHORT, references), oracle_of(SHORT, references)
     found = set()
-    for seed in range(8):
-        slow = oracle_of(SHORT, [{stage: shipped(K) for stage in Stage}] * len(NAMES))
-        for frame in faulty_frames(seed, 60):
-            found |= {(one[0] == "total", one[1]) for one in slow.frame(frame)}
-    assert found == {(total, severity) for total in (False, True) for severity in SEVERITIES}
+    for frame in alike(80):
+        changes = family.take(K, watched([frame])).changes
+        family.acknowledge((), "test")
+        expected = slow.frame(frame)
+        assert [(one.alarm.slice, one.alarm.severity) for one in changes] == [
+            one[:2] for one in expected
+        ]
+        for change, one in zip(changes, expected, strict=True):
+            assert change.alarm.evidence == pytest.approx(one[2], rel=1e-9)
+            assert set(change.concerned) == set(one[3]) == set(NAMES)
+        found |= {one[:2] for one in expected}
+    assert found == {("total", severity) for severity in SEVERITIES}
+    # All of them begin anew.
+    assert evidence_of(family).sum(axis=0).max() < 0.02
 
 
 @quick
@@ -135,7 +156,7 @@ def test_how_frames_are_cut_into_chunks_changes_no_evidence(seed, cuts, wanted):
     for piece in cut(frames, cuts):
         if piece.n:
             in_pieces.take(K, piece)
-    for name in one_by_one.evidence.__dataclass_fields__:
+    for name in ("sums", "clean", "shares"):
         ours, theirs = getattr(in_pieces.evidence, name), getattr(one_by_one.evidence, name)
         assert_allclose(ours, theirs, rtol=1e-9, err_msg=name)
     assert in_pieces.alarms.latched.keys() == one_by_one.alarms.latched.keys()
@@ -146,3 +167,49 @@ def test_how_frames_are_cut_into_chunks_changes_no_evidence(seed, cuts, wanted):
     assert in_pieces.labelled.tolist() == one_by_one.labelled.tolist()
     assert in_pieces.fed == pytest.approx(one_by_one.fed)
     assert in_pieces.clock.driven == pytest.approx(one_by_one.clock.driven)
+
+
+# ---- laws
+
+
+def silent_reference(tracks: bool = True) -> Reference:
+    """Every bet is 1: a detection is worth nothing, and seconds vary beyond all measure."""
+    levels = Levels(0.0, 0.0, 1e9, 10.0, 100, 1000) if tracks else None
+    return replace(shipped(K), origin=Origin.FILE, tempering=0.0, frame_tempering=0.0, levels=levels)
+
+
+@quick
+@given(seeds)
+def test_every_hour_is_given_out_once_and_no_more(seed):
+    family = family_of(LONG, [dict.fromkeys(Stage, silent_reference())] * len(NAMES))
+    frames = [(source, stamp, True, rows) for source, stamp, _, rows in faulty_frames(seed)]
+    for piece in cut(frames, [30, 60, 90]):
+        if piece.n:
+            family.take(K, piece)
+    hours = family.clock.driven / 3600
+    given = family.evidence.sums.sum(axis=0)
+    assert_allclose(given[:, :BETS][given[:, :BETS] > 0], hours, rtol=1e-9)
+    # Tails are bets on overconfidence alone.
+    assert (given[:, : BETS - 2] > 0).all()
+    # What was driven since the last second of a source that was over waits.
+    waiting = sum(family._waiting.values())
+    assert_allclose(given[:, OF_TRACKS], hours - waiting, rtol=1e-6, atol=1e-12)
+
+
+def test_a_frame_that_no_recalibrator_changed_gives_the_raw_charts_nothing():
+    family = family_of(LONG, [dict.fromkeys(Stage, silent_reference())] * len(NAMES))
+    for source, stamp, _, rows in faulty_frames(0):
+        family.take(K, watched([(source, stamp, False, rows)]))
+    raw = CHARTS_OF[Stage.RAW]
+    assert family.evidence.sums[:, raw].max() == 0
+    assert family.evidence.sums[:, CHARTS_OF[Stage.RECALIBRATED]].max() > 0
+
+
+def test_slices_that_never_came_have_no_time():
+    family = family_of(LONG, [dict.fromkeys(Stage, silent_reference())] * len(NAMES))
+    for at in range(100):
+        family.take(K, watched([(0, at * 10**8, True, [(1, 1, 3.0, 3.0)])]))
+    assert evidence_of(family)[[0, 2]].max() == 0
+    assert family.fed[[0, 2]].max() == 0
+    assert family.driven_with("van") == family.driven_with("total") == pytest.approx(9.9)
+    assert family.driven_with("nobody") == 0
