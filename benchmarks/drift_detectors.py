@@ -57,11 +57,11 @@ class Ours:
         """As Watcher has it."""
         frames, streams, detections = nees.shape
         likelihood = self._likelihood(nees)
-        given, nothing = np.full(streams, float(detections)), np.zeros((streams, 3))
+        given = np.full(streams, float(detections))
         weights = self.evidence.weights[:, _CHARTS]
         alarms = np.zeros((frames, streams, 2), bool)
         for frame in range(frames):
-            self.evidence.add_detections(_CHARTS, given, likelihood[frame], nothing)
+            self.evidence.add_detections(_CHARTS, given, likelihood[frame])
             found = np.einsum("gcb,gcb->gc", self.evidence.sums[:, _CHARTS], weights)
             total = found.reshape(-1, self.family, 2).sum(axis=1)
             raised = np.repeat(total >= THRESHOLD, self.family, axis=0)

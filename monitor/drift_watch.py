@@ -4,6 +4,7 @@ alarms, and what is told of them.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,13 @@ from monitor.calibration.matched import MatchedRows
 from monitor.calibration.measured import measure
 from monitor.calibration.slices import TOTAL, SliceTable
 from monitor.calibration.space import BoolArray, Space
+from monitor.counters import Counters
 from monitor.drift_epochs import DriftEpochs
 
+log = logging.getLogger(__name__)
+
 # Work between two yields.
-_FRAMES, _ROWS = 64, 2048
+_FRAMES, _ROWS = 64, 4096
 # Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
 _WAITING = 1 << 17
 
@@ -53,6 +57,8 @@ class DriftWatch:
     watching  False: nothing is taken in, and no alarm ever comes
     given     references from recorded drives, by slice
     announce  tells those who watch
+    counters  of the pipeline
+    left_out  detections with truth that are not watched, by why
     """
 
     settings: DriftSettings
@@ -60,10 +66,13 @@ class DriftWatch:
     watching: bool = True
     given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
     announce: Callable[[AlarmChange], None] = field(default=nobody)
+    counters: Counters = field(default_factory=Counters)
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("late", "undated", "superseded", "overload"), 0)
+        default_factory=lambda: dict.fromkeys(
+            ("late", "undated", "superseded", "overload", "failed"), 0
+        )
     )
     _waiting: deque[_Frame] = field(default_factory=deque)
     _waiting_rows: int = 0
@@ -94,14 +103,23 @@ class DriftWatch:
     # ---- in steps
 
     def catch_up(self) -> Generator[None, None, None]:
-        """Take in all that waits now, in short steps; alarms are told as they are raised."""
+        """Take in all that waits now, in short steps; alarms are told as they are raised.
+
+        A fault costs the frames of its step, and nothing else.
+        """
         # Another one may be at it.
         while self._at_work:
             yield
         self._at_work = True
         try:
             while self._waiting:
-                yield from self._take(self._some())
+                frames = self._some()
+                try:
+                    yield from self._take(frames)
+                except Exception:
+                    log.exception("what the truth says of drift was not taken in")
+                    self.counters.internal_errors += 1
+                    self.left_out["failed"] += sum(frame.rows.n for frame in frames)
                 yield
         finally:
             self._at_work = False
@@ -125,7 +143,7 @@ class DriftWatch:
         rows = self._watched(space, frames)
         if rows.n == 0:
             return
-        yield
+        # In one step with the frames taken out: whoever reads may go away at any yield.
         taken = self.family.take(len(space.joint), rows)
         for change in taken.changes:
             self.announce(change)

@@ -80,7 +80,9 @@ class Pipeline:
         settings = self.config.promotion.settings()
         self.learning = Learning(settings, self.limits, self.slices, self.recalibrators)
         watched = self.config.drift
-        self.drift = DriftWatch(watched.settings(), self.slices, watched.watch)
+        self.drift = DriftWatch(
+            watched.settings(), self.slices, watched.watch, counters=self.counters
+        )
         if self.config.tracker.kind is TrackerKind.EMBEDDED:
             self._tracking = self.config.tracker.settings()
             one_second()  # imported now, so that the first header need not wait for it

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.calibration.drift.charts import CHARTS, DETECTORS, SEVERITIES, Detector, Direction
 from monitor.calibration.drift.increments import ABSOLUTE, BETS, RELATIVE, SCALE
@@ -55,7 +56,7 @@ _OF_SEVERITY = np.array(
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of a chart, by detector; they sum to at most 1, the rest is for detectors to come.
+    """Of a chart, by detector; they sum to at most 1. One to come takes its own from these.
 
     Whoever has nothing to bet on has none. A share may fall while a slice is watched, or rise from
     nothing: else M would be no martingale.
@@ -96,7 +97,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class Evidence:
-    """Of G slices; arrays have room for more.
+    """Of G slices, a thousand bytes each.
 
     sums     (G, 4, ALL_BETS) R, in hours
     shares   (G, 4, 3) of each detector, in M
@@ -111,9 +112,9 @@ class Evidence:
     sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
     shares: FloatArray = field(default_factory=lambda: np.zeros((0, 4, len(DETECTORS))))
     since: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    clean: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    run: FloatArray = field(default_factory=lambda: np.zeros((0, 4, 3)))
-    tracks: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    clean: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 4), np.int32))
+    run: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4, 3), np.float32))
+    tracks: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 4), np.int32))
     fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
     peak: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
 

@@ -191,7 +191,7 @@ def add_seconds(
         return
     at = place[chosen]
     counts = np.bincount(at, minlength=slices)
-    log_likelihood = np.zeros((slices, len(aims), len(FACTORS)))
+    said = np.empty((chosen.size, len(aims), len(FACTORS)))
     before = blocks.before[chosen]
     for chart, aim in enumerate(aims):
         clean = board.clean[at, charts.start + chart]
@@ -207,9 +207,15 @@ def add_seconds(
             within=usual.within[at],
             length=usual.length[at],
         )
-        said = block_log_likelihoods(levels, aim.direction.sign, aim.tolerance)
-        for bet, of_bet in enumerate(said.T):
-            log_likelihood[:, chart, bet] = np.bincount(at, of_bet, slices)
+        said[:, chart] = block_log_likelihoods(levels, aim.direction.sign, aim.tolerance)
         begun = at[since_change == 0]
         first[:, charts.start + chart] += np.bincount(begun, minlength=slices)
-    board.add_blocks(charts, hours * counts / counts.sum(), log_likelihood, over.second)
+    bets = said[0].size
+    cell = at[:, None] * bets + np.arange(bets)
+    log_likelihood = np.bincount(cell.ravel(), said.ravel(), slices * bets)
+    board.add_blocks(
+        charts,
+        hours * counts / counts.sum(),
+        log_likelihood.reshape(slices, *said.shape[1:]),
+        over.second,
+    )

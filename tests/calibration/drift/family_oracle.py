@@ -1,5 +1,5 @@
-"""What a family of slices should have gathered, number by number in dictionaries, from the equations
-of the bets and of the sums; no tests.
+"""What a family of slices should have gathered, number by number in dictionaries, from the
+equations of the bets and of the sums; no tests.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _mean_of_tails(k: int, nu: float) -> float:
     above = integrate.quad(
         lambda u: math.exp(_tails(k, nu, u) + law.logpdf(u)), cut, math.inf, epsabs=1e-13
     )
-    return below + float(above[0])
+    return float(below + above[0])
 
 
 def student_ratio(k: int, tolerance: float, nu: float, e: float) -> float:
@@ -119,7 +119,8 @@ def detection_ratios(
     reference: Reference, direction: str, tolerance: float, e: float
 ) -> dict[tuple[str, Any], float]:
     """ln L of one detection by detector and bet."""
-    k, found = reference.k, {}
+    k = reference.k
+    found: dict[tuple[str, Any], float] = {}
     for tau, s in COVERAGE:
         below, above, a = coverage_ratio(k, direction, tolerance, tau, s)
         found["absolute", (tau, s)] = below if e <= a else above

@@ -23,7 +23,7 @@ from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watche
 
 K = 3
 NAMES = ("car", "van", "bus")
-quick = settings(deadline=None, max_examples=5)
+quick = settings(deadline=None, max_examples=8)
 seeds = st.integers(0, 2**32 - 1)
 cuts = st.lists(st.integers(0, 120), max_size=12)
 SHORT = DriftSettings(
@@ -77,7 +77,12 @@ def faulty_frames(seed: int, frames: int = 120, *, wild: bool = False) -> list[F
     factors = 10 ** random.uniform(-0.6, 0.6, (2, 1 if seed % 2 else len(NAMES)))
     factors = np.broadcast_to(factors, (2, len(NAMES)))
     return [
-        (source, stamp, changed, [(t, g, a * factors[0, g], b * factors[1, g]) for t, g, a, b in of])
+        (
+            source,
+            stamp,
+            changed,
+            [(t, g, a * factors[0, g], b * factors[1, g]) for t, g, a, b in of],
+        )
         for source, stamp, changed, of in some_frames(seed, frames, wild=wild)
         if of
     ]
@@ -175,7 +180,9 @@ def test_how_frames_are_cut_into_chunks_changes_no_evidence(seed, cuts, wanted):
 def silent_reference(tracks: bool = True) -> Reference:
     """Every bet is 1: a detection is worth nothing, and seconds vary beyond all measure."""
     levels = Levels(0.0, 0.0, 1e9, 10.0, 100, 1000) if tracks else None
-    return replace(shipped(K), origin=Origin.FILE, tempering=0.0, frame_tempering=0.0, levels=levels)
+    return replace(
+        shipped(K), origin=Origin.FILE, tempering=0.0, frame_tempering=0.0, levels=levels
+    )
 
 
 @quick

@@ -82,7 +82,6 @@ def test_one_second_is_cut_where_it_says_too_much():
 
 def test_a_track_that_lived_through_the_change_says_more_than_one_that_was_never_usual():
     knows, never = (
-        log_likelihoods(blocks([USUAL + 1.6], USUAL + 0.4, 4, since), 1, 1.0)[0]
-        for since in (1, 4)
+        log_likelihoods(blocks([USUAL + 1.6], USUAL + 0.4, 4, since), 1, 1.0)[0] for since in (1, 4)
     )
     assert knows[-1] > never[-1]

@@ -1,0 +1,333 @@
+"""Alarms of a family: what they say, how long they stay, and what is learned meanwhile."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.calibration.drift.alarm import Why
+from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
+from monitor.calibration.drift.evidence import by_severity
+from monitor.calibration.drift.reference import Origin
+from monitor.calibration.drift.settings import DriftSettings, Unit
+from tests.calibration.drift.drives import (
+    SECOND,
+    drive,
+    exact_reference,
+    family_of,
+    fed,
+    from_ten,
+)
+
+STAYS = DriftSettings(calm_hours=0.0)
+FAULT, SMALL = from_ten(5.0), from_ten(0.2)
+
+
+def raised(changes, severity=None):
+    return [
+        one.alarm
+        for one in changes
+        if one.why is Why.RAISED and severity in (None, one.alarm.severity)
+    ]
+
+
+def whys(changes):
+    return [one.why for one in changes]
+
+
+# ---- what an alarm says
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_covariances_that_shrink_to_a_fifth_are_a_page_that_says_since_when_and_how_much(
+    seed, tracked
+):
+    family = family_of(STAYS, reference=exact_reference(tracks=tracked))
+    changes = fed(family, drive(30, seed, made=FAULT, tracked=tracked))
+    (alarm,) = raised(changes)
+    assert (alarm.slice, alarm.severity, alarm.stage) == ("car", Severity.PAGE, Stage.RECALIBRATED)
+    assert alarm.direction is Direction.OVER
+    assert alarm.detector in (Detector.RELATIVE, Detector.TRACK)
+    assert alarm.evidence >= alarm.threshold == 1000.0
+    assert 10 * SECOND <= alarm.event_ns <= 14 * SECOND
+    assert abs(alarm.since_ns - 10 * SECOND) <= 2 * SECOND
+    assert alarm.detections >= 8
+    assert (alarm.tracks > 0) == tracked
+    # What came in a chunk after it may be in the hours driven, and in no detections.
+    assert alarm.labelled == 8 * (alarm.event_ns // (SECOND // 10) + 1)
+    assert alarm.driven == pytest.approx(alarm.event_ns / SECOND / 3600, abs=1 / 3600)
+
+
+def test_the_interval_of_the_scale_holds_the_factor_most_times():
+    held = 0
+    for seed in range(20):
+        family = family_of(STAYS, reference=exact_reference())
+        (alarm,) = raised(fed(family, drive(13, seed, made=FAULT)))
+        held += alarm.scale.lower <= math.sqrt(5) <= alarm.scale.upper
+    assert held >= 17
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_covariances_that_grow_to_five_times_are_a_ticket(seed):
+    family = family_of(STAYS, reference=exact_reference())
+    (alarm,) = raised(fed(family, drive(40, seed, made=SMALL)))
+    assert (alarm.severity, alarm.direction) == (Severity.TICKET, Direction.UNDER)
+    assert alarm.stage is Stage.RECALIBRATED
+    assert abs(alarm.since_ns - 10 * SECOND) <= 2 * SECOND
+    assert alarm.scale.lower <= math.sqrt(0.2) <= alarm.scale.upper
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_healthy_drive_has_no_alarm_and_evidence_far_below_it(seed):
+    family = family_of(STAYS, reference=exact_reference())
+    assert fed(family, drive(120, seed), 32) == []
+    assert family.peak.max() < 1.0
+
+
+def test_what_is_wrong_from_the_very_first_frame_is_found_by_the_absolute_detector():
+    family = family_of(STAYS)
+    page = raised(fed(family, drive(60, made=lambda _: 5.0)), Severity.PAGE)[0]
+    assert page.detector in (Detector.ABSOLUTE, Detector.TRACK)
+    alone = family_of(replace(STAYS, unit=Unit.DETECTION))
+    page = raised(fed(alone, drive(60, made=lambda _: 5.0)), Severity.PAGE)[0]
+    assert page.detector is Detector.ABSOLUTE
+
+
+def test_what_is_usual_of_a_reference_and_yet_wrong_is_found_by_the_absolute_detector():
+    wrong = exact_reference()
+    assert wrong.levels is not None
+    wrong = replace(
+        wrong,
+        quantiles=5 * wrong.quantiles,
+        levels=replace(wrong.levels, mean=wrong.levels.mean + math.log(5)),
+    )
+    family = family_of(STAYS, reference=wrong)
+    page = raised(fed(family, drive(60, made=lambda _: 5.0)), Severity.PAGE)[0]
+    assert page.detector is Detector.ABSOLUTE
+
+
+def test_a_fault_that_a_recalibrator_compensates_is_a_raw_ticket_and_no_page():
+    family = family_of(STAYS, reference=exact_reference())
+    changes = fed(family, drive(40, raw=FAULT, changed=True))
+    (alarm,) = raised(changes)
+    assert (alarm.severity, alarm.stage) == (Severity.TICKET, Stage.RAW)
+    assert alarm.direction is Direction.OVER
+    assert alarm.scale.lower <= math.sqrt(5) <= alarm.scale.upper
+
+
+def test_raw_estimates_that_nothing_changed_are_not_watched():
+    family = family_of(STAYS, reference=exact_reference())
+    assert fed(family, drive(40, raw=FAULT)) == []
+
+
+# ---- of several slices
+
+NAMES = ("car", "van", "bus", "bike")
+
+
+def test_one_slice_that_drifts_alarms_alone():
+    family = family_of(STAYS, NAMES, exact_reference())
+    frames = drive(30, made=FAULT, slices=(2,))
+    for others, frame in zip(drive(30, 1, slices=(0, 1, 3)), frames, strict=True):
+        frame[3].extend(others[3])
+    (change,) = fed(family, frames)
+    assert change.alarm.slice == "bus"
+    assert change.concerned == ()
+
+
+def test_slices_of_which_none_alarms_alone_alarm_together_and_are_listed():
+    # A detection in turn of each slice; and one slice that is as usual.
+    family = family_of(STAYS, NAMES, exact_reference(tracks=False))
+    frames = []
+    for number, frame in enumerate(drive(30, made=lambda _: 1.0, slices=(3,), tracks=1)):
+        rows = [(9 * 10 + g, g, 12.0, 12.0) for g in range(3)]
+        frames.append((*frame[:3], rows + frame[3] if number >= 100 else frame[3]))
+    change = next(one for one in fed(family, frames, 1) if one.alarm.severity is Severity.PAGE)
+    assert change.alarm.slice == "total"
+    assert set(change.concerned) == set(NAMES[:3])
+    assert change.alarm.evidence >= 1000.0
+
+
+# ---- how long it stays
+
+
+def test_a_second_crossing_of_an_alarm_that_stays_is_not_told():
+    family = family_of(STAYS, reference=exact_reference())
+    changes = fed(family, drive(60, made=FAULT))
+    assert whys(changes) == [Why.RAISED]
+    (count,) = family.alarms.counts.values()
+    assert count == 1
+    since = family.alarms.latched["car", Severity.PAGE].since_s
+    assert since > 50
+
+
+def test_an_alarm_that_was_acknowledged_is_raised_again_if_the_fault_goes_on():
+    family = family_of(STAYS, reference=exact_reference())
+    fed(family, drive(20, made=FAULT))
+    (over,) = family.acknowledge((), "anna")
+    assert (over.why, over.actor, over.alarm.slice) == (Why.ACKNOWLEDGED, "anna", "car")
+    assert family.acknowledge((), "anna") == []
+    assert family.evidence.peak[0, 0] == 0
+    again = fed(family, drive(20, 1, made=FAULT, begin=20.0))
+    assert whys(again) == [Why.RAISED]
+
+
+def test_acknowledging_one_slice_leaves_the_others():
+    family = family_of(STAYS, NAMES[:2], exact_reference())
+    fed(family, drive(30, made=FAULT, slices=(0, 1)))
+    assert {key[0] for key in family.alarms.latched} >= {"car", "van"}
+    family.acknowledge(("car",), "anna")
+    assert "car" not in family.alarms.slices()
+    assert "van" in family.alarms.slices()
+
+
+def test_calm_ends_an_alarm_after_the_stated_time_of_driving_and_not_before():
+    wanted = replace(STAYS, calm_hours=30 / 3600)
+    family = family_of(wanted, reference=exact_reference())
+    (page,) = raised(fed(family, drive(16, made=FAULT)))
+    last = family.alarms.latched["car", Severity.PAGE].since_s
+    assert fed(family, drive(last + 29 - 16, 1, begin=16.0)) == []
+    (over,) = fed(family, drive(4, 2, begin=last + 29))
+    assert (over.why, over.alarm) == (Why.CALM, page)
+    assert family.evidence.peak[0, 0] == pytest.approx(0, abs=1)
+
+
+def test_without_a_time_of_calm_an_alarm_stays():
+    family = family_of(STAYS, reference=exact_reference())
+    fed(family, drive(16, made=FAULT))
+    assert fed(family, drive(200, 1, begin=16.0), 64) == []
+    assert family.alarms.slices() == {"car"}
+
+
+# ---- epochs
+
+
+def test_a_new_epoch_ends_forwarded_alarms_and_keeps_those_of_raw_estimates():
+    family = family_of(STAYS, reference=exact_reference())
+    changes = fed(family, drive(40, made=FAULT, raw=SMALL, changed=True))
+    assert {one.stage for one in raised(changes)} == set(Stage)
+    over = family.new_epoch([0])
+    assert whys(over) == [Why.NEW_EPOCH]
+    assert over[0].alarm.stage is Stage.RECALIBRATED
+    (left,) = family.alarms.latched.values()
+    assert left.alarm.stage is Stage.RAW
+    assert family.epochs == [1]
+    assert family.labelled.tolist() == [0]
+
+
+def test_a_new_epoch_forgets_forwarded_evidence_and_keeps_that_of_raw_estimates():
+    family = family_of(STAYS, NAMES[:2], exact_reference())
+    fed(family, drive(8, slices=(0, 1), changed=True))
+    before = family.evidence.sums.copy()
+    assert family.new_epoch([1]) == []
+    assert family.evidence.sums[1, :2].max() == 0
+    assert family.evidence.sums[0].tolist() == before[0].tolist()
+    assert family.evidence.sums[1, 2:].tolist() == before[1, 2:].tolist()
+    assert before[1, 2:].max() > 0
+
+
+def test_an_epoch_of_no_slices_changes_nothing():
+    family = family_of(STAYS, reference=exact_reference())
+    fed(family, drive(3))
+    assert family.new_epoch([]) == []
+    assert family.epochs == [0]
+    assert family.seconds.tracks > 0
+
+
+# ---- learning
+
+LEARNS = replace(STAYS, reference_tracks=12, reference_detections=600)
+
+
+def test_shares_go_to_what_is_known_once_a_reference_is_learned():
+    family = family_of(LEARNS)
+    assert family.evidence.shares[0, 0] == pytest.approx([0.6, 0.0, 0.4])
+    fed(family, drive(20))
+    assert [one.origin for one in family.usual.references[0]] == [Origin.LEARNED] * 2
+    assert family.evidence.shares[0, 0] == pytest.approx([0.3, 0.3, 0.4])
+    family.new_epoch([0])
+    assert family.evidence.shares[0, 0] == pytest.approx([0.6, 0.0, 0.4])
+    assert family.evidence.shares[0, 2] == pytest.approx([0.3, 0.3, 0.4])
+
+
+def test_a_reference_of_too_few_tracks_leaves_detections_to_count():
+    family = family_of(replace(LEARNS, shortest_reference=10_000))
+    fed(family, drive(20))
+    assert family.usual.references[0][Stage.RECALIBRATED].levels is None
+    assert family.evidence.shares[0, 0] == pytest.approx([0.5, 0.5, 0.0])
+
+
+def test_detections_without_tracks_teach_a_reference_too():
+    family = family_of(LEARNS)
+    fed(family, drive(20, tracked=False))
+    assert family.usual.references[0][Stage.RECALIBRATED].levels is None
+    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.LEARNED
+
+
+def test_nothing_is_learned_of_a_slice_with_an_alarm():
+    family = family_of(replace(LEARNS, reference_detections=1200))
+    # Learning from 0 s on; the alarm comes before there is enough of it.
+    changes = fed(family, drive(40, made=lambda _: 8.0))
+    assert raised(changes, Severity.PAGE)[0].event_ns < 15 * SECOND
+    learner = family.usual.learners[0][Stage.RECALIBRATED]
+    assert learner is not None
+    assert learner.detections == 0
+    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.SHIPPED
+    family.acknowledge((), "anna")
+    fed(family, drive(40, 1, begin=40.0))
+    assert family.usual.references[0][Stage.RECALIBRATED].nees_ratio == pytest.approx(1, abs=0.2)
+
+
+def test_learning_goes_on_in_the_other_slices():
+    family = family_of(LEARNS, NAMES[:2])
+    frames = drive(40, made=lambda _: 8.0)
+    for others, frame in zip(drive(40, 1, slices=(1,)), frames, strict=True):
+        frame[3].extend(others[3])
+    fed(family, frames)
+    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.SHIPPED
+    assert family.usual.references[1][Stage.RECALIBRATED].origin is Origin.LEARNED
+
+
+def test_a_fault_after_learning_is_found_by_what_was_learned():
+    family = family_of(LEARNS)
+    changes = fed(family, drive(60, made=lambda t: 5.0 if t >= 40 else 1.0))
+    (alarm,) = raised(changes)
+    assert (alarm.slice, alarm.severity) == ("car", Severity.PAGE)
+    assert abs(alarm.since_ns - 40 * SECOND) <= 2 * SECOND
+
+
+def test_totals_of_evidence_are_those_of_the_slices():
+    family = family_of(STAYS, NAMES, exact_reference())
+    fed(family, drive(5, slices=range(4)))
+    evidence = by_severity(family.evidence.by_chart(family.evidence.weights))
+    assert (family.peak >= evidence.sum(axis=0) * (1 - 1e-12)).all()
+    assert (family.evidence.peak >= evidence * (1 - 1e-12)).all()
+    assert np.isfinite(evidence).all()
+
+
+# ---- whole tracks
+
+STRICT = replace(STAYS, unit=Unit.TRACK)
+
+
+def test_a_fault_is_found_by_whole_tracks_as_well():
+    family = family_of(STRICT, reference=exact_reference())
+    alarms = raised(fed(family, drive(60, made=FAULT)))
+    assert {(one.severity, one.direction) for one in alarms} == {(Severity.PAGE, Direction.OVER)}
+    assert 10 * SECOND <= alarms[0].event_ns <= 40 * SECOND
+
+
+def test_while_tracks_are_not_over_they_say_nothing():
+    family = family_of(STRICT, reference=exact_reference())
+    assert fed(family, drive(3.9, made=lambda _: 100.0)) == []
+    assert family.peak.max() == 0
+
+
+def test_a_healthy_drive_has_no_alarm_by_whole_tracks():
+    family = family_of(STRICT, reference=exact_reference())
+    assert fed(family, drive(120), 32) == []
+    assert family.peak.max() < 1.0

@@ -1,0 +1,243 @@
+"""The watch of a sidecar: which truth it takes in, and that a reading has all that came before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from monitor import drift_watch
+from monitor.calibration.drift.alarm import AlarmChange, DriftReading, Why
+from monitor.calibration.drift.settings import DriftSettings
+from monitor.calibration.matched import MatchedRows, TrackIds
+from monitor.calibration.slices import Slice, SliceBy, SliceTable
+from monitor.calibration.space import Space, plain_space
+from monitor.calibration.steps import finished
+from monitor.drift_watch import DriftWatch, NoSuchSlice
+
+XY, XYZ = plain_space(("x", "y"), "m"), plain_space(("x", "y", "z"), "m")
+PERIOD = 10**8
+
+
+def table() -> SliceTable:
+    found = SliceTable(frozenset({SliceBy.CLASS}), 10)
+    for name, space in (("car", XY), ("van", XY), ("box", XYZ)):
+        found.slices.append(Slice(name, space))
+        found.chains.append((name,))
+    return found
+
+
+def watch_of(**other) -> DriftWatch:
+    told = other.pop("told", None)
+    watch = DriftWatch(DriftSettings(), table(), **other)
+    if told is not None:
+        watch.announce = told.append
+    return watch
+
+
+def rows_of(
+    number: int,
+    *,
+    slices: Sequence[int] = (0, 0, 0, 0),
+    space: Space = XY,
+    scale: float = 1.0,
+    stamp: bool = True,
+    live: bool = True,
+    source: int = 0,
+    made: float | None = None,
+) -> MatchedRows:
+    """A frame of tracks; covariances are I. `made`: errors of the recalibrated stage times it."""
+    error = scale * np.random.default_rng(number).normal(size=(len(slices), space.k))
+    covariance = np.tile(np.eye(space.k), (len(slices), 1, 1))
+    known = np.ones(len(slices), bool)
+    return MatchedRows(
+        space,
+        np.array(slices, np.int64),
+        error,
+        covariance,
+        error if made is None else made * error,
+        covariance,
+        number * PERIOD if stamp else None,
+        live,
+        TrackIds(np.arange(len(slices), dtype=np.uint64), known),
+        source,
+    )
+
+
+def reading_of(watch: DriftWatch) -> DriftReading:
+    return finished(watch.reading())
+
+
+def left_out(watch: DriftWatch) -> dict[str, int]:
+    return dict(reading_of(watch).left_out)
+
+
+def labelled(watch: DriftWatch) -> list[int]:
+    finished(watch.catch_up())
+    return [int(one) for one in watch.family.labelled]
+
+
+def test_truth_that_is_late_or_of_no_known_time_is_counted_and_not_watched():
+    watch = watch_of()
+    watch.add(rows_of(0, live=False), "a")
+    watch.add(rows_of(1, stamp=False), "a")
+    watch.add(rows_of(2, slices=(0, 1)), "a")
+    counts = left_out(watch)
+    assert (counts["late"], counts["undated"]) == (4, 4)
+    assert (counts["superseded"], counts["overload"]) == (0, 0)
+    assert labelled(watch) == [1, 1, 0]
+
+
+def test_what_an_earlier_recalibrator_of_a_slice_made_is_superseded():
+    watch = watch_of()
+    watch.changed("a", [])
+    watch.add(rows_of(0, slices=(0, 0, 1)), "a")
+    assert labelled(watch) == [2, 1, 0]
+    watch.changed("b", [0])
+    watch.add(rows_of(1, slices=(0, 0, 1)), "a")
+    assert left_out(watch)["superseded"] == 2
+    assert labelled(watch) == [0, 2, 0]
+    watch.add(rows_of(2, slices=(0, 0, 1)), "b")
+    assert labelled(watch) == [2, 3, 0]
+
+
+def test_frames_that_wait_when_another_epoch_begins_are_superseded():
+    watch = watch_of()
+    watch.changed("a", [])
+    watch.add(rows_of(0, slices=(0, 1)), "a")
+    watch.changed("b", [0, 1])
+    assert labelled(watch) == [0, 0, 0]
+    assert left_out(watch)["superseded"] == 2
+    assert reading_of(watch).driven == 0
+
+
+def test_what_waits_beyond_measure_is_left_out_and_counted(monkeypatch):
+    monkeypatch.setattr(drift_watch, "_WAITING", 10)
+    watch = watch_of()
+    for number in range(5):
+        watch.add(rows_of(number), "a")
+    assert watch.left_out["overload"] == 12
+    assert labelled(watch) == [8, 0, 0]
+    watch.add(rows_of(6), "a")
+    assert labelled(watch) == [12, 0, 0]
+
+
+def test_frames_of_two_spaces_are_each_taken_with_their_degrees():
+    watch = watch_of()
+    for number in range(100):
+        watch.add(rows_of(2 * number), "a")
+        watch.add(rows_of(2 * number + 1, slices=(2, 2), space=XYZ, source=1), "a")
+    assert labelled(watch) == [400, 0, 200]
+    assert watch.family.degrees == [2, 2, 3]
+    assert all(one.evidence < 1 for one in reading_of(watch).standings)
+
+
+def test_a_reading_has_everything_that_was_added_before():
+    watch = watch_of()
+    for number in range(300):
+        watch.add(rows_of(number), "a")
+    assert reading_of(watch).driven == pytest.approx(29.9 / 3600)
+    assert watch.family.labelled[0] == 1200
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 5])
+def test_work_that_is_dropped_half_way_does_not_block_the_next(steps):
+    watch = watch_of()
+    for number in range(300):
+        watch.add(rows_of(number), "a")
+    work = watch.catch_up()
+    for _ in range(steps):
+        next(work)
+    work.close()
+    watch.add(rows_of(300), "a")
+    reading_of(watch)
+    assert not watch._waiting
+    assert watch._waiting_rows == 0
+    # What was on its way when it was dropped may be lost, and no more than that.
+    assert watch.family.labelled[0] >= 4 * (301 - 64)
+
+
+def test_two_at_work_take_in_everything_once():
+    watch = watch_of()
+    for number in range(300):
+        watch.add(rows_of(number), "a")
+    both = [watch.catch_up(), watch.catch_up()]
+    while both:
+        for work in list(both):
+            try:
+                next(work)
+            except StopIteration:
+                both.remove(work)
+    assert watch.family.labelled[0] == 1200
+
+
+def test_who_does_not_watch_takes_nothing_in():
+    watch = watch_of(watching=False)
+    watch.add(rows_of(0), "a")
+    watch.add(rows_of(0, live=False), "a")
+    assert not watch._waiting
+    assert reading_of(watch) == DriftReading()
+    assert watch.left_out["late"] == 0
+
+
+def test_alarms_are_told_as_they_are_raised_and_when_they_are_over():
+    told: list[AlarmChange] = []
+    watch = watch_of(told=told)
+    for number in range(600):
+        watch.add(rows_of(number, scale=4.0), "a")
+    finished(watch.catch_up())
+    assert (told[0].why, told[0].alarm.slice) == (Why.RAISED, "car")
+    (over,) = watch.acknowledge(["car"], "anna")
+    assert over == told[0].alarm
+    assert (told[-1].why, told[-1].actor) == (Why.ACKNOWLEDGED, "anna")
+    assert watch.acknowledge([], "anna") == ()
+
+
+def test_a_change_of_recalibrator_ends_the_alarms_of_its_slices():
+    told: list[AlarmChange] = []
+    watch = watch_of(told=told)
+    watch.changed("a", [])
+    for number in range(600):
+        watch.add(rows_of(number, slices=(0, 0, 1, 1), scale=4.0), "a")
+    finished(watch.catch_up())
+    told.clear()
+    watch.changed("b", [1])
+    assert [(one.why, one.alarm.slice) for one in told] == [(Why.NEW_EPOCH, "van")]
+    assert dict(reading_of(watch).epochs) == {"car": 0, "van": 1, "box": 0}
+
+
+def test_a_slice_that_is_unknown_is_refused_with_those_there_are():
+    watch = watch_of()
+    with pytest.raises(NoSuchSlice, match=r"'bus'.*box, car, total, van"):
+        watch.acknowledge(["bus"], "anna")
+    assert watch.acknowledge(["total", "box"], "anna") == ()
+
+
+def test_the_raw_stage_is_watched_where_a_recalibrator_changed_something():
+    watch = watch_of()
+    watch.add(rows_of(0), "a")
+    watch.add(rows_of(1), "a")
+    finished(watch.catch_up())
+    assert watch.family.evidence.sums[0, 2:].max() == 0
+    watch.add(rows_of(2, made=0.5), "a")
+    finished(watch.catch_up())
+    assert watch.family.evidence.sums[0, 2:].max() > 0
+
+
+def test_frames_without_detections_are_nothing():
+    watch = watch_of()
+    watch.add(rows_of(0, slices=()), "a")
+    assert not watch._waiting
+    assert reading_of(watch).driven == 0
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_detections_whose_nees_is_no_number_are_left_out_of_evidence():
+    watch = watch_of()
+    rows = rows_of(0)
+    rows.error[1] = 1e200
+    watch.add(rows, "a")
+    watch.add(rows_of(1), "a")
+    reading_of(watch)
+    assert np.isfinite(watch.family.evidence.sums).all()
