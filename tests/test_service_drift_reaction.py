@@ -29,7 +29,7 @@ from tests.drifting import (
 )
 from tests.foreign_client import promote, scaling
 from tests.promoted import BEGAN, Watcher, in_force, listed, series
-from tests.served import Sidecar, eventually, starting
+from tests.served import PATIENCE, Sidecar, eventually, starting
 
 RAW, FORWARDED = calibration_pb2.STAGE_RAW, calibration_pb2.STAGE_RECALIBRATED
 OVER = drift_pb2.DRIFT_DIRECTION_OVER
@@ -176,10 +176,9 @@ def test_a_page_asks_for_a_fit_and_what_is_fitted_goes_on_trial(start):
     drive.variance["car"] = TOO_SMALL
     drive_until_alarm(drive, 6)
     # No track that is wrong as a whole has ended by then.
-    for _ in range(20):
-        drive.send(3)
-        if eventually(lambda: watcher.of(BEGAN), 0.5):
-            break
+    drive.send(15)
+    # A fit has the lowest priority: it would wait for us otherwise.
+    assert eventually(lambda: watcher.of(BEGAN), 6 * PATIENCE)
     (began,) = watcher.of(BEGAN)
     assert (began.slice, began.actor) == ("car", "drift")
     (trial,) = listed(sidecar).trials

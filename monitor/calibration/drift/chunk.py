@@ -13,13 +13,12 @@ from monitor.calibration.drift.evidence import Evidence, Stretch
 from monitor.calibration.drift.increments import BETS, Aim
 from monitor.calibration.drift.observed import (
     CHARTS_OF,
-    ObservedFrames,
     SecondsOver,
     add_seconds,
     add_tracks,
-    observed_frames,
+    likelihood_of_frames,
+    said_of,
     seconds_over,
-    silent_frames,
 )
 from monitor.calibration.drift.track_means import Finished
 from monitor.calibration.drift.usual import UsualArrays
@@ -29,6 +28,8 @@ from monitor.calibration.space import FloatArray, IntArray
 HOUR = 3600.0
 # s of driving in a stretch: what was given at its beginning is not forgotten altogether.
 _LONGEST = 300.0
+# No track has more of them.
+_MOST_DETECTIONS = 1e9
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,40 +67,40 @@ class Chunk:
         rows, board, weights = self.rows, self.board, self.board.weights
         frames, slices, charts = rows.stamp_ns.size, board.slices, len(CHARTS)
         stages = [Stage.RECALIBRATED, *([Stage.RAW] if rows.changed.any() else [])]
-        observed = {stage: self._observed(stage) for stage in stages}
+        # Where only whole tracks say anything, detections are counted.
+        silent = self.finished is not None
+        observed = {} if silent else {stage: self._observed(stage) for stage in stages}
+        said = np.zeros((frames, slices, charts, 3))
+        for stage in stages:
+            found = said_of(self.k, rows, self.place, slices, stage)
+            heeded = rows.changed[:, None, None] if stage is Stage.RAW else True
+            said[:, :, CHARTS_OF[stage]] = (found * heeded)[:, :, None]
         seconds = self._seconds_driven()
-        driven = np.cumsum(seconds)
-        counts = observed[Stage.RECALIBRATED].said[..., 0]
+        counts = said[:, :, CHARTS_OF[Stage.RECALIBRATED].start, 0]
         # Every detection of a frame has an equal part in its time.
         hours = counts / counts.sum(axis=1, keepdims=True) * (seconds / HOUR)[:, None]
-        said = np.zeros((frames, slices, charts, 3))
-        for stage, found in observed.items():
-            heeded = rows.changed[:, None, None] if stage is Stage.RAW else True
-            said[:, :, CHARTS_OF[stage]] = (found.said * heeded)[:, :, None]
         evidence = np.empty((frames, slices, charts))
         first = np.zeros((frames, slices, charts), np.int64)
-        over = seconds_over(self.blocks, rows)[::-1]
-        begin, enough = 0, most()
+        over = seconds_over(self.blocks)[::-1]
+        begin, enough, driven = 0, most(), 0.0
         for frame, (source, changed) in enumerate(
             zip(rows.source.tolist(), rows.changed.tolist(), strict=True)
         ):
             self.waiting[source] = self.waiting.get(source, 0.0) + float(seconds[frame]) / HOUR
-            for stage in stages[: 1 + changed]:
-                likelihood = observed[stage].likelihood[frame]
-                board.add_detections(CHARTS_OF[stage], hours[frame], likelihood)
+            for stage in () if silent else stages[: 1 + changed]:
+                board.add_detections(CHARTS_OF[stage], hours[frame], observed[stage][frame])
             while over and over[-1].frame == frame:
                 self._seconds(over.pop(), first[frame])
             last = frame == frames - 1
             if last:
                 self._whole_tracks()
             evidence[frame] = board.by_chart(weights)
-            since = driven[begin - 1] if begin else 0.0
-            long = driven[frame] - since > _LONGEST
-            if last or long or evidence[frame].sum() >= enough:
+            driven += seconds[frame]
+            if last or driven > _LONGEST or evidence[frame].sum() >= enough:
                 part = slice(begin, frame + 1)
                 stretch = Stretch(
                     rows.stamp_ns[part],
-                    driven[part] - since,
+                    seconds[part],
                     hours[part],
                     evidence[part],
                     said[part],
@@ -107,18 +108,16 @@ class Chunk:
                 )
                 board.settle(stretch)
                 yield stretch
-                begin, enough = frame + 1, most()
+                begin, enough, driven = frame + 1, most(), 0.0
 
     def _seconds_driven(self) -> FloatArray:
         """(F,) that each frame adds."""
         stamps = zip(self.rows.source.tolist(), self.rows.stamp_ns.tolist(), strict=True)
         return np.array([self.clock.drive(source, stamp) for source, stamp in stamps])
 
-    def _observed(self, stage: Stage) -> ObservedFrames:
-        if self.finished is not None:
-            return silent_frames(self.k, self.rows, self.place, self.board.slices, stage)
+    def _observed(self, stage: Stage) -> FloatArray:
         usual, aims = self.usual[stage], self.aims[stage]
-        return observed_frames(self.k, self.rows, self.place, usual, stage, aims)
+        return likelihood_of_frames(self.k, self.rows, self.place, usual, stage, aims)
 
     def _whole_tracks(self) -> None:
         """So do whole tracks."""
@@ -126,9 +125,13 @@ class Chunk:
             return
         for source in np.unique(self.finished.source).tolist():
             ours = self.finished.source == source
-            log_mean = self.finished.log_mean[ours].reshape(-1, len(CHARTS), BETS)
+            log_mean, place = self.finished.log_mean[ours], self.finished_place[ours]
+            by_chart = log_mean[:, :-1].reshape(-1, len(CHARTS), BETS)
+            # The mean of what is 1 for a detection that a recalibrator has changed, else 0.
+            changed = log_mean[:, -1] > np.log(1 / (2 * _MOST_DETECTIONS))
             hours = self.waiting.pop(source, 0.0)
-            add_tracks(self.board, hours, self.finished_place[ours], log_mean)
+            add_tracks(self.board, hours, place, by_chart, Stage.RECALIBRATED)
+            add_tracks(self.board, hours, place[changed], by_chart[changed], Stage.RAW)
 
     def _seconds(self, over: SecondsOver, first: IntArray) -> None:
         """Seconds of tracks stand for what was driven since the last ones of their source."""

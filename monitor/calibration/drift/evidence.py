@@ -26,7 +26,7 @@ _WIDTHS = (ABSOLUTE, RELATIVE, len(FACTORS))
 _STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
 # s of driving that evidence is given while nothing is wrong, and more or less holds: a chart with
 # no more than that has not begun to rise.
-_FRESH_SECONDS = 5.0
+_FRESH_SECONDS = 30.0
 # A bet wins no more at a time than e to this, so that no number overflows.
 _MOST = 50.0
 # h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN.
@@ -80,7 +80,7 @@ class Stretch:
     """F frames that evidence has taken in.
 
     stamp_ns  (F,) event time
-    driven    (F,) s of driving since the first of them began
+    seconds   (F,) of driving that each added
     hours     (F, G) given to each slice
     evidence  (F, G, 4) M of each chart after each frame
     said      (F, G, 4, 3) by chart: detections, Σ x and Σ x², x = NEES/K
@@ -88,7 +88,7 @@ class Stretch:
     """
 
     stamp_ns: IntArray
-    driven: FloatArray
+    seconds: FloatArray
     hours: FloatArray
     evidence: FloatArray
     said: FloatArray
@@ -97,7 +97,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class Evidence:
-    """Of G slices, a thousand bytes each.
+    """Of G slices, 1,016 bytes each.
 
     sums     (G, 4, ALL_BETS) R, in hours
     shares   (G, 4, 3) of each detector, in M
@@ -112,7 +112,7 @@ class Evidence:
     sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
     shares: FloatArray = field(default_factory=lambda: np.zeros((0, 4, len(DETECTORS))))
     since: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    clean: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 4), np.int32))
+    clean: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     run: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4, 3), np.float32))
     tracks: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 4), np.int32))
     fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -192,11 +192,15 @@ class Evidence:
         np.minimum(sums, _LARGEST_SUM, out=sums)
 
     def settle(self, stretch: Stretch) -> None:
-        """After some frames: charts that do not rise, or fell in between, count from there on."""
-        decay = np.exp(stretch.driven / _FRESH_SECONDS)[:, None]
+        """After some frames: charts that do not rise, or fell in between, count from there on.
+
+        A frame without detections of a slice changes nothing of it.
+        """
+        there: BoolArray = (stretch.said[..., 0] > 0).any(axis=2)
+        decay = np.exp(np.cumsum(stretch.seconds[:, None] * there, axis=0) / _FRESH_SECONDS)
         fresh = (self.fresh + np.cumsum(stretch.hours * decay, axis=0)) / decay
         self.fresh = fresh[-1]
-        calm = stretch.evidence <= fresh[:, :, None] * _SHARES
+        calm = (stretch.evidence <= fresh[:, :, None] * _SHARES) & there[:, :, None]
         frames = calm.shape[0]
         any_calm = calm.any(axis=0)
         # Number of the first frame after the last calm one.

@@ -116,7 +116,7 @@ class Family:
         self.usual = Usual(self.settings, self.given)
         self.seconds = TrackSeconds(self.settings)
         strict = self.settings.unit is Unit.TRACK
-        self.whole = TrackMeans(self.settings, len(CHARTS) * BETS) if strict else None
+        self.whole = TrackMeans(self.settings, len(CHARTS) * BETS + 1) if strict else None
         self.thresholds = np.array([self.settings.hours(severity) for severity in SEVERITIES])
         self._aims = {
             stage: tuple(
@@ -222,9 +222,8 @@ class Family:
         for stretch in chunk.stretches(lambda: float((self.thresholds - judged.others).min())):
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
-            seconds = np.diff(stretch.driven, prepend=0.0)
-            self.fed[chosen] += seconds @ (counts > 0)
-            driven += float(stretch.driven[-1])
+            self.fed[chosen] += stretch.seconds @ (counts > 0)
+            driven += float(stretch.seconds.sum())
             changes += self._judge(judged, stretch, driven)
         self.evidence.put(chosen, chunk.board)
         self._frames += rows.stamp_ns.size
@@ -236,7 +235,7 @@ class Family:
             return None
         usual = {stage: self.usual.arrays(stage) for stage in Stage}
         likelihood = likelihood_of_rows(k, rows, rows.slices, usual, self._aims)
-        return self.whole.take(rows, likelihood.reshape(rows.n, -1))
+        return self.whole.take(rows, likelihood)
 
     def learn(self, taken: Taken) -> Generator[None, None, None]:
         """Learn what is usual from what was taken in, one slice a step; to be run to its end.

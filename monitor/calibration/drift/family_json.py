@@ -47,8 +47,8 @@ FORMAT = "calibration-monitor/drift/1"
 _REMEDY = "use a file that this monitor wrote, or remove it: what drifts is then watched anew."
 # Σ of x and of x² over what came since the evidence rose.
 _LARGEST_RUN = 1e15
-# Seconds of event time, and tracks.
-_LATEST_SECOND = 2**31 - 1
+# That one number can count.
+_MOST_TRACKS = 2**31 - 1
 _FAMILY = ("format", "gathered", "driven", "peak", "latched", "counts", "slices")
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
 _SLICE = ("name", "k", "epoch", "labelled", "fed", "evidence", "references", "learners")
@@ -247,9 +247,9 @@ def _evidence(fields: Fields) -> Evidence:
         sums=known("sums", (charts, ALL_BETS), LARGEST_EVIDENCE),
         shares=shares,
         since=counted("since", -LATEST, LATEST),
-        clean=counted("clean", -_LATEST_SECOND, _LATEST_SECOND).astype(np.int32),
+        clean=counted("clean", -LATEST, LATEST),
         run=known("run", (charts, 3), _LARGEST_RUN).astype(np.float32),
-        tracks=counted("tracks", 0, _LATEST_SECOND).astype(np.int32),
+        tracks=counted("tracks", 0, _MOST_TRACKS).astype(np.int32),
         fresh=known("fresh", (), LONGEST),
         peak=known("peak", (len(SEVERITIES),), LARGEST_EVIDENCE),
     )

@@ -22,7 +22,7 @@ from monitor.calibration.drift.increments import (
 from monitor.calibration.drift.track_evidence import FACTORS, BlockLevels
 from monitor.calibration.drift.track_evidence import log_likelihoods as block_log_likelihoods
 from monitor.calibration.drift.usual import UsualArrays
-from monitor.calibration.drift.watched import BLOCK_NS, Blocks, WatchedRows
+from monitor.calibration.drift.watched import Blocks, WatchedRows
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 # The charts of each stage, side by side.
@@ -35,27 +35,15 @@ CHARTS_OF = {
 }
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ObservedFrames:
-    """F frames and P slices, at one stage.
-
-    likelihood  (F, P, 2, BETS) L of the two charts; 1 where a slice is not in a frame
-    said        (F, P, 3) detections, Σ x and Σ x², x = NEES/K
-    """
-
-    likelihood: FloatArray
-    said: FloatArray
-
-
-def observed_frames(
+def likelihood_of_frames(
     k: int,
     rows: WatchedRows,
     place: IntArray,
     usual: UsualArrays,
     stage: Stage,
     aims: Sequence[Aim],
-) -> ObservedFrames:
-    """What the detections of each frame say.
+) -> FloatArray:
+    """(F, P, 2, BETS) L of each frame, slice and chart of a stage; 1 where a slice is not in it.
 
     place  (n,) of each row among the P slices of `usual`
     """
@@ -72,22 +60,12 @@ def observed_frames(
         np.tile(usual.frame_tempering, frames),
     )
     likelihood = bounded_likelihood(log_likelihoods(cells, aims))
-    return ObservedFrames(
-        likelihood.reshape(frames, slices, len(aims), -1), said_of(k, rows, place, slices, stage)
-    )
+    return likelihood.reshape(frames, slices, len(aims), -1)
 
 
 def _mapped(rows: WatchedRows, place: IntArray, usual: UsualArrays, stage: Stage) -> FloatArray:
     """(n,) e' of each row."""
     return usual.map.mapped(rows.nees[stage], usual.number[place])
-
-
-def silent_frames(
-    k: int, rows: WatchedRows, place: IntArray, slices: int, stage: Stage
-) -> ObservedFrames:
-    """Frames whose detections are counted, but say nothing yet: their tracks will."""
-    said = said_of(k, rows, place, slices, stage)
-    return ObservedFrames(np.broadcast_to(1.0, (*said.shape[:2], 2, BETS)), said)
 
 
 def likelihood_of_rows(
@@ -97,7 +75,9 @@ def likelihood_of_rows(
     usual: Mapping[Stage, UsualArrays],
     aims: Mapping[Stage, Sequence[Aim]],
 ) -> FloatArray:
-    """(n, charts, BETS) L of each detection by itself; 1 on charts that do not heed it."""
+    """(n, charts × BETS + 1) L of each detection by itself; 1 on charts that do not heed it. Last,
+    whether a recalibrator has changed it.
+    """
     found = np.ones((rows.n, len(CHARTS), BETS))
     for stage in Stage:
         heeded = np.ones(rows.n, bool) if stage is Stage.RECALIBRATED else rows.changed[rows.frame]
@@ -106,22 +86,27 @@ def likelihood_of_rows(
             nees = rows.nees[stage, heeded]
             said = row_log_likelihoods(k, nees, mapped, aims[stage])
             found[heeded, CHARTS_OF[stage]] = bounded_likelihood(said)
-    return found
+    changed = rows.changed[rows.frame].astype(np.float64)
+    return np.column_stack([found.reshape(rows.n, -1), changed])
 
 
-def add_tracks(board: Evidence, hours: float, chosen: IntArray, log_mean: FloatArray) -> None:
-    """Have the evidence of P slices take in whole tracks of one source.
+def add_tracks(
+    board: Evidence, hours: float, chosen: IntArray, log_mean: FloatArray, stage: Stage
+) -> None:
+    """Have the evidence of P slices take in whole tracks of one source, at one stage.
 
     hours     of driving that they stand for
     chosen    (m,) slice of each, of the P
     log_mean  (m, charts, BETS) ln of the mean of L over its detections
     """
+    if chosen.size == 0:
+        return
+    charts = CHARTS_OF[stage]
     counts = np.bincount(chosen, minlength=board.slices)
-    total = np.zeros((board.slices, *log_mean.shape[1:]))
-    np.add.at(total, chosen, log_mean)
+    total = np.zeros((board.slices, charts.stop - charts.start, BETS))
+    np.add.at(total, chosen, log_mean[:, charts])
     given = hours * counts / counts.sum()
-    for charts in CHARTS_OF.values():
-        board.add_detections(charts, given, bounded_likelihood(total[:, charts]))
+    board.add_detections(charts, given, bounded_likelihood(total))
 
 
 def said_of(k: int, rows: WatchedRows, place: IntArray, slices: int, stage: Stage) -> FloatArray:
@@ -149,20 +134,22 @@ class SecondsOver:
     chosen: IntArray
 
 
-def seconds_over(blocks: Blocks, rows: WatchedRows) -> list[SecondsOver]:
-    """Blocks by source and second, and the frame that showed each to be over; in that order."""
+def seconds_over(blocks: Blocks) -> list[SecondsOver]:
+    """Blocks by source and second, in the order of the frames by which they are over."""
     if blocks.m == 0:
         return []
-    key = np.stack([blocks.source, blocks.second])
+    key = np.stack([blocks.source, blocks.frame, blocks.second])
     start = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
-    found = []
-    for begin, end in zip(start.tolist(), [*start[1:].tolist(), blocks.m], strict=True):
-        source, second = int(blocks.source[begin]), int(blocks.second[begin])
-        later = (rows.source == source) & (rows.stamp_ns // BLOCK_NS > second)
-        # Of a source that fell silent, there is none.
-        frame = int(np.argmax(later)) if later.any() else rows.stamp_ns.size - 1
-        found.append(SecondsOver(frame, source, second, np.arange(begin, end)))
-    found.sort(key=lambda one: (one.frame, one.second))
+    found = [
+        SecondsOver(
+            int(blocks.frame[begin]),
+            int(blocks.source[begin]),
+            int(blocks.second[begin]),
+            np.arange(begin, end),
+        )
+        for begin, end in zip(start.tolist(), [*start[1:].tolist(), blocks.m], strict=True)
+    ]
+    found.sort(key=lambda one: one.frame)
     return found
 
 
@@ -212,10 +199,10 @@ def add_seconds(
         first[:, charts.start + chart] += np.bincount(begun, minlength=slices)
     bets = said[0].size
     cell = at[:, None] * bets + np.arange(bets)
-    log_likelihood = np.bincount(cell.ravel(), said.ravel(), slices * bets)
+    total = np.bincount(cell.ravel(), said.ravel(), slices * bets).astype(np.float64, copy=False)
     board.add_blocks(
         charts,
         hours * counts / counts.sum(),
-        log_likelihood.reshape(slices, *said.shape[1:]),
+        total.reshape(slices, *said.shape[1:]),
         over.second,
     )

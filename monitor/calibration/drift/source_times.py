@@ -27,6 +27,7 @@ class Arrivals:
     life     (F,) of their source; another one where it begins anew, unique over sources
     turn     (F,) the second of their source by then; unique over sources, lives and seconds
     ended    turns that are over since the frames before, or came and went among these
+    by       position of the frame that showed it, of each of them
     """
 
     number: IntArray
@@ -34,6 +35,7 @@ class Arrivals:
     life: IntArray
     turn: IntArray
     ended: tuple[int, ...]
+    by: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -68,9 +70,11 @@ class SourceTimes:
         One by one, so that it does not matter how frames are cut into calls.
         """
         ended: list[int] = []
+        by: list[int] = []
         times, lives, turns = [], [], []
-        for name, stamp in zip(source.tolist(), stamp_ns.tolist(), strict=True):
+        for frame, (name, stamp) in enumerate(zip(source.tolist(), stamp_ns.tolist(), strict=True)):
             at = self._moved(name, stamp, ended)
+            by += [frame] * (len(ended) - len(by))
             times.append(at.time_ns)
             lives.append(at.life)
             turns.append(at.turn)
@@ -82,6 +86,7 @@ class SourceTimes:
             np.array(lives, np.int64),
             np.array(turns, np.int64),
             tuple(ended),
+            tuple(by),
         )
 
     def _moved(self, name: int, stamp: int, ended: list[int]) -> _Source:

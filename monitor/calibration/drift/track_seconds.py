@@ -101,9 +101,9 @@ class TrackSeconds:
         """
         arrivals = self._times.take(rows.source, rows.stamp_ns)
         self._add(self._gathered(rows, arrivals))
-        over = _any_of(self._open["turn"], arrivals.ended)
+        over, by = _ended(self._open["turn"], arrivals)
         if over.any():
-            blocks = self._closed(self._open.compress(over))
+            blocks = self._closed(self._open.compress(over), by[over])
             self._open = self._open.compress(~over)
             self._end_idle()
         else:
@@ -175,8 +175,8 @@ class TrackSeconds:
         if not there.all():
             self._open = joined((ours, blocks.compress(~there)))
 
-    def _closed(self, over: Records) -> Blocks:
-        """over: blocks by key, and those of one key in order of time."""
+    def _closed(self, over: Records, by: IntArray) -> Blocks:
+        """over: blocks by key, and those of one key in order of time; by: after which frame."""
         key = over["key"]
         new = np.append(True, key[1:] != key[:-1])
         start = np.flatnonzero(new)
@@ -199,7 +199,7 @@ class TrackSeconds:
 
         counts = over["count"] >= FEWEST
         self.short += int(over["count"][~counts].sum())
-        return _blocks(over.compress(counts), earlier.compress(counts))
+        return _blocks(over.compress(counts), earlier.compress(counts), by[counts])
 
     def _gone_on(self, history: Records, block: Records) -> tuple[Records, Records]:
         """Histories before and after one more block each."""
@@ -248,20 +248,24 @@ class TrackSeconds:
         self._history = self._history.compress(~np.isin(self._history["key"], gone))
 
 
-def _any_of(turn: IntArray, ended: tuple[int, ...]) -> BoolArray:
-    ends = np.sort(np.array(ended, np.int64))
-    place = np.searchsorted(ends, turn)
+def _ended(turn: IntArray, arrivals: Arrivals) -> tuple[BoolArray, IntArray]:
+    """Which of these turns are over, and the position of the frame that showed it."""
+    order = np.argsort(np.array(arrivals.ended, np.int64))
     # A turn after the last one is none of them, and neither is the last one then.
-    is_over: BoolArray = np.append(ends, -1)[place] == turn
-    return is_over
+    ends = np.append(np.array(arrivals.ended, np.int64)[order], -1)
+    by = np.append(np.array(arrivals.by, np.int64)[order], -1)
+    place = np.searchsorted(ends[:-1], turn)
+    is_over: BoolArray = ends[place] == turn
+    return is_over, by[place]
 
 
-def _blocks(block: Records, earlier: Records) -> Blocks:
+def _blocks(block: Records, earlier: Records, by: IntArray) -> Blocks:
     # Turns of one source ascend with time, even where it is set back.
     order = np.lexsort((block["key"], block["turn"], block["source"]))
     block, earlier = block.take(order), earlier.take(order)
     before = earlier["before"].copy()
     return Blocks(
+        frame=by[order],
         source=block["source"].copy(),
         second=block["opened"] // BLOCK_NS,
         slices=block["slice"].copy(),
@@ -276,4 +280,4 @@ def _blocks(block: Records, earlier: Records) -> Blocks:
 
 @cache
 def _no_blocks() -> Blocks:
-    return _blocks(np.zeros(0, _OPEN), np.zeros(0, _HISTORY))
+    return _blocks(np.zeros(0, _OPEN), np.zeros(0, _HISTORY), np.zeros(0, np.int64))

@@ -42,6 +42,7 @@ class WatchedRows:
 class Blocks:
     """m seconds of tracks that are over, those of one source and second side by side.
 
+    frame   (m,) of those it was made of, by which it is over
     source  (m,)
     second  (m,) number of the second in event time: stamp_ns // BLOCK_NS
     slices  (m,)
@@ -53,6 +54,7 @@ class Blocks:
     first   (m,) second of the first of them; its own where there are none
     """
 
+    frame: IntArray
     source: IntArray
     second: IntArray
     slices: IntArray

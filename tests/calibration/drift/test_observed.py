@@ -12,16 +12,14 @@ PERIOD_NS = 100_000_000
 
 def second_of(begin: int, source: int = 0, frames: int = 10) -> list[Frame]:
     rows = [(source + 1, 0, 3.0, 3.0)]
-    return [
-        (source, begin * 10 * PERIOD_NS + at * PERIOD_NS, False, rows) for at in range(frames)
-    ]
+    return [(source, begin * 10 * PERIOD_NS + at * PERIOD_NS, False, rows) for at in range(frames)]
 
 
 def over_after(frames: list[Frame]) -> list[tuple[int, int, int]]:
     """Frame, source and second."""
     rows = watched(frames)
     blocks = TrackSeconds(DriftSettings()).take(rows)
-    return [(one.frame, one.source, one.second) for one in seconds_over(blocks, rows)]
+    return [(one.frame, one.source, one.second) for one in seconds_over(blocks)]
 
 
 def test_a_second_is_over_with_the_first_frame_of_a_later_one():
