@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# s; a longer pause between two frames of a source was no driving.
+# s; of a longer pause between two frames of a source no more was driving.
 _LONGEST_STEP = 5.0
 # s; a stamp that lies so far back is of a clock that was set back: time goes on from there.
 _SET_BACK = 10.0

@@ -196,7 +196,7 @@ class Evidence:
 
         A frame without detections of a slice changes nothing of it.
         """
-        there: BoolArray = (stretch.said[..., 0] > 0).any(axis=2)
+        there = stretch.said[..., 0].max(axis=2) > 0
         decay = np.exp(np.cumsum(stretch.seconds[:, None] * there, axis=0) / _FRESH_SECONDS)
         fresh = (self.fresh + np.cumsum(stretch.hours * decay, axis=0)) / decay
         self.fresh = fresh[-1]
