@@ -13,25 +13,23 @@ from monitor.calibration.space import FloatArray, IntArray
 
 # ln of the smallest NEES that is told from 0.
 _SMALLEST = 1e-300
+# Of the grid of a slice: some thirtieths of a unit of ln e wide.
+CELLS = 512
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ReferenceMap:
-    """The maps of G slices side by side, so that rows of all of them are one np.interp.
+    """The maps of G slices, each on a grid of its own, even in ln e: no search, whatever row.
 
-    Slice g has its part of one long axis, `width` long: ln e is clipped to its own knots first.
-
-    shift        (G,) where its part begins
-    low, high    (G,) ln e at its outmost knots
-    knots        (G · KNOTS,) ln e + shift, ascending
-    values       (G · KNOTS,) ln of the quantiles of χ²_K there
+    low, high    (G,) ln e at the outmost knots
+    scale        (G,) cells to a unit of ln e
+    values       (G · (CELLS + 1),) ln of the quantiles of χ²_K at the edges of the cells
     floor, cap   (G,) ln e' is never beyond
     """
 
-    shift: FloatArray
     low: FloatArray
     high: FloatArray
-    knots: FloatArray
+    scale: FloatArray
     values: FloatArray
     floor: FloatArray
     cap: FloatArray
@@ -42,14 +40,20 @@ class ReferenceMap:
         nees    (n,) ≥ 0, finite
         slices  (n,) number of the slice, 0 … G − 1
         """
-        if nees.size == 0:
-            return np.zeros(0)
         found = np.log(np.maximum(nees, _SMALLEST))
-        inside = np.clip(found, self.low[slices], self.high[slices])
-        at_knots = np.interp(inside + self.shift[slices], self.knots, self.values)
+        low = self.low[slices]
+        inside = np.minimum(np.maximum(found, low), self.high[slices])
+        within = (inside - low) * self.scale[slices]
+        cell = np.minimum(within.astype(np.int64), CELLS - 1)
+        within -= cell
+        cell += slices * (CELLS + 1)
+        left = self.values[cell]
+        at = left + within * (self.values[cell + 1] - left)
         # Slope 1 beyond the knots.
-        beyond: FloatArray = at_knots + (found - inside)
-        return np.exp(np.clip(beyond, self.floor[slices], self.cap[slices]))
+        at += found - inside
+        at = np.minimum(np.maximum(at, self.floor[slices]), self.cap[slices])
+        mapped: FloatArray = np.exp(at)
+        return mapped
 
 
 def reference_map(references: Sequence[Reference]) -> ReferenceMap:
@@ -63,14 +67,17 @@ def reference_map(references: Sequence[Reference]) -> ReferenceMap:
     ).reshape(-1, KNOTS)
     bounds = np.array([_bounds(one) for one in references]).reshape(-1, 2)
     low, high = knots[:, 0], knots[:, -1]
-    width = float((high - low).max(initial=0.0)) + 1.0
-    shift = (np.arange(len(references)) * width - low).astype(np.float64)
+    edges = np.linspace(low, high, CELLS + 1, axis=-1)
+    values = [
+        np.interp(at, of_slice, quantiles)
+        for at, of_slice, quantiles in zip(edges, knots, np.log(usual), strict=True)
+    ]
     return ReferenceMap(
-        shift=shift,
         low=low,
         high=high,
-        knots=(knots + shift[:, None]).ravel(),
-        values=np.log(usual).ravel(),
+        # A reference whose NEES are all alike has no width.
+        scale=CELLS / np.maximum(high - low, 1e-12),
+        values=np.array(values).ravel(),
         floor=bounds[:, 0],
         cap=bounds[:, 1],
     )
@@ -79,7 +86,8 @@ def reference_map(references: Sequence[Reference]) -> ReferenceMap:
 def mapped(reference: Reference, nees: FloatArray) -> FloatArray:
     """e' = F_χ²^-1(F_reference(e)): χ²_K for rows of the law that the reference was learned from.
 
-    ln e → ln e' is linear between knots, and has slope 1 beyond them: a factor stays a factor.
+    ln e → ln e' is linear between knots, but for a cell around each, and has slope 1 beyond them: a
+    factor stays a factor.
     But e' stays between the quantiles of 1/(2m) and 1 − 1/(2m), m = detections · tempering, as
     many independent ones as the reference is worth.
 

@@ -14,6 +14,7 @@ from typing import Any
 from scipy import integrate, stats
 
 from monitor.calibration.drift.reference import Reference, knot_levels
+from monitor.calibration.drift.reference_map import CELLS
 
 SECOND = 10**9
 COVERAGE = [(tau, s) for tau in (0.5, 0.9, 0.99) for s in (1.25, 1.5, 2.0, 3.0)]
@@ -95,6 +96,12 @@ def _upper_quantile(k: int, level: float) -> float:
     return float(stats.chi2.isf(level, k))
 
 
+def _between(xs: list[float], ys: list[float], x: float) -> float:
+    """Straight between knots."""
+    i = max((i for i in range(len(xs) - 1) if xs[i] <= x), default=0)
+    return ys[i] + (x - xs[i]) * (ys[i + 1] - ys[i]) / (xs[i + 1] - xs[i])
+
+
 def mapped(reference: Reference, e: float) -> float:
     """e' with the law χ²_K where e has that of the reference."""
     if not reference.quantiles.size:
@@ -108,8 +115,11 @@ def mapped(reference: Reference, e: float) -> float:
     elif x >= xs[-1]:
         y = ys[-1] + x - xs[-1]
     else:
-        i = max(i for i in range(len(xs) - 1) if xs[i] <= x)
-        y = ys[i] + (x - xs[i]) * (ys[i + 1] - ys[i]) / (xs[i + 1] - xs[i])
+        # Straight within each of CELLS cells of equal width.
+        width = (xs[-1] - xs[0]) / CELLS
+        cell = min(int((x - xs[0]) / width), CELLS - 1)
+        left, right = (_between(xs, ys, xs[0] + i * width) for i in (cell, cell + 1))
+        y = left + (x - xs[0] - cell * width) / width * (right - left)
     worth = max(1.0, reference.detections * reference.tempering)
     low, high = _quantile(k, 1 / (2 * worth)), _upper_quantile(k, 1 / (2 * worth))
     return min(max(math.exp(y), low), high)
