@@ -4,7 +4,7 @@ Run lengths and delays of ours, of a CUSUM that is calibrated by simulation to o
 and of those of River (where `pip install river` was run), at their own settings, on the same
 streams: independent detections, tracks, heavy tails, 24 slices. Ours is calibrated nowhere. All is
 counted in detections; run lengths come with the number of alarms they rest on.
-Exits with 1 where a bound is missed.
+Exits with 1 where a bound is missed; what it costs depends on the machine, and is told apart.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from benchmarks.drift_cost import cost_tables
 from benchmarks.drift_detectors import (
+    RIVER,
     THRESHOLD,
     Cusum,
     Ours,
-    River,
     Watcher,
     calibrated_thresholds,
-    river_detectors,
+    river,
+    river_is_here,
     tempering,
 )
-from benchmarks.drift_sidecar import sidecar_tables
-from benchmarks.drift_streams import Fault, Streams, World
+from benchmarks.drift_family import family_tables
+from benchmarks.drift_streams import Effort, Fault, Streams, World
 from benchmarks.machine import machine
 from monitor.calibration.drift.evidence import WITHOUT_TRACKS, Shares
 from monitor.calibration.space import FloatArray
@@ -43,16 +44,9 @@ SLICES = 24
 BEFORE = 500  # detections of a stream before the change
 CHUNK = 100  # frames at a time
 NEVER = math.inf
+# Of the whole benchmark; alarms that a run length rests on at least, and fewer with less of it.
+WHOLE, LEAST_ALARMS = Effort(400, 10_000, 1000), 100
 Make = Callable[[int], Watcher]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is simulated: streams and frames for run lengths, streams for delays."""
-
-    streams: int
-    frames: int
-    delays: int
 
 
 @dataclass(frozen=True)
@@ -96,11 +90,12 @@ def run_length(detector: Detector, world: World, seed: int) -> RunLength:
     count = effort.streams * detector.family
     streams = Streams(world, count, np.random.default_rng(seed))
     watcher, alarms = detector.make(count), np.zeros(2)
-    for _ in range(0, effort.frames, CHUNK):
+    chunks = math.ceil(effort.detections / world.detections / CHUNK)
+    for _ in range(chunks):
         raised = watcher.watch(streams.take(CHUNK)[0])
         of_family = raised.reshape(CHUNK, -1, detector.family, 2).any(axis=2)
         alarms += of_family.sum(axis=(0, 1), dtype=np.float64)
-    return RunLength(count * effort.frames * world.detections, alarms)
+    return RunLength(count * chunks * CHUNK * world.detections, alarms)
 
 
 def delay(
@@ -168,17 +163,15 @@ def ours(
 
 
 def peers(effort: Effort, thresholds: FloatArray) -> list[Detector]:
-    """Those that ours is compared with; what is slow in Python gets fewer streams."""
-    less = {
-        "River ADWIN": Effort(40, min(effort.frames, 5000), 100),
-        "River PageHinkley": Effort(20, min(effort.frames, 2000), 100),
-        "River KSWIN": Effort(5, min(effort.frames, 2000), 12),
-    }
+    """Those that ours is compared with."""
+    cusum = Detector("CUSUM, calibrated", lambda count: Cusum(count, thresholds), effort)
+    if not river_is_here():
+        return [cusum]
     return [
-        Detector("CUSUM, calibrated", lambda count: Cusum(count, thresholds), effort),
+        cusum,
         *(
-            Detector(name, partial(River, make=make), less[name], directed=False)
-            for name, make in river_detectors().items()
+            Detector(f"River {name}", river(name), less, directed=False)
+            for name, (_, less) in RIVER.items()
         ),
     ]
 
@@ -195,11 +188,17 @@ def independent(effort: Effort) -> tuple[bool, FloatArray]:
         *peers(effort, thresholds),
     ]
     found = table("independent detections", INDEPENDENT, detectors, (*SIZES, TAILS), 1000)
-    bounds = [math.log(THRESHOLD) / fault.information for fault in SIZES]
-    row("ln(10⁴)/KL", "", "", *(f"{bound:.1f}" for bound in bounds))
     run, delays = found[exact.name]
+    faults = (*SIZES, TAILS)
+    of_fault = [run.lengths[UNDER if fault.factor < 1 else OVER] for fault in faults]
+    bounds = [
+        math.log(length) / fault.information for length, fault in zip(of_fault, faults, strict=True)
+    ]
+    row("ln(run of the first)/KL", "", "", *(f"{bound:.1f}" for bound in bounds))
     most = (36, 12, 5, 53, 18)
-    holds = bool((run.lengths >= THRESHOLD).all() and (run.alarms >= 100).all())
+    share = effort.streams * effort.detections / (WHOLE.streams * WHOLE.detections)
+    counted = bool((run.alarms >= LEAST_ALARMS * share).all())
+    holds = bool((run.lengths >= THRESHOLD).all()) and counted
     fast = all(found <= allowed for found, allowed in zip(delays, most, strict=True))
     return holds and fast, thresholds
 
@@ -223,7 +222,7 @@ def tails(effort: Effort, thresholds: FloatArray) -> bool:
     world = World(degrees=5.0)
     coverage = Shares(absolute=1.0, relative=0.0, track=0.0)
     tolerance = math.sqrt(2)
-    long = replace(effort, frames=2 * effort.frames)
+    long = replace(effort, detections=2 * effort.detections)
     mine = ours("ours, tolerance √2, coverage", long, tolerance=tolerance, shares=coverage)
     found = table(
         "tails of t5", world, [mine, *peers(effort, thresholds)], (Fault(1.5), Fault(2.0)), 1000
@@ -236,7 +235,7 @@ def slices(effort: Effort, thresholds: FloatArray) -> bool:
     """24 slices by turns under one budget; delays in detections of the slice that drifts."""
     print(f"\n{SLICES} slices by turns; delay of σ × 1.5 in detections of a slice that drifts")
     row("", "run, over", "run, under", "1 drifts", "6 drift", "all drift")
-    few = Effort(max(2, effort.streams // 12), effort.frames // 2, max(10, effort.delays // 12))
+    few = Effort(effort.streams // 12, effort.detections // 2, effort.delays // 12)
     mine = Detector(
         "ours, tolerance 1", lambda count: Ours(count, family=SLICES), few, family=SLICES
     )
@@ -256,24 +255,28 @@ def slices(effort: Effort, thresholds: FloatArray) -> bool:
 def main() -> int:
     """0 where all bounds hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the alarms: for a look")
+    parser.add_argument("--quick", action="store_true", help="an eighth of the alarms: for a look")
     quick = parser.parse_args().quick
-    effort = Effort(100, 5000, 200) if quick else Effort(400, 20000, 1000)
+    began = time.perf_counter()
+    effort = Effort(100, 5000, 400) if quick else WHOLE
     print(machine())
-    if not river_detectors():
+    if not river_is_here():
         print("River is not installed (pip install river): without its detectors")
     holds, thresholds = independent(effort)
-    fewer = replace(effort, frames=effort.frames // 10, delays=effort.delays // 2)
-    for part in (
-        tracks(fewer, thresholds),
-        tails(effort, thresholds),
-        slices(effort, thresholds),
-        sidecar_tables(quick),
-        cost_tables(),
-    ):
-        holds &= part
-    print("\nall bounds hold" if holds else "\na bound is missed")
-    return 0 if holds else 1
+    fewer = replace(effort, detections=4 * effort.detections // 5, delays=effort.delays // 2)
+    found = {
+        "independent": holds,
+        "tracks": tracks(fewer, thresholds),
+        "tails": tails(effort, thresholds),
+        "slices": slices(effort, thresholds),
+        "a family as a whole": family_tables(quick),
+    }
+    cheap = cost_tables()
+    missed = [name for name, holds in found.items() if not holds]
+    print(f"\n{'it costs what is promised' if cheap else 'here it costs more than is promised'}")
+    print(f"a bound is missed: {', '.join(missed)}" if missed else "all bounds hold")
+    print(f"{time.perf_counter() - began:.0f} s")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

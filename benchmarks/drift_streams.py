@@ -8,11 +8,26 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import digamma
 
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 K = 4
 LIFE = 40  # frames a track lives on average, geometrically
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is simulated.
+
+    streams     for run lengths
+    detections  of each of them
+    delays      streams for delays
+    """
+
+    streams: int
+    detections: int
+    delays: int
 
 
 @dataclass(frozen=True)
@@ -40,9 +55,15 @@ class Fault:
 
     @property
     def information(self) -> float:
-        """KL per independent detection, nats; NaN where it is of tails."""
+        """KL per independent detection of this fault from none, nats.
+
+        Of tails: E ln of the ratio of their density, Γ((ν+K)/2) / (Γ(ν/2) (π(ν−2))^(K/2)) ·
+        (1 + e/(ν−2))^(−(ν+K)/2), to the Gaussian one, by E ln(1 + e/(ν−2)) = ψ((ν+K)/2) − ψ(ν/2).
+        """
         if math.isfinite(self.degrees):
-            return math.nan
+            half, whole = self.degrees / 2, (self.degrees + K) / 2
+            constant = math.lgamma(whole) - math.lgamma(half) - K / 2 * math.log(half - 1)
+            return float(constant - whole * (digamma(whole) - digamma(half)) + K / 2)
         return K / 2 * (self.factor**2 - 1 - 2 * math.log(self.factor))
 
 

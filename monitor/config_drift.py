@@ -11,6 +11,8 @@ from monitor.config_section import Section
 
 Tolerance = Annotated[float, Field(ge=1)]
 Tracks = Annotated[int, Field(ge=2, le=100_000)]
+# The defaults of what the pure core takes are its own.
+_CORE = DriftSettings()
 
 
 class DriftConfig(Section):
@@ -18,24 +20,30 @@ class DriftConfig(Section):
 
     watch: bool = True  # False: nothing is watched, no alarm ever comes
     # h of driving between two false alarms, over all slices together
-    hours_between_false_pages: PositiveFloat = 1000.0
-    hours_between_false_tickets: PositiveFloat = 1000.0
-    page_tolerance: Tolerance = 1.4142  # on σ; overconfidence by less is no drift
-    ticket_tolerance: Tolerance = 1.4142  # on σ; underconfidence by less is no drift
+    hours_between_false_pages: PositiveFloat = _CORE.hours_between_false_pages
+    hours_between_false_tickets: PositiveFloat = _CORE.hours_between_false_tickets
+    # On σ; overconfidence (underconfidence) by less is no drift.
+    page_tolerance: Tolerance = _CORE.page_tolerance
+    ticket_tolerance: Tolerance = _CORE.ticket_tolerance
     # What counts as one observation: track-second (where tracks are known, seconds of them; and
     # detections, tempered), detection (these alone), track (strict: whole tracks).
-    unit: Unit = Unit.TRACK_SECOND
-    reference_tracks: Tracks = 30  # of a slice, that what is usual is learned from, at least
-    reference_detections: Annotated[int, Field(ge=100, le=10_000_000)] = 2000  # and detections
+    unit: Unit = _CORE.unit
+    # Tracks and detections of a slice that what is usual is learned from, at least; after ten times
+    # as many detections tracks are waited for no longer.
+    reference_tracks: Tracks = _CORE.reference_tracks
+    reference_detections: Annotated[int, Field(ge=100, le=10_000_000)] = _CORE.reference_detections
     # Path of a reference that `calibration-monitor reference` wrote; empty: learned in each epoch.
     reference: str = ""
-    calm_hours: NonNegativeFloat = 0.5  # h of driving without a new alarm that end one; 0: stays
+    # h of driving without a new alarm that end one; 0: it stays
+    calm_hours: NonNegativeFloat = _CORE.calm_hours
     refit_on_page: bool = False  # a page asks for a fit of its slice, and its trial
-    open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = 16384  # at a time, over all slices
-    track_idle_seconds: Annotated[float, Field(ge=0.05)] = 2.0  # s without truth that end a track
+    # Followed at a time, over all slices.
+    open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = _CORE.most_open
+    # s without truth that end a track.
+    track_idle_seconds: Annotated[float, Field(ge=0.05)] = _CORE.idle_seconds
     # Evidence, references and alarms on disk; in the working directory; empty: none are kept.
     path: str = "calibration-monitor.drift"
-    # s between two of them.
+    # s between two writes.
     every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
 
     def settings(self) -> DriftSettings:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,14 +25,13 @@ from monitor.calibration.drift.family_json import (
 )
 from monitor.calibration.drift.family_state import (
     FamilyState,
-    RestoredFamily,
     family_state,
     restored_family,
 )
 from monitor.calibration.drift.reference_fields import NotAReference
 from monitor.config import InvalidConfiguration
 from monitor.config_drift import DriftConfig
-from monitor.drift_refits import DriftRefits
+from monitor.drift_refits import DriftRefits, ended_since
 from monitor.edges.reference_file import read_references
 from monitor.edges.snapshot import Kind, OtherFormat, SnapshotFile
 from monitor.events import Events
@@ -58,7 +58,8 @@ DRIFT = Kind(
 class DriftKeeping:
     """Of one sidecar.
 
-    failures  writes that came to nothing; the next one tries again
+    failures  writes that came to nothing: the next one tries again, but not where another sidecar
+              has the file
     """
 
     pipeline: Pipeline
@@ -69,21 +70,25 @@ class DriftKeeping:
     _refits: DriftRefits = field(init=False)
     _file: SnapshotFile | None = field(init=False)
     _lock: BinaryIO | None = None
-    # Version in force as it was last looked at.
-    _selection: str = ""
+    _held_by_another: bool = False
     _soon: asyncio.Event = field(default_factory=asyncio.Event)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
-        self._refits = DriftRefits(self.fits)
-        watch, path = self.pipeline.drift, self.config.path
-        watch.announce = self._announce
+        watch, learning, path = self.pipeline.drift, self.pipeline.learning, self.config.path
+        watch.announce, watch.swapped = self._announce, self._soon.set
+        self._refits = DriftRefits(
+            fit=self.fits.asked,
+            stays=watch.stays,
+            tracks=partial(ended_since, learning),
+            enough=learning.settings.fits.tracks,
+        )
         self._file = SnapshotFile(Path(path).absolute(), DRIFT) if path and watch.watching else None
         if self.config.reference:
             try:
-                watch.given = watch.family.usual.given = read_references(self.config.reference)
+                watch.give(read_references(self.config.reference))
             except NotAReference as error:
                 raise InvalidConfiguration(
                     f"[drift] reference = '{self.config.reference}': {error}"
@@ -97,12 +102,11 @@ class DriftKeeping:
         What cannot be used is said, and never stops the start. Where another sidecar keeps its own
         in the file, it is left alone from now on.
         """
-        self._selection = self._in_force()
         if self._file is None:
             return
         path = self._file.path
         try:
-            if not self._claimed():
+            if not self._claimed(self._file):
                 return
             loaded = self._file.load(self._decoded)
             if loaded.value is not None:
@@ -128,26 +132,26 @@ class DriftKeeping:
     def _go_on(self, state: FamilyState) -> None:
         watch = self.pipeline.drift
         known = watch.family
-        family, changes = restored_family(state, watch.settings, watch.given, self._selection)
+        given, selection = known.usual.given, self._in_force()
+        family, changes = restored_family(state, watch.settings, given, selection)
         for name, k in zip(known.names, known.degrees, strict=True):
             family.grow(name, k)
         watch.family = family
         for change in changes:
             self._announce(change)
 
-    def _claimed(self) -> bool:
+    def _claimed(self, file: SnapshotFile) -> bool:
         """Whether the file is ours. Raises OSError where that cannot be told."""
-        if self._file is None:
-            return False
+        if self._lock is not None or self._held_by_another:
+            return not self._held_by_another
+        self._lock = file.lock()
         if self._lock is None:
-            self._lock = self._file.lock()
-        if self._lock is None:
+            self._held_by_another = True
             log.warning(
                 "drift: another sidecar keeps its evidence and alarms in %s: this one keeps none. "
                 "Give it a [drift] path of its own, or none.",
-                self._file.path,
+                file.path,
             )
-            self._file = None
         return self._lock is not None
 
     # ---- while it runs
@@ -161,22 +165,10 @@ class DriftKeeping:
         while True:
             await asyncio.sleep(_PERIOD)
             try:
-                self._look_at_selection()
                 await in_steps(self.pipeline.drift.catch_up())
             except Exception:
                 log.exception("what the truth says of drift was not taken in")
                 self.pipeline.counters.internal_errors += 1
-
-    def _look_at_selection(self) -> None:
-        """What is kept is of the recalibrator that is in force: else epochs begin at a restart."""
-        selection = self._in_force()
-        if selection == self._selection:
-            return
-        self._selection = selection
-        family = self.pipeline.drift.family
-        if isinstance(family, RestoredFamily):
-            family.forget_forwarded()
-        self._soon.set()
 
     def _in_force(self) -> str:
         return self.pipeline.recalibrators.selection.version
@@ -205,7 +197,8 @@ class DriftKeeping:
                 return
             path = self._file.path
             try:
-                if not self._claimed():
+                if not self._claimed(self._file):
+                    self.failures += 1
                     return
                 state = family_state(self.pipeline.drift.family, self._in_force())
                 document = await in_steps(family_to_json(state))

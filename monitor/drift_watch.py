@@ -38,7 +38,7 @@ class NoSuchSlice(ValueError):
     """A slice that nothing is known of."""
 
 
-def nobody(_: AlarmChange) -> None:
+def nobody(*_: object) -> None:
     """Until there is somebody to tell."""
 
 
@@ -55,8 +55,8 @@ class DriftWatch:
     """Of one pipeline.
 
     watching  False: nothing is taken in, and no alarm ever comes
-    given     references from recorded drives, by slice
     announce  tells those who watch
+    swapped   is told when another recalibrator is in force
     counters  of the pipeline
     left_out  detections with truth that are not watched, by why
     """
@@ -64,8 +64,8 @@ class DriftWatch:
     settings: DriftSettings
     slices: SliceTable
     watching: bool = True
-    given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
     announce: Callable[[AlarmChange], None] = field(default=nobody)
+    swapped: Callable[[], None] = field(default=nobody)
     counters: Counters = field(default_factory=Counters)
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
@@ -79,7 +79,11 @@ class DriftWatch:
     _at_work: bool = False
 
     def __post_init__(self) -> None:
-        self.family = Family(self.settings, self.given)
+        self.family = Family(self.settings)
+
+    def give(self, references: Mapping[str, Mapping[Stage, Reference]]) -> None:
+        """What is usual, from recorded drives, by slice; before anything is taken in."""
+        self.family = Family(self.settings, references)
 
     # ---- on the way in
 
@@ -186,15 +190,18 @@ class DriftWatch:
 
     # ---- what others do
 
-    def changed(self, version: str, slices: Collection[int]) -> None:
+    def changed(self, version: str, slices: Collection[int], *, follows: bool = False) -> None:
         """Another recalibrator is in force; to be told before any frame is made by it.
 
-        slices  those that another one serves than before: their epoch begins anew
+        slices   those that another one serves than before: their epoch begins anew, and so does
+                 that of slices of the last run that have not come yet
+        follows  it is the one before, gone on: of no slice does an epoch begin
         """
         self.epochs.begin(version, slices)
         self._grow()
-        for change in self.family.new_epoch(slices):
+        for change in self.family.new_epoch(slices, left=not follows):
             self.announce(change)
+        self.swapped()
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         """End the alarms of these slices, or of all where none is named; those that were there.
@@ -213,15 +220,30 @@ class DriftWatch:
             self.announce(change)
         return tuple(change.alarm for change in changes)
 
+    def stays(self, alarm: Alarm) -> bool:
+        """Whether an alarm is not over yet."""
+        known = self.family.alarms.latched.get((alarm.slice, alarm.severity))
+        return known is not None and known.alarm == alarm
+
     def reading(self, store_failures: int = 0) -> Generator[None, None, DriftReading]:
         """How all of it stands, in short steps; all that came before is in it."""
         if not self.watching:
             return DriftReading()
         yield from self.catch_up()
         self._grow()
-        seconds = self.family.seconds
-        left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
+        left_out = self.left_out | _left_out_of_tracks(self.family)
         return family_reading(self.family, tuple(left_out.items()), store_failures)
+
+
+def _left_out_of_tracks(family: Family) -> dict[str, int]:
+    """Detections that are not bet on as part of their tracks, by why.
+
+    Where whole tracks say all, nobody bets on them; elsewhere each by itself is bet on.
+    """
+    if family.whole is not None:
+        whole = family.whole
+        return {"late_tracks": whole.late, "used_tracks": whole.beyond, "tracks": whole.left_out}
+    return {"late_seconds": family.seconds.late, "tracks": family.seconds.left_out}
 
 
 def _tracks(rows: MatchedRows) -> ClusterArray:

@@ -389,7 +389,7 @@ class Pipeline:
         now = self.recalibrators.selection
         if now.version != earlier.version:
             others = [] if follows else served_otherwise(self.slices, earlier, now)
-            self.drift.changed(now.version, others)
+            self.drift.changed(now.version, others, follows=follows)
         return before
 
     # ---- tracks

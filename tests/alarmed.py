@@ -14,6 +14,7 @@ import grpc
 from monitor.calibration.drift.alarm import (
     Alarm,
     AlarmChange,
+    Counted,
     DriftReading,
     DriftState,
     Scale,
@@ -22,6 +23,7 @@ from monitor.calibration.drift.alarm import (
     Why,
 )
 from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
+from monitor.calibration.drift.reference import Origin
 from monitor.drift_watch import NoSuchSlice
 from monitor.edges.calls import guarded
 from monitor.edges.service import MONITOR, Service
@@ -65,9 +67,12 @@ STANDINGS = (
 )
 STAGES = (
     StageStanding(
-        "car", Stage.RAW, Scale(0.5, 0.4, 0.625), 0.125, "learned", 31, 2040, "track-second"
+        *("car", Stage.RAW, Scale(0.5, 0.4, 0.625), 0.125),
+        *(Origin.LEARNED, 31, 2040, Counted.TRACK_SECOND),
     ),
-    StageStanding("truck", Stage.RECALIBRATED, UNKNOWN, 1.0, "shipped", 0, 0, "detection"),
+    StageStanding(
+        *("truck", Stage.RECALIBRATED, UNKNOWN, 1.0, Origin.SHIPPED, 0, 0, Counted.DETECTION),
+    ),
 )
 READING = DriftReading(STANDINGS, STAGES)
 
@@ -85,8 +90,8 @@ class FixedWatch:
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         self.asked.append((tuple(slices), actor))
-        if set(slices) - {entry.slice for entry in self.answer.standings}:
-            raise NoSuchSlice("one of them")
+        if missing := set(slices) - {entry.slice for entry in self.answer.standings}:
+            raise NoSuchSlice(f"slices: nothing is watched of '{missing.pop()}'; there is a bus.")
         standing = [entry for entry in self.answer.standings if entry.slice in slices or not slices]
         return tuple(entry.alarm for entry in standing if entry.alarm is not None)
 

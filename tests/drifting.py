@@ -12,6 +12,8 @@ from enum import Enum, auto
 
 import numpy as np
 
+from monitor.calibration.drift.alarm import StageStanding
+from monitor.edges import drift_messages
 from monitor.v1 import drift_pb2, frame_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.labelled import header
@@ -197,11 +199,11 @@ def standing(sidecar: Sidecar, slice: str = "car", severity: int = PAGE) -> drif
     return found
 
 
-def stage(sidecar: Sidecar, number: int, slice: str = "car") -> drift_pb2.DriftStageStanding:
+def stage(sidecar: Sidecar, number: int, slice: str = "car") -> StageStanding:
     """What is known of a slice at one stage."""
     told: Iterable[drift_pb2.DriftStageStanding] = sidecar.calibration(slice).drift_stages
     (found,) = (one for one in told if (one.slice, one.stage) == (slice, number))
-    return found
+    return drift_messages.read_stage_standing(found)
 
 
 def drive_until_alarm(

@@ -11,6 +11,7 @@ import numpy as np
 from monitor.calibration.binning import Binning
 from monitor.calibration.drift.alarm import (
     AlarmCount,
+    Counted,
     DriftReading,
     DriftState,
     Scale,
@@ -19,7 +20,6 @@ from monitor.calibration.drift.alarm import (
 )
 from monitor.calibration.drift.charts import SEVERITIES, Detector, Direction, Stage
 from monitor.calibration.drift.reference import Origin
-from monitor.calibration.drift.settings import Unit
 from monitor.calibration.export_bins import ExportEdges, SliceBins, StageBins
 from monitor.calibration.slices import TOTAL
 from monitor.counters import Counters
@@ -141,17 +141,18 @@ def watched(*slices: str) -> DriftReading:
                 reference=Origin.LEARNED,
                 reference_tracks=30,
                 reference_detections=2400,
-                unit=Unit.TRACK_SECOND,
+                unit=Counted.TRACK_SECOND,
             )
             for name in slices
             for stage, value in ((Stage.RAW, 0.25), (Stage.RECALIBRATED, 0.5))
         ),
-        counts=(
-            AlarmCount(slices[0], Stage.RECALIBRATED, Detector.TRACK, Direction.OVER, alarms=1),
-        ),
+        counts=(AlarmCount(Stage.RECALIBRATED, Detector.TRACK, Direction.OVER, alarms=1),),
         epochs=tuple((name, 2) for name in slices),
         driven=1.5,
-        left_out=(("late", 0), ("overload", 7), ("tracks", 0)),
+        left_out=(
+            *(("late", 0), ("undated", 0), ("superseded", 0), ("overload", 7), ("failed", 0)),
+            *(("late_seconds", 0), ("tracks", 0)),
+        ),
         store_failures=4,
     )
 

@@ -1,14 +1,18 @@
 """Settings: defaults, refusals that name the key, and the file that lists them all."""
 
+import json
 import tomllib
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from monitor.calibration.binning import LogBins
+from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.limits import MOST_LEVELS, MOST_WINDOWS
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.config import Config, InvalidConfiguration, Mode, TrackerConfig, load
+from monitor.config_drift import DriftConfig
 from monitor.config_promotion import USED_BY, PromotionConfig
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.identity import Identity
@@ -339,3 +343,49 @@ def test_settings_of_a_method_are_taken_where_its_fit_has_a_use_for_them(method)
         time_constant_seconds=5.0 if "time_constant" in uses else None,
     )
     assert taken.settings().fits.method == method
+
+
+# Keys of [drift] by the name that the pure core has for them, with another value each.
+OF_THE_CORE = {
+    "hours_between_false_pages": ("hours_between_false_pages", 70.0),
+    "hours_between_false_tickets": ("hours_between_false_tickets", 7.0),
+    "page_tolerance": ("page_tolerance", 1.5),
+    "ticket_tolerance": ("ticket_tolerance", 1.7),
+    "unit": ("unit", "track"),
+    "reference_tracks": ("reference_tracks", 31),
+    "reference_detections": ("reference_detections", 2001),
+    "calm_hours": ("calm_hours", 0.0),
+    "open_tracks": ("most_open", 17),
+    "track_idle_seconds": ("idle_seconds", 0.7),
+}
+OF_THE_WATCH = {
+    "watch": False,
+    "reference": "usual.json",
+    "refit_on_page": True,
+    "path": "elsewhere",
+    "every_seconds": 3.5,
+}
+
+
+def drift_of(tmp_path, key, value):
+    return load(written(tmp_path, f"[drift]\n{key} = {json.dumps(value)}\n")).drift
+
+
+@pytest.mark.parametrize(("key", "name", "value"), [(k, *v) for k, v in OF_THE_CORE.items()])
+def test_a_key_of_drift_reaches_the_core_and_nothing_else_there(tmp_path, key, name, value):
+    found = drift_of(tmp_path, key, value).settings()
+    assert found == replace(DriftSettings(), **{name: value})
+    assert found != DriftSettings()
+
+
+@pytest.mark.parametrize(("key", "value"), OF_THE_WATCH.items())
+def test_what_the_watch_over_drift_has_for_itself_leaves_the_core_alone(tmp_path, key, value):
+    found = drift_of(tmp_path, key, value)
+    assert found != DriftConfig()
+    assert found.settings() == DriftSettings() == DriftConfig().settings()
+
+
+def test_no_key_of_drift_and_no_setting_of_its_core_but_a_constant_is_forgotten():
+    assert DriftConfig.model_fields.keys() == OF_THE_CORE.keys() | OF_THE_WATCH.keys()
+    names = {name for name, _ in OF_THE_CORE.values()}
+    assert {field.name for field in fields(DriftSettings)} - names == {"shortest_reference"}

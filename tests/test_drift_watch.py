@@ -9,7 +9,8 @@ import pytest
 
 from monitor import drift_watch
 from monitor.calibration.drift.alarm import AlarmChange, DriftReading, Why
-from monitor.calibration.drift.settings import DriftSettings
+from monitor.calibration.drift.family_state import family_state, restored_family
+from monitor.calibration.drift.settings import DriftSettings, Unit
 from monitor.calibration.matched import MatchedRows, TrackIds
 from monitor.calibration.slices import Slice, SliceBy, SliceTable
 from monitor.calibration.space import Space, plain_space
@@ -30,7 +31,7 @@ def table() -> SliceTable:
 
 def watch_of(**other) -> DriftWatch:
     told = other.pop("told", None)
-    watch = DriftWatch(DriftSettings(), table(), **other)
+    watch = DriftWatch(other.pop("settings", DriftSettings()), table(), **other)
     if told is not None:
         watch.announce = told.append
     return watch
@@ -110,6 +111,32 @@ def test_frames_that_wait_when_another_epoch_begins_are_superseded():
     assert labelled(watch) == [0, 0, 0]
     assert left_out(watch)["superseded"] == 2
     assert reading_of(watch).driven == 0
+
+
+def test_a_recalibrator_that_goes_on_from_the_one_before_begins_no_epoch():
+    swaps: list[None] = []
+    watch = watch_of(swapped=lambda: swaps.append(None))
+    watch.changed("a", [])
+    watch.add(rows_of(0), "a")
+    finished(watch.catch_up())
+    watch.family, _ = restored_family(family_state(watch.family, "a"), watch.settings, {}, "a")
+    watch.slices.slices.clear()
+    watch.changed("b", [], follows=True)
+    assert [one.epoch for one in watch.family.left.values()] == [0] * 3
+    watch.changed("c", [])
+    assert [one.epoch for one in watch.family.left.values()] == [1] * 3
+    assert len(swaps) == 3
+
+
+def test_what_is_left_out_of_tracks_is_told_of_the_unit_in_force():
+    assert {"late_seconds", "tracks"} <= left_out(watch_of()).keys()
+    strict = watch_of(settings=DriftSettings(unit=Unit.TRACK))
+    assert strict.family.whole is not None
+    strict.family.whole.late, strict.family.whole.beyond = 3, 4
+    strict.family.whole.left_out, strict.family.seconds.left_out = 5, 6
+    counts = left_out(strict)
+    assert (counts["late_tracks"], counts["used_tracks"], counts["tracks"]) == (3, 4, 5)
+    assert "late_seconds" not in counts
 
 
 def test_what_waits_beyond_measure_is_left_out_and_counted(monkeypatch):

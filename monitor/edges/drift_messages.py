@@ -5,6 +5,7 @@ from __future__ import annotations
 from monitor.calibration.drift.alarm import (
     Alarm,
     AlarmChange,
+    Counted,
     DriftState,
     Scale,
     SliceStanding,
@@ -12,6 +13,7 @@ from monitor.calibration.drift.alarm import (
     Why,
 )
 from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
+from monitor.calibration.drift.reference import Origin
 from monitor.edges.recalibrator_messages import word_of
 from monitor.v1 import calibration_pb2
 from monitor.v1 import drift_pb2 as drift_pb
@@ -70,10 +72,10 @@ def stage_standing(standing: StageStanding) -> drift_pb.DriftStageStanding:
         stage=f"STAGE_{standing.stage.name}",
         scale=_scale(standing.scale),
         effective_ratio=standing.effective_ratio,
-        reference=standing.reference,
+        reference=f"DRIFT_ORIGIN_{standing.reference.name}",
         reference_tracks=standing.reference_tracks,
         reference_detections=standing.reference_detections,
-        unit=standing.unit,
+        unit=f"DRIFT_UNIT_{standing.unit.name}",
     )
 
 
@@ -137,10 +139,10 @@ def read_stage_standing(message: drift_pb.DriftStageStanding) -> StageStanding:
         _stage(message.stage),
         _read_scale(message.scale),
         message.effective_ratio,
-        message.reference,
+        word_of(drift_pb.DriftOrigin.items(), message.reference, Origin, "reference"),
         message.reference_tracks,
         message.reference_detections,
-        message.unit,
+        word_of(drift_pb.DriftUnit.items(), message.unit, Counted, "unit"),
     )
 
 

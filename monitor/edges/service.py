@@ -252,7 +252,7 @@ class Service:
             wanted = set(request.slices)
             known = {name for name, _ in statistics} | _watched_slices(drift)
             if missing := wanted - known:
-                await _refuse_slices(context, "statistics of", missing, known)
+                await _refuse_slices(context, missing, known)
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
             drift = _of_slices(drift, wanted)
         bins = request.bins or self.pipeline.config.statistics.bins
@@ -277,9 +277,8 @@ class Service:
         wanted = tuple(dict.fromkeys(request.slices))
         try:
             ended = self.pipeline.drift.acknowledge(wanted, actor_of(request.actor))
-        except NoSuchSlice:
-            known = _watched_slices(await in_steps(self.pipeline.drift.reading()))
-            await _refuse_slices(context, "watch over", set(wanted) - known, known)
+        except NoSuchSlice as error:
+            await refuse_call(context, grpc.StatusCode.NOT_FOUND, str(error))
         await self.settle()
         return perception_monitor_pb2.AcknowledgeDriftResponse(
             acknowledged=map(drift_messages.alarm, ended)
@@ -348,13 +347,13 @@ def _of_slices(drift: DriftReading, wanted: Collection[str]) -> DriftReading:
 
 
 async def _refuse_slices(
-    context: Context, what: str, missing: Collection[str], known: Collection[str]
+    context: Context, missing: Collection[str], known: Collection[str]
 ) -> NoReturn:
-    """There is nothing of these slices; there is of those known."""
+    """There are no statistics of these slices; there are of those known."""
     await refuse_call(
         context,
         grpc.StatusCode.NOT_FOUND,
-        f"slices: no {what} {', '.join(sorted(missing))[:200]}; "
+        f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
         f"there are {', '.join(sorted(known)) or 'none yet'}.",
     )
 

@@ -42,6 +42,21 @@ class DriftState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRIFT_STATE_WARNING: _ClassVar[DriftState]
     DRIFT_STATE_ALARM: _ClassVar[DriftState]
     DRIFT_STATE_TOO_FEW: _ClassVar[DriftState]
+
+class DriftOrigin(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRIFT_ORIGIN_UNSPECIFIED: _ClassVar[DriftOrigin]
+    DRIFT_ORIGIN_LEARNED: _ClassVar[DriftOrigin]
+    DRIFT_ORIGIN_FILE: _ClassVar[DriftOrigin]
+    DRIFT_ORIGIN_SHIPPED: _ClassVar[DriftOrigin]
+
+class DriftUnit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRIFT_UNIT_UNSPECIFIED: _ClassVar[DriftUnit]
+    DRIFT_UNIT_TRACK_SECOND: _ClassVar[DriftUnit]
+    DRIFT_UNIT_DETECTION: _ClassVar[DriftUnit]
+    DRIFT_UNIT_TRACK: _ClassVar[DriftUnit]
+    DRIFT_UNIT_FRAME: _ClassVar[DriftUnit]
 DRIFT_SEVERITY_UNSPECIFIED: DriftSeverity
 DRIFT_SEVERITY_PAGE: DriftSeverity
 DRIFT_SEVERITY_TICKET: DriftSeverity
@@ -62,6 +77,15 @@ DRIFT_STATE_OK: DriftState
 DRIFT_STATE_WARNING: DriftState
 DRIFT_STATE_ALARM: DriftState
 DRIFT_STATE_TOO_FEW: DriftState
+DRIFT_ORIGIN_UNSPECIFIED: DriftOrigin
+DRIFT_ORIGIN_LEARNED: DriftOrigin
+DRIFT_ORIGIN_FILE: DriftOrigin
+DRIFT_ORIGIN_SHIPPED: DriftOrigin
+DRIFT_UNIT_UNSPECIFIED: DriftUnit
+DRIFT_UNIT_TRACK_SECOND: DriftUnit
+DRIFT_UNIT_DETECTION: DriftUnit
+DRIFT_UNIT_TRACK: DriftUnit
+DRIFT_UNIT_FRAME: DriftUnit
 
 class DriftScale(_message.Message):
     __slots__ = ("estimate", "lower", "upper")
@@ -151,8 +175,8 @@ class DriftStageStanding(_message.Message):
     stage: _calibration_pb2.Stage
     scale: DriftScale
     effective_ratio: float
-    reference: str
+    reference: DriftOrigin
     reference_tracks: int
     reference_detections: int
-    unit: str
-    def __init__(self, slice: _Optional[str] = ..., stage: _Optional[_Union[_calibration_pb2.Stage, str]] = ..., scale: _Optional[_Union[DriftScale, _Mapping]] = ..., effective_ratio: _Optional[float] = ..., reference: _Optional[str] = ..., reference_tracks: _Optional[int] = ..., reference_detections: _Optional[int] = ..., unit: _Optional[str] = ...) -> None: ...
+    unit: DriftUnit
+    def __init__(self, slice: _Optional[str] = ..., stage: _Optional[_Union[_calibration_pb2.Stage, str]] = ..., scale: _Optional[_Union[DriftScale, _Mapping]] = ..., effective_ratio: _Optional[float] = ..., reference: _Optional[_Union[DriftOrigin, str]] = ..., reference_tracks: _Optional[int] = ..., reference_detections: _Optional[int] = ..., unit: _Optional[_Union[DriftUnit, str]] = ...) -> None: ...

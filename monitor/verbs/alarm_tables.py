@@ -28,16 +28,11 @@ NOTHING_WATCHED = (
 )
 NO_ALARMS = "there were no alarms"
 
-_HEADS = (
-    *("slice", "severity", "state"),
-    *("evidence", "threshold", "log10"),
-    *("size", "since", "tracks"),
-)
-_STATES = {
+STATES = {
     DriftState.OK: "ok",
     DriftState.WARNING: "warning",
     DriftState.ALARM: "alarm",
-    DriftState.TOO_FEW: "too few tracks",
+    DriftState.TOO_FEW: "too few labelled",
 }
 
 
@@ -56,21 +51,15 @@ def listing(found: DriftStandings) -> str:
 def standings(standings: Iterable[SliceStanding]) -> str:
     """A line for each slice and severity; stage, size, beginning and tracks are of its alarm."""
     heads = (
-        "slice",
-        "severity",
-        "state",
-        "evidence",
-        "threshold",
-        "log10",
-        "size",
-        "since",
-        "tracks",
+        *("slice", "severity", "state"),
+        *("evidence", "threshold", "log10"),
+        *("size", "since", "tracks"),
     )
     return table(heads, [_standing(entry) for entry in standings])
 
 
 def _standing(entry: SliceStanding) -> tuple[str, ...]:
-    state, alarm = _STATES[entry.state], entry.alarm
+    state, alarm = STATES[entry.state], entry.alarm
     return (
         shown(entry.slice),
         str(entry.severity),

@@ -13,7 +13,9 @@ import numpy as np
 
 from monitor.calibration.drift.alarm import Alarm, SliceStanding
 from monitor.calibration.drift.alarm_words import alarm_sentence, hours
+from monitor.verbs.alarm_tables import STATES
 from monitor.verbs.playback import Sequence
+from monitor.verbs.printed import shown, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +119,21 @@ def drift_table(found: DriftFound, played: Several[Sequence]) -> str:
     """A line for each slice and severity, and one for each alarm; empty where nobody watched."""
     lines = []
     if found.standings:
-        lines.append(_line("drift", "severity", "state", ("evidence", "peak", "threshold")))
-    for standing in found.standings:
-        values = (standing.evidence, standing.peak, standing.threshold)
-        state = standing.state.name.lower().replace("_", " ")
-        lines.append(_line(standing.slice, standing.severity.value, state, [*map(hours, values)]))
+        heads = ("drift", "severity", "state", "evidence", "peak", "threshold")
+        lines.append(table(heads, [_row(standing) for standing in found.standings]))
     for alarm in found.alarms:
         at = moment(alarm.event_ns, played)
         frame = "" if at.frame is None else f", frame {at.frame}"
         stream = "" if at.stream is None else f" of {at.stream}"
         when = f"{(alarm.event_ns - at.start_ns) / 1e9:.1f} s{frame}{stream}"
-        lines.append(f"{when}: {alarm_sentence(alarm)}")
+        lines.append(f"{when}: {shown(alarm_sentence(alarm))}")
     return "\n".join(lines)
 
 
-def _line(slice: str, severity: str, state: str, cells: Several[str]) -> str:
-    return f"{slice:<20} {severity:<8} {state:<10}" + "".join(f"{cell:>14}" for cell in cells)
+def _row(standing: SliceStanding) -> tuple[str, ...]:
+    return (
+        shown(standing.slice),
+        standing.severity.value,
+        STATES[standing.state],
+        *map(hours, (standing.evidence, standing.peak, standing.threshold)),
+    )

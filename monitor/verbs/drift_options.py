@@ -82,7 +82,7 @@ def reference_file(
 
 
 def drift_config(options: argparse.Namespace) -> DriftConfig:
-    """[drift] of the file that was given. Raises InvalidConfiguration."""
+    """[drift] of the file that --config names. Raises InvalidConfiguration."""
     return DriftConfig() if options.config is None else load(options.config).drift
 
 

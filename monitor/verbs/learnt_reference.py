@@ -15,6 +15,7 @@ from monitor.calibration.drift.learner import ReferenceLearner
 from monitor.calibration.drift.reference import Origin, Reference
 from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.drift.track_seconds import TrackSeconds
+from monitor.calibration.drift.usual import enough
 from monitor.calibration.drift.watched import WatchedRows
 from monitor.calibration.measured import measure
 from monitor.calibration.space import FloatArray
@@ -143,20 +144,16 @@ def _known_well(
     references: dict[str, dict[Stage, Reference]] = {}
     remarks: list[str] = []
     for name, both in sorted(learners.items()):
-        found = {
-            stage: learner.learned(
-                shortest_reference=settings.shortest_reference, origin=Origin.FILE
-            )
-            for stage, learner in zip(Stage, both, strict=True)
-        }
-        detections = both[0].detections
-        if found[Stage.RAW].levels is not None or detections >= settings.reference_detections:
-            references[name] = found
+        if all(enough(learner, settings) for learner in both):
+            references[name] = {
+                stage: learner.learned(Origin.FILE, settings.shortest_reference)
+                for stage, learner in zip(Stage, both, strict=True)
+            }
         else:
             remarks.append(
-                f"{name}: {both[0].tracks} tracks and {detections} detections say too little of "
-                f"what is usual ({settings.shortest_reference} tracks of several seconds, or "
-                f"{settings.reference_detections} detections, are needed)"
+                f"{name}: {both[0].tracks} tracks and {both[0].detections} detections say too "
+                f"little of what is usual ([drift] reference_tracks = {settings.reference_tracks} "
+                f"and reference_detections = {settings.reference_detections} are needed)"
             )
     if references:
         return Learnt(references, tuple(remarks))

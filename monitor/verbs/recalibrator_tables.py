@@ -1,31 +1,19 @@
-"""Recalibrators, trials, fits and records as people read them, and as plain values for --json."""
+"""Recalibrators, trials, fits and records as people read them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 
 from monitor.edges.recalibrator_messages import Listing, Summary
 from monitor.promotion.records import Evidence, Factor, Record
 from monitor.promotion.standing import SliceFitted, TrialStanding, TrialState
+from monitor.verbs.printed import shown, table
 
 # Names in one cell; the number of further ones is told.
 MOST_NAMES = 4
 # Quantiles of a factor this near to each other are those of a scaling, which has one.
 SAME = 1.005
-
-
-def plain(value: object) -> object:
-    """Dataclasses as objects, tuples as lists; None in place of what is no finite number."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def listing(listing: Listing) -> str:
@@ -34,7 +22,7 @@ def listing(listing: Listing) -> str:
     if listing.trials:
         blocks.append(trials(listing.trials))
     pinned = "pinned: nothing happens by itself" if listing.pinned else "not pinned"
-    blocks.append(f"promotion: {_shown(listing.promotion)}, {pinned}")
+    blocks.append(f"promotion: {shown(listing.promotion)}, {pinned}")
     return "\n\n".join(blocks)
 
 
@@ -42,15 +30,15 @@ def recalibrators(summaries: Iterable[Summary]) -> str:
     """A line each; a star before those in force."""
     rows = [
         (
-            f"{'*' if entry.in_force else ' '} {_shown(entry.version)}",
-            _shown(entry.method),
+            f"{'*' if entry.in_force else ' '} {shown(entry.version)}",
+            shown(entry.method),
             entry.kind.replace("_", " "),
             _names(entry.dimensions or entry.class_names) or "any",
             _names(entry.slices) or "-",
         )
         for entry in summaries
     ]
-    return _table(("* in force", "method", "of", "fitted on", "slices of its own"), rows)
+    return table(("* in force", "method", "of", "fitted on", "slices of its own"), rows)
 
 
 def trials(standings: Iterable[TrialStanding]) -> str:
@@ -59,7 +47,7 @@ def trials(standings: Iterable[TrialStanding]) -> str:
     lines = []
     for standing in standings:
         lines.append(
-            f"{_shown(standing.slice)}: {_shown(standing.version)} {_STATES[standing.state]}"
+            f"{shown(standing.slice)}: {shown(standing.version)} {_STATES[standing.state]}"
         )
         lines.append(f"  {_evidence(standing.evidence)}")
         lines += [f"  variance {text}" for text in _factors(standing.factors)]
@@ -79,9 +67,9 @@ def fits(fitted: Iterable[SliceFitted]) -> str:
     """What came of each slice."""
     lines = []
     for entry in fitted:
-        found = f"{_shown(entry.version)} is on trial" if entry.version else _shown(entry.reason)
+        found = f"{shown(entry.version)} is on trial" if entry.version else shown(entry.reason)
         rows = f"{entry.tracks:,} tracks, {entry.detections:,} detections"
-        lines.append(f"{_shown(entry.slice)}: {found} ({rows})")
+        lines.append(f"{shown(entry.slice)}: {found} ({rows})")
         lines += [f"  variance {text}" for text in _factors(entry.factors)]
     return "\n".join(lines) or "no slice has enough tracks for a fit yet"
 
@@ -89,8 +77,8 @@ def fits(fitted: Iterable[SliceFitted]) -> str:
 def change(before: str, after: str) -> str:
     """Of what is in force."""
     if before == after:
-        return f"{_shown(after)} is in force, as before"
-    return f"{_shown(after)} is in force, in place of {_shown(before)}"
+        return f"{shown(after)} is in force, as before"
+    return f"{shown(after)} is in force, in place of {shown(before)}"
 
 
 def history(records: Iterable[Record]) -> str:
@@ -99,14 +87,14 @@ def history(records: Iterable[Record]) -> str:
 
 
 def _record(record: Record) -> list[str]:
-    about = " ".join(filter(None, (_shown(record.slice), _shown(record.version))))
+    about = " ".join(filter(None, (shown(record.slice), shown(record.version))))
     what = record.what.replace("_", " ")
     lines = [f"{record.sequence:>5}  {_time(record.time_ns)}  {what:<11}  {about}".rstrip()]
     if record.before != record.after:
-        lines.append(f"{_shown(record.before)} → {_shown(record.after)}")
-    lines.append(f"by {_shown(record.actor)}")
+        lines.append(f"{shown(record.before)} → {shown(record.after)}")
+    lines.append(f"by {shown(record.actor)}")
     if record.reason:
-        lines[-1] += f": {_shown(record.reason)}"
+        lines[-1] += f": {shown(record.reason)}"
     if record.evidence is not None:
         lines.append(_evidence(record.evidence))
     lines += [f"variance {text}" for text in _factors(record.factors)]
@@ -131,27 +119,13 @@ def _factors(factors: Sequence[Factor]) -> list[str]:
 
 
 def _factor(factor: Factor) -> str:
-    text = f"{_shown(factor.dimension)} ×{factor.typical:.3g}"
+    text = f"{shown(factor.dimension)} ×{factor.typical:.3g}"
     if factor.highest <= SAME * factor.lowest:
         return text
     return f"{text} ({factor.lowest:.3g} to {factor.highest:.3g})"
 
 
 def _names(names: Sequence[str]) -> str:
-    text = ", ".join(map(_shown, names[:MOST_NAMES]))
+    text = ", ".join(map(shown, names[:MOST_NAMES]))
     more = len(names) - MOST_NAMES
     return f"{text} and {more} more" if more > 0 else text
-
-
-def _shown(text: str) -> str:
-    """Without what would move the cursor of a terminal."""
-    return "".join(character if character.isprintable() else "�" for character in text)
-
-
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = (
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (heads, *rows)
-    )
-    return "\n".join(lines)

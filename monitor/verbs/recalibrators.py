@@ -14,6 +14,7 @@ from monitor.edges.admin_client import AdminClient
 from monitor.verbs import recalibrator_tables as tables
 from monitor.verbs.models import document_of, read_any_model
 from monitor.verbs.option_values import number_of
+from monitor.verbs.printed import plain
 from monitor.verbs.written import output_file
 
 EXAMPLE = """examples:
@@ -185,7 +186,7 @@ async def _history(client: AdminClient, options: argparse.Namespace) -> None:
 
 
 def _print_json(**content: object) -> None:
-    print(json.dumps({name: tables.plain(value) for name, value in content.items()}))
+    print(json.dumps({name: plain(value) for name, value in content.items()}))
 
 
 ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], Awaitable[None]]] = {

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.reference import Reference
-from monitor.calibration.drift.settings import DriftSettings
 from monitor.edges.reference_file import reference_text
 from monitor.recalibration.selection import Selection
+from monitor.verbs.drift_options import drift_config
 from monitor.verbs.learnt_reference import learnt
 from monitor.verbs.models import read_model
 from monitor.verbs.printed import table
@@ -33,19 +33,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument("--recalibrator", metavar="FILE", help="that will be in force")
+    parser.add_argument(
+        "--config",
+        metavar="F",
+        help="TOML file of a sidecar, whose [drift] says how much is enough (reference_tracks, "
+        "reference_detections) and when tracks end (track_idle_seconds)",
+    )
     parser.add_argument("--output", metavar="F", type=Path, required=True, help="file to write")
 
 
 def run(options: argparse.Namespace) -> int:
     """0 when the file was written.
 
-    Raises RecordingError, InvalidRecalibrator, TooLittleToLearn, CannotWrite.
+    Raises RecordingError, InvalidRecalibrator, InvalidConfiguration, TooLittleToLearn, CannotWrite.
     """
     selection: Selection | None = None
     if options.recalibrator is not None:
         selection = read_model(options.recalibrator)
+    settings = drift_config(options).settings()
     recordings = [read_selected(path, options) for path in options.files]
-    found = learnt(recordings, selection, DriftSettings())
+    found = learnt(recordings, selection, settings)
     with output_file(options.output) as path:
         path.write_text(reference_text(found.references), encoding="utf-8")
     for remark in found.remarks:

@@ -42,24 +42,53 @@ class Case:
 def fires(folder: Path, rules: Path, *cases: Case) -> bool:
     """Whether promtool finds it so, of all of them in one run."""
     # Words of an alert are compared too: the rules under test are the same without.
-    without = folder / "alerts.yml"
-    text = re.sub(
+    without = re.sub(
         r"        annotations:\n(          .*\n|            .*\n)+", "", rules.read_text("utf-8")
     )
-    without.write_text(text)
+    tests: list[dict[str, object]] = [
+        {
+            "name": case.name,
+            "interval": "1m",
+            "input_series": case.samples,
+            "alert_rule_test": expectations(case, names(rules)),
+        }
+        for case in cases
+    ]
+    return _tested(folder, without, tests)
+
+
+def says(
+    folder: Path,
+    rules: Path,
+    annotation: str,
+    samples: Sequence[dict[str, str]],
+    at: Mapping[str, Mapping[str, str]],
+) -> bool:
+    """Whether this annotation of the alerts that fire is that, by promtool.
+
+    at  at each time, by alert, as in a case, what it says
+    """
+    # The label severity is the only other word there.
+    others = rf"^ {{10}}(?!severity:|{annotation}:)\w+: .*\n(?: {{12}}.*\n)*"
+    alone = re.sub(others, "", rules.read_text("utf-8"), flags=re.MULTILINE)
+    told = []
+    for time, texts in at.items():
+        for alert, text in texts.items():
+            labels = expected(alert)
+            name = labels.pop("alertname")
+            one = {"exp_labels": labels, "exp_annotations": {annotation: text}}
+            told.append({"eval_time": time, "alertname": name, "exp_alerts": [one]})
+    test: dict[str, object] = {"interval": "1m", "input_series": samples, "alert_rule_test": told}
+    return _tested(folder, alone, [test])
+
+
+def _tested(folder: Path, rules: str, tests: Sequence[dict[str, object]]) -> bool:
+    (folder / "alerts.yml").write_text(rules)
     file = folder / "alerts_test.yml"
     content = {
-        "rule_files": [str(without)],
+        "rule_files": [str(folder / "alerts.yml")],
         "evaluation_interval": "1m",
-        "tests": [
-            {
-                "name": case.name,
-                "interval": "1m",
-                "input_series": case.samples,
-                "alert_rule_test": expectations(case, names(rules)),
-            }
-            for case in cases
-        ],
+        "tests": tests,
     }
     file.write_text(json.dumps(content))
     return "SUCCESS" in promtool("test", "rules", str(file))

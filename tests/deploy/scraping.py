@@ -89,7 +89,7 @@ class Started:
 
 
 class Prometheus(Started):
-    """Scrapes and evaluates every second; what ends is told as over two seconds later.
+    """Scrapes and evaluates twice a second; what ends is told as over a second later.
 
     targets        ports by the name of their instance
     rules          files; their intervals are shortened
@@ -104,8 +104,8 @@ class Prometheus(Started):
         alertmanagers: Sequence[str] = (),
     ) -> None:
         for path in rules:
-            text = re.sub(r"interval: \d+[sm]", "interval: 1s", path.read_text("utf-8"))
-            text = re.sub(r"keep_firing_for: \d+m", "keep_firing_for: 2s", text)
+            text = re.sub(r"interval: \d+[sm]", "interval: 500ms", path.read_text("utf-8"))
+            text = re.sub(r"keep_firing_for: \d+m", "keep_firing_for: 1s", text)
             (folder / path.name).write_text(text, "utf-8")
         scraped = [
             {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}}
@@ -113,7 +113,7 @@ class Prometheus(Started):
         ]
         told = [{"static_configs": [{"targets": list(alertmanagers)}]}] if alertmanagers else []
         settings = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [path.name for path in rules],
             "alerting": {"alertmanagers": told},
             "scrape_configs": [{"job_name": "calibration_monitor", "static_configs": scraped}],

@@ -63,8 +63,8 @@ def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowled
     tmp_path, sidecar
 ):
     drive = Drive(sidecar)
-    drive.send(300, claimed=1.0)
     with chain(tmp_path, int(sidecar.http.rpartition(":")[2])) as webhook:
+        drive.send(300, claimed=1.0)
         drive.send(150, claimed=0.2)
         told = webhook.told("/page", "firing")
         acknowledged = sidecar.monitor.AcknowledgeDrift(pb.AcknowledgeDriftRequest(actor="anna"))

@@ -3,7 +3,7 @@ over; nothing else is told.
 """
 
 from monitor.calibration.drift.alarm import DriftState
-from tests.deploy.alerting import DRIFT, Case, fires, series
+from tests.deploy.alerting import DRIFT, Case, fires, says, series
 
 PAGE = "CalibrationDriftPage page slice=car"
 TICKET = "CalibrationDriftTicket ticket slice=car"
@@ -26,6 +26,32 @@ def test_an_alarm_is_told_at_once_and_for_a_quarter_of_an_hour_after_it_is_over(
     assert fires(tmp_path, DRIFT, *cases)
 
 
+def scale(values: str, stage="recalibrated", **labels: str) -> dict[str, str]:
+    return series("drift_scale_estimate", values, **{"slice": "car", "stage": stage, **labels})
+
+
+def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unknown(tmp_path):
+    samples = [
+        state(f"{ALARM}x9"),
+        state(f"{ALARM}x9", slice="bus"),
+        state(f"{ALARM}x9", "ticket"),
+        scale("2.2x9"),
+        scale("NaN 0.5x8", "raw"),
+        scale(" ".join(["NaN"] * 10), slice="bus"),
+    ]
+    page = "standard deviations are 2.20 times too small"
+    forwarded = "recalibrated: errors are 2.20 times what was predicted."
+    raw = "raw: errors are 0.50 times what was predicted."
+    first = {TICKET: f"{forwarded} "}
+    later = {TICKET: f"{forwarded} {raw} "}
+    assert says(tmp_path, DRIFT, "scale", samples, {"0m": first, "5m": later})
+    alone = [samples[0], samples[3], samples[4]]
+    assert says(tmp_path, DRIFT, "scale", alone, {"0m": {PAGE: page}, "5m": {PAGE: page}})
+    unknown = [samples[1], samples[5]]
+    bus = "CalibrationDriftPage page slice=bus"
+    assert says(tmp_path, DRIFT, "scale", unknown, {"0m": {bus: ""}})
+
+
 def test_an_alarm_of_a_moment_that_one_scrape_has_seen_is_told(tmp_path):
     samples = [state(f"{OK}x9 {ALARM} {OK}x60")]
     at: dict[str, list[str]] = {"9m": [], "10m": [PAGE], "20m": [PAGE], "40m": []}
@@ -42,25 +68,10 @@ def test_no_other_state_is_told_however_long_and_whatever_the_evidence_was(tmp_p
 
     cases = [
         Case(samples(harmless, severity), {"1m": [], "2h": []}, f"{severity} {harmless}")
-        for harmless in (OK, TOO_FEW)
+        for harmless in (OK, WARNING, TOO_FEW)
         for severity in ("page", "ticket")
     ]
     assert fires(tmp_path, DRIFT, *cases)
-
-
-def test_a_tenth_of_the_evidence_is_told_of_each_budget_to_nobody_in_particular(tmp_path):
-    samples = [
-        state(f"{OK}x4 {WARNING}x30"),
-        state(f"{OK}x4 {WARNING}x30", "ticket"),
-        state(f"{WARNING}x4 {ALARM}x30", slice="bus"),
-    ]
-    warnings = [
-        f"CalibrationDriftWarning info slice=car budget={each}" for each in ("page", "ticket")
-    ]
-    page = "CalibrationDriftPage page slice=bus"
-    early = "CalibrationDriftWarning info slice=bus budget=page"
-    at = {"3m": [early], "10m": [*warnings, page, early], "30m": [*warnings, page]}
-    assert fires(tmp_path, DRIFT, Case(samples, at))
 
 
 def test_each_slice_and_vehicle_has_an_alert_of_its_own_and_so_have_all_slices_together(tmp_path):

@@ -56,6 +56,7 @@ def samples(*changed: dict[str, str], grown=growing) -> list[dict[str, str]]:
             )
         ),
         series("checkpoint_age_seconds", f"10x{HOURS}", **JOB),
+        series("checkpoint_failures_total", f"0x{HOURS}", **JOB),
         series("drift_store_failures_total", f"0x{HOURS}", **JOB),
         series("loop_lag_seconds", f"0.004x{HOURS}", **JOB),
         *(
@@ -229,14 +230,25 @@ def test_statistics_that_are_not_written_are_told_and_one_slow_disk_is_not(tmp_p
     assert tells(tmp_path, [up("1x200"), age], at)
 
 
-def test_statistics_that_never_were_written_are_told_and_the_moments_after_a_start_are_not(
-    tmp_path,
-):
-    never = " ".join(("NaN " * 10, "5x19", "NaN " * 3, "5x19", "NaN " * 30))
-    age = series("checkpoint_age_seconds", never, **JOB)
-    told = ["CalibrationCheckpointStale"]
-    at = {"4m": [], "8m": told, "20m": [], "33m": [], "52m": [], "70m": told}
-    assert tells(tmp_path, [up("1x200"), age], at)
+def test_statistics_that_cannot_be_written_are_told_and_those_that_are_not_to_be_are_not(tmp_path):
+    cases = [
+        case(
+            [
+                up("1x60"),
+                series("checkpoint_age_seconds", " ".join([age] * 60), **JOB),
+                series("checkpoint_failures_total", failures, **JOB),
+            ],
+            {"9m": [], "25m": told, "59m": told},
+            f"{age} {failures}",
+        )
+        for age in ("NaN", "10")
+        for failures, told in (
+            ("0x9 1+6x50", ["CalibrationCheckpointStale"]),
+            ("0x9 1x50", []),
+            ("9x9 0x50", []),
+        )
+    ]
+    assert fires(tmp_path, SERVICE, *cases)
 
 
 def test_evidence_that_goes_on_not_being_kept_is_told(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from monitor.edges.exporter import CONTENT_TYPE
 from tests.deploy.scraping import (
     ROOT,
     Prometheus,
@@ -39,11 +40,10 @@ KEYS = [(name, stage) for name in SLICES for stage in STAGES]
 EXPORTER = """
 import sys
 from pathlib import Path
-from monitor.edges.exporter import CONTENT_TYPE
 from monitor.edges.page import Endpoint
 
 endpoint = Endpoint()
-endpoint.published.content_type = CONTENT_TYPE
+endpoint.published.content_type = sys.argv[3]
 endpoint.published.metrics = Path(sys.argv[2]).read_bytes()
 endpoint.start("127.0.0.1", int(sys.argv[1]))
 print("listening", flush=True)
@@ -63,9 +63,14 @@ class Vehicle:
 
     def start(self) -> None:
         self.counts: Counts = {key: nothing(K, EDGES) for key in KEYS}
-        command = [sys.executable, "-c", EXPORTER, str(self.port), str(self.written())]
+        # Nothing heavy is imported there.
+        options = str(self.port), str(self.written()), CONTENT_TYPE
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", EXPORTER, *options],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.hear("listening")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from monitor.calibration.drift.alarm import (
     Alarm,
     AlarmChange,
+    Counted,
     DriftReading,
     DriftState,
     Scale,
@@ -21,6 +22,7 @@ from monitor.calibration.drift.alarm import (
     Why,
 )
 from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
+from monitor.calibration.drift.reference import Origin
 from monitor.edges import drift_messages
 from monitor.edges.admin_service import MOST_ACTOR
 from monitor.edges.calls import guarded
@@ -71,7 +73,15 @@ SLICES = st.builds(
     st.none() | ALARMS,
 )
 STAGE_STANDINGS = st.builds(
-    StageStanding, TEXT, st.sampled_from(Stage), SCALES, NUMBER, TEXT, COUNT, COUNT, TEXT
+    StageStanding,
+    TEXT,
+    st.sampled_from(Stage),
+    SCALES,
+    NUMBER,
+    st.sampled_from(Origin),
+    COUNT,
+    COUNT,
+    st.sampled_from(Counted),
 )
 
 
@@ -114,6 +124,8 @@ def test_a_scale_that_is_unknown_stays_unknown():
         (Direction, drift_pb.DriftDirection),
         (Why, drift_pb.DriftChange),
         (DriftState, drift_pb.DriftState),
+        (Origin, drift_pb.DriftOrigin),
+        (Counted, drift_pb.DriftUnit),
     ],
 )
 def test_every_word_has_a_number_on_the_wire_and_every_number_a_word(words, numbers):
@@ -213,18 +225,11 @@ def test_acknowledging_ends_the_alarms_of_the_named_slices_once_each(service, wa
     assert [slices for slices, _ in watch.asked] == [("car", "total"), ("truck",), ()]
 
 
-def test_acknowledging_a_slice_that_is_not_watched_names_it_and_those_there_are(service):
+def test_acknowledging_a_slice_that_is_not_watched_is_refused_in_the_words_of_the_watch(service):
     with pytest.raises(Refused) as refused:
         acknowledged(service, "car", "tram")
     assert refused.value.status is grpc.StatusCode.NOT_FOUND
-    assert refused.value.words == "slices: no watch over tram; there are car, total, truck."
-
-
-def test_where_nothing_is_watched_a_refusal_says_so(service, watch):
-    watch.answer = DriftReading()
-    with pytest.raises(Refused) as refused:
-        acknowledged(service, "car")
-    assert refused.value.words == "slices: no watch over car; there are none yet."
+    assert refused.value.words == "slices: nothing is watched of 'tram'; there is a bus."
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.calibration.drift.alarm import (
     AlarmCount,
+    Counted,
     DriftReading,
     DriftState,
     Scale,
@@ -17,9 +18,9 @@ from monitor.calibration.drift.alarm import (
 )
 from monitor.calibration.drift.charts import CHARTS, DETECTORS, Detector, Direction, Severity, Stage
 from monitor.calibration.drift.reference import Origin
-from monitor.calibration.drift.settings import Unit
 from monitor.edges.drift_metrics import LEAST_EVIDENCE, drift
 from tests import exported
+from tests.alarmed import alarm
 from tests.deploy.scraping import promtool
 from tests.served import Sidecar
 
@@ -27,7 +28,7 @@ SLICES = ("car", 'a "quoted" \\ one')
 FULL = exported.watched(*SLICES)
 STANDING = SliceStanding("car", Severity.PAGE, DriftState.OK, 5.0, 100.0, 1000.0, None)
 RAW, FORWARDED = FULL.stages[:2]
-COUNT = AlarmCount("car", Stage.RECALIBRATED, Detector.TRACK, Direction.OVER, 3)
+COUNT = AlarmCount(Stage.RECALIBRATED, Detector.TRACK, Direction.OVER, 3)
 # All that there are, by their labels.
 COUNTED = {
     (detector, chart.direction, chart.stage.label) for chart in CHARTS for detector in DETECTORS
@@ -104,11 +105,11 @@ def alarms(*counts: AlarmCount) -> dict[tuple[str, ...], float]:
     return {labels: n for labels, n in shown.items() if n}
 
 
-def test_alarms_are_counted_over_all_slices_by_what_was_found_and_what_they_rest_on():
+def test_alarms_are_counted_by_what_was_found_and_what_they_rest_on():
     under = replace(COUNT, stage=Stage.RAW, detector=Detector.ABSOLUTE, direction=Direction.UNDER)
     assert alarms(COUNT) == {("track", "over", "recalibrated"): 3.0}
-    assert alarms(COUNT, under, replace(COUNT, slice="total", alarms=2)) == {
-        ("track", "over", "recalibrated"): 5.0,
+    assert alarms(COUNT, under) == {
+        ("track", "over", "recalibrated"): 3.0,
         ("absolute", "under", "raw"): 3.0,
     }
 
@@ -129,11 +130,50 @@ def test_of_a_slice_of_which_nothing_is_known_yet_the_scale_is_unknown_and_the_r
         scale=Scale(math.nan, math.nan, math.nan),
         reference=Origin.SHIPPED,
         reference_tracks=0,
-        unit=Unit.DETECTION,
+        unit=Counted.DETECTION,
     )
     found = samples(DriftReading(stages=(fresh,)))
     assert math.isnan(found["drift_scale_estimate", ("car", "recalibrated")])
     assert found["drift_reference_tracks", ("shipped", "car", "detection")] == 0.0
+
+
+def latched(severity: Severity, estimate: float, slice="car", stage=FORWARDED.stage):
+    """A standing with an alarm of this scale."""
+    scale = Scale(estimate, estimate / 2, 2 * estimate)
+    stays = alarm(slice, severity=severity, stage=stage, scale=scale)
+    return replace(STANDING, slice=slice, severity=severity, state=DriftState.ALARM, alarm=stays)
+
+
+def scales(reading: DriftReading) -> dict[tuple[str, ...], float]:
+    found = samples(reading)
+    return {labels: n for (name, labels), n in found.items() if name == "drift_scale_estimate"}
+
+
+def test_as_long_as_an_alarm_stays_its_scale_is_shown_whatever_has_come_since():
+    unknown = replace(FORWARDED, scale=Scale(math.nan, math.nan, math.nan))
+    standings = (latched(Severity.PAGE, 2.2),)
+    for stage in (FORWARDED, unknown):
+        found = scales(DriftReading(standings=standings, stages=(RAW, stage)))
+        assert found == {("car", "raw"): 0.25, ("car", "recalibrated"): 2.2}
+
+
+def test_the_scale_of_a_page_is_shown_before_that_of_a_ticket():
+    standings = (latched(Severity.PAGE, 2.2), latched(Severity.TICKET, 0.4))
+    for order in (standings, standings[::-1]):
+        assert scales(DriftReading(standings=order)) == {("car", "recalibrated"): 2.2}
+
+
+def test_an_alarm_of_a_slice_of_which_nothing_has_come_yet_and_of_all_slices_has_its_scale():
+    standings = (
+        latched(Severity.PAGE, 2.2, "total"),
+        latched(Severity.TICKET, 0.4, "bus", Stage.RAW),
+    )
+    found = scales(DriftReading(standings=standings, stages=(FORWARDED,)))
+    assert found == {
+        ("car", "recalibrated"): 0.5,
+        ("total", "recalibrated"): 2.2,
+        ("bus", "raw"): 0.4,
+    }
 
 
 def test_driving_is_in_seconds_and_what_was_left_out_goes_by_why():

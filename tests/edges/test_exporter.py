@@ -327,7 +327,7 @@ def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
 def test_label_values_come_from_closed_sets(samples):
     slices = {*CLASSES, *(f"{name} (u,v)" for name in CLASSES), "total", "total (u,v)"}
     reasons = {name.removeprefix("REASON_").lower() for name in frame_pb2.Reason.keys()}  # noqa: SIM118 -- no mapping
-    unwatched = {"late", "late_seconds", "undated", "superseded", "overload", "tracks"}
+    unwatched = {"late", "late_seconds", "undated", "superseded", "overload", "tracks", "failed"}
     edges = {f"{2.0**octave:g}" for octave in range(-4, 5)}
     allowed = {
         "slice": slices,

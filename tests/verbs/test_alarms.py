@@ -20,7 +20,7 @@ slice  severity  state                evidence   threshold  log10        size   
 car    page      alarm, recalibrated  1,030 h    1,000 h    3.0 of 3.0   σ too small by 2.2 (1.9–2.6)  12.3 s  7
 car    ticket    ok                   0 h        500 h      -∞ of 2.7    -                             -       -
 truck  page      warning              250 h      1,000 h    2.4 of 3.0   -                             -       -
-truck  ticket    too few tracks       10^-7.0 h  500 h      -7.0 of 2.7  -                             -       -
+truck  ticket    too few labelled     10^-7.0 h  500 h      -7.0 of 2.7  -                             -       -
 total  page      warning              1,280 h    10^7.0 h   3.1 of 7.0   -                             -       -
 
 slice  stage         size                        one is worth  counted by    reference
@@ -107,10 +107,10 @@ def test_acknowledge_as_json_has_the_alarms(asked):
     assert json.loads(asked("acknowledge", "truck", "--json")) == {"acknowledged": []}
 
 
-def test_a_slice_that_is_not_watched_is_a_line_with_those_there_are(refused, sidecar):
+def test_a_slice_that_is_not_watched_is_a_line_in_the_words_of_the_sidecar(refused, sidecar):
     address = ("--address", sidecar.address)
     line = refused("alarms", "acknowledge", "tram", *address)
-    assert "no watch over tram; there are car, total, truck." in line
+    assert "nothing is watched of 'tram'; there is a bus." in line
     line = refused("alarms", "list", "tram", *address)
     assert "no statistics of tram; there are car, total, truck." in line
 

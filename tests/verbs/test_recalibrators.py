@@ -12,8 +12,8 @@ from monitor.promotions import REMEMBERED
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibrators import NothingToRollBack
-from monitor.verbs import recalibrator_tables as tables
 from monitor.verbs import recalibrators as verb
+from monitor.verbs.printed import plain
 from tests.administered import EVIDENCE, FITTED, TRIALS, administration, record, served
 from tests.piped import BY_SLICE, DOUBLE, pipeline_of
 from tests.piped_classes import WARM
@@ -83,7 +83,7 @@ def test_list_as_json_has_every_number(asked):
         "slices": [],
         "class_names": [],
     }
-    assert found["trials"] == [tables.plain(trial) for trial in TRIALS]
+    assert found["trials"] == [plain(trial) for trial in TRIALS]
     assert found["trials"][0]["evidence"]["log10_threshold"] == EVIDENCE.log10_threshold
     assert (found["pinned"], found["promotion"]) == (False, "advise")
 

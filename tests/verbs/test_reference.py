@@ -22,10 +22,19 @@ CLASSES = ("car", "pedestrian")
 CHOSEN = ("--class", ",".join(CLASSES))
 # Detections of a track in a second that say something of how tracks differ.
 FEWEST = 5
+# What these small drives have of both classes, and not of cyclists.
+ENOUGH = {"reference_tracks": 13, "reference_detections": 280}
+
+
+def configuration(path, **keys):
+    """A file with these under [drift]."""
+    path.write_text("\n".join(["[drift]", *(f"{key} = {value}" for key, value in keys.items())]))
+    return path
 
 
 def learned(run, path, *files):
-    run("reference", *files, "--output", path)
+    enough = configuration(path.with_suffix(".toml"), **ENOUGH)
+    run("reference", *files, "--config", enough, "--output", path)
     return read_references(path)
 
 
@@ -139,7 +148,8 @@ def test_both_stages_are_known_where_a_recalibrator_will_be_in_force(run, drive,
 
 def test_a_class_of_too_few_tracks_is_left_out_and_named(drive, capsys, tmp_path):
     path = tmp_path / "usual.json"
-    assert main(["reference", str(drive), "--output", str(path)]) == 0
+    enough = str(configuration(tmp_path / "sidecar.toml", **ENOUGH))
+    assert main(["reference", str(drive), "--config", enough, "--output", str(path)]) == 0
     said = capsys.readouterr()
     assert tuple(read_references(path)) == CLASSES
     (line,) = said.err.splitlines()
@@ -179,10 +189,44 @@ def test_a_drive_without_tracks_needs_many_detections(refused, run, rows, tmp_pa
     times = -(-DriftSettings().reference_detections // int(np.count_nonzero(rows.labelled)))
     often = rows.of(np.tile(np.arange(rows.n), times + 3))
     many = npz_file(tmp_path / "many.npz", often.of_class("car"))
-    found = learned(run, tmp_path / "usual.json", many)
-    reference = found["car"][Stage.RAW]
+    run("reference", many, "--output", tmp_path / "usual.json")
+    reference = read_references(tmp_path / "usual.json")["car"][Stage.RAW]
     assert reference.levels is None
     assert reference.detections >= DriftSettings().reference_detections
+
+
+def test_how_much_is_enough_is_said_by_the_configuration_of_a_sidecar(
+    refused, run, drive, rows, tmp_path
+):
+    files = (drive, "--class", "car", "--output", tmp_path / "usual.json")
+    cars = rows.of_class("car")
+    labelled, tracks = int(np.count_nonzero(cars.labelled)), len(set(cars.track) - {-1})
+    config = tmp_path / "sidecar.toml"
+    enough = {"reference_tracks": tracks, "reference_detections": labelled}
+    run("reference", *files, "--config", configuration(config, **enough))
+    assert read_references(tmp_path / "usual.json")["car"][Stage.RAW].detections == labelled
+    for key, value in enough.items():
+        more = configuration(config, **(enough | {key: value + 1}))
+        assert f"{key} = {value + 1}" in refused("reference", *files, "--config", more)
+
+
+def test_tracks_end_when_the_configuration_says(run, drive, tmp_path):
+    output, path = tmp_path / "usual.json", tmp_path / "sidecar.toml"
+    usual = learned(run, output, drive, *CHOSEN)
+    # Less than there is between two frames: no track lasts for several seconds.
+    short = configuration(path, **ENOUGH, track_idle_seconds=0.05)
+    run("reference", drive, *CHOSEN, "--config", short, "--output", output)
+    other = read_references(output)
+    for name in CLASSES:
+        found, known = (one[name][Stage.RAW] for one in (other, usual))
+        assert found.detections == known.detections
+        assert found.levels is None and known.levels is not None
+
+
+def test_a_configuration_that_is_none_is_refused(refused, drive, tmp_path):
+    config = configuration(tmp_path / "sidecar.toml", open_track=1)
+    words = ("--config", config, "--output", tmp_path / "usual.json")
+    assert "[drift.open_track]" in refused("reference", drive, *words)
 
 
 # ---- the file
@@ -190,7 +234,8 @@ def test_a_drive_without_tracks_needs_many_detections(refused, run, rows, tmp_pa
 
 def test_a_reference_comes_out_of_its_file_as_it_went_in(tmp_path):
     recording = read_recording(csv_file(tmp_path / "drive.csv", recorded()))
-    found = learnt([recording], None, DriftSettings()).references
+    settings = DriftSettings(reference_tracks=13, reference_detections=280)
+    found = learnt([recording], None, settings).references
     path = tmp_path / "usual.json"
     path.write_text(reference_text(found))
     again = read_references(path)

@@ -9,7 +9,7 @@ import pytest
 
 DIMENSIONS = ("x", "y", "z")
 RATE = 10  # Hz
-CARS, SECONDS = 14, 24
+CARS, SECONDS = 15, 20
 FAULT_S = 10.0
 
 
@@ -42,24 +42,25 @@ def path(tmp_path_factory):
 PLAYED = ("--where", "role=deploy", "--reference-where", "role=fit")
 
 
-def test_a_healthy_drive_raises_nothing(run, path):
-    found = json.loads(run("replay", path, *PLAYED, "--json"))
+def test_a_healthy_drive_raises_nothing_by_the_budget_of_the_configuration(run, path, tmp_path):
+    config = tmp_path / "sidecar.toml"
+    config.write_text("[drift]\nhours_between_false_pages = 2000\n")
+    found = json.loads(run("replay", path, *PLAYED, "--config", config, "--json"))
     assert found["matched"] == CARS * SECONDS * RATE
     assert found["alarms"] == []
     entries = {(entry["slice"], entry["severity"]): entry for entry in found["drift"]}
     assert entries.keys() >= {(s, kind) for s in ("car", "total") for kind in ("page", "ticket")}
     assert {entry["state"] for entry in found["drift"]} == {"ok"}
     assert all(entry["log10_peak"] < entry["log10_threshold"] - 1 for entry in found["drift"])
+    pages = [entry for entry in found["drift"] if entry["severity"] == "page"]
+    assert [entry["log10_threshold"] for entry in pages] == [pytest.approx(np.log10(2000))] * 2
 
 
-@pytest.mark.parametrize(
-    ("factor", "severity", "direction"), [(0.1, "page", "over"), (10.0, "ticket", "under")]
-)
-def test_a_fault_is_told_with_when_it_was_and_how_large(run, path, factor, severity, direction):
-    words = (*PLAYED, "--fault", f"variance={factor}@t={FAULT_S}s", "--json")
+def test_a_fault_is_told_with_when_it_was_and_how_large(run, path):
+    words = (*PLAYED, "--fault", f"variance=0.1@t={FAULT_S}s", "--json")
     found = json.loads(run("replay", path, *words))
     first = found["alarms"][0]
-    assert (first["severity"], first["direction"]) == (severity, direction)
+    assert (first["severity"], first["direction"]) == ("page", "over")
     assert first["stage"] == "recalibrated"
     assert first["stream"] == "west"
     assert FAULT_S < first["t"] < FAULT_S + 8
@@ -67,20 +68,13 @@ def test_a_fault_is_told_with_when_it_was_and_how_large(run, path, factor, sever
     assert first["evidence_hours"] >= first["threshold_hours"] == 1000
     estimate, lower, upper = first["scale"]
     assert lower < estimate < upper
-    assert (estimate > 1) == (direction == "over")
+    assert estimate > 1
     entries = {(entry["slice"], entry["severity"]): entry for entry in found["drift"]}
-    assert entries[first["slice"], severity]["state"] == "alarm"
+    assert entries[first["slice"], "page"]["state"] == "alarm"
 
 
 def test_people_are_told_in_a_table(run, path):
-    said = run("replay", path, *PLAYED, "--fault", f"variance=0.1@t={FAULT_S}s")
-    assert "page: car, recalibrated overconfident" in said
+    said = run("replay", path, *PLAYED, "--fault", f"variance=10@t={FAULT_S}s")
+    assert "ticket: car, recalibrated underconfident" in said
+    assert "page: car" not in said
     assert "severity" in said
-
-
-def test_a_budget_from_a_configuration_is_that_of_the_started_sidecar(run, path, tmp_path):
-    config = tmp_path / "sidecar.toml"
-    config.write_text("[drift]\nhours_between_false_pages = 20\n")
-    found = json.loads(run("replay", path, *PLAYED, "--config", config, "--json"))
-    pages = [entry for entry in found["drift"] if entry["severity"] == "page"]
-    assert [entry["log10_threshold"] for entry in pages] == [pytest.approx(np.log10(20))] * 2

@@ -198,25 +198,34 @@ def test_the_started_sidecar_keeps_nothing_of_drift(tmp_path):
     assert section(options())["path"] == ""
     found = section(options(config=config))
     assert (found["path"], found["hours_between_false_pages"]) == ("", 50)
-    assert Config.model_validate({"drift": found}).drift.settings().page_tolerance == 1.4142
+    assert Config.model_validate({"drift": found}).drift.settings().page_tolerance == 2**0.5
 
 
-def test_a_reference_goes_to_the_started_sidecar(drive, run, tmp_path):
+@pytest.fixture
+def enough(tmp_path):
+    """A configuration that so small a drive is enough for."""
+    path = tmp_path / "sidecar.toml"
+    path.write_text("[drift]\nreference_tracks = 10\nreference_detections = 100\n")
+    return path
+
+
+def test_a_reference_goes_to_the_started_sidecar(drive, run, enough, tmp_path):
     path = tmp_path / "usual.json"
-    run("reference", drive, "--class", "car", "--output", path)
+    run("reference", drive, "--class", "car", "--config", enough, "--output", path)
     with reference_file(options(reference=str(path)), None) as found:
         assert found == path
         assert section(options(), found)["reference"] == str(path)
 
 
 def test_a_reference_is_learned_of_other_rows_than_are_played_and_without_their_fault(
-    drive, run, tmp_path
+    drive, run, enough, tmp_path
 ):
     path = tmp_path / "usual.json"
-    words = ("--class", "pedestrian", "--where", "class=pedestrian")
+    words = ("--class", "pedestrian", "--where", "class=pedestrian", "--config", enough)
     run("reference", drive, *words, "--output", path)
     asked = options(
         files=[drive],
+        config=enough,
         classes=("pedestrian",),
         where=[("role", "deploy")],
         reference_where=[("class", "pedestrian")],

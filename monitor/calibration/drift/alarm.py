@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
+from monitor.calibration.drift.reference import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class DriftState(IntEnum):
     OK = 0
     WARNING = 1  # a tenth of what an alarm needs
     ALARM = 2  # until it is acknowledged, a new epoch, or calm
-    TOO_FEW = 3  # not enough tracks to say anything
+    TOO_FEW = 3  # fewer than 100 labelled detections
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class SliceStanding:
     """How one slice stands under one severity, or all of them together as 'total'.
 
     evidence      M, in hours, as of now
-    peak          its maximum since the last alarm, acknowledgement or epoch
+    peak          its maximum since the last acknowledgement, epoch or calm; of 'total': since that
+                  of any slice
     alarm         that stays; None where there is none
     """
 
@@ -103,33 +105,40 @@ class SliceStanding:
     alarm: Alarm | None
 
 
+class Counted(StrEnum):
+    """What counts as one observation by now."""
+
+    TRACK_SECOND = "track-second"
+    DETECTION = "detection"
+    TRACK = "track"
+    FRAME = "frame"  # no tracks are known: its detections are one
+
+
 @dataclass(frozen=True, slots=True)
 class StageStanding:
     """What is known of one slice at one stage.
 
     scale              since the evidence against it began to rise
     effective_ratio    independent detections that one of it is worth
-    reference          origin of what is usual: learned, file, shipped
+    reference          where what is usual comes from
     reference_tracks   it is known from, and detections
     reference_detections
-    unit               what counts as one observation by now: track-second, detection, track
     """
 
     slice: str
     stage: Stage
     scale: Scale
     effective_ratio: float
-    reference: str
+    reference: Origin
     reference_tracks: int
     reference_detections: int
-    unit: str
+    unit: Counted
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmCount:
-    """How often alarms were raised."""
+    """How often alarms were raised, of any slice."""
 
-    slice: str
     stage: Stage
     detector: Detector
     direction: Direction

@@ -11,7 +11,7 @@ from monitor.calibration.drift.alarm import Alarm, AlarmChange, AlarmCount, Why
 from monitor.calibration.drift.charts import CHARTS, Detector, Direction, Severity, Stage
 
 Key = tuple[str, Severity]
-Counted = tuple[str, Stage, Detector, Direction]
+Raised = tuple[Stage, Detector, Direction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Latched:
 class Alarms:
     """Of all slices, at most one of each severity and slice.
 
-    counts  how often one was raised, by what
+    counts  how often one was raised, of any slice, by what
     """
 
     latched: dict[Key, Latched] = field(default_factory=dict)
-    counts: dict[Counted, int] = field(default_factory=dict)
+    counts: dict[Raised, int] = field(default_factory=dict)
 
     def raised(self, alarm: Alarm, driven_s: float, concerned: Sequence[str]) -> list[AlarmChange]:
         """Take in an alarm; nothing is told of one that is there already: it only stays longer."""
@@ -43,8 +43,8 @@ class Alarms:
             self.latched[key] = Latched(known.alarm, driven_s)
             return []
         self.latched[key] = Latched(alarm, driven_s)
-        counted = alarm.slice, alarm.stage, alarm.detector, alarm.direction
-        self.counts[counted] = self.counts.get(counted, 0) + 1
+        what = alarm.stage, alarm.detector, alarm.direction
+        self.counts[what] = self.counts.get(what, 0) + 1
         return [AlarmChange(Why.RAISED, alarm, tuple(concerned))]
 
     def over(self, keys: Iterable[Key], why: Why, actor: str = "drift") -> list[AlarmChange]:
@@ -60,13 +60,10 @@ class Alarms:
         """Those with an alarm."""
         return frozenset(slice for slice, of in self.latched if severity is None or of is severity)
 
-    def told(self, slices: Iterable[str]) -> tuple[AlarmCount, ...]:
-        """How often alarms were raised in these slices, zeros too; and wherever else they were."""
-        usual = (
-            (slice, chart.stage, detector, chart.direction)
-            for slice in slices
+    def told(self) -> tuple[AlarmCount, ...]:
+        """How often alarms were raised, by all that there is; zeros too."""
+        return tuple(
+            AlarmCount(*what, self.counts.get(what, 0))
             for chart in CHARTS
-            for detector in Detector
+            for what in ((chart.stage, detector, chart.direction) for detector in Detector)
         )
-        zeros: dict[Counted, int] = dict.fromkeys(usual, 0)
-        return tuple(AlarmCount(*key, alarms) for key, alarms in (zeros | self.counts).items())

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 
 from monitor.calibration.drift.alarm import Alarm, Scale
-from monitor.calibration.drift.alarms import Counted, Key, Latched
+from monitor.calibration.drift.alarms import Key, Latched, Raised
 from monitor.calibration.drift.charts import (
+    CHARTS,
     DETECTORS,
     SEVERITIES,
     Detector,
@@ -18,10 +19,9 @@ from monitor.calibration.drift.charts import (
 from monitor.calibration.drift.family_state import (
     LARGEST_EVIDENCE,
     LONGEST_NAME,
-    MOST_COUNTED,
     MOST_LATCHED,
 )
-from monitor.calibration.drift.reference_fields import Fields, wrong
+from monitor.calibration.drift.reference_fields import Fields
 
 # s and ns; far above any clock, and sums of them stay whole numbers.
 LONGEST, LATEST = 1e12, 2**62
@@ -29,7 +29,7 @@ LONGEST, LATEST = 1e12, 2**62
 LARGEST_SCALE = 1e9
 
 _LATCHED = ("alarm", "since")
-_COUNT = ("slice", "stage", "detector", "direction", "alarms")
+_COUNT = ("stage", "detector", "direction", "alarms")
 _ALARM = tuple(Alarm.__dataclass_fields__)
 _SCALE = tuple(Scale.__dataclass_fields__)
 
@@ -44,9 +44,9 @@ def latched_to_json(latched: Mapping[Key, Latched]) -> list[Document]:
     return [{"alarm": _of_alarm(one.alarm), "since": one.since_s} for one in latched.values()]
 
 
-def counts_to_json(counts: Mapping[Counted, int]) -> list[Document]:
+def counts_to_json(counts: Mapping[Raised, int]) -> list[Document]:
     """How often there was one, by what."""
-    return [_of_count(counted, alarms) for counted, alarms in counts.items()]
+    return [_of_count(what, alarms) for what, alarms in counts.items()]
 
 
 def _of_alarm(alarm: Alarm) -> Document:
@@ -59,40 +59,38 @@ def _of_alarm(alarm: Alarm) -> Document:
     }
 
 
-def _of_count(counted: Counted, alarms: int) -> Document:
-    slice, stage, detector, direction = counted
-    return dict(
-        zip(_COUNT, (slice, stage.label, detector.value, direction.value, alarms), strict=True)
-    )
+def _of_count(what: Raised, alarms: int) -> Document:
+    stage, detector, direction = what
+    return dict(zip(_COUNT, (stage.label, detector.value, direction.value, alarms), strict=True))
 
 
-# ---- reading; all of it raises NotAReference
+# ---- reading; all of it raises as its fields do
 
 
 def read_latched(fields: Fields, name: str) -> dict[Key, Latched]:
     """The inverse of latched_to_json, out of a member."""
     found: dict[Key, Latched] = {}
     for i, value in enumerate(fields.listed(name, 0, MOST_LATCHED)):
-        one = Fields.of(value, f"{fields.path(name)}[{i}]", _LATCHED)
-        alarm = _alarm(Fields.of(one.content["alarm"], one.path("alarm"), _ALARM))
+        one = fields.inner(value, f"{name}[{i}]", _LATCHED)
+        alarm = _alarm(one.inner(one.content["alarm"], "alarm", _ALARM))
         found[alarm.slice, alarm.severity] = Latched(alarm, one.number("since", 0.0, LONGEST))
     return found
 
 
-def read_counts(fields: Fields, name: str) -> dict[Counted, int]:
+def read_counts(fields: Fields, name: str) -> dict[Raised, int]:
     """The inverse of counts_to_json, out of a member."""
-    found: dict[Counted, int] = {}
-    for i, value in enumerate(fields.listed(name, 0, MOST_COUNTED)):
-        one = Fields.of(value, f"{fields.path(name)}[{i}]", _COUNT)
-        found[_counted(one)] = one.whole("alarms")
+    found: dict[Raised, int] = {}
+    for i, value in enumerate(fields.listed(name, 0, len(CHARTS) * len(DETECTORS))):
+        one = fields.inner(value, f"{name}[{i}]", _COUNT)
+        found[_what(one)] = one.whole("alarms")
     return found
 
 
 def _alarm(fields: Fields) -> Alarm:
-    slice, stage, detector, direction = _counted(fields)
-    scale = Fields.of(fields.content["scale"], fields.path("scale"), _SCALE)
+    stage, detector, direction = _what(fields)
+    scale = fields.inner(fields.content["scale"], "scale", _SCALE)
     return Alarm(
-        slice=slice,
+        slice=read_name(fields, "slice"),
         severity=Severity(read_word(fields, "severity", SEVERITIES)),
         stage=stage,
         detector=detector,
@@ -114,10 +112,9 @@ def _known_or_nan(fields: Fields, name: str) -> float:
     return math.nan if fields.content[name] is None else fields.number(name, 0.0, LARGEST_SCALE)
 
 
-def _counted(fields: Fields) -> Counted:
+def _what(fields: Fields) -> Raised:
     label = read_word(fields, "stage", tuple(stage.label for stage in Stage))
     return (
-        read_name(fields, "slice"),
         next(stage for stage in Stage if stage.label == label),
         Detector(read_word(fields, "detector", DETECTORS)),
         Direction(read_word(fields, "direction", tuple(Direction))),
@@ -128,7 +125,7 @@ def read_word(fields: Fields, name: str, words: tuple[str, ...]) -> str:
     """One of some words."""
     value = fields.content[name]
     if not isinstance(value, str) or value not in words:
-        raise wrong(fields.path(name), value, f"one of {', '.join(words)}")
+        raise fields.wrong(name, value, f"one of {', '.join(words)}")
     return value
 
 
@@ -136,5 +133,5 @@ def read_name(fields: Fields, name: str) -> str:
     """What a slice or a version may be called."""
     value = fields.content[name]
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
-        raise wrong(fields.path(name), value, f"a text of 1 to {LONGEST_NAME} characters")
+        raise fields.wrong(name, value, f"a text of 1 to {LONGEST_NAME} characters")
     return value

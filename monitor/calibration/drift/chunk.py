@@ -26,7 +26,7 @@ from monitor.calibration.drift.watched import Blocks, WatchedRows
 from monitor.calibration.space import FloatArray, IntArray
 
 HOUR = 3600.0
-# s of driving in a stretch: what was given at its beginning is not forgotten altogether.
+# s of driving in a stretch: evidence settles with e to the seconds / 30, which overflows at 21,000.
 _LONGEST = 300.0
 # No track has more of them.
 _MOST_DETECTIONS = 1e9
@@ -40,8 +40,7 @@ class Chunk:
               of rows, blocks and whole tracks among the slices
     finished  whole tracks, where these alone say anything; None: detections and seconds do
     usual     what is usual of the slices, by stage
-    board     changed by stretches()
-    waiting   hours driven since tracks of a source were last taken in; changed too
+    board     changed by stretches(), and so is the clock
     """
 
     k: int
@@ -55,7 +54,6 @@ class Chunk:
     aims: Mapping[Stage, tuple[Aim, ...]]
     board: Evidence
     clock: DrivingClock
-    waiting: dict[int, float]
 
     def stretches(self, most: Callable[[], float]) -> Iterator[Stretch]:
         """Take in frame after frame, up to one after which there may be an alarm, or to the last.
@@ -86,7 +84,7 @@ class Chunk:
         for frame, (source, changed) in enumerate(
             zip(rows.source.tolist(), rows.changed.tolist(), strict=True)
         ):
-            self.waiting[source] = self.waiting.get(source, 0.0) + float(seconds[frame]) / HOUR
+            self.clock.wait(source, float(seconds[frame]))
             for stage in () if silent else stages[: 1 + changed]:
                 board.add_detections(CHARTS_OF[stage], hours[frame], observed[stage][frame])
             while over and over[-1].frame == frame:
@@ -129,7 +127,7 @@ class Chunk:
             by_chart = log_mean[:, :-1].reshape(-1, len(CHARTS), BETS)
             # The mean of what is 1 for a detection that a recalibrator has changed, else 0.
             changed = log_mean[:, -1] > np.log(1 / (2 * _MOST_DETECTIONS))
-            hours = self.waiting.pop(source, 0.0)
+            hours = self.clock.waited(source) / HOUR
             add_tracks(self.board, hours, place, by_chart, Stage.RECALIBRATED)
             add_tracks(self.board, hours, place[changed], by_chart[changed], Stage.RAW)
 
@@ -137,7 +135,7 @@ class Chunk:
         """Seconds of tracks stand for what was driven since the last ones of their source."""
         if self.finished is not None:
             return
-        hours = self.waiting.pop(over.source, 0.0)
+        hours = self.clock.waited(over.source) / HOUR
         for stage in Stage:
             usual = self.usual[stage]
             heeded = usual.levels[self.block_place]

@@ -16,10 +16,12 @@ _GONE = 30.0
 class _Source:
     """latest_ns  event time of its truth
     seen_at    seconds driven by all when it last came
+    waiting    seconds that it drove since its tracks were last taken in
     """
 
     latest_ns: int
     seen_at: float = 0.0
+    waiting: float = 0.0
 
 
 @dataclass(slots=True)
@@ -54,6 +56,22 @@ class DrivingClock:
         share = min(step, _LONGEST_STEP) / self._at_it()
         self.driven += share
         return share
+
+    def wait(self, source: int, seconds: float) -> None:
+        """A source drove on, and what its tracks say of it comes later."""
+        known = self._sources.get(source)
+        if known is not None:
+            known.waiting += seconds
+
+    def waited(self, source: int) -> float:
+        """Seconds that it drove since this was last asked; what a source waited for that is gone
+        is of nobody.
+        """
+        known = self._sources.get(source)
+        if known is None:
+            return 0.0
+        seconds, known.waiting = known.waiting, 0.0
+        return seconds
 
     def _at_it(self) -> int:
         oldest = self.driven - _GONE

@@ -4,14 +4,14 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
-from monitor.calibration.drift.alarm import Alarm, AlarmChange, Why
-from monitor.calibration.drift.alarms import Alarms
-from monitor.calibration.drift.charts import CHARTS, DETECTORS, SEVERITIES, Severity, Stage
+from monitor.calibration.drift.alarm import AlarmChange, Why
+from monitor.calibration.drift.alarms import Alarms, Key
+from monitor.calibration.drift.charts import CHARTS, SEVERITIES, Stage
 from monitor.calibration.drift.chunk import HOUR, Chunk
 from monitor.calibration.drift.driving import DrivingClock
 from monitor.calibration.drift.evidence import (
@@ -21,14 +21,15 @@ from monitor.calibration.drift.evidence import (
     WITHOUT_TRACKS,
     Evidence,
     Shares,
-    Stretch,
     by_severity,
 )
 from monitor.calibration.drift.increments import BETS, Aim
+from monitor.calibration.drift.judging import Crossing, Judging
 from monitor.calibration.drift.observed import CHARTS_OF, likelihood_of_rows
 from monitor.calibration.drift.reference import Origin, Reference
-from monitor.calibration.drift.scale import scale_of
+from monitor.calibration.drift.reference_json import reference_to_json
 from monitor.calibration.drift.settings import DriftSettings, Unit
+from monitor.calibration.drift.slice_state import SliceState, in_next_epoch, of_stage
 from monitor.calibration.drift.track_means import Finished, TrackMeans
 from monitor.calibration.drift.track_seconds import TrackSeconds
 from monitor.calibration.drift.usual import Usual
@@ -38,7 +39,6 @@ from monitor.calibration.space import FloatArray, IntArray
 
 # A chart that heeds every detection.
 _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
-_SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,33 +54,6 @@ class Taken:
     first_frame: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Judged:
-    """Slices on the board.
-
-    chosen  (P,) which they are
-    others  (2,) M of all other slices together, by severity
-    """
-
-    chosen: IntArray
-    board: Evidence
-    others: FloatArray
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Last:
-    """A frame after which there may be an alarm.
-
-    stamp_ns  its event time
-    driven    s of driving up to it
-    evidence  (P, 2) M of each slice by severity
-    """
-
-    stamp_ns: int
-    driven: float
-    evidence: FloatArray
-
-
 @dataclass(slots=True)
 class Family:
     """Of one sidecar.
@@ -90,10 +63,12 @@ class Family:
     labelled  detections with truth of each slice, in its epoch
     fed       s of driving in which there was truth of each slice
     peak      (2,) largest M of all slices together, by severity
+    left      slices of the last run that have not come yet, by name and K
+    given     references from recorded drives, as in Usual
     """
 
     settings: DriftSettings
-    given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
+    given: InitVar[Mapping[str, Mapping[Stage, Reference]] | None] = None
     names: list[str] = field(default_factory=list)
     degrees: list[int] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
@@ -103,17 +78,16 @@ class Family:
     evidence: Evidence = field(default_factory=Evidence)
     alarms: Alarms = field(default_factory=Alarms)
     clock: DrivingClock = field(default_factory=DrivingClock)
+    left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
     whole: TrackMeans | None = field(init=False)
     thresholds: FloatArray = field(init=False)
     _aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
-    # Hours driven since seconds of tracks of a source were last taken in.
-    _waiting: dict[int, float] = field(default_factory=dict)
     _frames: int = 0
 
-    def __post_init__(self) -> None:
-        self.usual = Usual(self.settings, self.given)
+    def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
+        self.usual = Usual(self.settings, given or {})
         self.seconds = TrackSeconds(self.settings)
         strict = self.settings.unit is Unit.TRACK
         self.whole = TrackMeans(self.settings, len(CHARTS) * BETS + 1) if strict else None
@@ -129,7 +103,8 @@ class Family:
     # ---- slices and epochs
 
     def grow(self, name: str, k: int) -> None:
-        """The next slice: its index is the number of those before it.
+        """The next slice: its index is the number of those before it. Where it was left by the last
+        run, it goes on from there.
 
         k  degrees of freedom of its NEES
         """
@@ -139,33 +114,52 @@ class Family:
         self.labelled, self.fed = np.append(self.labelled, 0), np.append(self.fed, 0.0)
         self.evidence.grow(len(self.names))
         self.usual.grow(name, k)
+        slice, state = len(self.names) - 1, self.left.pop((name, k), None)
+        if state is not None:
+            self._go_on(slice, state)
         for stage in Stage:
-            self._set_shares(len(self.names) - 1, stage)
+            self._set_shares(slice, stage)
 
-    def new_epoch(self, slices: Collection[int]) -> list[AlarmChange]:
+    def _go_on(self, slice: int, state: SliceState) -> None:
+        self.epochs[slice] = state.epoch
+        self.labelled[slice], self.fed[slice] = state.labelled, state.fed
+        self.evidence.put(np.array([slice]), state.evidence)
+        for stage in Stage:
+            known = state.references[stage]
+            begun = self.usual.references[slice][stage]
+            learns = self.usual.learners[slice][stage] is not None
+            if learns and known.origin is not Origin.FILE:
+                self.usual.put(slice, stage, known)
+                self.usual.learners[slice][stage] = state.learners[stage]
+            elif reference_to_json(known) != reference_to_json(begun):
+                # It was gathered against another reference.
+                self.evidence.begin_anew(slice, of_stage(stage))
+
+    def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
         """Another recalibrator serves some slices: what it forwards is watched from the beginning.
 
         What the detector sends is not: if a recalibrator compensates a fault, that stays visible.
+
+        left  all slices that have not come yet as well
         """
-        if not slices:
-            return []
-        changes: list[AlarmChange] = []
-        forwarded = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
+        names = {self.names[slice] for slice in slices}
         for slice in slices:
             self.epochs[slice] += 1
             self.labelled[slice] = 0
-            self.evidence.begin_anew(slice, forwarded)
-            self.evidence.peak[slice] = 0.0
+            self.evidence.begin_anew(slice, of_stage(Stage.RECALIBRATED))
             self.usual.begin_anew(slice, Stage.RECALIBRATED)
             self._set_shares(slice, Stage.RECALIBRATED)
-            keys = [
-                key
-                for key in self.alarms.of_slices([self.names[slice]])
-                if self.alarms.latched[key].alarm.stage is Stage.RECALIBRATED
-            ]
-            changes += self.alarms.over(keys, Why.NEW_EPOCH)
-        self._forget_tracks(np.array(sorted(slices)))
-        return changes
+        self._forget_tracks(np.array(sorted(slices), np.int64))
+        if left:
+            names |= {name for name, _ in self.left}.difference(self.names)
+            self.left = {key: in_next_epoch(state) for key, state in self.left.items()}
+        self._begin_peaks([(name, severity) for name in names for severity in SEVERITIES])
+        forwarded = [
+            key
+            for key, latched in self.alarms.latched.items()
+            if key[0] in names and latched.alarm.stage is Stage.RECALIBRATED
+        ]
+        return self.alarms.over(forwarded, Why.NEW_EPOCH)
 
     def _forget_tracks(self, slices: IntArray) -> None:
         self.seconds.forget(slices)
@@ -179,16 +173,22 @@ class Family:
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
         """End the alarms of some slices; of all, where none is named."""
         keys = self.alarms.of_slices(slices)
-        for slice, severity in keys:
-            self._reset_peak(slice, severity)
+        self._begin_peaks(keys)
         return self.alarms.over(keys, Why.ACKNOWLEDGED, actor)
 
-    def _reset_peak(self, slice: str, severity: Severity) -> None:
-        number = SEVERITIES.index(severity)
-        if slice == TOTAL:
-            self.peak[number] = 0.0
-        elif slice in self.names:
-            self.evidence.peak[self.names.index(slice), number] = 0.0
+    def _begin_peaks(self, keys: Collection[Key]) -> None:
+        """The most evidence is told since the last acknowledgement, epoch or calm: of a slice since
+        its own, of all together since that of any.
+        """
+        for number, severity in enumerate(SEVERITIES):
+            slices = {slice for slice, of in keys if of is severity}
+            if slices:
+                self.peak[number] = 0.0
+            there = [i for i, name in enumerate(self.names) if name in slices]
+            self.evidence.peak[there, number] = 0.0
+            for state in self.left.values():
+                if state.name in slices:
+                    state.evidence.peak[:, number] = 0.0
 
     # ---- evidence
 
@@ -197,37 +197,58 @@ class Family:
 
         k  degrees of freedom of all of them
         """
+        self.usual.see(rows)
         blocks, finished = self.seconds.take(rows), self._finished(k, rows)
         of_tracks = rows.slices[:0] if finished is None else finished.slices
         chosen, lookup = _of_slices(len(self.names), rows.slices, blocks.slices, of_tracks)
         everything = self.evidence.by_chart(self.evidence.weights)
         everything[chosen] = 0.0
         chunk = Chunk(
-            k,
-            rows,
-            lookup[rows.slices],
-            blocks,
-            lookup[blocks.slices],
-            finished,
-            lookup[of_tracks],
-            {stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
-            self._aims,
-            self.evidence.take(chosen),
-            self.clock,
-            self._waiting,
+            k=k,
+            rows=rows,
+            place=lookup[rows.slices],
+            blocks=blocks,
+            block_place=lookup[blocks.slices],
+            finished=finished,
+            finished_place=lookup[of_tracks],
+            usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
+            aims=self._aims,
+            board=self.evidence.take(chosen),
+            clock=self.clock,
         )
-        judged = _Judged(chosen, chunk.board, by_severity(everything).sum(axis=0))
+        judging = Judging(
+            names=self.names,
+            epochs=self.epochs,
+            labelled=self.labelled,
+            thresholds=self.thresholds,
+            usual=self.usual,
+            seconds=self.seconds,
+            evidence=self.evidence,
+            chosen=chosen,
+            board=chunk.board,
+            others=by_severity(everything).sum(axis=0),
+        )
         changes: list[AlarmChange] = []
         driven = self.clock.driven
-        for stretch in chunk.stretches(lambda: float((self.thresholds - judged.others).min())):
+        for stretch in chunk.stretches(lambda: judging.enough):
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
             self.fed[chosen] += stretch.seconds @ (counts > 0)
             driven += float(stretch.seconds.sum())
-            changes += self._judge(judged, stretch, driven)
+            np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
+            for crossing in judging.crossings(stretch, driven):
+                changes += self._raised(crossing, driven)
         self.evidence.put(chosen, chunk.board)
         self._frames += rows.stamp_ns.size
         return Taken(changes + self._calmed(), rows, blocks, self._frames - rows.stamp_ns.size)
+
+    def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
+        alarm, slice = crossing.alarm, crossing.slice
+        if slice is None:
+            return self.alarms.raised(alarm, driven, crossing.concerned)
+        # It may be learning from the fault.
+        self.usual.forget(slice)
+        return self.alarms.raised(alarm, float(self.fed[slice]), crossing.concerned)
 
     def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
         """Whole tracks, where only these say anything."""
@@ -252,112 +273,6 @@ class Family:
                 self._set_shares(slice, stage)
             yield
 
-    def _judge(self, judged: _Judged, stretch: Stretch, driven: float) -> list[AlarmChange]:
-        """Alarms after the last frame of a stretch; there can be none before."""
-        everything = by_severity(stretch.evidence)
-        totals = judged.others + everything.sum(axis=1)
-        np.maximum(self.peak, totals.max(axis=0), out=self.peak)
-        total, taken = totals[-1], _Last(int(stretch.stamp_ns[-1]), driven, everything[-1])
-        changes: list[AlarmChange] = []
-        for severity in np.flatnonzero(total >= self.thresholds).tolist():
-            threshold = self.thresholds[severity]
-            alone = np.flatnonzero(taken.evidence[:, severity] >= threshold).tolist()
-            everything = self._by_slice(judged, taken, severity)
-            concerned = self._concerned(everything, severity)
-            for place in alone:
-                changes += self._raised(judged, taken, place, severity, concerned)
-            if not alone:
-                most = int(everything.argmax())
-                changes += self._raised_by_all(
-                    judged, taken, most, severity, float(total[severity]), concerned
-                )
-        return changes
-
-    def _by_slice(self, judged: _Judged, taken: _Last, severity: int) -> FloatArray:
-        """(G,) M of every slice."""
-        found: FloatArray = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
-        found[judged.chosen] = taken.evidence[:, severity]
-        return found
-
-    def _concerned(self, evidence: FloatArray, severity: int) -> list[str]:
-        """Slices of which the k-th largest M is at least T/k, for the largest such k."""
-        order = np.argsort(-evidence, kind="stable")
-        enough = evidence[order] * np.arange(1, order.size + 1) >= self.thresholds[severity]
-        last = int(np.flatnonzero(enough).max(initial=-1))
-        return [self.names[slice] for slice in order[: last + 1].tolist()]
-
-    def _raised(
-        self,
-        judged: _Judged,
-        taken: _Last,
-        place: int,
-        severity: int,
-        concerned: Sequence[str],
-    ) -> list[AlarmChange]:
-        """An alarm of one slice, whose evidence begins anew."""
-        slice = int(judged.chosen[place])
-        name, evidence = self.names[slice], float(taken.evidence[place, severity])
-        alarm = self._alarm(judged.board, taken, name, slice, place, severity, evidence)
-        # It may be learning from the fault.
-        self.usual.forget(slice)
-        judged.board.begin_anew(place, np.equal(_SEVERITY_OF, severity))
-        others = [one for one in concerned if one != name]
-        return self.alarms.raised(alarm, self.driven_with(name), others)
-
-    def _raised_by_all(
-        self,
-        judged: _Judged,
-        taken: _Last,
-        most: int,
-        severity: int,
-        evidence: float,
-        concerned: Sequence[str],
-    ) -> list[AlarmChange]:
-        """An alarm of all slices together, told by the one with most of it; all begin anew."""
-        at = np.flatnonzero(judged.chosen == most)
-        board, place = (judged.board, int(at[0])) if at.size else (self.evidence, most)
-        alarm = self._alarm(board, taken, TOTAL, most, place, severity, evidence)
-        charts = np.equal(_SEVERITY_OF, severity)
-        for board in (judged.board, self.evidence):
-            for slice in range(board.slices):
-                board.begin_anew(slice, charts)
-        judged.others[severity] = 0.0
-        return self.alarms.raised(alarm, taken.driven, concerned)
-
-    def _alarm(
-        self,
-        board: Evidence,
-        taken: _Last,
-        name: str,
-        slice: int,
-        place: int,
-        severity: int,
-        evidence: float,
-    ) -> Alarm:
-        """What is wrong is what has most of the evidence of a slice, at its place on a board."""
-        parts = board.by_detector()[place] * np.equal(_SEVERITY_OF, severity)[:, None]
-        number, detector = (int(i) for i in np.unravel_index(int(parts.argmax()), parts.shape))
-        chart, since = CHARTS[number], int(board.since[place, number])
-        tempering = self.usual.references[slice][chart.stage].tempering
-        lately = self.seconds.tracks_between(slice, since, taken.stamp_ns)
-        return Alarm(
-            slice=name,
-            severity=SEVERITIES[severity],
-            stage=chart.stage,
-            detector=DETECTORS[detector],
-            direction=chart.direction,
-            evidence=evidence,
-            threshold=float(self.thresholds[severity]),
-            event_ns=taken.stamp_ns,
-            since_ns=since,
-            detections=int(board.run[place, number, 0]),
-            tracks=max(int(board.tracks[place, number]), lately),
-            labelled=int(self.labelled[slice]),
-            scale=scale_of(board.run[place, number], tempering),
-            epoch=self.epochs[slice],
-            driven=taken.driven / HOUR,
-        )
-
     def _calmed(self) -> list[AlarmChange]:
         calm = self.settings.calm_hours * HOUR
         if not calm:
@@ -367,8 +282,7 @@ class Family:
             for key, one in self.alarms.latched.items()
             if self.driven_with(key[0]) - one.since_s >= calm
         ]
-        for slice, severity in keys:
-            self._reset_peak(slice, severity)
+        self._begin_peaks(keys)
         return self.alarms.over(keys, Why.CALM)
 
     def driven_with(self, slice: str) -> float:

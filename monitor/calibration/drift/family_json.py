@@ -31,20 +31,18 @@ from monitor.calibration.drift.family_state import (
     MOST_KEPT,
     FamilyState,
     Gathered,
-    SliceState,
 )
 from monitor.calibration.drift.learner import ReferenceLearner
 from monitor.calibration.drift.learner_json import learner_from_json, learner_to_json
 from monitor.calibration.drift.reference import Origin, Reference, shipped
-from monitor.calibration.drift.reference_fields import Fields, NotAReference, shown, wrong
+from monitor.calibration.drift.reference_fields import Fields, Refusal, shown
 from monitor.calibration.drift.reference_json import reference_from_json, reference_to_json
 from monitor.calibration.drift.settings import Unit
+from monitor.calibration.drift.slice_state import SliceState
 from monitor.calibration.limits import MOST_DIMENSIONS
 from monitor.calibration.space import FloatArray
 
 FORMAT = "calibration-monitor/drift/1"
-# What cannot be used, whatever is wrong in it.
-_REMEDY = "use a file that this monitor wrote, or remove it: what drifts is then watched anew."
 # Σ of x and of x² over what came since the evidence rose.
 _LARGEST_RUN = 1e15
 # That one number can count.
@@ -61,6 +59,12 @@ class InvalidFamily(ValueError):
 
 class OtherFamily(InvalidFamily):
     """It is of a format that another version of the monitor reads."""
+
+
+_REFUSAL = Refusal(
+    InvalidFamily,
+    "use a file that this monitor wrote, or remove it: what drifts is then watched anew.",
+)
 
 
 # ---- writing
@@ -145,30 +149,25 @@ def family_from_json(text: str | bytes) -> FamilyState:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidFamily(f"no JSON ({error}): {_REMEDY}") from None
+        raise InvalidFamily(f"no JSON ({error}): {_REFUSAL.remedy}") from None
     found = content.get("format") if isinstance(content, dict) else None
     if isinstance(found, str) and found != FORMAT:
         raise OtherFamily(
             f"'format' is {shown(found)}, but this monitor reads {FORMAT!r}: use the monitor that "
             "wrote it."
         )
-    try:
-        return _family(Fields.of(content, "drift", _FAMILY))
-    except NotAReference as error:
-        # Fields ask for another reference, which is no remedy here.
-        told = str(error).partition(": learn the reference")[0]
-        raise InvalidFamily(f"{told}: {_REMEDY}") from None
+    return _family(Fields.of(content, "drift", _FAMILY, _REFUSAL))
 
 
 def _family(fields: Fields) -> FamilyState:
     read_word(fields, "format", (FORMAT,))
     slices: dict[tuple[str, int], SliceState] = {}
     for i, value in enumerate(fields.listed("slices", 0, MOST_KEPT)):
-        state = _slice(Fields.of(value, f"{fields.path('slices')}[{i}]", _SLICE))
+        state = _slice(fields.inner(value, f"slices[{i}]", _SLICE))
         if (state.name, state.k) in slices:
-            raise wrong(f"{fields.path('slices')}[{i}].name", state.name, "another name")
+            raise fields.wrong(f"slices[{i}].name", state.name, "another name")
         slices[state.name, state.k] = state
-    gathered = Fields.of(fields.content["gathered"], fields.path("gathered"), _GATHERED)
+    gathered = fields.inner(fields.content["gathered"], "gathered", _GATHERED)
     return FamilyState(
         gathered=_gathered(gathered),
         driven=fields.number("driven", 0.0, LONGEST),
@@ -198,7 +197,7 @@ def _slice(fields: Fields) -> SliceState:
         epoch=fields.whole("epoch"),
         labelled=fields.whole("labelled"),
         fed=fields.number("fed", 0.0, LONGEST),
-        evidence=_evidence(Fields.of(content, fields.path("evidence"), _EVIDENCE)),
+        evidence=_evidence(fields.inner(content, "evidence", _EVIDENCE)),
         references=tuple(reference for reference, _ in stages),
         learners=tuple(learner for _, learner in stages),
     )
@@ -208,27 +207,27 @@ def _stage(fields: Fields, stage: Stage, k: int) -> tuple[Reference, ReferenceLe
     """What is usual is either known or being learned."""
     known = fields.listed("references", len(Stage), len(Stage))[stage]
     learner = fields.listed("learners", len(Stage), len(Stage))[stage]
-    where = f"{fields.path('references')}[{stage:d}]"
+    where = f"references[{stage:d}]"
     if (known is None) == (learner is None):
-        raise wrong(where, known, "a reference where nothing is learned, and null elsewhere")
+        raise fields.wrong(where, known, "a reference where nothing is learned, and null elsewhere")
     if known is None:
-        where = f"{fields.path('learners')}[{stage:d}]"
-        learns = learner_from_json(learner, where)
-        _same(where, learns.k, k)
+        where = f"learners[{stage:d}]"
+        learns = learner_from_json(learner, fields.path(where), _REFUSAL)
+        _same(fields, where, learns.k, k)
         return shipped(k), learns
-    reference = reference_from_json(known, where)
-    _same(where, reference.k, k)
+    reference = reference_from_json(known, fields.path(where), _REFUSAL)
+    _same(fields, where, reference.k, k)
     if reference.origin is Origin.SHIPPED:
-        raise wrong(f"{where}.origin", str(reference.origin), "one that is not shipped")
+        raise fields.wrong(f"{where}.origin", str(reference.origin), "one that is not shipped")
     for name in ("tempering", "frame_tempering"):
         if getattr(reference, name) <= 0:
-            raise wrong(f"{where}.{name}", getattr(reference, name), "a number above 0")
+            raise fields.wrong(f"{where}.{name}", getattr(reference, name), "a number above 0")
     return reference, None
 
 
-def _same(where: str, found: int, k: int) -> None:
+def _same(fields: Fields, where: str, found: int, k: int) -> None:
     if found != k:
-        raise wrong(f"{where}.k", found, f"{k}, as the slice has")
+        raise fields.wrong(f"{where}.k", found, f"{k}, as the slice has")
 
 
 def _evidence(fields: Fields) -> Evidence:
@@ -242,7 +241,7 @@ def _evidence(fields: Fields) -> Evidence:
 
     shares = known("shares", (charts, len(DETECTORS)), 1.0)
     if (shares.sum(axis=-1) > 1 + 1e-9).any():
-        raise wrong(fields.path("shares"), float(shares.sum(axis=-1).max()), "at most 1 in sum")
+        raise fields.wrong("shares", float(shares.sum(axis=-1).max()), "at most 1 in sum")
     return Evidence(
         sums=known("sums", (charts, ALL_BETS), LARGEST_EVIDENCE),
         shares=shares,

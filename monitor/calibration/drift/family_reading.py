@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from monitor.calibration.drift.alarm import (
+    Counted,
     DriftReading,
     DriftState,
     Scale,
@@ -15,6 +16,7 @@ from monitor.calibration.drift.charts import SEVERITIES, Severity, Stage
 from monitor.calibration.drift.evidence import by_severity
 from monitor.calibration.drift.family import Family
 from monitor.calibration.drift.observed import CHARTS_OF
+from monitor.calibration.drift.reference import Reference
 from monitor.calibration.drift.scale import scale_of
 from monitor.calibration.drift.settings import Unit
 from monitor.calibration.slices import TOTAL
@@ -52,7 +54,7 @@ def family_reading(
         stages=tuple(
             _stage(family, i, stage, charts[i]) for i in range(len(family.names)) for stage in Stage
         ),
-        counts=family.alarms.told((*family.names, TOTAL)),
+        counts=family.alarms.told(),
         epochs=tuple(zip(family.names, family.epochs, strict=True)),
         driven=family.clock.driven / 3600.0,
         left_out=left_out,
@@ -80,17 +82,26 @@ def _standing(
 def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> StageStanding:
     reference = family.usual.references[slice][stage]
     number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
-    scale: Scale = scale_of(family.evidence.run[slice, number], reference.tempering)
-    unit = family.settings.unit
-    if unit is Unit.TRACK_SECOND and reference.levels is None:
-        unit = Unit.DETECTION
+    scale: Scale = scale_of(family.evidence.run[slice, number], family.usual.worth(slice, stage))
+    unit = _counted(family, slice, reference)
+    of_frames = unit is Counted.FRAME
     return StageStanding(
         slice=family.names[slice],
         stage=stage,
         scale=scale,
-        effective_ratio=reference.tempering,
-        reference=str(reference.origin),
+        effective_ratio=reference.frame_tempering if of_frames else reference.tempering,
+        reference=reference.origin,
         reference_tracks=0 if reference.levels is None else reference.levels.tracks,
         reference_detections=reference.detections,
-        unit=str(unit),
+        unit=unit,
     )
+
+
+def _counted(family: Family, slice: int, reference: Reference) -> Counted:
+    unit = family.settings.unit
+    if unit is Unit.TRACK:
+        return Counted.TRACK
+    if family.usual.frame_size[slice]:
+        return Counted.FRAME
+    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION

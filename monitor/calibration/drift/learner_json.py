@@ -17,7 +17,12 @@ from monitor.calibration.drift.reference_correlation import (
     OpenTracks,
     TrackSums,
 )
-from monitor.calibration.drift.reference_fields import LARGEST_COUNT, Fields, NotAReference, wrong
+from monitor.calibration.drift.reference_fields import (
+    LARGEST_COUNT,
+    OF_REFERENCE,
+    Fields,
+    Refusal,
+)
 from monitor.calibration.drift.reference_histogram import BINS, NeesHistogram
 from monitor.calibration.drift.reference_levels import LONGEST, LevelSums
 from monitor.calibration.limits import MOST_DIMENSIONS
@@ -68,9 +73,11 @@ def learner_to_json(learner: ReferenceLearner) -> dict[str, object]:
     }
 
 
-def learner_from_json(value: object, where: str = "learner") -> ReferenceLearner:
-    """The inverse of learner_to_json. Raises NotAReference for anything else."""
-    fields = Fields.of(value, where, _LEARNER)
+def learner_from_json(
+    value: object, where: str = "learner", refusal: Refusal = OF_REFERENCE
+) -> ReferenceLearner:
+    """The inverse of learner_to_json. Raises as `refusal` says for anything else."""
+    fields = Fields.of(value, where, _LEARNER, refusal)
     detections = fields.whole("detections")
     content: dict[str, Any] = fields.content
     return ReferenceLearner(
@@ -78,18 +85,18 @@ def learner_from_json(value: object, where: str = "learner") -> ReferenceLearner
         detections=detections,
         total=fields.number("total", 0.0),
         histogram=_histogram(fields, detections),
-        along_tracks=_tracks(Fields.of(content["tracks"], fields.path("tracks"), _TRACKS)),
-        along_frames=_frames(Fields.of(content["frames"], fields.path("frames"), _FRAMES)),
-        seconds=_seconds(Fields.of(content["seconds"], fields.path("seconds"), _SECONDS)),
+        along_tracks=_tracks(fields.inner(content["tracks"], "tracks", _TRACKS)),
+        along_frames=_frames(fields.inner(content["frames"], "frames", _FRAMES)),
+        seconds=_seconds(fields.inner(content["seconds"], "seconds", _SECONDS)),
     )
 
 
 def _histogram(fields: Fields, detections: int) -> NeesHistogram:
     bins = fields.wholes("bins", 0, BINS, 0, BINS - 1)
-    _ascending(bins, fields.path("bins"))
+    _ascending(fields, "bins", bins)
     counts = fields.wholes("counts", len(bins), len(bins), 1, LARGEST_COUNT)
     if sum(counts) != detections:
-        raise wrong(fields.path("detections"), detections, f"{sum(counts)}, the sum of counts")
+        raise fields.wrong("detections", detections, f"{sum(counts)}, the sum of counts")
     found = NeesHistogram()
     found.counts[bins] = counts
     return found
@@ -98,12 +105,12 @@ def _histogram(fields: Fields, detections: int) -> NeesHistogram:
 def _tracks(fields: Fields) -> TrackSums:
     rows = fields.whole("rows")
     ids = fields.wholes("ids", 0, OPEN, 1, 2**64 - 1)
-    _ascending(ids, fields.path("ids"))
+    _ascending(fields, "ids", ids)
     size = len(ids)
     totals = fields.numbers("totals", (PARTS,), 0.0)
     # n rows of a track have n − 1 pairs at most.
     if totals[0] != rows or totals[3] > rows:
-        raise wrong(fields.path("totals"), totals.tolist(), f"{rows} rows, and no more pairs")
+        raise fields.wrong("totals", totals.tolist(), f"{rows} rows, and no more pairs")
     return TrackSums(
         tracks=fields.whole("tracks", size, rows),
         rows=rows,
@@ -124,13 +131,11 @@ def _frames(fields: Fields) -> FrameSums:
     batches = fields.numbers("batches", (SIZES, 3), 0.0)
     whole = batches[0, 0]
     if not np.array_equal(batches[:, 0], whole / 2.0 ** np.arange(SIZES)) or whole % LONGEST_BATCH:
-        raise wrong(
-            fields.path("batches"), batches[:, 0].tolist(), "half as many of each next size"
-        )
+        raise fields.wrong("batches", batches[:, 0].tolist(), "half as many of each next size")
     pairs = fields.numbers("pairs", (5,), 0.0)
     frames = whole + len(waiting)
     if pairs[0] != max(frames - 1, 0) or (last is None) != (frames == 0):
-        raise wrong(fields.path("pairs[0]"), float(pairs[0]), f"those of {frames:.0f} frames")
+        raise fields.wrong("pairs[0]", float(pairs[0]), f"those of {frames:.0f} frames")
     return FrameSums(fields.numbers("waiting", (len(waiting),), 0.0), last, batches, pairs)
 
 
@@ -139,9 +144,7 @@ def _seconds(fields: Fields) -> LevelSums:
     blocks = fields.whole("blocks")
     again = fields.whole("again", 0, blocks)
     if tracks[0] or (tracks % 1).any() or tracks.sum() > blocks:
-        raise wrong(
-            fields.path("tracks"), tracks.tolist(), f"numbers of tracks, of {blocks} seconds"
-        )
+        raise fields.wrong("tracks", tracks.tolist(), f"numbers of tracks, of {blocks} seconds")
     return LevelSums(
         tracks=tracks,
         means=fields.numbers("means", (LONGEST + 1,)),
@@ -153,6 +156,6 @@ def _seconds(fields: Fields) -> LevelSums:
     )
 
 
-def _ascending(values: list[int], where: str) -> None:
+def _ascending(fields: Fields, name: str, values: list[int]) -> None:
     if any(a >= b for a, b in pairwise(values)):
-        raise NotAReference(f"'{where}' must ascend: learn the reference again.")
+        raise fields.wrong(name, values, "numbers that ascend")

@@ -9,7 +9,13 @@ import numpy as np
 from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.reference import KNOTS, Levels, Origin, Reference
 from monitor.calibration.drift.reference_correlation import LEAST
-from monitor.calibration.drift.reference_fields import Fields, NotAReference, shown, wrong
+from monitor.calibration.drift.reference_fields import (
+    OF_REFERENCE,
+    Fields,
+    NotAReference,
+    Refusal,
+    shown,
+)
 from monitor.calibration.limits import MOST_DIMENSIONS, MOST_SLICES
 
 KIND = "calibration-monitor drift reference"
@@ -46,7 +52,7 @@ def references_from_json(document: object) -> dict[str, dict[Stage, Reference]]:
             f"'kind' is {shown(kind)}, expected {KIND!r}: give a file that "
             "`calibration-monitor reference --output` wrote."
         )
-    whole = Fields.of(document, "reference", ("kind", "version", "slices"))
+    whole = Fields.of(document, "reference", ("kind", "version", "slices"), OF_REFERENCE)
     version = whole.whole("version")
     if version != VERSION:
         raise NotAReference(
@@ -56,7 +62,7 @@ def references_from_json(document: object) -> dict[str, dict[Stage, Reference]]:
     slices = document["slices"]
     if not isinstance(slices, dict) or len(slices) > MOST_SLICES + 1:
         size = len(slices) if isinstance(slices, dict) else slices
-        raise wrong("slices", size, f"an object of at most {MOST_SLICES + 1} slices")
+        raise OF_REFERENCE.wrong("slices", size, f"an object of at most {MOST_SLICES + 1} slices")
     return {_name(name): _stages(value, f"slices.{name}") for name, value in slices.items()}
 
 
@@ -75,18 +81,20 @@ def reference_to_json(reference: Reference) -> dict[str, object]:
     }
 
 
-def reference_from_json(value: object, where: str = "reference") -> Reference:
-    """The inverse of reference_to_json. Raises NotAReference for anything else."""
-    fields = Fields.of(value, where, _REFERENCE)
+def reference_from_json(
+    value: object, where: str = "reference", refusal: Refusal = OF_REFERENCE
+) -> Reference:
+    """The inverse of reference_to_json. Raises as `refusal` says for anything else."""
+    fields = Fields.of(value, where, _REFERENCE, refusal)
     origin = fields.content["origin"]
     if not isinstance(origin, str) or origin not in tuple(Origin):
-        raise wrong(fields.path("origin"), origin, f"one of {', '.join(Origin)}")
+        raise fields.wrong("origin", origin, f"one of {', '.join(Origin)}")
     size = KNOTS if fields.listed("quantiles", 0, KNOTS) else 0
     quantiles = fields.numbers("quantiles", (size,), _LEAST_QUANTILE, _LARGEST_QUANTILE)
     falls = np.flatnonzero(np.diff(quantiles) < 0)
     if falls.size:
         at = int(falls[0]) + 1
-        raise wrong(f"{where}.quantiles[{at}]", float(quantiles[at]), "no less than the one before")
+        raise fields.wrong(f"quantiles[{at}]", float(quantiles[at]), "no less than the one before")
     return Reference(
         k=fields.whole("k", 1, MOST_DIMENSIONS),
         origin=Origin(origin),
@@ -95,14 +103,15 @@ def reference_from_json(value: object, where: str = "reference") -> Reference:
         nees_ratio=fields.number("nees_ratio", 0.0),
         tempering=fields.number("tempering", LEAST, 1.0),
         frame_tempering=fields.number("frame_tempering", LEAST, 1.0),
-        levels=_levels(fields.content["levels"], f"{where}.levels"),
+        levels=_levels(fields),
     )
 
 
-def _levels(value: object, where: str) -> Levels | None:
+def _levels(reference: Fields) -> Levels | None:
+    value = reference.content["levels"]
     if value is None:
         return None
-    fields = Fields.of(value, where, _LEVELS)
+    fields = reference.inner(value, "levels", _LEVELS)
     return Levels(
         mean=fields.number("mean", -_LARGEST_LEVEL, _LARGEST_LEVEL),
         between=fields.number("between", _LEAST_DEVIATION, _LARGEST_LEVEL),
@@ -115,12 +124,12 @@ def _levels(value: object, where: str) -> Levels | None:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
-        raise wrong("slices", name, f"names of 1 to {_MOST_NAME} characters")
+        raise OF_REFERENCE.wrong("slices", name, f"names of 1 to {_MOST_NAME} characters")
     return name
 
 
 def _stages(value: object, where: str) -> dict[Stage, Reference]:
     known = {stage.label: stage for stage in Stage}
     if not isinstance(value, dict) or not value or not value.keys() <= known.keys():
-        raise wrong(where, value, f"an object with {' or '.join(known)}")
+        raise OF_REFERENCE.wrong(where, value, f"an object with {' or '.join(known)}")
     return {known[name]: reference_from_json(one, f"{where}.{name}") for name, one in value.items()}

@@ -14,6 +14,9 @@ from monitor.calibration.space import FloatArray, IntArray
 LONGEST = 64
 # Of a variance: deviations below a hundredth are those of a stream that repeats itself.
 _LEAST = 1e-4
+# τ² of real detectors is 0.17 and more; of thirty tracks it may seem to be none, and then every
+# second of an odd object would be news.
+_LEAST_BETWEEN = 0.3**2
 _HALF = 0.5  # tracks are whole
 
 
@@ -72,7 +75,7 @@ class LevelSums:
         y_ij = m0 + a_i + w_ij with n_i seconds of track i, N of them of T tracks:
         ω² = Σ (y_ij − ȳ_i)² / (N − T), and with B = Σ n_i (ȳ_i − ȳ)² / (T − 1),
         n0 = (N − Σ n_i²/N) / (T − 1): τ² = (B − ω²) / n0. m0 is the mean of ȳ_i weighted with
-        1 / (τ² + ω²/n_i). Without a margin: what a reference is off by is for the tolerance. At
+        1 / (τ² + ω²/n_i). τ is 0.3 at least. Without a margin: what a reference is off by is for the tolerance. At
         its edge, with references of thirty tracks, run lengths were simulated to hold; in the
         middle of the band there is no alarm at all.
 
@@ -97,7 +100,7 @@ class LevelSums:
         mean = float((weight * self.means[there]).sum() / (weight * number).sum())
         return Levels(
             mean=mean,
-            between=math.sqrt(max(tau2, _LEAST)),
+            between=math.sqrt(max(tau2, _LEAST_BETWEEN)),
             within=math.sqrt(omega2),
             length=self.rows / self.blocks,
             tracks=int(total),

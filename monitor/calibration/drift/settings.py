@@ -25,11 +25,12 @@ class DriftSettings:
     page_tolerance, ticket_tolerance
                         on σ; what is off by less is no drift
     unit                what counts as one observation
-    reference_tracks    that a reference is learned from, at least; seconds of tracks count from
-                        there on
+    reference_tracks    that a reference is learned from, at least; after ten times as many
+                        detections as are asked for, tracks are waited for no longer
     reference_detections
-                        the same of detections
-    shortest_reference  fewer tracks teach nothing of how tracks differ: then detections count
+                        that a reference is learned from, at least
+    shortest_reference  fewer tracks teach nothing of how tracks differ: then detections count; a
+                        constant, which no configuration names
     calm_hours          of driving without a further alarm that end one; 0: it stays
     most_open           tracks that are followed at a time, over all slices
     idle_seconds        of event time without truth that end a track

@@ -6,7 +6,8 @@ If covariances are wrong by a factor e^δ all along, y is off by δ and ŷ by h�
 by δ(1 − h), and by no more than δ0(1 − h) within the tolerance. Any d ≥ 0 that the past decides
 then makes L = exp((d·r − d²/2)/v) one of conditional mean at most 1, for r less its tolerance.
 
-How d is chosen decides only how fast drift is found. A track that lives through the change knows
+A level may wander within the band as well, from its lower end to its upper one: half of what that
+is beyond δ0(1 − h) is taken from r too. How d is chosen decides only how fast drift is found. A track that lives through the change knows
 its usual level from before: with j of its seconds since the change, r is off by
 δ(1 − jτ²/(ω² + nτ²)), which is nearly δ where n − j is large. The change is taken to be where
 the evidence of the chart began to rise.
@@ -30,6 +31,12 @@ FACTORS = (1.25, 1.75, 2.5, 5.0)
 _OVER_TOLERANCE = np.log(np.array(FACTORS))
 # A second says no more than that: e⁴ in the variance.
 _CLIP = 4.0
+# Nor does it win more for any bet, in nats: one odd object must not outweigh all others.
+_MOST = 4.0
+# How much of the tolerance a change within it may use up, where a track knows an earlier level: 0
+# would let a level that wanders through the band, all objects alike, seem to have drifted; with 1
+# drift of a level that was low before is found late. In between by simulation of such levels.
+_WANDER = 0.5
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,9 +77,10 @@ def log_likelihoods(blocks: BlockLevels, sign: int, tolerance: float) -> FloatAr
     within = blocks.within * np.maximum(1.0, blocks.length / blocks.count)
     v = within + blocks.between * blocks.within / known
     expected = blocks.usual + h * (blocks.mean - blocks.usual)
-    allowed = 2 * math.log(tolerance) * (1 - h)
-    r = np.clip(sign * (blocks.level - expected) - allowed, -_CLIP, _CLIP)
     f = 1 - blocks.since_change * blocks.between / known
+    allowed = 2 * math.log(tolerance) * ((1 - h) + _WANDER * (f - (1 - h)))
+    r = np.clip(sign * (blocks.level - expected) - allowed, -_CLIP, _CLIP)
     d = _OVER_TOLERANCE * f[:, None]
-    found: FloatArray = (d * r[:, None] - 0.5 * d * d) / v[:, None]
+    said = (d * r[:, None] - 0.5 * d * d) / v[:, None]
+    found: FloatArray = np.minimum(said, _MOST)
     return found

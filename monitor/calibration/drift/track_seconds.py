@@ -269,6 +269,7 @@ def _blocks(block: Records, earlier: Records, by: IntArray) -> Blocks:
         source=block["source"].copy(),
         second=block["opened"] // BLOCK_NS,
         slices=block["slice"].copy(),
+        track=block["key"].copy(),
         level=(block["sums"] / block["count"][:, None]).T.copy(),
         count=block["count"].copy(),
         changed=block["changed"].copy(),

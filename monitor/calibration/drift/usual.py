@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from monitor.calibration.clusters import ALONE
 from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.learner import ReferenceLearner
 from monitor.calibration.drift.reference import Origin, Reference, shipped
@@ -53,28 +54,31 @@ class UsualArrays:
 class Usual:
     """Of all slices.
 
-    given  by name of the slice, from recorded drives: in every epoch
+    given       by name of the slice, from recorded drives: in every epoch
+    frame_size  (G,) detections in a frame of each slice, lately; 0 where their tracks are known
     """
 
     settings: DriftSettings
     given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
     references: list[list[Reference]] = field(default_factory=list)
     learners: list[list[ReferenceLearner | None]] = field(default_factory=list)
-    _names: list[str] = field(default_factory=list)
+    frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
+    _given: list[Mapping[Stage, Reference]] = field(default_factory=list)
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
 
     def grow(self, name: str, k: int) -> None:
         """The next slice, of K degrees of freedom."""
-        self._names.append(name)
+        self._given.append(self.given.get(name, {}))
+        self.frame_size = np.append(self.frame_size, 0.0)
         self.references.append([shipped(k) for _ in Stage])
         self.learners.append([None for _ in Stage])
         for stage in Stage:
-            self.begin_anew(len(self._names) - 1, stage)
+            self.begin_anew(len(self.references) - 1, stage)
 
     def begin_anew(self, slice: int, stage: Stage) -> None:
         """Another epoch: what is usual is what was given, or is learned."""
         known = self.references[slice][stage]
-        given = self.given.get(self._names[slice], {}).get(stage)
+        given = self._given[slice].get(stage)
         if given is None or given.k != known.k:
             self.learners[slice][stage] = ReferenceLearner(known.k)
             self.put(slice, stage, shipped(known.k))
@@ -99,6 +103,25 @@ class Usual:
         if found is None:
             found = self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
         return found
+
+    # ---- what counts
+
+    def see(self, rows: WatchedRows) -> None:
+        """Whether tracks of what came are known."""
+        slices = len(self.references)
+        count = np.bincount(rows.slices, minlength=slices)
+        tracked = np.bincount(rows.slices, rows.track != ALONE, slices) > 0
+        frames = np.bincount(
+            np.unique(rows.frame * slices + rows.slices) % slices, minlength=slices
+        )
+        there = count > 0
+        size = count[there] / frames[there]
+        self.frame_size[there] = np.where(tracked[there], 0.0, size)
+
+    def worth(self, slice: int, stage: Stage) -> float:
+        """Independent detections that one of them is worth, by what is known of tracks lately."""
+        reference, size = self.references[slice][stage], float(self.frame_size[slice])
+        return reference.frame_tempering / size if size else reference.tempering
 
     # ---- learning
 
@@ -131,18 +154,23 @@ class Usual:
                 blocks.before[seconds],
                 blocks.mean[stage, seconds],
             )
-            if self._enough(learner):
+            if enough(learner, self.settings):
                 learners[stage] = None
                 shortest = self.settings.shortest_reference
                 self.put(slice, stage, learner.learned(Origin.LEARNED, shortest))
                 yield stage
 
-    def _enough(self, learner: ReferenceLearner) -> bool:
-        detections, settings = learner.detections, self.settings
-        if detections < settings.reference_detections:
-            return False
-        waited = detections >= _PATIENCE * settings.reference_detections
-        return waited or not learner.tracked or learner.tracks >= settings.reference_tracks
+
+def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
+    """Whether a reference can be learned: of as many detections and tracks as are asked for.
+
+    Tracks are not waited for where none are known, nor after ten times the detections.
+    """
+    detections = learner.detections
+    if detections < settings.reference_detections:
+        return False
+    waited = detections >= _PATIENCE * settings.reference_detections
+    return waited or not learner.tracked or learner.tracks >= settings.reference_tracks
 
 
 def _arrays(references: list[Reference]) -> UsualArrays:

@@ -46,6 +46,7 @@ class Blocks:
     source  (m,)
     second  (m,) number of the second in event time: stamp_ns // BLOCK_NS
     slices  (m,)
+    track   (m,) the track in its slice
     level   (2, m) y, mean ln NEES over its detections, by Stage
     count   (m,) its detections
     changed (m,) whether a recalibrator has changed any of them
@@ -58,6 +59,7 @@ class Blocks:
     source: IntArray
     second: IntArray
     slices: IntArray
+    track: ClusterArray
     level: FloatArray
     count: IntArray
     changed: BoolArray

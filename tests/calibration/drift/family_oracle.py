@@ -308,12 +308,14 @@ class SlowFamily:
             h = n * tau2 / known
             v = omega2 * max(1.0, levels.length / len(block["logs"])) + tau2 * omega2 / known
             expected = levels.mean + h * (mean - levels.mean)
-            band = 2 * math.log(self.tolerance[severity])
-            r = min(max(sign * (level[stage] - expected) - band * (1 - h), -4.0), 4.0)
             since = min(max(second - max(self.clean[chart], first), 0), n)
+            f = 1 - since * tau2 / known
+            # Half of a change from one end of the band to the other is allowed as well.
+            band = 2 * math.log(self.tolerance[severity]) * (1 - h + (f - (1 - h)) / 2)
+            r = min(max(sign * (level[stage] - expected) - band, -4.0), 4.0)
             for factor in BLOCKS:
-                d = math.log(factor) * (1 - since * tau2 / known)
-                total[factor] += (d * r - d * d / 2) / v
+                d = math.log(factor) * f
+                total[factor] += min((d * r - d * d / 2) / v, 4.0)
         for factor in BLOCKS:
             key = (*chart, "track", factor)
             self.R[key] = (self.R[key] + part) * math.exp(min(total[factor], 50.0))

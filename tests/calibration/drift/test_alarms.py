@@ -176,6 +176,23 @@ def test_an_alarm_that_was_acknowledged_is_raised_again_if_the_fault_goes_on():
     assert whys(again) == [Why.RAISED]
 
 
+@pytest.mark.parametrize("end", ["acknowledgement", "epoch", "calm"])
+def test_the_peak_of_all_together_begins_anew_with_that_of_any_slice(end):
+    calm = 30 / 3600 if end == "calm" else 0.0
+    family = family_of(replace(STAYS, calm_hours=calm), NAMES[:2], exact_reference())
+    fed(family, drive(16, made=FAULT))
+    assert family.peak[0] >= 1000
+    if end == "acknowledgement":
+        family.acknowledge(["car"], "anna")
+    elif end == "epoch":
+        family.new_epoch([0])
+    else:
+        fed(family, drive(40, 1, begin=16.0))
+    assert family.evidence.peak[0, 0] < 100
+    assert family.peak[0] < 100
+    assert (family.peak[1] == 0) == (end == "epoch")
+
+
 def test_acknowledging_one_slice_leaves_the_others():
     family = family_of(STAYS, NAMES[:2], exact_reference())
     fed(family, drive(30, made=FAULT, slices=(0, 1)))

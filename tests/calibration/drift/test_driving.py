@@ -66,6 +66,24 @@ def test_a_clock_that_was_set_back_goes_on_from_there():
     assert driven(DrivingClock(), 0, 100.0, 101.0, 50.0, 51.0) == pytest.approx([0, 1, 0, 1])
 
 
+def test_what_a_source_drove_waits_for_its_tracks_and_is_given_once():
+    clock = DrivingClock()
+    for source, seconds in ((0, 0.5), (0, 0.25), (1, 1.0)):
+        clock.drive(source, SECOND)
+        clock.wait(source, seconds)
+    assert [clock.waited(source) for source in (0, 0, 1, 2)] == [0.75, 0, 1, 0]
+
+
+def test_what_a_source_waited_for_is_forgotten_with_it():
+    clock = DrivingClock()
+    driven(clock, 1, 0.0)
+    clock.wait(1, 3.0)
+    driven(clock, 0, *np.arange(0, 100, 1.0))
+    driven(clock, 2, 0.0)
+    clock.wait(1, 3.0)
+    assert clock.waited(1) == 0
+
+
 def test_a_source_that_is_gone_leaves_the_whole_time_to_the_others():
     clock = DrivingClock()
     driven(clock, 1, 0.0)

@@ -199,7 +199,7 @@ def test_every_hour_is_given_out_once_and_no_more(seed):
     # Tails are bets on overconfidence alone.
     assert (given[:, : BETS - 2] > 0).all()
     # What was driven since the last second of a source that was over waits.
-    waiting = sum(family._waiting.values())
+    waiting = sum(one.waiting for one in family.clock._sources.values()) / 3600
     assert_allclose(given[:, OF_TRACKS], hours - waiting, rtol=1e-6, atol=1e-12)
 
 

@@ -10,7 +10,8 @@ import pytest
 from monitor.calibration.drift.alarm import DriftState
 from monitor.calibration.drift.charts import SEVERITIES, Severity, Stage
 from monitor.calibration.drift.family_reading import family_reading
-from monitor.calibration.drift.settings import DriftSettings
+from monitor.calibration.drift.scale import scale_of
+from monitor.calibration.drift.settings import DriftSettings, Unit
 from tests.calibration.drift.drives import drive, exact_reference, family_of, fed, from_ten
 
 STAYS = DriftSettings(calm_hours=0.0)
@@ -85,3 +86,21 @@ def test_a_stage_says_what_it_rests_on():
     family = family_of(STAYS)
     assert read(family).stages[1].reference == "shipped"
     assert read(family).stages[1].unit == "track-second"
+
+
+def test_where_no_track_is_known_lately_a_frame_counts_by_its_own_ratio():
+    reference = replace(exact_reference(tempering=0.25), frame_tempering=0.5)
+    family = family_of(STAYS, reference=reference)
+    fed(family, drive(5))
+    assert (read(family).stages[1].unit, read(family).stages[1].effective_ratio) == (
+        "track-second",
+        0.25,
+    )
+    fed(family, drive(5, 1, begin=5.0, tracked=False))
+    told = read(family).stages[1]
+    assert (told.unit, told.effective_ratio) == ("frame", 0.5)
+    # Eight detections in a frame count as one.
+    assert family.usual.worth(0, Stage.RECALIBRATED) == pytest.approx(0.5 / 8)
+    number = int(np.argmax(family.evidence.by_chart(family.evidence.weights)[0, :2]))
+    assert told.scale == scale_of(family.evidence.run[0, number], 0.5 / 8)
+    assert read(family_of(replace(STAYS, unit=Unit.TRACK))).stages[1].unit == "track"

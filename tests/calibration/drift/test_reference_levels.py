@@ -49,8 +49,8 @@ def textbook(tracks):
     tau2 = max(0.0, (between - omega2) / size)
     weights = [1 / (tau2 + omega2 / y.size) for y in tracks]
     mean = sum(w * y.mean() for w, y in zip(weights, tracks, strict=True)) / sum(weights)
-    # A hundredth at least, as levels() has it.
-    return mean, max(math.sqrt(tau2), 0.01), math.sqrt(omega2)
+    # Three tenths at least, as levels() has it.
+    return mean, max(math.sqrt(tau2), 0.3), math.sqrt(omega2)
 
 
 @quick

@@ -41,15 +41,18 @@ def test_a_bet_is_a_ratio_of_normal_densities(level, mean, before, share, sign, 
     solved = np.linalg.solve(known, cross) if before else np.zeros(0)
     v = spread[-1, -1] - cross @ solved
     expected = USUAL + solved.sum() * (mean - USUAL)
-    band = 2 * math.log(tolerance) * (1 - solved.sum())
-    r = sign * (level - expected) - band
     changed = np.r_[np.zeros(before - since), np.ones(since)]
+    # Off by the band all along, and half of what a change by the band would be off by beyond that.
+    all_along, by_change = 1 - solved.sum(), 1 - solved @ changed
+    band = 2 * math.log(tolerance) * (all_along + by_change) / 2
+    r = sign * (level - expected) - band
     found = log_likelihoods(blocks([level], mean, before, since), sign, tolerance)
     for factor, said in zip(FACTORS, found[0], strict=True):
         d = math.log(factor) * (1 - solved @ changed)
         law = stats.norm(0, math.sqrt(v))
         at = min(max(r, -4), 4)
-        assert said == pytest.approx(law.logpdf(at - d) - law.logpdf(at), rel=1e-9, abs=1e-9)
+        ratio = min(law.logpdf(at - d) - law.logpdf(at), 4.0)
+        assert said == pytest.approx(ratio, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -61,10 +64,20 @@ def test_the_mean_of_a_bet_at_the_edge_of_the_band_is_one(sign, before):
     level = random.normal(0, TAU, (runs, 1)) + random.normal(0, OMEGA, (runs, before + 1))
     level += USUAL + shift
     mean = level[:, :-1].mean(axis=1) if before else np.zeros(runs)
-    said = log_likelihoods(blocks(level[:, -1], mean, before), sign, tolerance)
+    said = log_likelihoods(blocks(level[:, -1], mean, before, before), sign, tolerance)
     ratio = np.exp(said)
     error = ratio.std(axis=0) / math.sqrt(runs)
-    assert (np.abs(ratio.mean(axis=0) - 1) < 4 * error + 0.01).all()
+    # No bet wins more than e⁴, which the largest ones would now and then.
+    assert (ratio.mean(axis=0) < 1 + 4 * error).all()
+    assert (ratio.mean(axis=0)[:3] > 1 - 4 * error[:3] - 0.02).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_level_that_wanders_within_the_band_wins_less_than_one_that_leaves_it(sign):
+    lower, upper = USUAL - sign * 0.6, USUAL + sign * 0.6
+    within = log_likelihoods(blocks([upper], lower, 8), sign, math.sqrt(2))
+    outside = log_likelihoods(blocks([upper + sign * 0.6], USUAL, 8), sign, math.sqrt(2))
+    assert (within < outside).all()
 
 
 def test_a_second_of_few_detections_says_less():

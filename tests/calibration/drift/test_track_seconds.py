@@ -247,7 +247,7 @@ def test_forgotten_slices_begin_anew_and_the_others_go_on():
 @given(seeds, st.integers(1, 8))
 def test_no_more_tracks_are_followed_than_may_be_and_the_longest_unseen_leave_first(seed, most):
     seconds = TrackSeconds(DriftSettings(most_open=most))
-    frames = some_frames(seed)
+    frames = some_frames(seed, 60)
     counted = 0
     for frame in [*frames, *((source, 10**15, False, []) for source in range(3))]:
         counted += sum(block[5] for block in taken([watched([frame])], seconds)[0])
