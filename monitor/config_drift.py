@@ -32,10 +32,14 @@ class DriftConfig(Section):
     # as many detections tracks are waited for no longer.
     reference_tracks: Tracks = _CORE.reference_tracks
     reference_detections: Annotated[int, Field(ge=100, le=10_000_000)] = _CORE.reference_detections
+    # s of driving with truth of a slice that it is learned over, at least.
+    reference_seconds: NonNegativeFloat = _CORE.reference_seconds
     # Path of a reference that `calibration-monitor reference` wrote; empty: learned in each epoch.
     reference: str = ""
     # h of driving without a new alarm that end one; 0: it stays
     calm_hours: NonNegativeFloat = _CORE.calm_hours
+    # That say so before there is an alarm, where tracks are known: one odd object is no drift.
+    fewest_tracks: Annotated[int, Field(ge=1, le=1000)] = _CORE.fewest_tracks
     refit_on_page: bool = False  # a page asks for a fit of its slice, and its trial
     # Followed at a time, over all slices.
     open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = _CORE.most_open
@@ -56,6 +60,8 @@ class DriftConfig(Section):
             unit=self.unit,
             reference_tracks=self.reference_tracks,
             reference_detections=self.reference_detections,
+            reference_seconds=self.reference_seconds,
+            fewest_tracks=self.fewest_tracks,
             calm_hours=self.calm_hours,
             most_open=self.open_tracks,
             idle_seconds=self.track_idle_seconds,

@@ -8,10 +8,9 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import BinaryIO
 
 from monitor.calibration.drift.alarm import AlarmChange, Why
 from monitor.calibration.drift.alarm_words import change_sentence
@@ -33,9 +32,10 @@ from monitor.config import InvalidConfiguration
 from monitor.config_drift import DriftConfig
 from monitor.drift_refits import DriftRefits, ended_since
 from monitor.edges.reference_file import read_references
-from monitor.edges.snapshot import Kind, OtherFormat, SnapshotFile
+from monitor.edges.snapshot import Kind, OtherFormat
 from monitor.events import Events
 from monitor.fit_rounds import FitRounds
+from monitor.kept_file import KeptFile
 from monitor.pipeline import Pipeline
 from monitor.steps import in_steps
 
@@ -56,28 +56,19 @@ DRIFT = Kind(
 
 @dataclass(slots=True)
 class DriftKeeping:
-    """Of one sidecar.
-
-    failures  writes that came to nothing: the next one tries again, but not where another sidecar
-              has the file
-    """
+    """Of one sidecar."""
 
     pipeline: Pipeline
     config: DriftConfig
     events: Events
     fits: FitRounds
-    failures: int = 0
     _refits: DriftRefits = field(init=False)
-    _file: SnapshotFile | None = field(init=False)
-    _lock: BinaryIO | None = None
-    _held_by_another: bool = False
+    _file: KeptFile = field(init=False)
     _soon: asyncio.Event = field(default_factory=asyncio.Event)
-    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _writing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
-        watch, learning, path = self.pipeline.drift, self.pipeline.learning, self.config.path
+        watch, learning = self.pipeline.drift, self.pipeline.learning
         watch.announce, watch.swapped = self._announce, self._soon.set
         self._refits = DriftRefits(
             fit=self.fits.asked,
@@ -85,7 +76,8 @@ class DriftKeeping:
             tracks=partial(ended_since, learning),
             enough=learning.settings.fits.tracks,
         )
-        self._file = SnapshotFile(Path(path).absolute(), DRIFT) if path and watch.watching else None
+        path = self.config.path if watch.watching else ""
+        self._file = KeptFile(path, DRIFT, "evidence and alarms")
         if self.config.reference:
             try:
                 watch.give(read_references(self.config.reference))
@@ -93,6 +85,11 @@ class DriftKeeping:
                 raise InvalidConfiguration(
                     f"[drift] reference = '{self.config.reference}': {error}"
                 ) from None
+
+    @property
+    def failures(self) -> int:
+        """Writes that came to nothing."""
+        return self._file.failures
 
     # ---- at start
 
@@ -102,23 +99,19 @@ class DriftKeeping:
         What cannot be used is said, and never stops the start. Where another sidecar keeps its own
         in the file, it is left alone from now on.
         """
-        if self._file is None:
-            return
-        path = self._file.path
-        try:
-            if not self._claimed(self._file):
-                return
-            loaded = self._file.load(self._decoded)
-            if loaded.value is not None:
-                self._go_on(loaded.value)
-                log.info(
-                    "drift: %d alarms that stay and %d slices from %s",
-                    len(loaded.value.latched),
-                    len(loaded.value.slices),
-                    loaded.source,
-                )
-        except Exception as error:
-            log.warning("drift: %s cannot be used, what drifts is watched anew: %s", path, error)
+        loaded = self._file.load(self._taken)
+        if loaded is not None and loaded.value is not None:
+            log.info(
+                "drift: %d alarms that stay and %d slices from %s",
+                len(loaded.value.latched),
+                len(loaded.value.slices),
+                loaded.source,
+            )
+
+    def _taken(self, body: bytes) -> FamilyState:
+        state = self._decoded(body)
+        self._go_on(state)
+        return state
 
     def _decoded(self, body: bytes) -> FamilyState:
         path = self.config.path
@@ -139,20 +132,6 @@ class DriftKeeping:
         watch.family = family
         for change in changes:
             self._announce(change)
-
-    def _claimed(self, file: SnapshotFile) -> bool:
-        """Whether the file is ours. Raises OSError where that cannot be told."""
-        if self._lock is not None or self._held_by_another:
-            return not self._held_by_another
-        self._lock = file.lock()
-        if self._lock is None:
-            self._held_by_another = True
-            log.warning(
-                "drift: another sidecar keeps its evidence and alarms in %s: this one keeps none. "
-                "Give it a [drift] path of its own, or none.",
-                file.path,
-            )
-        return self._lock is not None
 
     # ---- while it runs
 
@@ -184,29 +163,12 @@ class DriftKeeping:
 
         A failure is said and counted, and the next one tries again.
         """
-        # Who waits for it may be cancelled; a thread cannot be, and the next one must wait for it.
-        task = asyncio.create_task(self._write())
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
-        await asyncio.shield(task)
+        self._soon.clear()
+        await self._file.write(self._made)
 
-    async def _write(self) -> None:
-        async with self._one_at_a_time:
-            self._soon.clear()
-            if self._file is None:
-                return
-            path = self._file.path
-            try:
-                if not self._claimed(self._file):
-                    self.failures += 1
-                    return
-                state = family_state(self.pipeline.drift.family, self._in_force())
-                document = await in_steps(family_to_json(state))
-                await asyncio.to_thread(self._file.write, family_text(document))
-            except Exception as error:
-                self.failures += 1
-                if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
-                    log.warning("drift: %s not written: %s", path, error)
+    async def _made(self) -> Iterable[bytes]:
+        state = family_state(self.pipeline.drift.family, self._in_force())
+        return family_text(await in_steps(family_to_json(state)))
 
     async def settle(self) -> None:
         """Return when what has happened is on the disk; a disk that hangs is not waited for."""
@@ -221,10 +183,7 @@ class DriftKeeping:
         except Exception:
             log.exception("what the truth said last of drift was not taken in")
         await self.write()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-        self._file = None
+        self._file.close()
 
     # ---- what is told
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from monitor.calibration.clusters import ALONE, ClusterArray, cluster_id
 from monitor.calibration.drift.alarm import Alarm, AlarmChange, DriftReading
+from monitor.calibration.drift.alarms import key_of
 from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.family import Family
 from monitor.calibration.drift.family_reading import family_reading
@@ -222,7 +223,7 @@ class DriftWatch:
 
     def stays(self, alarm: Alarm) -> bool:
         """Whether an alarm is not over yet."""
-        known = self.family.alarms.latched.get((alarm.slice, alarm.severity))
+        known = self.family.alarms.latched.get(key_of(alarm))
         return known is not None and known.alarm == alarm
 
     def reading(self, store_failures: int = 0) -> Generator[None, None, DriftReading]:

@@ -76,8 +76,7 @@ def written(keeping: DriftKeeping) -> DriftKeeping:
 
 
 def gone(keeping: DriftKeeping) -> None:
-    if keeping._lock is not None:
-        keeping._lock.close()
+    keeping._file.close()
 
 
 def said(caplog) -> str:
@@ -172,9 +171,8 @@ def test_a_whole_file_with_another_text_is_said_and_kept_aside(path, caplog, tex
 
 
 def test_the_generation_before_is_used_where_the_last_one_is_torn(path, caplog):
-    first = written(keeping(path))
-    asyncio.run(first.write())
-    gone(first)
+    written(keeping(path))
+    written(keeping(path))
     path.write_bytes(path.read_bytes()[:-1])
     again = keeping(path)
     again.begin()
@@ -289,6 +287,24 @@ def test_slices_that_have_not_come_back_begin_another_epoch_with_another_recalib
     assert "car" in said(caplog)
 
 
+def test_slices_that_have_not_come_back_stay_as_they_are_where_their_recalibrator_goes_on(path):
+    written(keeping(path))
+    again = keeping(path, every_seconds=3600)
+
+    async def run() -> None:
+        again.begin()
+        pipeline = again.pipeline
+        async with watching(again):
+            version = pipeline.recalibrators.learn(scaling(2.0, 2.0)).version
+            pipeline.put_in_force(version, follows=True)
+            # It is kept at once: after a restart an epoch would begin else.
+            assert await eventually(lambda: on_disk(path)["gathered"]["selection"] == version)
+
+    asyncio.run(run())
+    assert on_disk(path)["slices"][0]["epoch"] == 0
+    assert latched(again) == ["car"]
+
+
 def test_all_is_written_every_so_often(path):
     only = keeping(path, every_seconds=0.1)
 
@@ -309,7 +325,7 @@ def test_where_nothing_can_be_written_that_is_said_and_counted_and_tried_again(t
 
     async def run() -> None:
         only.begin()
-        assert "what drifts is watched anew" in said(caplog)
+        assert "evidence and alarms begin anew" in said(caplog)
         await only.write()
         await only.settle()
         assert only.failures == 2

@@ -10,8 +10,14 @@ from dataclasses import dataclass, field
 from monitor.calibration.drift.alarm import Alarm, AlarmChange, AlarmCount, Why
 from monitor.calibration.drift.charts import CHARTS, Detector, Direction, Severity, Stage
 
-Key = tuple[str, Severity]
+# Of its stage as well: that a recalibrator has much to compensate must not hide that it fails.
+Key = tuple[str, Severity, Stage]
 Raised = tuple[Stage, Detector, Direction]
+
+
+def key_of(alarm: Alarm) -> Key:
+    """Under which it stays."""
+    return alarm.slice, alarm.severity, alarm.stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Latched:
 
 @dataclass(slots=True)
 class Alarms:
-    """Of all slices, at most one of each severity and slice.
+    """Of all slices, at most one of each severity, slice and stage.
 
     counts  how often one was raised, of any slice, by what
     """
@@ -37,7 +43,7 @@ class Alarms:
 
     def raised(self, alarm: Alarm, driven_s: float, concerned: Sequence[str]) -> list[AlarmChange]:
         """Take in an alarm; nothing is told of one that is there already: it only stays longer."""
-        key = alarm.slice, alarm.severity
+        key = key_of(alarm)
         known = self.latched.get(key)
         if known is not None:
             self.latched[key] = Latched(known.alarm, driven_s)
@@ -56,9 +62,17 @@ class Alarms:
         """Those of some slices; of all where none is named."""
         return [key for key in self.latched if not slices or key[0] in slices]
 
-    def slices(self, severity: Severity | None = None) -> frozenset[str]:
-        """Those with an alarm."""
-        return frozenset(slice for slice, of in self.latched if severity is None or of is severity)
+    def slices(self, stage: Stage | None = None) -> frozenset[str]:
+        """Those with an alarm, of a stage or of any."""
+        return frozenset(key[0] for key in self.latched if stage is None or key[2] is stage)
+
+    def of(self, slice: str, severity: Severity) -> Alarm | None:
+        """The one of a slice that stays: rather of what is forwarded."""
+        for stage in (Stage.RECALIBRATED, Stage.RAW):
+            found = self.latched.get((slice, severity, stage))
+            if found is not None:
+                return found.alarm
+        return None
 
     def told(self) -> tuple[AlarmCount, ...]:
         """How often alarms were raised, by all that there is; zeros too."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from monitor.calibration.drift.alarm import Alarm, Scale
-from monitor.calibration.drift.alarms import Key, Latched, Raised
+from monitor.calibration.drift.alarms import Key, Latched, Raised, key_of
 from monitor.calibration.drift.charts import (
     CHARTS,
     DETECTORS,
@@ -73,7 +73,7 @@ def read_latched(fields: Fields, name: str) -> dict[Key, Latched]:
     for i, value in enumerate(fields.listed(name, 0, MOST_LATCHED)):
         one = fields.inner(value, f"{name}[{i}]", _LATCHED)
         alarm = _alarm(one.inner(one.content["alarm"], "alarm", _ALARM))
-        found[alarm.slice, alarm.severity] = Latched(alarm, one.number("since", 0.0, LONGEST))
+        found[key_of(alarm)] = Latched(alarm, one.number("since", 0.0, LONGEST))
     return found
 
 

@@ -20,6 +20,7 @@ from monitor.calibration.drift.observed import (
     said_of,
     seconds_over,
 )
+from monitor.calibration.drift.supporters import Supporters
 from monitor.calibration.drift.track_means import Finished
 from monitor.calibration.drift.usual import UsualArrays
 from monitor.calibration.drift.watched import Blocks, WatchedRows
@@ -54,6 +55,7 @@ class Chunk:
     aims: Mapping[Stage, tuple[Aim, ...]]
     board: Evidence
     clock: DrivingClock
+    supporters: Supporters
 
     def stretches(self, most: Callable[[], float]) -> Iterator[Stretch]:
         """Take in frame after frame, up to one after which there may be an alarm, or to the last.
@@ -152,4 +154,5 @@ class Chunk:
                 self.aims[stage],
                 heeded,
                 first,
+                self.supporters,
             )

@@ -8,19 +8,22 @@ from dataclasses import dataclass, field
 _LONGEST_STEP = 5.0
 # s; a stamp that lies so far back is of a clock that was set back: time goes on from there.
 _SET_BACK = 10.0
-# s of driving without truth after which a source is no part of the vehicle any more.
-_GONE = 30.0
+# Frames of all sources, for each that is at it, after which one without truth is at it no more: by
+# frames, since nobody's clock tells when another one is over. At least so many.
+_SILENT, _LEAST_SILENT = 20, 50
+# Frames after which a source is forgotten.
+_GONE = 4096
 
 
 @dataclass(slots=True)
 class _Source:
     """latest_ns  event time of its truth
-    seen_at    seconds driven by all when it last came
+    seen_at    number of its latest frame, of all
     waiting    seconds that it drove since its tracks were last taken in
     """
 
     latest_ns: int
-    seen_at: float = 0.0
+    seen_at: int = 0
     waiting: float = 0.0
 
 
@@ -37,17 +40,20 @@ class DrivingClock:
     """
 
     driven: float = 0.0
+    _frames: int = 0
+    _active: int = 1
     _sources: dict[int, _Source] = field(default_factory=dict)
 
     def drive(self, source: int, stamp_ns: int) -> float:
         """Take in a frame with truth; the seconds that it adds."""
         known = self._sources.get(source)
+        self._frames += 1
         if known is None:
             self._forget_those_gone()
-            self._sources[source] = _Source(stamp_ns, self.driven)
+            self._sources[source] = _Source(stamp_ns, self._frames)
             return 0.0
         step = (stamp_ns - known.latest_ns) * 1e-9
-        known.seen_at = self.driven
+        known.seen_at = self._frames
         if step <= 0:
             if step < -_SET_BACK:
                 known.latest_ns = stamp_ns
@@ -74,13 +80,14 @@ class DrivingClock:
         return seconds
 
     def _at_it(self) -> int:
-        oldest = self.driven - _GONE
-        at_it = 0
+        oldest = self._frames - max(_LEAST_SILENT, _SILENT * self._active)
+        active = 0
         for source in self._sources.values():
-            at_it += source.seen_at >= oldest
-        return at_it
+            active += source.seen_at >= oldest
+        self._active = active
+        return active
 
     def _forget_those_gone(self) -> None:
-        oldest = self.driven - _GONE
+        oldest = self._frames - _GONE
         for source in [s for s, known in self._sources.items() if known.seen_at < oldest]:
             del self._sources[source]

@@ -75,6 +75,14 @@ WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
 WITH_TRACKS = Shares(0.3, 0.3, 0.4)
 
 
+def without_coverage(shares: Shares) -> Shares:
+    """What is asked is whether anything has changed, not whether it is calibrated."""
+    rest = shares.relative + shares.track
+    if rest == 0:
+        return Shares(0.0, 0.0, 0.0)
+    return Shares(0.0, shares.relative / rest, shares.track / rest)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Stretch:
     """F frames that evidence has taken in.

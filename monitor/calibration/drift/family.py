@@ -22,6 +22,7 @@ from monitor.calibration.drift.evidence import (
     Evidence,
     Shares,
     by_severity,
+    without_coverage,
 )
 from monitor.calibration.drift.increments import BETS, Aim
 from monitor.calibration.drift.judging import Crossing, Judging
@@ -30,6 +31,7 @@ from monitor.calibration.drift.reference import Origin, Reference
 from monitor.calibration.drift.reference_json import reference_to_json
 from monitor.calibration.drift.settings import DriftSettings, Unit
 from monitor.calibration.drift.slice_state import SliceState, in_next_epoch, of_stage
+from monitor.calibration.drift.supporters import Supporters
 from monitor.calibration.drift.track_means import Finished, TrackMeans
 from monitor.calibration.drift.track_seconds import TrackSeconds
 from monitor.calibration.drift.usual import Usual
@@ -62,8 +64,11 @@ class Family:
     epochs    of each slice
     labelled  detections with truth of each slice, in its epoch
     fed       s of driving in which there was truth of each slice
+    known     whether an alarm of its raw estimates was acknowledged
     peak      (2,) largest M of all slices together, by severity
     left      slices of the last run that have not come yet, by name and K
+    supporters
+              tracks that say that something is wrong
     given     references from recorded drives, as in Usual
     """
 
@@ -74,11 +79,13 @@ class Family:
     epochs: list[int] = field(default_factory=list)
     labelled: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     fed: FloatArray = field(default_factory=lambda: np.zeros(0))
+    known: list[bool] = field(default_factory=list)
     peak: FloatArray = field(default_factory=lambda: np.zeros(len(SEVERITIES)))
     evidence: Evidence = field(default_factory=Evidence)
     alarms: Alarms = field(default_factory=Alarms)
     clock: DrivingClock = field(default_factory=DrivingClock)
     left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
+    supporters: Supporters = field(default_factory=Supporters)
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
     whole: TrackMeans | None = field(init=False)
@@ -111,6 +118,7 @@ class Family:
         self.names.append(name)
         self.degrees.append(k)
         self.epochs.append(0)
+        self.known.append(False)
         self.labelled, self.fed = np.append(self.labelled, 0), np.append(self.fed, 0.0)
         self.evidence.grow(len(self.names))
         self.usual.grow(name, k)
@@ -121,7 +129,7 @@ class Family:
             self._set_shares(slice, stage)
 
     def _go_on(self, slice: int, state: SliceState) -> None:
-        self.epochs[slice] = state.epoch
+        self.epochs[slice], self.known[slice] = state.epoch, state.known
         self.labelled[slice], self.fed[slice] = state.labelled, state.fed
         self.evidence.put(np.array([slice]), state.evidence)
         for stage in Stage:
@@ -153,12 +161,9 @@ class Family:
         if left:
             names |= {name for name, _ in self.left}.difference(self.names)
             self.left = {key: in_next_epoch(state) for key, state in self.left.items()}
-        self._begin_peaks([(name, severity) for name in names for severity in SEVERITIES])
-        forwarded = [
-            key
-            for key, latched in self.alarms.latched.items()
-            if key[0] in names and latched.alarm.stage is Stage.RECALIBRATED
-        ]
+        stage = Stage.RECALIBRATED
+        self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
+        forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
         return self.alarms.over(forwarded, Why.NEW_EPOCH)
 
     def _forget_tracks(self, slices: IntArray) -> None:
@@ -167,12 +172,20 @@ class Family:
             self.whole.forget(slices)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
-        reference = self.usual.references[slice][stage]
-        self.evidence.set_shares(slice, CHARTS_OF[stage], _shares(reference, self.settings.unit))
+        shares = _shares(self.usual.references[slice][stage], self.settings.unit)
+        if stage is Stage.RAW and self.known[slice]:
+            shares = without_coverage(shares)
+        self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
         """End the alarms of some slices; of all, where none is named."""
         keys = self.alarms.of_slices(slices)
+        for slice, name in enumerate(self.names):
+            if any(key[0] == name and key[2] is Stage.RAW for key in keys):
+                # What a recalibrator compensates is known now: what is news is a change of it.
+                self.known[slice] = True
+                self.evidence.begin_anew(slice, of_stage(Stage.RAW))
+                self._set_shares(slice, Stage.RAW)
         self._begin_peaks(keys)
         return self.alarms.over(keys, Why.ACKNOWLEDGED, actor)
 
@@ -181,7 +194,7 @@ class Family:
         its own, of all together since that of any.
         """
         for number, severity in enumerate(SEVERITIES):
-            slices = {slice for slice, of in keys if of is severity}
+            slices = {key[0] for key in keys if key[1] is severity}
             if slices:
                 self.peak[number] = 0.0
             there = [i for i, name in enumerate(self.names) if name in slices]
@@ -215,6 +228,7 @@ class Family:
             aims=self._aims,
             board=self.evidence.take(chosen),
             clock=self.clock,
+            supporters=self.supporters,
         )
         judging = Judging(
             names=self.names,
@@ -226,6 +240,8 @@ class Family:
             evidence=self.evidence,
             chosen=chosen,
             board=chunk.board,
+            supporters=self.supporters if self.whole is None else None,
+            fewest=self.settings.fewest_tracks,
             others=by_severity(everything).sum(axis=0),
         )
         changes: list[AlarmChange] = []
@@ -247,7 +263,7 @@ class Family:
         if slice is None:
             return self.alarms.raised(alarm, driven, crossing.concerned)
         # It may be learning from the fault.
-        self.usual.forget(slice)
+        self.usual.forget(slice, alarm.stage)
         return self.alarms.raised(alarm, float(self.fed[slice]), crossing.concerned)
 
     def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
@@ -261,15 +277,19 @@ class Family:
     def learn(self, taken: Taken) -> Generator[None, None, None]:
         """Learn what is usual from what was taken in, one slice a step; to be run to its end.
 
-        Nothing is learned from a slice with an alarm: that is not usual.
+        Nothing is learned from a stage of a slice with an alarm: that is not usual.
         """
         if not self.usual.learning:
             return
-        alarmed = self.alarms.slices()
-        for slice in np.unique(taken.rows.slices).tolist():
-            if self.names[slice] in alarmed:
-                continue
-            for stage in self.usual.learn(slice, taken.rows, taken.blocks, taken.first_frame):
+        alarmed = {stage: self.alarms.slices(stage) for stage in Stage}
+        both = np.concatenate([taken.rows.slices, taken.blocks.slices])
+        for slice in np.unique(both).tolist():
+            stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
+            fed = float(self.fed[slice])
+            found = self.usual.learn(
+                slice, stages, taken.rows, taken.blocks, taken.first_frame, fed
+            )
+            for stage in found:
                 self._set_shares(slice, stage)
             yield
 

@@ -49,7 +49,7 @@ _LARGEST_RUN = 1e15
 _MOST_TRACKS = 2**31 - 1
 _FAMILY = ("format", "gathered", "driven", "peak", "latched", "counts", "slices")
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
-_SLICE = ("name", "k", "epoch", "labelled", "fed", "evidence", "references", "learners")
+_SLICE = ("name", "k", "epoch", "labelled", "fed", "known", "evidence", "references", "learners")
 _EVIDENCE = ("sums", "shares", "since", "clean", "run", "tracks", "fresh", "peak")
 
 
@@ -132,6 +132,7 @@ def _of_slice(state: SliceState) -> Document:
         "epoch": state.epoch,
         "labelled": state.labelled,
         "fed": state.fed,
+        "known": state.known,
         "evidence": {name: getattr(evidence, name).ravel().tolist() for name in _EVIDENCE},
         # What is shipped is known to whoever reads.
         "references": [
@@ -197,6 +198,7 @@ def _slice(fields: Fields) -> SliceState:
         epoch=fields.whole("epoch"),
         labelled=fields.whole("labelled"),
         fed=fields.number("fed", 0.0, LONGEST),
+        known=fields.flag("known"),
         evidence=_evidence(fields.inner(content, "evidence", _EVIDENCE)),
         references=tuple(reference for reference, _ in stages),
         learners=tuple(learner for _, learner in stages),

@@ -46,7 +46,7 @@ def family_reading(
     # Alarms of the last run, of slices of which nothing has come in this one.
     standings += [
         _standing(family, name, severity, np.float64(0.0), np.float64(0.0))
-        for name, severity in family.alarms.latched
+        for name, severity in dict.fromkeys(key[:2] for key in family.alarms.latched)
         if name != TOTAL and name not in family.names
     ]
     return DriftReading(
@@ -66,8 +66,8 @@ def _standing(
     family: Family, name: str, severity: Severity, evidence: np.float64, peak: np.float64
 ) -> SliceStanding:
     threshold = family.settings.hours(severity)
-    latched = family.alarms.latched.get((name, severity))
-    if latched is not None:
+    alarm = family.alarms.of(name, severity)
+    if alarm is not None:
         state = DriftState.ALARM
     elif evidence >= _WARNING * threshold:
         state = DriftState.WARNING
@@ -75,7 +75,6 @@ def _standing(
         state = DriftState.TOO_FEW
     else:
         state = DriftState.OK
-    alarm = None if latched is None else latched.alarm
     return SliceStanding(name, severity, state, float(evidence), float(peak), threshold, alarm)
 
 

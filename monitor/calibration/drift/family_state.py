@@ -101,6 +101,7 @@ def _slice_state(family: Family, evidence: Evidence, slice: int) -> SliceState:
         epoch=family.epochs[slice],
         labelled=int(family.labelled[slice]),
         fed=float(family.fed[slice]),
+        known=family.known[slice],
         evidence=Evidence(*own),
         references=tuple(family.usual.references[slice]),
         learners=tuple(family.usual.learners[slice]),

@@ -52,6 +52,7 @@ class Cells:
     count      C
     tempering, frame_tempering
                (C,) γ of its detections, and of the cell as a whole
+    anchors    (C,) by chart: factor on usual squared errors from which its direction counts
     """
 
     k: int
@@ -62,6 +63,7 @@ class Cells:
     count: int
     tempering: FloatArray
     frame_tempering: FloatArray
+    anchors: Sequence[FloatArray]
 
 
 def log_likelihoods(cells: Cells, aims: Sequence[Aim]) -> FloatArray:
@@ -77,18 +79,25 @@ def log_likelihoods(cells: Cells, aims: Sequence[Aim]) -> FloatArray:
 
 
 def row_log_likelihoods(
-    k: int, nees: FloatArray, mapped: FloatArray, aims: Sequence[Aim]
+    k: int,
+    nees: FloatArray,
+    mapped: FloatArray,
+    aims: Sequence[Aim],
+    anchors: Sequence[FloatArray],
 ) -> FloatArray:
-    """(n, charts, BETS) ln L of single detections, not tempered."""
+    """(n, charts, BETS) ln L of single detections, not tempered.
+
+    anchors  (n,) by chart, as in Cells
+    """
     found = np.zeros((nees.size, len(aims), BETS))
-    for chart, aim in enumerate(aims):
+    for chart, (aim, anchor) in enumerate(zip(aims, anchors, strict=True)):
         coverage = coverage_bets(k, aim.direction, aim.tolerance)
         found[:, chart, :ABSOLUTE] = coverage.log_likelihood[coverage.exceeded(nees)]
         scale = scale_bets(k, aim.direction, aim.tolerance)
-        found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = scale.log_likelihood(mapped)
+        found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = scale.log_likelihood(mapped / anchor)
         if aim.direction is Direction.OVER:
             tails = student_bets(k, aim.tolerance)
-            found[:, chart, ABSOLUTE + SCALE :] = tails.log_likelihood(mapped)
+            found[:, chart, ABSOLUTE + SCALE :] = tails.log_likelihood(mapped / anchor)
     return found
 
 
@@ -102,14 +111,14 @@ def _add_tracked(
     n = zones.sum(axis=1)[:, None]
     total = np.bincount(cell, mapped, cells.count)[:, None]
     gamma = cells.tempering[:, None]
-    for chart, aim in enumerate(aims):
+    for chart, (aim, anchor) in enumerate(zip(aims, cells.anchors, strict=True)):
         coverage = coverage_bets(cells.k, aim.direction, aim.tolerance)
         found[:, chart, :ABSOLUTE] = gamma * (zones @ coverage.log_likelihood)
         scale = scale_bets(cells.k, aim.direction, aim.tolerance)
-        said = gamma * (n * scale.constant + total * scale.slope)
+        said = gamma * (n * scale.constant + total / anchor[:, None] * scale.slope)
         found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = said
         if aim.direction is Direction.OVER:
-            tails = student_bets(cells.k, aim.tolerance).log_likelihood(mapped)
+            tails = student_bets(cells.k, aim.tolerance).log_likelihood(mapped / anchor[cell])
             for bet, said in enumerate(tails.T, ABSOLUTE + SCALE):
                 found[:, chart, bet] = cells.tempering * np.bincount(cell, said, cells.count)
 
@@ -118,7 +127,8 @@ def _add_untracked(found: FloatArray, cells: Cells, aims: Sequence[Aim], rows: I
     order = rows[np.argsort(cells.cell[rows], kind="stable")]
     cell = cells.cell[order]
     start = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
-    said = row_log_likelihoods(cells.k, cells.nees[order], cells.mapped[order], aims)
+    anchors = [anchor[cell] for anchor in cells.anchors]
+    said = row_log_likelihoods(cells.k, cells.nees[order], cells.mapped[order], aims, anchors)
     # A mean of numbers as large as e^700: relative to the largest of the cell.
     largest = np.maximum.reduceat(said, start)
     counts = np.diff(np.append(start, cell.size))

@@ -14,6 +14,7 @@ from monitor.calibration.drift.charts import CHARTS, DETECTORS, SEVERITIES
 from monitor.calibration.drift.chunk import HOUR
 from monitor.calibration.drift.evidence import Evidence, Stretch, by_severity
 from monitor.calibration.drift.scale import scale_of
+from monitor.calibration.drift.supporters import Supporters
 from monitor.calibration.drift.track_seconds import TrackSeconds
 from monitor.calibration.drift.usual import Usual
 from monitor.calibration.slices import TOTAL
@@ -62,6 +63,8 @@ class Judging:
     chosen         (P,) which they are
     board          evidence of the P
     others         (2,) M of all other slices together, by severity
+    supporters     tracks that say so; None: nobody asks for them
+    fewest         of them that there must be, where tracks are known
     """
 
     names: Sequence[str]
@@ -74,6 +77,8 @@ class Judging:
     chosen: IntArray
     board: Evidence
     others: FloatArray
+    supporters: Supporters | None
+    fewest: int
 
     @property
     def enough(self) -> float:
@@ -99,9 +104,44 @@ class Judging:
             by_slice = self._by_slice(last, severity)
             concerned = self._concerned(by_slice, severity)
             for place in alone.tolist():
-                yield self._of_one(last, place, severity, concerned)
-            if not alone.size:
-                yield self._of_all(last, int(by_slice.argmax()), severity, concerned)
+                if not self._held_back(self.board, place, int(self.chosen[place]), severity):
+                    yield self._of_one(last, place, severity, concerned)
+            if alone.size:
+                continue
+            most = int(by_slice.argmax())
+            board, place = self._at(most)
+            if not self._held_back(board, place, most, severity):
+                yield self._of_all(last, most, severity, concerned)
+
+    def _at(self, slice: int) -> tuple[Evidence, int]:
+        """Where the evidence of a slice is, and its place there."""
+        at = np.flatnonzero(self.chosen == slice)
+        return (self.board, int(at[0])) if at.size else (self.evidence, slice)
+
+    def _leading(self, board: Evidence, place: int, severity: int) -> tuple[int, int]:
+        """Numbers of the chart and of the detector with most of the evidence of a severity."""
+        parts = board.by_detector()[place] * np.equal(_SEVERITY_OF, severity)[:, None]
+        chart, detector = np.unravel_index(int(parts.argmax()), parts.shape)
+        return int(chart), int(detector)
+
+    def _held_back(self, board: Evidence, place: int, slice: int, severity: int) -> bool:
+        """Whether too few tracks say so. Evidence of one odd object is halved until others do: it
+        may be any less than it is, and still keep its budget.
+        """
+        chart, _ = self._leading(board, place, severity)
+        levels = self.usual.references[slice][CHARTS[chart].stage].levels
+        # Who says so is known of seconds of tracks alone.
+        tracked = levels is not None and not self.usual.frame_size[slice]
+        if self.fewest <= 1 or self.supporters is None or not tracked:
+            return False
+        since = int(board.since[place, chart])
+        if self.supporters.count(slice, chart, since) >= self.fewest:
+            return False
+        charts = np.equal(_SEVERITY_OF, severity)
+        evidence = by_severity(board.by_chart(board.weights))[place, severity]
+        share = self.thresholds[severity] / (2 * evidence)
+        board.sums[place, charts] *= min(1.0, float(share))
+        return True
 
     def _by_slice(self, last: _Last, severity: int) -> FloatArray:
         """(G,) M of every slice."""
@@ -123,15 +163,16 @@ class Judging:
         slice = int(self.chosen[place])
         name, evidence = self.names[slice], float(last.evidence[place, severity])
         alarm = self._alarm(self.board, place, last, name, slice, severity, evidence)
-        self.board.begin_anew(place, np.equal(_SEVERITY_OF, severity))
+        # What else is wrong at another stage, or the other way, goes on.
+        chart, _ = self._leading(self.board, place, severity)
+        self.board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
         return Crossing(alarm, slice, tuple(one for one in concerned if one != name))
 
     def _of_all(
         self, last: _Last, most: int, severity: int, concerned: tuple[str, ...]
     ) -> Crossing:
         """An alarm of all slices together, told by the one with most of it; all begin anew."""
-        at = np.flatnonzero(self.chosen == most)
-        board, place = (self.board, int(at[0])) if at.size else (self.evidence, most)
+        board, place = self._at(most)
         evidence = float(last.total[severity])
         alarm = self._alarm(board, place, last, TOTAL, most, severity, evidence)
         charts = np.equal(_SEVERITY_OF, severity)
@@ -152,8 +193,7 @@ class Judging:
         evidence: float,
     ) -> Alarm:
         """What is wrong is what has most of the evidence of a slice, at its place on a board."""
-        parts = board.by_detector()[place] * np.equal(_SEVERITY_OF, severity)[:, None]
-        number, detector = (int(i) for i in np.unravel_index(int(parts.argmax()), parts.shape))
+        number, detector = self._leading(board, place, severity)
         chart, since = CHARTS[number], int(board.since[place, number])
         lately = self.seconds.tracks_between(slice, since, last.stamp_ns)
         return Alarm(

@@ -4,6 +4,7 @@ and by seconds of tracks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,12 +20,16 @@ from monitor.calibration.drift.increments import (
     log_likelihoods,
     row_log_likelihoods,
 )
+from monitor.calibration.drift.supporters import Supporters
 from monitor.calibration.drift.track_evidence import FACTORS, BlockLevels
 from monitor.calibration.drift.track_evidence import log_likelihoods as block_log_likelihoods
 from monitor.calibration.drift.usual import UsualArrays
 from monitor.calibration.drift.watched import Blocks, WatchedRows
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
+# A second of a track speaks for a chart if it says more than so many nats; or if its level lies so
+# far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
+_SPEAKS, _FAR = 1.0, 0.5
 # The charts of each stage, side by side.
 CHARTS_OF = {
     stage: slice(
@@ -58,6 +63,7 @@ def likelihood_of_frames(
         frames * slices,
         np.tile(usual.tempering, frames),
         np.tile(usual.frame_tempering, frames),
+        [np.tile(usual.anchor(aim.direction), frames) for aim in aims],
     )
     likelihood = bounded_likelihood(log_likelihoods(cells, aims))
     return likelihood.reshape(frames, slices, len(aims), -1)
@@ -84,7 +90,8 @@ def likelihood_of_rows(
         if heeded.any():
             mapped = _mapped(rows, place, usual[stage], stage)[heeded]
             nees = rows.nees[stage, heeded]
-            said = row_log_likelihoods(k, nees, mapped, aims[stage])
+            anchors = [usual[stage].anchor(aim.direction)[place[heeded]] for aim in aims[stage]]
+            said = row_log_likelihoods(k, nees, mapped, aims[stage], anchors)
             found[heeded, CHARTS_OF[stage]] = bounded_likelihood(said)
     changed = rows.changed[rows.frame].astype(np.float64)
     return np.column_stack([found.reshape(rows.n, -1), changed])
@@ -164,6 +171,7 @@ def add_seconds(
     aims: Sequence[Aim],
     heeded: BoolArray,
     first: IntArray,
+    supporters: Supporters,
 ) -> None:
     """Have the evidence of P slices take in seconds that are over, at one stage.
 
@@ -171,6 +179,8 @@ def add_seconds(
     place   (m,) of all blocks among the slices
     heeded  (m,) which of them say anything here
     first   (P, 4) tracks whose first second since the change it is; added to
+    supporters
+            those whose second speaks for a chart; added to
     """
     charts, slices = CHARTS_OF[stage], board.slices
     chosen = over.chosen[heeded[over.chosen]]
@@ -189,12 +199,17 @@ def add_seconds(
             mean=blocks.mean[stage, chosen],
             before=before,
             since_change=since_change,
-            usual=usual.mean[at],
+            usual=usual.mean[at] + np.log(usual.anchor(aim.direction)[at]),
             between=usual.between[at],
             within=usual.within[at],
             length=usual.length[at],
         )
         said[:, chart] = block_log_likelihoods(levels, aim.direction.sign, aim.tolerance)
+        off = aim.direction.sign * (blocks.level[stage, chosen] - usual.calibrated[at])
+        far = off > 2 * math.log(aim.tolerance) + _FAR
+        speaks = far | (said[:, chart].max(axis=1) > _SPEAKS)
+        here = chosen[speaks]
+        supporters.add(charts.start + chart, blocks.slices[here], blocks.track[here], over.second)
         begun = at[since_change == 0]
         first[:, charts.start + chart] += np.bincount(begun, minlength=slices)
     bets = said[0].size

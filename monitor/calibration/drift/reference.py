@@ -85,14 +85,21 @@ class Reference:
 
 
 @cache
+def calibrated_level(k: int) -> float:
+    """Mean ln NEES of a calibrated detector of K degrees of freedom.
+
+    Of a Gaussian E ln χ²_K = ψ(K/2) + ln 2; heavy tails of the same variance have less.
+    """
+    return float(digamma(k / 2)) + math.log(2) - 0.15
+
+
+@cache
 def shipped(k: int) -> Reference:
     """What is assumed where nothing is known: on the safe side of simulated tracks, whose errors
     are calibrated, AR(1) with ρ = 0.65 at 10 Hz and t-distributed with 5 degrees of freedom. There
     τ is 0.22 to 0.51, by how much the level differs from track to track, ω 0.42 to 0.52, γ 0.16 to
     0.5, and m0 lies 0.19 to 0.33 below that of a Gaussian.
     """
-    # Of a Gaussian E ln χ²_K = ψ(K/2) + ln 2; heavy tails of the same variance have less.
-    mean = float(digamma(k / 2)) + math.log(2) - 0.15
     return Reference(
         k=k,
         origin=Origin.SHIPPED,
@@ -101,5 +108,7 @@ def shipped(k: int) -> Reference:
         nees_ratio=1.0,
         tempering=0.15,
         frame_tempering=0.15,
-        levels=Levels(mean, between=0.6, within=0.7, length=10.0, tracks=0, blocks=0),
+        levels=Levels(
+            calibrated_level(k), between=0.6, within=0.7, length=10.0, tracks=0, blocks=0
+        ),
     )

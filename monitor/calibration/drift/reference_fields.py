@@ -87,6 +87,13 @@ class Fields:
         """Finite, from low to high."""
         return self._number(name, self.content[name], low, high)
 
+    def flag(self, name: str) -> bool:
+        """A member that is true or false."""
+        value = self.content[name]
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
     def whole(self, name: str, low: int = 0, high: int = LARGEST_COUNT) -> int:
         """A whole number from low to high."""
         return self._whole(name, self.content[name], low, high)

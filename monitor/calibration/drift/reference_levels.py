@@ -75,9 +75,9 @@ class LevelSums:
         y_ij = m0 + a_i + w_ij with n_i seconds of track i, N of them of T tracks:
         ω² = Σ (y_ij − ȳ_i)² / (N − T), and with B = Σ n_i (ȳ_i − ȳ)² / (T − 1),
         n0 = (N − Σ n_i²/N) / (T − 1): τ² = (B − ω²) / n0. m0 is the mean of ȳ_i weighted with
-        1 / (τ² + ω²/n_i). τ is 0.3 at least. Without a margin: what a reference is off by is for the tolerance. At
-        its edge, with references of thirty tracks, run lengths were simulated to hold; in the
-        middle of the band there is no alarm at all.
+        1 / (τ² + ω²/n_i). τ is 0.3 at least, and else without a margin: what a reference is off by
+        is for the tolerance. At its edge, with references of thirty tracks, run lengths were
+        simulated to hold; in the middle of the band there is no alarm at all.
 
         shortest  so many tracks, and as many seconds beyond the first of a track, at least
         returns   None where there are fewer

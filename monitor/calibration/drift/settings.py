@@ -29,8 +29,10 @@ class DriftSettings:
                         detections as are asked for, tracks are waited for no longer
     reference_detections
                         that a reference is learned from, at least
+    reference_seconds   of driving with truth of a slice that it is learned over, at least
     shortest_reference  fewer tracks teach nothing of how tracks differ: then detections count; a
                         constant, which no configuration names
+    fewest_tracks       that say so, before there is an alarm where tracks are known
     calm_hours          of driving without a further alarm that end one; 0: it stays
     most_open           tracks that are followed at a time, over all slices
     idle_seconds        of event time without truth that end a track
@@ -43,7 +45,9 @@ class DriftSettings:
     unit: Unit = Unit.TRACK_SECOND
     reference_tracks: int = 30
     reference_detections: int = 2000
+    reference_seconds: float = 60.0
     shortest_reference: int = 10
+    fewest_tracks: int = 2
     calm_hours: float = 0.5
     most_open: int = 16384
     idle_seconds: float = 2.0

@@ -20,6 +20,7 @@ from monitor.calibration.space import BoolArray
 class SliceState:
     """One slice.
 
+    known       whether an alarm of its raw estimates was acknowledged
     evidence    of this slice alone
     references  by Stage
     learners    by Stage, which may go on learning; None where the reference is known
@@ -30,6 +31,7 @@ class SliceState:
     epoch: int
     labelled: int
     fed: float
+    known: bool
     evidence: Evidence
     references: tuple[Reference, ...]
     learners: tuple[ReferenceLearner | None, ...]

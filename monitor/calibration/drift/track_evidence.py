@@ -6,11 +6,11 @@ If covariances are wrong by a factor e^δ all along, y is off by δ and ŷ by h�
 by δ(1 − h), and by no more than δ0(1 − h) within the tolerance. Any d ≥ 0 that the past decides
 then makes L = exp((d·r − d²/2)/v) one of conditional mean at most 1, for r less its tolerance.
 
-A level may wander within the band as well, from its lower end to its upper one: half of what that
-is beyond δ0(1 − h) is taken from r too. How d is chosen decides only how fast drift is found. A track that lives through the change knows
-its usual level from before: with j of its seconds since the change, r is off by
-δ(1 − jτ²/(ω² + nτ²)), which is nearly δ where n − j is large. The change is taken to be where
-the evidence of the chart began to rise.
+A level may wander within the band as well, from its lower end to its upper one: half of
+what that is beyond δ0(1 − h) is taken from r too. How d is chosen decides only how fast drift is
+found. A track that lives through the change knows its usual level from before: with j of its
+seconds since the change, r is off by δ(1 − jτ²/(ω² + nτ²)), which is nearly δ where n − j is
+large. The change is taken to be where the evidence of the chart began to rise.
 
 L is an e-value if blocks are normal and tracks independent. That is a model: it is learned
 from a reference, its spreads with a margin, r is clipped, and what it promises on correlated and

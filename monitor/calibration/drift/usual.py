@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from monitor.calibration.clusters import ALONE
-from monitor.calibration.drift.charts import Stage
+from monitor.calibration.drift.charts import Direction, Stage
 from monitor.calibration.drift.learner import ReferenceLearner
-from monitor.calibration.drift.reference import Origin, Reference, shipped
+from monitor.calibration.drift.reference import (
+    Origin,
+    Reference,
+    calibrated_level,
+    shipped,
+)
 from monitor.calibration.drift.reference_map import ReferenceMap, reference_map
 from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.drift.watched import Blocks, WatchedRows
@@ -18,6 +23,10 @@ from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 # Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
 _PATIENCE = 10
+# NEES/K: no detector is more cautious.
+_LEAST_RATIO = 1e-6
+# NEES/K that differs from 1 by less is that of a calibrated detector.
+_NEARLY = 1.25
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -27,7 +36,9 @@ class UsualArrays:
     map              of their NEES
     tempering, frame_tempering
                      γ
+    ratio            mean NEES/K
     levels           whether seconds of tracks say anything
+    calibrated       mean ln NEES of a calibrated detector
     mean, between, within, length
                      m0, τ², ω² and the detections of a second
     """
@@ -36,11 +47,24 @@ class UsualArrays:
     number: IntArray
     tempering: FloatArray
     frame_tempering: FloatArray
+    ratio: FloatArray
     levels: BoolArray
+    calibrated: FloatArray
     mean: FloatArray
     between: FloatArray
     within: FloatArray
     length: FloatArray
+
+    def anchor(self, direction: Direction) -> FloatArray:
+        """(G,) factor from usual squared errors to those from which a direction counts: nearly to
+        those of a calibrated detector, where usual ones are better than that; 1 elsewhere. So a
+        detector that was too cautious may become calibrated, or one that was overconfident.
+        """
+        over = direction is Direction.OVER
+        nearly = 1 / _NEARLY if over else _NEARLY
+        to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
+        factor: FloatArray = (np.maximum if over else np.minimum)(to_calibrated, 1.0)
+        return factor
 
     def take(self, chosen: IntArray) -> UsualArrays:
         """Of some slices."""
@@ -65,6 +89,8 @@ class Usual:
     frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
     _given: list[Mapping[Stage, Reference]] = field(default_factory=list)
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
+    # s of driving with truth of a slice when learning began.
+    _began: dict[tuple[int, Stage], float] = field(default_factory=dict)
 
     def grow(self, name: str, k: int) -> None:
         """The next slice, of K degrees of freedom."""
@@ -80,17 +106,21 @@ class Usual:
         known = self.references[slice][stage]
         given = self._given[slice].get(stage)
         if given is None or given.k != known.k:
-            self.learners[slice][stage] = ReferenceLearner(known.k)
+            self._learn_anew(slice, stage, known.k)
             self.put(slice, stage, shipped(known.k))
         else:
             self.learners[slice][stage] = None
             self.put(slice, stage, given)
 
-    def forget(self, slice: int) -> None:
+    def forget(self, slice: int, stage: Stage) -> None:
         """What was being learned may be of a fault."""
-        for stage, learner in enumerate(self.learners[slice]):
-            if learner is not None:
-                self.learners[slice][stage] = ReferenceLearner(learner.k)
+        learner = self.learners[slice][stage]
+        if learner is not None:
+            self._learn_anew(slice, stage, learner.k)
+
+    def _learn_anew(self, slice: int, stage: Stage, k: int) -> None:
+        self.learners[slice][stage] = ReferenceLearner(k)
+        self._began.pop((slice, stage), None)
 
     def put(self, slice: int, stage: Stage, reference: Reference) -> None:
         """Take a reference as what is usual from now on."""
@@ -131,11 +161,19 @@ class Usual:
         return any(one is not None for of_slice in self.learners for one in of_slice)
 
     def learn(
-        self, slice: int, rows: WatchedRows, blocks: Blocks, first_frame: int
+        self,
+        slice: int,
+        stages: Sequence[Stage],
+        rows: WatchedRows,
+        blocks: Blocks,
+        first_frame: int,
+        fed: float,
     ) -> Iterator[Stage]:
         """Take in what there is of a slice; the stages of which enough is known by now are frozen.
 
+        stages       that anything is to be learned of
         first_frame  number of the first of the rows' frames, of all
+        fed          s of driving with truth of the slice, so far
         """
         learners = self.learners[slice]
         if all(one is None for one in learners):
@@ -143,10 +181,11 @@ class Usual:
         chosen = np.flatnonzero(rows.slices == slice)
         seconds = np.flatnonzero(blocks.slices == slice)
         track, frame = rows.track[chosen], rows.frame[chosen] + first_frame
-        for stage in Stage:
+        for stage in stages:
             learner = learners[stage]
             if learner is None:
                 continue
+            began = self._began.setdefault((slice, stage), fed)
             learner.add(rows.nees[stage, chosen], track, frame)
             learner.add_blocks(
                 blocks.level[stage, seconds],
@@ -154,7 +193,7 @@ class Usual:
                 blocks.before[seconds],
                 blocks.mean[stage, seconds],
             )
-            if enough(learner, self.settings):
+            if enough(learner, self.settings) and fed - began >= self.settings.reference_seconds:
                 learners[stage] = None
                 shortest = self.settings.shortest_reference
                 self.put(slice, stage, learner.learned(Origin.LEARNED, shortest))
@@ -180,7 +219,9 @@ def _arrays(references: list[Reference]) -> UsualArrays:
         number=np.arange(len(references)),
         tempering=np.array([one.tempering for one in references]),
         frame_tempering=np.array([one.frame_tempering for one in references]),
+        ratio=np.array([one.nees_ratio for one in references]),
         levels=np.array([one is not None for one in levels]),
+        calibrated=np.array([calibrated_level(one.k) for one in references]),
         mean=np.array([0.0 if one is None else one.mean for one in levels]),
         between=np.array([0.0 if one is None else one.between**2 for one in levels]),
         within=np.array([1.0 if one is None else one.within**2 for one in levels]),

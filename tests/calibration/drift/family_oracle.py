@@ -125,6 +125,13 @@ def mapped(reference: Reference, e: float) -> float:
     return min(max(math.exp(y), low), high)
 
 
+def anchor(reference: Reference, direction: str) -> float:
+    """From usual squared errors to calibrated ones, where usual ones are better than that."""
+    if direction == "over":
+        return max(0.8 / max(reference.nees_ratio, 1e-6), 1.0)
+    return min(1.25 / max(reference.nees_ratio, 1e-6), 1.0)
+
+
 def detection_ratios(
     reference: Reference, direction: str, tolerance: float, e: float
 ) -> dict[tuple[str, Any], float]:
@@ -134,7 +141,7 @@ def detection_ratios(
     for tau, s in COVERAGE:
         below, above, a = coverage_ratio(k, direction, tolerance, tau, s)
         found["absolute", (tau, s)] = below if e <= a else above
-    usual = mapped(reference, e)
+    usual = mapped(reference, e) / anchor(reference, direction)
     for s in SCALES:
         found["relative", s] = scale_ratio(k, direction, tolerance, s, usual)
     if direction == "over":
@@ -162,24 +169,28 @@ class SlowClock:
 
     driven: float = 0.0
     latest: dict[int, int] = field(default_factory=dict)
-    seen: dict[int, float] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
+    frames: int = 0
+    active: int = 1
 
     def drive(self, source: int, stamp: int) -> float:
         """Seconds that a frame adds."""
+        self.frames += 1
         if source not in self.latest:
-            for gone in [s for s, at in self.seen.items() if at < self.driven - 30]:
+            for gone in [s for s, at in self.seen.items() if at < self.frames - 4096]:
                 del self.seen[gone], self.latest[gone]
-            self.latest[source], self.seen[source] = stamp, self.driven
+            self.latest[source], self.seen[source] = stamp, self.frames
             return 0.0
         step = (stamp - self.latest[source]) / SECOND
-        self.seen[source] = self.driven
+        self.seen[source] = self.frames
         if step > 0 or step < -10:
             self.latest[source] = stamp
         if step <= 0:
             return 0.0
-        sources = sum(at >= self.driven - 30 for at in self.seen.values())
-        self.driven += min(step, 5.0) / sources
-        return min(step, 5.0) / sources
+        silent = max(50, 20 * self.active)
+        self.active = sum(at >= self.frames - silent for at in self.seen.values())
+        self.driven += min(step, 5.0) / self.active
+        return min(step, 5.0) / self.active
 
 
 @dataclass
@@ -307,7 +318,8 @@ class SlowFamily:
             known = omega2 + n * tau2
             h = n * tau2 / known
             v = omega2 * max(1.0, levels.length / len(block["logs"])) + tau2 * omega2 / known
-            expected = levels.mean + h * (mean - levels.mean)
+            usual = levels.mean + math.log(anchor(self.references[g][stage], direction))
+            expected = usual + h * (mean - usual)
             since = min(max(second - max(self.clean[chart], first), 0), n)
             f = 1 - since * tau2 / known
             # Half of a change from one end of the band to the other is allowed as well.
@@ -369,13 +381,16 @@ class SlowFamily:
                 found.append((self.names[g], severity, evidence[g], others, most))
             if not alone:
                 found.append(("total", severity, math.fsum(evidence), concerned, None))
-            for g in alone or range(len(self.names)):
+            for g in alone:
+                parts = self.parts(g, severity)
+                self._begin_anew(g, severity, max(parts, key=lambda part: parts[part])[:2])
+            for g in [] if alone else range(len(self.names)):
                 self._begin_anew(g, severity)
         return found
 
-    def _begin_anew(self, g: int, severity: str) -> None:
+    def _begin_anew(self, g: int, severity: str, only: Any = None) -> None:
         for (stage, direction), (of, _) in CHARTS.items():
-            if of == severity:
+            if of == severity and only in (None, (stage, direction)):
                 self.clean.pop((g, stage, direction), None)
                 for key in [key for key in self.R if key[:3] == (g, stage, direction)]:
                     self.R[key] = 0.0

@@ -23,6 +23,9 @@ from tests.calibration.drift.watched_rows import some_frames, watched
 K = 3
 NAMES = ("car", "van", "bus")
 SHORT = DriftSettings(
+    # The slow account asks for no second track, and for no time of learning.
+    fewest_tracks=1,
+    reference_seconds=0.0,
     hours_between_false_pages=1e-3,
     hours_between_false_tickets=1e-3,
     reference_tracks=4,

@@ -60,7 +60,8 @@ def alarms_of(
     board, found = streams(many, shares), np.zeros(2)
     weights, hours = board.weights, np.ones(many)
     for e in nees:
-        said = row_log_likelihoods(K, e, e if usual is None else mapped(usual, e), aims)
+        like = e if usual is None else mapped(usual, e)
+        said = row_log_likelihoods(K, e, like, aims, [np.ones(many)] * len(aims))
         board.add_detections(FORWARDED, hours, np.exp(said))
         over = by_severity(board.by_chart(weights)) >= budget
         found += over.sum(axis=0)
@@ -104,7 +105,7 @@ def test_at_the_edge_of_the_band_evidence_of_coverage_is_what_was_driven(directi
     board = streams(many, ONLY_COVERAGE)
     for _ in range(steps):
         e = edge * random.chisquare(K, many)
-        said = row_log_likelihoods(K, e, e, aims)
+        said = row_log_likelihoods(K, e, e, aims, [np.ones(e.size)] * len(aims))
         board.add_detections(FORWARDED, np.ones(many), np.exp(said))
     sums = board.sums[:, 0, :ABSOLUTE].mean(axis=1)
     error = sums.std() / math.sqrt(many)
@@ -119,7 +120,7 @@ def test_within_the_band_evidence_is_less_than_what_was_driven(direction):
     board = streams(many, WITHOUT_TRACKS)
     for _ in range(steps):
         e = random.chisquare(K, many)
-        said = row_log_likelihoods(K, e, e, aims)
+        said = row_log_likelihoods(K, e, e, aims, [np.ones(e.size)] * len(aims))
         board.add_detections(FORWARDED, np.ones(many), np.exp(said))
     assert board.by_chart(board.weights)[:, 0].mean() < steps / 2
 
@@ -133,7 +134,9 @@ def test_tempered_evidence_of_detections_that_are_all_the_same_is_less_than_what
     tempering = np.full(many, 1 / copies)
     for _ in range(frames):
         e = np.repeat(random.chisquare(K, many), copies)
-        cells = Cells(K, e, e, cell, np.ones(e.size, bool), many, tempering, tempering)
+        cells = Cells(
+            K, e, e, cell, np.ones(e.size, bool), many, tempering, tempering, [np.ones(many)] * 2
+        )
         said = log_likelihoods(cells, AIMS)
         board.add_detections(FORWARDED, np.ones(many), np.exp(said))
     sums = board.sums[:, 0, :ABSOLUTE].mean(axis=1)

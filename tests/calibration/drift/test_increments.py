@@ -20,20 +20,24 @@ from monitor.calibration.drift.increments import (
 from monitor.calibration.drift.reference import shipped
 from tests.calibration.drift.family_oracle import detection_ratios
 
+# What is usual is half of what is calibrated; and what is usual counts.
+ANCHORS = (2.0, 1.0)
 AIMS = (Aim(Direction.OVER, 1.3), Aim(Direction.UNDER, 1.0))
 
 
 def cells_of(nees, cell, tracked, count, k=3, gamma=0.4, of_frames=0.7) -> Cells:
     each = np.full(count, gamma), np.full(count, of_frames)
-    e = np.array(nees, np.float64)
-    return Cells(k, e, e, np.array(cell, np.int64), np.array(tracked, bool), count, *each)
+    e, anchors = np.array(nees, np.float64), [np.full(count, one) for one in ANCHORS]
+    tracks = np.array(tracked, bool)
+    return Cells(k, e, e, np.array(cell, np.int64), tracks, count, *each, anchors)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.floats(0, 200), st.integers(1, 6), st.sampled_from([1.0, 1.2, math.sqrt(2)]))
 def test_bets_of_one_detection_are_those_of_the_slow_account(e, k, tolerance):
     for direction in Direction:
-        said = row_log_likelihoods(k, np.array([e]), np.array([e]), [Aim(direction, tolerance)])
+        one, aims = np.array([e]), [Aim(direction, tolerance)]
+        said = row_log_likelihoods(k, one, one, aims, [np.ones(1)])
         slow = list(detection_ratios(shipped(k), str(direction), tolerance, e).values())
         assert said[0, 0, : len(slow)] == pytest.approx(slow, rel=1e-8, abs=1e-8)
         # Nobody bets on tails of errors that are too small.
@@ -47,7 +51,7 @@ def test_a_cell_is_what_its_detections_say_tempered(seed, n):
     e, cell = random.chisquare(3, n) * 2, random.integers(0, 4, n)
     tracked = random.random(n) < 0.5
     found = log_likelihoods(cells_of(e, cell, tracked, 4), AIMS)
-    single = row_log_likelihoods(3, e, e, AIMS)
+    single = row_log_likelihoods(3, e, e, AIMS, [np.full(n, one) for one in ANCHORS])
     for number in range(4):
         ours = single[(cell == number) & tracked]
         alone = single[(cell == number) & ~tracked]

@@ -15,7 +15,7 @@ from monitor.calibration.drift.usual import Usual
 from tests.calibration.drift.drives import K, both, drive, exact_reference
 from tests.calibration.drift.watched_rows import Frame, watched
 
-WANTED = DriftSettings(reference_tracks=12, reference_detections=600)
+WANTED = DriftSettings(reference_tracks=12, reference_detections=600, reference_seconds=0.0)
 
 
 def usual_of(wanted: DriftSettings = WANTED, names=("car",), **given) -> Usual:
@@ -27,7 +27,8 @@ def usual_of(wanted: DriftSettings = WANTED, names=("car",), **given) -> Usual:
 
 def taught(usual: Usual, frames: list[Frame], slice: int = 0) -> list[Stage]:
     rows = watched(frames)
-    return list(usual.learn(slice, rows, TrackSeconds(usual.settings).take(rows), 0))
+    seconds = TrackSeconds(usual.settings).take(rows)
+    return list(usual.learn(slice, tuple(Stage), rows, seconds, 0, 100.0))
 
 
 def test_what_was_given_is_usual_at_once_and_in_every_epoch():
@@ -78,7 +79,8 @@ def test_tracks_that_are_too_few_are_not_waited_for_without_end():
 def test_who_forgets_begins_to_learn_anew():
     usual = usual_of(replace(WANTED, reference_detections=2000))
     taught(usual, drive(20, made=lambda _: 9.0))
-    usual.forget(0)
+    for stage in Stage:
+        usual.forget(0, stage)
     assert taught(usual, drive(20)) == []
     assert taught(usual, drive(20, 1)) == list(Stage)
     assert usual.references[0][Stage.RAW].nees_ratio == pytest.approx(1, abs=0.1)
@@ -106,3 +108,23 @@ def test_arrays_are_those_of_the_references():
     some = found.take(np.array([1]))
     assert some.number.tolist() == [1]
     assert some.tempering.tolist() == [0.5]
+
+
+def test_a_reference_is_learned_over_so_much_driving_at_least():
+    usual = usual_of(replace(WANTED, reference_seconds=60.0))
+    rows = watched(drive(20))
+    seconds = TrackSeconds(usual.settings).take(rows)
+    found = [
+        list(usual.learn(0, tuple(Stage), rows, seconds, 0, fed)) for fed in (500.0, 559.0, 561.0)
+    ]
+    assert found == [[], [], list(Stage)]
+
+
+def test_of_one_stage_is_learned_what_is_not_of_the_other():
+    usual = usual_of()
+    rows = watched(drive(20))
+    seconds = TrackSeconds(usual.settings).take(rows)
+    assert list(usual.learn(0, [Stage.RECALIBRATED], rows, seconds, 0, 100.0)) == [
+        Stage.RECALIBRATED
+    ]
+    assert usual.references[0][Stage.RAW].origin is Origin.SHIPPED
