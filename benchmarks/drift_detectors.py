@@ -97,6 +97,7 @@ class Ours:
             count=count,
             tempering=np.full(count, self.tempering),
             frame_tempering=np.ones(count),
+            anchors=[np.ones(count)] * 2,
         )
         aims = [Aim(direction, self.tolerance) for direction in _DIRECTIONS]
         found = bounded_likelihood(log_likelihoods(cells, aims))

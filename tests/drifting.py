@@ -51,6 +51,7 @@ def settings(drift: str = "", more: str = "") -> str:
 refresh_seconds = 0.2
 [drift]
 path = ""
+reference_seconds = 5.0
 {drift}
 {promotion}{more}
 """

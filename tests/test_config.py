@@ -354,6 +354,8 @@ OF_THE_CORE = {
     "unit": ("unit", "track"),
     "reference_tracks": ("reference_tracks", 31),
     "reference_detections": ("reference_detections", 2001),
+    "reference_seconds": ("reference_seconds", 0.0),
+    "fewest_tracks": ("fewest_tracks", 3),
     "calm_hours": ("calm_hours", 0.0),
     "open_tracks": ("most_open", 17),
     "track_idle_seconds": ("idle_seconds", 0.7),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from monitor import drift_keeping
-from monitor.calibration.drift.alarms import Latched
+from monitor.calibration.drift.alarms import Latched, key_of
 from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.learner import ReferenceLearner
 from monitor.calibration.drift.reference import Origin
@@ -54,7 +54,7 @@ def alarmed(keeping: DriftKeeping) -> DriftKeeping:
     family = keeping.pipeline.drift.family
     family.grow("car", K)
     family.labelled[0] = 300
-    family.alarms.latched["car", alarm().severity] = Latched(alarm(), 0.0)
+    family.alarms.latched[key_of(alarm())] = Latched(alarm(), 0.0)
     return keeping
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.slices import SliceBy
 from monitor.config import load
 from monitor.config_drift import DriftConfig
@@ -17,6 +18,9 @@ from monitor.recalibration.selection import Selection
 from monitor.verbs.learnt_reference import learnt
 from monitor.verbs.recorded import add_condition, read_selected
 from monitor.verbs.toml_section import toml_section
+
+# Of recorded drives; fewer tell nothing.
+_FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
 
 
 def add_drift(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +76,7 @@ def reference_file(
     # A drill changes what is played, not what is usual.
     asked = {**vars(options), "where": options.reference_where, "fault": None}
     recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
-    found = learnt(recordings, selection, drift_config(options).settings())
+    found = learnt(recordings, selection, learning_settings(options))
     for remark in found.remarks:
         print(f"calibration-monitor replay: {remark}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
@@ -84,6 +88,17 @@ def reference_file(
 def drift_config(options: argparse.Namespace) -> DriftConfig:
     """[drift] of the file that --config names. Raises InvalidConfiguration."""
     return DriftConfig() if options.config is None else load(options.config).drift
+
+
+def learning_settings(options: argparse.Namespace) -> DriftSettings:
+    """How much is enough to learn from: as the file that --config names says. Without one, of
+    drives that people chose, little: a slice of few tracks is watched by detections then.
+
+    Raises InvalidConfiguration.
+    """
+    if options.config is not None:
+        return drift_config(options).settings()
+    return DriftSettings(reference_tracks=_FEWEST_TRACKS, reference_detections=_FEWEST_DETECTIONS)
 
 
 def drift_section(options: argparse.Namespace, reference: Path | None) -> str:

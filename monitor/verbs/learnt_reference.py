@@ -136,11 +136,6 @@ def _tracks(number: int, recording: Recording) -> ClusterArray:
     return found
 
 
-def _enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
-    """Of drives that people chose, tracks that tell how tracks differ are enough."""
-    return enough(learner, settings) or learner.tracks >= settings.shortest_reference
-
-
 def _known_well(
     learners: Mapping[str, Sequence[ReferenceLearner]],
     settings: DriftSettings,
@@ -149,7 +144,7 @@ def _known_well(
     references: dict[str, dict[Stage, Reference]] = {}
     remarks: list[str] = []
     for name, both in sorted(learners.items()):
-        if all(_enough(learner, settings) for learner in both):
+        if all(enough(learner, settings) for learner in both):
             references[name] = {
                 stage: learner.learned(Origin.FILE, settings.shortest_reference)
                 for stage, learner in zip(Stage, both, strict=True)

@@ -11,7 +11,7 @@ from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.reference import Reference
 from monitor.edges.reference_file import reference_text
 from monitor.recalibration.selection import Selection
-from monitor.verbs.drift_options import drift_config
+from monitor.verbs.drift_options import learning_settings
 from monitor.verbs.learnt_reference import learnt
 from monitor.verbs.models import read_model
 from monitor.verbs.printed import table
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     selection: Selection | None = None
     if options.recalibrator is not None:
         selection = read_model(options.recalibrator)
-    settings = drift_config(options).settings()
+    settings = learning_settings(options)
     recordings = [read_selected(path, options) for path in options.files]
     found = learnt(recordings, selection, settings)
     with output_file(options.output) as path:

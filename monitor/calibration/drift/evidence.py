@@ -69,6 +69,7 @@ class Shares:
 
 # Nothing is known but what is shipped, or that means nothing; a reference with too few tracks; one
 # with enough.
+NOTHING = Shares(0.0, 0.0, 0.0)
 NO_REFERENCE = Shares(0.6, 0.0, 0.4)
 ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
 WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
@@ -79,7 +80,7 @@ def without_coverage(shares: Shares) -> Shares:
     """What is asked is whether anything has changed, not whether it is calibrated."""
     rest = shares.relative + shares.track
     if rest == 0:
-        return Shares(0.0, 0.0, 0.0)
+        return NOTHING
     return Shares(0.0, shares.relative / rest, shares.track / rest)
 
 

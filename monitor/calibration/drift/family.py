@@ -16,6 +16,7 @@ from monitor.calibration.drift.chunk import HOUR, Chunk
 from monitor.calibration.drift.driving import DrivingClock
 from monitor.calibration.drift.evidence import (
     NO_REFERENCE,
+    NOTHING,
     ONLY_COVERAGE,
     WITH_TRACKS,
     WITHOUT_TRACKS,
@@ -172,9 +173,12 @@ class Family:
             self.whole.forget(slices)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
-        shares = _shares(self.usual.references[slice][stage], self.settings.unit)
+        reference = self.usual.references[slice][stage]
+        shares = _shares(reference, self.settings.unit)
         if stage is Stage.RAW and self.known[slice]:
-            shares = without_coverage(shares)
+            # Before it is known what is usual of them, nothing is a change.
+            silent = reference.origin is Origin.SHIPPED
+            shares = NOTHING if silent else without_coverage(shares)
         self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:

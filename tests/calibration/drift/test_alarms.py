@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +16,14 @@ from monitor.calibration.drift.reference import Origin
 from monitor.calibration.drift.settings import DriftSettings, Unit
 from tests.calibration.drift.drives import (
     SECOND,
+    K,
     drive,
     exact_reference,
     family_of,
     fed,
     from_ten,
 )
+from tests.calibration.drift.watched_rows import Frame
 
 STAYS = DriftSettings(calm_hours=0.0)
 FAULT, SMALL = from_ten(5.0), from_ten(0.2)
@@ -349,3 +352,73 @@ def test_while_tracks_are_not_over_they_say_nothing():
     family = family_of(STRICT, reference=exact_reference())
     assert fed(family, drive(3.9, made=lambda _: 100.0)) == []
     assert family.peak.max() == 0
+
+
+# ---- who says so
+
+
+def parked(odd: int, seconds: int = 40) -> list[Frame]:
+    """Twelve objects that stay; of so many errors are thirty times too large."""
+    random = np.random.default_rng(3)
+    factor = np.where(np.arange(12) < odd, 30.0, 1.0)
+    return [
+        (0, at * SECOND // 10, False, [(1 + i, 0, e, e) for i, e in enumerate(errors.tolist())])
+        for at, errors in enumerate(random.chisquare(K, (10 * seconds, 12)) * factor)
+    ]
+
+
+def test_one_odd_object_raises_no_alarm_and_two_do():
+    alone = replace(STAYS, fewest_tracks=1)
+    assert raised(fed(family_of(alone, reference=exact_reference()), parked(1)), Severity.PAGE)
+    assert fed(family_of(STAYS, reference=exact_reference()), parked(1)) == []
+    assert raised(fed(family_of(STAYS, reference=exact_reference()), parked(2)), Severity.PAGE)
+
+
+def test_where_no_tracks_are_known_nobody_is_asked_who_says_so():
+    frames = [
+        (source, stamp, changed, [(0, *of) for _, *of in rows])
+        for source, stamp, changed, rows in drive(60, made=FAULT)
+    ]
+    assert raised(fed(family_of(STAYS, reference=exact_reference()), frames), Severity.PAGE)
+
+
+# ---- what a recalibrator compensates
+
+
+def usual(_: float) -> float:
+    return 1.0
+
+
+def three(_: float) -> float:
+    return 3.0
+
+
+def compensated(
+    seconds: float,
+    seed: int,
+    begin: float = 0.0,
+    made: Callable[[float], float] = usual,
+    raw: Callable[[float], float] = three,
+) -> list[Frame]:
+    """Raw errors three times too large, forwarded ones as they should be."""
+    return drive(seconds, seed, begin=begin, made=made, raw=raw, changed=True)
+
+
+def test_what_a_recalibrator_compensates_is_a_ticket_until_somebody_knows():
+    family = family_of(STAYS)
+    (ticket,) = raised(fed(family, compensated(60, 0)))
+    assert (ticket.stage, ticket.direction) == (Stage.RAW, Direction.OVER)
+    family.acknowledge((), "anna")
+    assert fed(family, compensated(120, 1, 60.0), 32) == []
+    # Of raw estimates is learned what they are now; a change of that is news.
+    assert family.usual.references[0][Stage.RAW].origin is Origin.LEARNED
+    more = raised(fed(family, compensated(40, 2, 180.0, raw=lambda _: 15.0), 32))
+    assert [(one.stage, one.direction) for one in more] == [(Stage.RAW, Direction.OVER)]
+
+
+def test_a_ticket_of_raw_estimates_hides_none_of_what_is_forwarded_and_stops_no_learning():
+    family = family_of(STAYS)
+    assert raised(fed(family, compensated(90, 0), 32))
+    assert family.usual.references[0][Stage.RECALIBRATED].origin is Origin.LEARNED
+    later = raised(fed(family, compensated(40, 1, 90.0, made=lambda _: 0.1), 32))
+    assert [(one.stage, one.direction) for one in later] == [(Stage.RECALIBRATED, Direction.UNDER)]
