@@ -376,7 +376,7 @@ def test_one_odd_object_raises_no_alarm_and_two_do():
 
 def test_where_no_tracks_are_known_nobody_is_asked_who_says_so():
     frames = [
-        (source, stamp, changed, [(0, *of) for _, *of in rows])
+        (source, stamp, changed, [(0, slice, raw, made) for _, slice, raw, made in rows])
         for source, stamp, changed, rows in drive(60, made=FAULT)
     ]
     assert raised(fed(family_of(STAYS, reference=exact_reference()), frames), Severity.PAGE)
