@@ -250,7 +250,9 @@ class Service:
         drift = await in_steps(self.pipeline.drift.reading())
         if request.slices:
             wanted = set(request.slices)
-            known = {name for name, _ in statistics} | _watched_slices(drift)
+            known = {name for name, _ in statistics}
+            # Who asks for a window asks for statistics.
+            known |= set() if request.window else _watched_slices(drift)
             if missing := wanted - known:
                 await _refuse_slices(context, missing, known)
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
