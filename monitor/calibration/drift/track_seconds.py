@@ -105,9 +105,10 @@ class TrackSeconds:
         if over.any():
             blocks = self._closed(self._open.compress(over), by[over])
             self._open = self._open.compress(~over)
-            self._end_idle()
         else:
             blocks = _no_blocks()
+        # Also where nothing is over now: who is followed must not hang on how rows are cut.
+        self._end_idle()
         self._make_room()
         return blocks
 
