@@ -47,7 +47,10 @@ def microseconds(at_once: int, *, learning: bool, changed: bool, tracked: bool) 
     """A slice and frame."""
     rng = np.random.default_rng(1)
     enough = 10**9 if learning else 100
-    family = Family(DriftSettings(reference_tracks=min(enough, 10**6), reference_detections=enough))
+    asked = DriftSettings(
+        reference_tracks=min(enough, 10**6), reference_detections=enough, reference_seconds=0.0
+    )
+    family = Family(asked)
     for slice in range(SLICES):
         family.grow(f"slice {slice}", K)
     settled, measured = 256 // at_once, 1024 // at_once
