@@ -45,7 +45,7 @@ def nobody(*_: object) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Frame:
-    """rows that are to be watched, and which of them are of the epoch of their slice."""
+    """rows that are to be watched, and the recalibrator that made their recalibrated stage."""
 
     rows: MatchedRows
     made_by: str | None

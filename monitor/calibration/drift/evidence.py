@@ -31,8 +31,6 @@ _FRESH_SECONDS = 30.0
 _MOST = 50.0
 # h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN.
 _LARGEST_SUM = 1e200
-# x = NEES/K of a detection, cut here for the estimate of the scale.
-LARGEST = 64.0
 
 
 def _inner_weights() -> FloatArray:
@@ -67,8 +65,8 @@ class Shares:
     track: float
 
 
-# Nothing is known but what is shipped, or that means nothing; a reference with too few tracks; one
-# with enough.
+# Nothing to bet on; no reference but what is shipped, with levels of tracks and without; a
+# reference, without and with them.
 NOTHING = Shares(0.0, 0.0, 0.0)
 NO_REFERENCE = Shares(0.6, 0.0, 0.4)
 ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
@@ -115,7 +113,7 @@ class Evidence:
     run      (G, 4, 3) since then: detections, Σ x and Σ x² of x = NEES/K
     tracks   (G, 4) tracks whose first second since then is over
     fresh    (G,) hours that it was given of late
-    peak     (G, 2) largest M since the last alarm, by severity
+    peak     (G, 2) largest M since the last acknowledgement, epoch or calm, by severity
     """
 
     sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
@@ -237,7 +235,7 @@ class Evidence:
         """
         sums = self.sums[:, charts, OF_TRACKS]
         sums += hours[:, None, None]
-        sums *= np.exp(np.minimum(log_likelihood, _MOST))
+        sums *= bounded_likelihood(log_likelihood)
         np.minimum(sums, _LARGEST_SUM, out=sums)
         fallen = (sums.mean(axis=2) <= hours[:, None]) & (hours > 0)[:, None]
         self.clean[:, charts][fallen] = second + 1

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.calibration.clusters import ALONE
+from monitor.calibration.clusters import ALONE, LARGEST
 from monitor.calibration.drift.charts import CHARTS, Stage
-from monitor.calibration.drift.evidence import LARGEST, Evidence, bounded_likelihood
+from monitor.calibration.drift.evidence import Evidence, bounded_likelihood
 from monitor.calibration.drift.increments import (
     BETS,
     Aim,
