@@ -31,6 +31,8 @@ from monitor.calibration.limits import (
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.calibration.windows import Windows
 from monitor.config_drift import DriftConfig
+from monitor.config_matching import MatchingConfig
+from monitor.config_pending import PendingConfig
 from monitor.config_promotion import PromotionConfig
 from monitor.config_section import Section
 from monitor.tracking.settings import (
@@ -212,13 +214,6 @@ class LimitsConfig(Section):
         return self
 
 
-class PendingConfig(Section):
-    """How long detections wait for their truth."""
-
-    max_bytes: PositiveInt = 256 * 2**20  # bytes; the oldest frames are dropped first
-    max_disorder_seconds: NonNegativeFloat = 2.0  # s; how far the watermark stays behind
-
-
 class TrackerKind(StrEnum):
     """Who tracks."""
 
@@ -307,6 +302,7 @@ class Config(Section):
     statistics: StatisticsConfig = StatisticsConfig()
     limits: LimitsConfig = LimitsConfig()
     pending: PendingConfig = PendingConfig()
+    matching: MatchingConfig = MatchingConfig()
     tracker: TrackerConfig = TrackerConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     metrics: MetricsConfig = MetricsConfig()

@@ -45,6 +45,8 @@ class TruthAccount:
     too_late: int = 0
     ignored: int = 0
     refused: int = 0
+    missed: int = 0
+    unassigned: int = 0
 
     def add(self, other: TruthAccount) -> None:
         """Add the counts of another account."""

@@ -128,13 +128,60 @@ class FrameAnswer:
     extras: AnswerExtras | None = None
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class ReceivedObjects:
+    """m objects in the labeller's own space of ids, as they came; nothing is checked yet.
+
+    id, has_id          (m,)
+    class_index         (m,) into the labeller's class names, or the header's; −1 where absent
+    truth               (m, ≥0), NaN beyond truth_length (m,)
+    covariance          (m, ≥0), NaN beyond covariance_length (m,); 0 where absent
+    ignore              (m,)
+    stamp_ns, has_stamp (m,)
+    """
+
+    id: IdArray
+    has_id: BoolArray
+    class_index: IntArray
+    truth: FloatArray
+    truth_length: IntArray
+    covariance: FloatArray
+    covariance_length: IntArray
+    ignore: BoolArray
+    stamp_ns: IntArray
+    has_stamp: BoolArray
+
+    @property
+    def n(self) -> int:
+        """Number of objects."""
+        return int(self.id.size)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ReceivedRegion:
+    """A part of space where nobody looked, as it came.
+
+    class_index   as of objects; −1: of every class
+    lower, upper  as many as were sent
+    """
+
+    class_index: int
+    dimensions: tuple[str, ...]
+    lower: FloatArray
+    upper: FloatArray
+
+
 @dataclass(frozen=True, slots=True)
 class ReceivedTruth:
-    """Labels of a frame as they came; n of them.
+    """Labels of a frame as they came; n of them, and objects.
 
     truth        (n, ≥0), NaN beyond truth_length (n,)
     class_index  (n,) the true class, −1 where absent; it may come without any truth
     objects      (n,) the labeller's own ids; None where no label has one
+    revision     a higher one takes the place of what was told before
+    foreign      objects in the labeller's own space of ids; None where none came
+    class_names  the labeller's own; empty: the header's
+    regions      where nobody looked
     """
 
     stream: str
@@ -147,16 +194,29 @@ class ReceivedTruth:
     ignore: BoolArray
     class_index: IntArray
     objects: TrackIds | None = None
+    revision: int = 0
+    coordinate_frame: str = ""
+    class_names: tuple[str, ...] = ()
+    foreign: ReceivedObjects | None = None
+    regions: tuple[ReceivedRegion, ...] = ()
 
     @property
     def n(self) -> int:
-        """Number of labels."""
-        return int(self.id.size)
+        """Number of labels, objects included."""
+        return int(self.id.size) + (0 if self.foreign is None else self.foreign.n)
 
 
 @dataclass(frozen=True, slots=True)
 class TruthAnswer:
-    """What became of each label."""
+    """What became of each label.
+
+    retracted  detections whose earlier labels were taken back
+    sequence   of the entry in the ledger that it hangs on; 0: of none
+    durable    whether what was counted outlives a crash
+    """
 
     account: TruthAccount
     notices: tuple[Notice, ...] = ()
+    retracted: int = 0
+    sequence: int = 0
+    durable: bool = False

@@ -56,6 +56,10 @@ class Reason(IntEnum):
     MISSING_STAMP = 26
     NOT_TRACKED = 27
     CLASS_PROBABILITIES_INVALID = 28
+    STALE = 29
+    OVERLOAD = 30
+    COORDINATE_FRAME = 31
+    TRUTH_STAMP = 32
 
     @property
     def label(self) -> str:
@@ -74,6 +78,7 @@ PASSED_THROUGH = frozenset(
         Reason.RECALIBRATOR_MISMATCH,
         Reason.RECALIBRATOR_FAILED,
         Reason.INTERNAL,
+        Reason.STALE,
     }
 )
 

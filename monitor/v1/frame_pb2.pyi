@@ -52,6 +52,10 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_MISSING_STAMP: _ClassVar[Reason]
     REASON_NOT_TRACKED: _ClassVar[Reason]
     REASON_CLASS_PROBABILITIES_INVALID: _ClassVar[Reason]
+    REASON_STALE: _ClassVar[Reason]
+    REASON_OVERLOAD: _ClassVar[Reason]
+    REASON_COORDINATE_FRAME: _ClassVar[Reason]
+    REASON_TRUTH_STAMP: _ClassVar[Reason]
 
 class Output(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -110,6 +114,10 @@ REASON_EGO_MOTION_INVALID: Reason
 REASON_MISSING_STAMP: Reason
 REASON_NOT_TRACKED: Reason
 REASON_CLASS_PROBABILITIES_INVALID: Reason
+REASON_STALE: Reason
+REASON_OVERLOAD: Reason
+REASON_COORDINATE_FRAME: Reason
+REASON_TRUTH_STAMP: Reason
 OUTPUT_UNSPECIFIED: Output
 OUTPUT_GAUSSIAN: Output
 OUTPUT_MOMENTS: Output

@@ -63,16 +63,20 @@ class ReportGroundTruthRequest(_message.Message):
     def __init__(self, truth: _Optional[_Union[_truth_pb2.FrameTruth, _Mapping]] = ...) -> None: ...
 
 class ReportGroundTruthResponse(_message.Message):
-    __slots__ = ("stream", "frame_id", "account", "notices")
+    __slots__ = ("stream", "frame_id", "account", "notices", "durable", "retracted")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    RETRACTED_FIELD_NUMBER: _ClassVar[int]
     stream: str
     frame_id: int
     account: _truth_pb2.TruthAccount
     notices: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Notice]
-    def __init__(self, stream: _Optional[str] = ..., frame_id: _Optional[int] = ..., account: _Optional[_Union[_truth_pb2.TruthAccount, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[_frame_pb2.Notice, _Mapping]]] = ...) -> None: ...
+    durable: bool
+    retracted: int
+    def __init__(self, stream: _Optional[str] = ..., frame_id: _Optional[int] = ..., account: _Optional[_Union[_truth_pb2.TruthAccount, _Mapping]] = ..., notices: _Optional[_Iterable[_Union[_frame_pb2.Notice, _Mapping]]] = ..., durable: bool = ..., retracted: _Optional[int] = ...) -> None: ...
 
 class GetCalibrationRequest(_message.Message):
     __slots__ = ("slices", "bins", "include_bins", "window")

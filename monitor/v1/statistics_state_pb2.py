@@ -23,35 +23,36 @@ _sym_db = _symbol_database.Default()
 
 
 from monitor.v1 import frame_pb2 as monitor_dot_v1_dot_frame__pb2
+from monitor.v1 import ledger_pb2 as monitor_dot_v1_dot_ledger__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!monitor/v1/statistics_state.proto\x12\nmonitor.v1\x1a\x16monitor/v1/frame.proto\"\xd4\x01\n\rBinDefinition\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x18\n\x10lowest_deviation\x18\x02 \x01(\x01\x12\x1d\n\x15\x64\x65viations_per_octave\x18\x03 \x01(\r\x12\x19\n\x11\x64\x65viation_octaves\x18\x04 \x01(\r\x12\x13\n\x0blowest_nees\x18\x05 \x01(\x01\x12\x17\n\x0fnees_per_octave\x18\x06 \x01(\r\x12\x14\n\x0cnees_octaves\x18\x07 \x01(\r\x12\x0b\n\x03tau\x18\x08 \x03(\x01\x12\x10\n\x08\x65xponent\x18\t \x01(\x11\"5\n\x10WindowDefinition\x12\x12\n\nlengths_ns\x18\x01 \x03(\x06\x12\r\n\x05panes\x18\x02 \x01(\r\"L\n\x0fSliceDefinition\x12\n\n\x02\x62y\x18\x01 \x03(\t\x12\x13\n\x0brange_edges\x18\x02 \x03(\x01\x12\x18\n\x10range_dimensions\x18\x03 \x03(\t\"a\n\nSparseSums\x12\x11\n\tkey_steps\x18\x01 \x03(\x04\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0e\n\x06values\x18\x03 \x03(\x12\x12\x12\n\nspill_keys\x18\x04 \x03(\x04\x12\r\n\x05spill\x18\x05 \x03(\x12\"&\n\tExactSums\x12\x0b\n\x03low\x18\x01 \x03(\x12\x12\x0c\n\x04high\x18\x02 \x03(\x12\"\x8f\x01\n\nStageState\x12\t\n\x01n\x18\x01 \x01(\x12\x12%\n\x05\x63\x65lls\x18\x02 \x01(\x0b\x32\x16.monitor.v1.SparseSums\x12$\n\x04nees\x18\x03 \x01(\x0b\x32\x16.monitor.v1.SparseSums\x12)\n\ncompanions\x18\x04 \x01(\x0b\x32\x15.monitor.v1.ExactSums\"}\n\tPaneState\x12\r\n\x05level\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x12\x12#\n\x03raw\x18\x03 \x01(\x0b\x32\x16.monitor.v1.StageState\x12,\n\x0crecalibrated\x18\x04 \x01(\x0b\x32\x16.monitor.v1.StageState\"\x96\x01\n\nSliceState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08overflow\x18\x02 \x01(\x08\x12)\n\ndimensions\x18\x03 \x03(\x0b\x32\x15.monitor.v1.Dimension\x12\x17\n\x0f\x61ngles_in_joint\x18\x04 \x01(\x08\x12$\n\x05panes\x18\x05 \x03(\x0b\x32\x15.monitor.v1.PaneState\"\x8d\x01\n\x0e\x43lassPaneState\x12\r\n\x05level\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x12\x12\t\n\x01n\x18\x03 \x01(\x12\x12&\n\x06tables\x18\x04 \x03(\x0b\x32\x16.monitor.v1.SparseSums\x12)\n\ncompanions\x18\x05 \x01(\x0b\x32\x15.monitor.v1.ExactSums\"\x83\x01\n\x0f\x43lassSliceState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63lass_names\x18\x02 \x03(\t\x12\x10\n\x08\x62in_hash\x18\x03 \x01(\t\x12)\n\x05panes\x18\x04 \x03(\x0b\x32\x1a.monitor.v1.ClassPaneState\x12\x10\n\x08overflow\x18\x05 \x01(\x08\"\xa7\x02\n\x0fStatisticsState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\'\n\x04\x62ins\x18\x02 \x01(\x0b\x32\x19.monitor.v1.BinDefinition\x12-\n\x07windows\x18\x03 \x01(\x0b\x32\x1c.monitor.v1.WindowDefinition\x12\x15\n\x08\x63lock_ns\x18\x04 \x01(\x10H\x00\x88\x01\x01\x12&\n\x06slices\x18\x05 \x03(\x0b\x32\x16.monitor.v1.SliceState\x12\x31\n\x0c\x63lass_slices\x18\x06 \x03(\x0b\x32\x1b.monitor.v1.ClassSliceState\x12,\n\x07slicing\x18\x07 \x01(\x0b\x32\x1b.monitor.v1.SliceDefinitionB\x0b\n\t_clock_nsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!monitor/v1/statistics_state.proto\x12\nmonitor.v1\x1a\x16monitor/v1/frame.proto\x1a\x17monitor/v1/ledger.proto\"\xd4\x01\n\rBinDefinition\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x18\n\x10lowest_deviation\x18\x02 \x01(\x01\x12\x1d\n\x15\x64\x65viations_per_octave\x18\x03 \x01(\r\x12\x19\n\x11\x64\x65viation_octaves\x18\x04 \x01(\r\x12\x13\n\x0blowest_nees\x18\x05 \x01(\x01\x12\x17\n\x0fnees_per_octave\x18\x06 \x01(\r\x12\x14\n\x0cnees_octaves\x18\x07 \x01(\r\x12\x0b\n\x03tau\x18\x08 \x03(\x01\x12\x10\n\x08\x65xponent\x18\t \x01(\x11\"5\n\x10WindowDefinition\x12\x12\n\nlengths_ns\x18\x01 \x03(\x06\x12\r\n\x05panes\x18\x02 \x01(\r\"L\n\x0fSliceDefinition\x12\n\n\x02\x62y\x18\x01 \x03(\t\x12\x13\n\x0brange_edges\x18\x02 \x03(\x01\x12\x18\n\x10range_dimensions\x18\x03 \x03(\t\"a\n\nSparseSums\x12\x11\n\tkey_steps\x18\x01 \x03(\x04\x12\r\n\x05width\x18\x02 \x01(\r\x12\x0e\n\x06values\x18\x03 \x03(\x12\x12\x12\n\nspill_keys\x18\x04 \x03(\x04\x12\r\n\x05spill\x18\x05 \x03(\x12\"&\n\tExactSums\x12\x0b\n\x03low\x18\x01 \x03(\x12\x12\x0c\n\x04high\x18\x02 \x03(\x12\"\x8f\x01\n\nStageState\x12\t\n\x01n\x18\x01 \x01(\x12\x12%\n\x05\x63\x65lls\x18\x02 \x01(\x0b\x32\x16.monitor.v1.SparseSums\x12$\n\x04nees\x18\x03 \x01(\x0b\x32\x16.monitor.v1.SparseSums\x12)\n\ncompanions\x18\x04 \x01(\x0b\x32\x15.monitor.v1.ExactSums\"}\n\tPaneState\x12\r\n\x05level\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x12\x12#\n\x03raw\x18\x03 \x01(\x0b\x32\x16.monitor.v1.StageState\x12,\n\x0crecalibrated\x18\x04 \x01(\x0b\x32\x16.monitor.v1.StageState\"\x96\x01\n\nSliceState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08overflow\x18\x02 \x01(\x08\x12)\n\ndimensions\x18\x03 \x03(\x0b\x32\x15.monitor.v1.Dimension\x12\x17\n\x0f\x61ngles_in_joint\x18\x04 \x01(\x08\x12$\n\x05panes\x18\x05 \x03(\x0b\x32\x15.monitor.v1.PaneState\"\x8d\x01\n\x0e\x43lassPaneState\x12\r\n\x05level\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x12\x12\t\n\x01n\x18\x03 \x01(\x12\x12&\n\x06tables\x18\x04 \x03(\x0b\x32\x16.monitor.v1.SparseSums\x12)\n\ncompanions\x18\x05 \x01(\x0b\x32\x15.monitor.v1.ExactSums\"\x83\x01\n\x0f\x43lassSliceState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63lass_names\x18\x02 \x03(\t\x12\x10\n\x08\x62in_hash\x18\x03 \x01(\t\x12)\n\x05panes\x18\x04 \x03(\x0b\x32\x1a.monitor.v1.ClassPaneState\x12\x10\n\x08overflow\x18\x05 \x01(\x08\"\xd3\x02\n\x0fStatisticsState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\'\n\x04\x62ins\x18\x02 \x01(\x0b\x32\x19.monitor.v1.BinDefinition\x12-\n\x07windows\x18\x03 \x01(\x0b\x32\x1c.monitor.v1.WindowDefinition\x12\x15\n\x08\x63lock_ns\x18\x04 \x01(\x10H\x00\x88\x01\x01\x12&\n\x06slices\x18\x05 \x03(\x0b\x32\x16.monitor.v1.SliceState\x12\x31\n\x0c\x63lass_slices\x18\x06 \x03(\x0b\x32\x1b.monitor.v1.ClassSliceState\x12,\n\x07slicing\x18\x07 \x01(\x0b\x32\x1b.monitor.v1.SliceDefinition\x12*\n\x08progress\x18\x08 \x01(\x0b\x32\x18.monitor.v1.KeptProgressB\x0b\n\t_clock_nsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'monitor.v1.statistics_state_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BINDEFINITION']._serialized_start=74
-  _globals['_BINDEFINITION']._serialized_end=286
-  _globals['_WINDOWDEFINITION']._serialized_start=288
-  _globals['_WINDOWDEFINITION']._serialized_end=341
-  _globals['_SLICEDEFINITION']._serialized_start=343
-  _globals['_SLICEDEFINITION']._serialized_end=419
-  _globals['_SPARSESUMS']._serialized_start=421
-  _globals['_SPARSESUMS']._serialized_end=518
-  _globals['_EXACTSUMS']._serialized_start=520
-  _globals['_EXACTSUMS']._serialized_end=558
-  _globals['_STAGESTATE']._serialized_start=561
-  _globals['_STAGESTATE']._serialized_end=704
-  _globals['_PANESTATE']._serialized_start=706
-  _globals['_PANESTATE']._serialized_end=831
-  _globals['_SLICESTATE']._serialized_start=834
-  _globals['_SLICESTATE']._serialized_end=984
-  _globals['_CLASSPANESTATE']._serialized_start=987
-  _globals['_CLASSPANESTATE']._serialized_end=1128
-  _globals['_CLASSSLICESTATE']._serialized_start=1131
-  _globals['_CLASSSLICESTATE']._serialized_end=1262
-  _globals['_STATISTICSSTATE']._serialized_start=1265
-  _globals['_STATISTICSSTATE']._serialized_end=1560
+  _globals['_BINDEFINITION']._serialized_start=99
+  _globals['_BINDEFINITION']._serialized_end=311
+  _globals['_WINDOWDEFINITION']._serialized_start=313
+  _globals['_WINDOWDEFINITION']._serialized_end=366
+  _globals['_SLICEDEFINITION']._serialized_start=368
+  _globals['_SLICEDEFINITION']._serialized_end=444
+  _globals['_SPARSESUMS']._serialized_start=446
+  _globals['_SPARSESUMS']._serialized_end=543
+  _globals['_EXACTSUMS']._serialized_start=545
+  _globals['_EXACTSUMS']._serialized_end=583
+  _globals['_STAGESTATE']._serialized_start=586
+  _globals['_STAGESTATE']._serialized_end=729
+  _globals['_PANESTATE']._serialized_start=731
+  _globals['_PANESTATE']._serialized_end=856
+  _globals['_SLICESTATE']._serialized_start=859
+  _globals['_SLICESTATE']._serialized_end=1009
+  _globals['_CLASSPANESTATE']._serialized_start=1012
+  _globals['_CLASSPANESTATE']._serialized_end=1153
+  _globals['_CLASSSLICESTATE']._serialized_start=1156
+  _globals['_CLASSSLICESTATE']._serialized_end=1287
+  _globals['_STATISTICSSTATE']._serialized_start=1290
+  _globals['_STATISTICSSTATE']._serialized_end=1629
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from monitor.v1 import frame_pb2 as _frame_pb2
+from monitor.v1 import ledger_pb2 as _ledger_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -136,7 +137,7 @@ class ClassSliceState(_message.Message):
     def __init__(self, name: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., bin_hash: _Optional[str] = ..., panes: _Optional[_Iterable[_Union[ClassPaneState, _Mapping]]] = ..., overflow: bool = ...) -> None: ...
 
 class StatisticsState(_message.Message):
-    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing")
+    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +145,7 @@ class StatisticsState(_message.Message):
     SLICES_FIELD_NUMBER: _ClassVar[int]
     CLASS_SLICES_FIELD_NUMBER: _ClassVar[int]
     SLICING_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     version: int
     bins: BinDefinition
     windows: WindowDefinition
@@ -151,4 +153,5 @@ class StatisticsState(_message.Message):
     slices: _containers.RepeatedCompositeFieldContainer[SliceState]
     class_slices: _containers.RepeatedCompositeFieldContainer[ClassSliceState]
     slicing: SliceDefinition
-    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ...) -> None: ...
+    progress: _ledger_pb2.KeptProgress
+    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ...) -> None: ...

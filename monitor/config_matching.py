@@ -1,0 +1,43 @@
+"""Which detection a labelled object belongs to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from monitor.config_section import Section
+
+Name = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Distance(StrEnum):
+    """How far a detection is from an object."""
+
+    CENTRE = "centre"  # of the means, over `dimensions`; gate in the unit of the stream
+    BEV_IOU = "bev-iou"  # 1 - overlap of the boxes seen from above, rotated; gate on that
+    IMAGE_IOU = "image-iou"  # 1 - overlap of boxes in the image, upright; gate on that
+    MAHALANOBIS = "mahalanobis"  # of the errors, over `dimensions`; gate in deviations
+
+
+class MatchingConfig(Section):
+    """How labels in the labeller's own space of ids find their detections."""
+
+    distance: Distance = Distance.CENTRE
+    gate: PositiveFloat = 2.0  # beyond it nothing matches; unit: see distance
+    gates: dict[Name, PositiveFloat] = Field(default_factory=dict)  # of single classes
+    # Of the centre and Mahalanobis distances; those of them that a stream has.
+    dimensions: tuple[Name, ...] = ("x", "y")
+    # Names of centre, length, width and heading for bev-iou; of left, top, right, bottom for
+    # image-iou.
+    box: Annotated[tuple[Name, ...], Field(max_length=5)] = ("x", "y", "l", "w", "yaw")
+    near_gate: Annotated[float, Field(gt=0, le=1)] = 0.8  # of the gate; beyond it a match is near
+    # The labeller's name of a class and ours; names that are the same need no entry.
+    class_map: dict[Name, Name] = Field(default_factory=dict)
+    # Of ours: classes of the labeller that look like it. Detections near them are ignored.
+    neighbours: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
+    # s between two samples of a track that are interpolated, at most.
+    max_gap_seconds: PositiveFloat = 1.0
+    # s from the frame's time to the nearest sample that is taken as it is.
+    max_offset_seconds: NonNegativeFloat = 0.025
