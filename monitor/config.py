@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import (
     Field,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -35,13 +35,9 @@ from monitor.config_matching import MatchingConfig
 from monitor.config_pending import PendingConfig
 from monitor.config_promotion import PromotionConfig
 from monitor.config_section import Section
-from monitor.tracking.settings import (
-    UPRIGHT,
-    Association,
-    DimensionNoise,
-    MeasurementNoise,
-    TrackerSettings,
-)
+from monitor.config_security import SecurityConfig, check_exposure
+from monitor.config_tracker import TrackerConfig as TrackerConfig
+from monitor.config_tracker import TrackerKind as TrackerKind
 
 Level = Annotated[float, Field(gt=0, lt=1)]
 
@@ -68,10 +64,22 @@ class ServerConfig(Section):
     )  # bytes; above it a message is refused, the stream lives
     transport_message_bytes: PositiveInt = 16 * 2**20  # bytes; above it gRPC ends the stream
     max_streams: PositiveInt = 64  # names of streams that are taken, until a restart
+    max_calls: PositiveInt = 1024  # open at a time, streams included; further ones are refused
+    max_connections: PositiveInt = 512  # at a time; each is a file descriptor
+    # Of one stream; who sends more is read more slowly. 0: no limit.
+    max_messages_per_second: NonNegativeFloat = 0.0
+    keepalive_seconds: PositiveFloat = 30.0  # s without a sign of a client before it is asked
+    keepalive_timeout_seconds: PositiveFloat = 10.0  # s for its answer; then it is gone
     write_timeout_seconds: PositiveFloat = (
         10.0  # s; a client that reads nothing for so long is dropped
     )
     grace_seconds: NonNegativeFloat = 5.0  # s; how long SIGTERM waits for frames in work
+    # Above either, frames are answered and forwarded, but neither remembered nor counted.
+    shed_lag_seconds: NonNegativeFloat = 0.1  # s that the event loop is late; 0: any time
+    shed_rows: NonNegativeInt = 1 << 18  # detections that wait for the statistics; 0: any number
+    # s that a frame may wait on its way; older ones are passed through, uncounted. 0: any age.
+    stale_seconds: NonNegativeFloat = 0.0
+    clock_step_seconds: PositiveFloat = 0.5  # s; a wall clock that is set by more begins an epoch
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -214,65 +222,6 @@ class LimitsConfig(Section):
         return self
 
 
-class TrackerKind(StrEnum):
-    """Who tracks."""
-
-    EMBEDDED = "embedded"  # the sidecar's own Kalman tracker, fed what is forwarded
-    NONE = "none"  # nobody here
-
-
-# Beyond these, covariances of tracks leave what can be computed with.
-Density = Annotated[float, Field(gt=0, le=1e8)]
-Deviation = Annotated[float, Field(gt=0, le=1e5)]
-Seconds = Annotated[float, Field(gt=0, le=1e6)]
-
-
-class DimensionNoiseConfig(Section):
-    """What differs for one dimension; what is left out is as for the others."""
-
-    density: Density | None = None  # unit²/s³ with a velocity, unit²/s without
-    initial_speed: Deviation | None = None  # unit/s
-    missing_deviation: Deviation | None = None  # unit
-
-
-class TrackerConfig(Section):
-    """The tracker; in the units of the stream."""
-
-    kind: TrackerKind = TrackerKind.NONE
-    association: Association = Association.OWN  # own, or upstream: by upstream_track_id
-    measurement_noise: MeasurementNoise = MeasurementNoise.DETECTION  # R: detection, or unit
-    inflate_for_correlation: bool = False  # R times (1 + ρ)/(1 − ρ), ρ of the innovations
-    velocity_dimensions: tuple[str, ...] = ("x", "y", "z")  # none of them there: all lengths
-    heading_dimension: str = "yaw"  # may be off by π, and turns with the sensor
-    acceleration_density: Density = 1.0  # unit²/s³, white acceleration
-    walk_density: Density = 0.01  # unit²/s, random walk of other lengths
-    turn_density: Density = 0.1  # rad²/s, random walk of angles
-    initial_speed: Deviation = 8.0  # unit/s, deviation of a velocity not yet known
-    missing_deviation: Deviation = 1.0  # unit or rad, where a covariance is missing
-    dimensions: dict[str, DimensionNoiseConfig] = Field(
-        default_factory=lambda: {
-            name: DimensionNoiseConfig(**asdict(noise)) for name, noise in UPRIGHT.items()
-        }
-    )  # what differs for single dimensions; those not named keep their default
-    gate_level: Level = 0.999  # share of true matches that lie in the gate
-    max_distance: PositiveFloat = 1e9  # unit; beyond it no match of our own making
-    birth_score: float = -1e9  # detections with a lower score begin no track
-    confirm_detections: PositiveInt = 3  # that make a track confirmed
-    tentative_misses: PositiveInt = 1  # frames without a detection that end it before that
-    coast_frames: Annotated[int, Field(ge=0)] = 5  # frames without one that it outlives after that
-    coast_seconds: Seconds = 1.0  # s without a detection that any track outlives
-    # Of a stream; no births beyond. Nine states are kept, 8 S² bytes a track each.
-    max_tracks: Annotated[int, Field(ge=1, le=4096)] = 1000
-    half_life_seconds: Seconds = 60.0  # s of event time; memory of innovation statistics
-
-    def settings(self) -> TrackerSettings:
-        """As the tracker takes them."""
-        own = dict(UPRIGHT)
-        own |= {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
-        chosen = {name: value for name, value in dict(self).items() if name != "kind"}
-        return TrackerSettings(**(chosen | {"dimensions": own}))
-
-
 class SnapshotConfig(Section):
     """The statistics on disk, so that a restart begins where the last run ended."""
 
@@ -296,6 +245,7 @@ class Config(Section):
     """All settings of the sidecar."""
 
     server: ServerConfig = ServerConfig()
+    security: SecurityConfig = SecurityConfig()
     recalibration: RecalibrationConfig = RecalibrationConfig()
     promotion: PromotionConfig = PromotionConfig()
     drift: DriftConfig = DriftConfig()
@@ -306,6 +256,13 @@ class Config(Section):
     tracker: TrackerConfig = TrackerConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     metrics: MetricsConfig = MetricsConfig()
+
+    @model_validator(mode="after")
+    def _exposed_on_purpose(self) -> Self:
+        grpc_host, _ = split_address(self.server.grpc_address, "grpc_address")
+        http_host, _ = split_address(self.server.http_address, "http_address")
+        check_exposure(self.security, grpc_host, http_host)
+        return self
 
     @model_validator(mode="after")
     def _export_edges_differ(self) -> Self:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from monitor.config_section import Section
 
@@ -19,6 +19,13 @@ class Distance(StrEnum):
     BEV_IOU = "bev-iou"  # 1 - overlap of the boxes seen from above, rotated; gate on that
     IMAGE_IOU = "image-iou"  # 1 - overlap of boxes in the image, upright; gate on that
     MAHALANOBIS = "mahalanobis"  # of the errors, over `dimensions`; gate in deviations
+
+
+# How many names `box` has, for each distance that reads it.
+_BOX = {
+    Distance.BEV_IOU: (5, "centre, length, width and heading"),
+    Distance.IMAGE_IOU: (4, "left, top, right and bottom"),
+}
 
 
 class MatchingConfig(Section):
@@ -41,3 +48,30 @@ class MatchingConfig(Section):
     max_gap_seconds: PositiveFloat = 1.0
     # s from the frame's time to the nearest sample that is taken as it is.
     max_offset_seconds: NonNegativeFloat = 0.025
+
+    @model_validator(mode="after")
+    def _fits_the_distance(self) -> Self:
+        if self.distance not in _BOX:
+            if not self.dimensions or len(set(self.dimensions)) < len(self.dimensions):
+                raise ValueError(
+                    f"dimensions {list(self.dimensions)}: name at least one, each once, of those "
+                    f"that {self.distance} is taken over"
+                )
+            return self
+        count, meaning = _BOX[self.distance]
+        if len(self.box) != count or len(set(self.box)) < count:
+            raise ValueError(
+                f"box {list(self.box)} with distance {self.distance}: name {count} different "
+                f"dimensions, {meaning}"
+            )
+        for name, gate in (("gate", self.gate), *self.gates.items()):
+            if gate >= 1:
+                raise ValueError(
+                    f"{name} {gate:g} with distance {self.distance}: it is 1 - overlap, so that 1 "
+                    "is boxes that do not touch; set it below 1, such as 0.5"
+                )
+        return self
+
+    def gate_of(self, name: str) -> float:
+        """Of a class of the detector's."""
+        return self.gates.get(name, self.gate)

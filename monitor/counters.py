@@ -13,6 +13,7 @@ from monitor.calibration.space import IntArray
 
 # Upper bounds of the histograms, seconds.
 FRAME_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+TRUTH_DELAY = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21600.0, 86400.0)
 _REASONS = max(Reason) + 1
 _PASSED = [int(reason) for reason in PASSED_THROUGH]
 
@@ -72,6 +73,8 @@ class Counters:
     truth            labels by outcome, inline ones included
     unmatched        detections of completely labelled frames that no label claimed
     dropped          detections that left the pending store without truth
+    shedding         whether monitoring work is left undone now, and overloads: how often that began
+    clock_epoch      of the wall clock, and clock_steps: how often it was set
     uncertain        detections by what they were too uncertain: entropy, deviation, both
     overflow_detections
                      matched detections in overflow slices
@@ -96,7 +99,12 @@ class Counters:
     overflow_classified: int = 0
     streams_dropped: int = 0
     frame_seconds: Histogram = field(default_factory=Histogram)
+    truth_delay: Histogram = field(default_factory=lambda: Histogram(TRUTH_DELAY))
     loop_lag_seconds: float = 0.0
+    shedding: bool = False
+    overloads: int = 0
+    clock_epoch: int = 0
+    clock_steps: int = 0
 
     @property
     def detections(self) -> int:

@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from monitor.calibration.drift.alarm import AlarmChange, Why
@@ -54,6 +54,10 @@ DRIFT = Kind(
 )
 
 
+async def nothing_to_cover(_: int) -> None:
+    """Where there is no ledger."""
+
+
 @dataclass(slots=True)
 class DriftKeeping:
     """Of one sidecar."""
@@ -62,6 +66,10 @@ class DriftKeeping:
     config: DriftConfig
     events: Events
     fits: FitRounds
+    # Returns when the ledger has so many entries on disk: what it has not would be told again.
+    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
+    # Of the ledger, the last entry in what the last run left; None: not known.
+    entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
     _file: KeptFile = field(init=False)
     _soon: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,6 +98,11 @@ class DriftKeeping:
     def failures(self) -> int:
         """Writes that came to nothing."""
         return self._file.failures
+
+    @property
+    def refused(self) -> int:
+        """Files that could not be used at the start."""
+        return self._file.refused
 
     # ---- at start
 
@@ -126,6 +139,7 @@ class DriftKeeping:
         watch = self.pipeline.drift
         known = watch.family
         given, selection = known.usual.given, self._in_force()
+        self.entry = state.entry
         family, changes = restored_family(state, watch.settings, given, selection)
         for name, k in zip(known.names, known.degrees, strict=True):
             family.grow(name, k)
@@ -167,8 +181,15 @@ class DriftKeeping:
         await self._file.write(self._made)
 
     async def _made(self) -> Iterable[bytes]:
-        state = family_state(self.pipeline.drift.family, self._in_force())
-        return family_text(await in_steps(family_to_json(state)))
+        watch, ledger = self.pipeline.drift, self.pipeline.ledger
+        while watch.at_work:
+            await asyncio.sleep(0)
+        with watch.held():
+            entry = watch.position(ledger.sequence)
+            state = replace(family_state(watch.family, self._in_force()), entry=entry)
+            document = await in_steps(family_to_json(state))
+        await self.covered(entry)
+        return family_text(document)
 
     async def settle(self) -> None:
         """Return when what has happened is on the disk; a disk that hangs is not waited for."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,10 +46,14 @@ def nobody(*_: object) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Frame:
-    """rows that are to be watched, and the recalibrator that made their recalibrated stage."""
+    """rows that are to be watched, and the recalibrator that made their recalibrated stage.
+
+    sequence  of their entry in the ledger
+    """
 
     rows: MatchedRows
     made_by: str | None
+    sequence: int
 
 
 @dataclass(slots=True)
@@ -60,6 +65,7 @@ class DriftWatch:
     swapped   is told when another recalibrator is in force
     counters  of the pipeline
     left_out  detections with truth that are not watched, by why
+    at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
     settings: DriftSettings
@@ -77,7 +83,7 @@ class DriftWatch:
     )
     _waiting: deque[_Frame] = field(default_factory=deque)
     _waiting_rows: int = 0
-    _at_work: bool = False
+    at_work: bool = False
 
     def __post_init__(self) -> None:
         self.family = Family(self.settings)
@@ -88,10 +94,11 @@ class DriftWatch:
 
     # ---- on the way in
 
-    def add(self, rows: MatchedRows, made_by: str | None) -> None:
+    def add(self, rows: MatchedRows, made_by: str | None, sequence: int = 0) -> None:
         """Take in detections of a frame with their truth; cheap.
 
-        made_by  version of the recalibrator that made the recalibrated stage; None: none could
+        made_by   version of the recalibrator that made the recalibrated stage; None: none could
+        sequence  of their entry in the ledger
         """
         if not self.watching or rows.n == 0:
             return
@@ -102,8 +109,25 @@ class DriftWatch:
         elif self._waiting_rows + rows.n > _WAITING:
             self.left_out["overload"] += rows.n
         else:
-            self._waiting.append(_Frame(rows, made_by))
+            self._waiting.append(_Frame(rows, made_by, sequence))
             self._waiting_rows += rows.n
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it lasts, nothing is taken in: evidence and what is learned are of one moment."""
+        assert not self.at_work, "held while it is at work"
+        self.at_work = True
+        try:
+            yield
+        finally:
+            self.at_work = False
+
+    def position(self, latest: int) -> int:
+        """Of the last entry of the ledger up to which all is taken in.
+
+        latest  the last of all
+        """
+        return self._waiting[0].sequence - 1 if self._waiting else latest
 
     # ---- in steps
 
@@ -113,9 +137,9 @@ class DriftWatch:
         A fault costs the frames of its step, and nothing else.
         """
         # Another one may be at it.
-        while self._at_work:
+        while self.at_work:
             yield
-        self._at_work = True
+        self.at_work = True
         try:
             while self._waiting:
                 frames = self._some()
@@ -127,7 +151,7 @@ class DriftWatch:
                     self.left_out["failed"] += sum(frame.rows.n for frame in frames)
                 yield
         finally:
-            self._at_work = False
+            self.at_work = False
 
     def _some(self) -> list[_Frame]:
         """The next frames of one space."""
@@ -251,5 +275,5 @@ def _tracks(rows: MatchedRows) -> ClusterArray:
     """The track of each detection in its slice."""
     if rows.tracks is None:
         return np.full(rows.n, ALONE)
-    track = cluster_id((hash(rows.space), rows.slices, rows.tracks.id, rows.source))
+    track = cluster_id((rows.space.number, rows.slices, rows.tracks.id, rows.source))
     return np.where(rows.tracks.known, track, ALONE)

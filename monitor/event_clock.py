@@ -20,14 +20,15 @@ class EventClock:
     ahead_ns  nor are those farther ahead: what is believed moves the clock, for good
     now_ns    never moves back but by a jump
     jumps     how often time jumped, ahead or back
+    votes     of the frames that agree on another time, near other_ns
     """
 
     reach_ns: int
     ahead_ns: int
     now_ns: int | None = None
     jumps: int = 0
-    _votes: int = 0
-    _other_ns: int = 0
+    votes: int = 0
+    other_ns: int = 0
 
     def see(self, stamp_ns: int) -> bool:
         """Take in the stamp of a frame; whether time has jumped back, and begins anew."""
@@ -35,20 +36,20 @@ class EventClock:
             self.now_ns = stamp_ns
             return False
         if self.believes(stamp_ns):
-            self._votes = max(0, self._votes - 1)
+            self.votes = max(0, self.votes - 1)
             self.now_ns = max(self.now_ns, stamp_ns)
             return False
-        if self._votes and abs(stamp_ns - self._other_ns) <= self.reach_ns:
-            self._votes += 1
-            self._other_ns = stamp_ns
-        elif self._votes > 1:
-            self._votes -= 1
+        if self.votes and abs(stamp_ns - self.other_ns) <= self.reach_ns:
+            self.votes += 1
+            self.other_ns = stamp_ns
+        elif self.votes > 1:
+            self.votes -= 1
         else:
-            self._votes, self._other_ns = 1, stamp_ns
+            self.votes, self.other_ns = 1, stamp_ns
         back = stamp_ns < self.now_ns
-        if self._votes < (BACK if back else AHEAD):
+        if self.votes < (BACK if back else AHEAD):
             return False
-        self._votes = 0
+        self.votes = 0
         self.jumps += 1
         self.now_ns = stamp_ns
         return back

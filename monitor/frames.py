@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.detections import IdArray, Reason, ReceivedDetections
+from monitor.calibration.detections import Examined, IdArray, Reason, ReceivedDetections
 from monitor.calibration.matched import TrackIds
 from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
@@ -106,6 +106,17 @@ class AnswerExtras:
 
 
 @dataclass(frozen=True, slots=True)
+class Untracked:
+    """What our own tracker takes in of a frame that a tracker elsewhere leaves unanswered.
+
+    forwarded  (n,) estimates of examined.batch
+    """
+
+    examined: Examined
+    forwarded: Estimates
+
+
+@dataclass(frozen=True, slots=True)
 class FrameAnswer:
     """What goes back for a frame.
 
@@ -114,6 +125,7 @@ class FrameAnswer:
     shadow     what the recalibrator would have made of shadow_rows (mode = observe)
     tracks     as of this frame; None where none were asked for
     extras     None where nothing was recalibrated, or nothing but that could be made
+    untracked  None unless our own tracker stands by
     """
 
     received: ReceivedFrame
@@ -126,6 +138,7 @@ class FrameAnswer:
     notices: tuple[Notice, ...] = ()
     tracks: ReportedTracks | None = None
     extras: AnswerExtras | None = None
+    untracked: Untracked | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -201,9 +214,14 @@ class ReceivedTruth:
     regions: tuple[ReceivedRegion, ...] = ()
 
     @property
+    def named(self) -> int:
+        """Number of labels that name a detection."""
+        return int(self.id.size)
+
+    @property
     def n(self) -> int:
         """Number of labels, objects included."""
-        return int(self.id.size) + (0 if self.foreign is None else self.foreign.n)
+        return self.named + (0 if self.foreign is None else self.foreign.n)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.calibration.class_matched import Opinions
-from monitor.calibration.detections import Examined, ReceivedDetections
+from monitor.calibration.detections import Examined, FrameBatch, ReceivedDetections
 from monitor.calibration.space import BoolArray, IntArray
 from monitor.counters import TruthAccount
+from monitor.ledger import INLINE, LabelRecord, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,38 @@ def inline_truth(
     refused = int(np.count_nonzero(examined.truth_invalid | bad_class))
     account = TruthAccount(matched=matched, refused=refused, unusable=sent - refused - matched)
     return InlineTruth(account, resolved, rows, class_rows)
+
+
+def inline_record(
+    truth: InlineTruth,
+    batch: FrameBatch,
+    stamp_ns: int | None,
+    clock_ns: int | None,
+    generation: int,
+) -> LabelRecord:
+    """As the ledger has it.
+
+    stamp_ns, clock_ns, generation  as of LabelRecord
+    """
+    settled = np.flatnonzero(truth.resolved)
+    return LabelRecord(
+        revision=INLINE,
+        replaces=False,
+        settled=settled,
+        outcome=np.full(settled.size, Outcome.MATCHED, np.uint8),
+        rows=truth.rows,
+        truth=batch.truth[truth.rows],
+        truth_covariance=None,
+        objects=None,
+        class_rows=truth.class_rows,
+        true_class=batch.true_class[truth.class_rows],
+        stamp_ns=stamp_ns,
+        clock_ns=clock_ns,
+        generation=generation,
+        delay_ns=0,
+        live=True,
+        account=truth.account,
+    )
 
 
 def _labelled(received: ReceivedDetections) -> BoolArray:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from monitor.calibration.steps import finished
 from monitor.config import SnapshotConfig
+from monitor.drift_keeping import nothing_to_cover
+from monitor.drift_watch import nobody
 from monitor.edges.pane_bytes import PaneBytes
 from monitor.edges.snapshot import STATISTICS
 from monitor.edges.state import StoredState, parsed, serialised
 from monitor.edges.unknown_fields import NewerFields
 from monitor.kept_file import KeptFile
 from monitor.pipeline import Pipeline
+from monitor.resuming import progress_of, restore_progress, with_clusters
 from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
@@ -25,12 +28,20 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Writes what the pipeline has counted to a file, and reads it at start.
 
-    newer  shared with whoever exports and imports
+    newer    shared with whoever exports and imports
+    covered  returns when the ledger has so many entries on disk; raises OSError where it cannot:
+             labels that only a snapshot knew of would be counted again
+    wrote    is told of the last entry in a snapshot that is on the disk
+    entry    the last one that is in what was loaded; 0: nothing was, None: it is not known
     """
 
     pipeline: Pipeline
     newer: NewerFields
     config: SnapshotConfig
+    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
+    wrote: Callable[[int], None] = field(default=nobody)
+    entry: int | None = field(default=0, init=False)
+    _last: int = 0
     _file: KeptFile = field(init=False)
     _encoded: PaneBytes = field(default_factory=PaneBytes)
 
@@ -46,6 +57,11 @@ class Keeper:
     def failures(self) -> int:
         """Snapshots that were not written."""
         return self._file.failures
+
+    @property
+    def refused(self) -> int:
+        """Files that could not be used at the start."""
+        return self._file.refused
 
     @property
     def age_seconds(self) -> float:
@@ -74,6 +90,10 @@ class Keeper:
         stored = parsed(body)
         added = finished(self.pipeline.live.import_in_steps(stored.state))
         self.newer.data = stored.unknown
+        self.entry = None
+        if stored.progress is not None:
+            restore_progress(self.pipeline, stored.progress)
+            self.entry = stored.progress.sequence
         return added
 
     async def keep(self) -> None:
@@ -87,11 +107,21 @@ class Keeper:
 
         A failure is said and counted, and the next one tries again.
         """
+        before = self._file.written_at
         await self._file.write(self._made)
+        if self._file.written_at != before:
+            self.wrote(self._last)
 
     async def _made(self) -> Iterable[bytes]:
-        state = await in_steps(self.pipeline.live.state_in_steps())
-        return serialised(StoredState(state, self.newer.data), self._encoded)
+        live = self.pipeline.live
+        with live.held():
+            progress = progress_of(self.pipeline)
+            state = await in_steps(live.state_in_steps())
+            progress = with_clusters(progress, self.pipeline)
+        await self.covered(progress.sequence)
+        self._last = progress.sequence
+        stored = StoredState(state, self.newer.data, progress)
+        return serialised(stored, self._encoded)
 
     def close(self) -> None:
         """Let another sidecar have the file."""

@@ -30,6 +30,7 @@ class KeptFile:
     written_at  monotonic seconds of the last write; None before the first
     failures    writes that came to nothing; the next one tries again, unless another sidecar has
                 the file
+    refused     files that could not be used at the start
     """
 
     path: str
@@ -37,6 +38,7 @@ class KeptFile:
     what: str
     written_at: float | None = None
     failures: int = 0
+    refused: int = 0
     _file: SnapshotFile | None = field(init=False)
     _lock: BinaryIO | None = None
     _of_another: bool = False
@@ -54,7 +56,9 @@ class KeptFile:
         if self._file is None:
             return None
         try:
-            return self._file.load(taken) if self._claimed(self._file) else None
+            loaded = self._file.load(taken) if self._claimed(self._file) else None
+            self.refused += 0 if loaded is None else loaded.refused
+            return loaded
         except Exception as error:
             topic, path = self.kind.topic, self._file.path
             log.warning("%s: %s cannot be used, %s begin anew: %s", topic, path, self.what, error)

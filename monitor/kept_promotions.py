@@ -71,6 +71,8 @@ class KeptPromotions:
     named: Mapping[str, str]
     keeper: RecalibratorKeeper
     every_seconds: float
+    # Of the ledger, the last entry that the last run's tracks were told of; None: not known.
+    entry: int | None = field(default=None, init=False)
     _unkept: list[Record] = field(default_factory=list)
 
     # ---- at start
@@ -120,7 +122,7 @@ class KeptPromotions:
 
     def _go_on(self, state: RegisterState, *, trials: bool) -> None:
         register = self.promotions.learning.register
-        register.pinned = state.pinned
+        register.pinned, self.entry = state.pinned, state.entry
         if trials:
             register.spent.update(state.spent)
             register.on_trial.update({entry.trial.slice: entry for entry in state.trials})
@@ -182,4 +184,5 @@ class KeptPromotions:
             guards=tuple(register.guards.values()),
             befores=tuple(register.befores.values()),
             followers=dict(register.followers),
+            entry=self.promotions.pipeline.ledger.sequence,
         )

@@ -5,6 +5,7 @@ what is read off them, in steps that let frames pass.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,6 +43,7 @@ class LiveStatistics:
     live_ns     truth that comes so much later than its frame is in no counter
     spaces      those that anything is counted in, or will be
     max_spaces  of them
+    generation  how often event time has begun anew
     """
 
     binning: Binning
@@ -54,33 +56,61 @@ class LiveStatistics:
     live_ns: int
     clock: EventClock
     spaces: set[Space] = field(default_factory=set)
+    generation: int = 0
     _window_totals: WindowTotals[SliceStatistics] = field(default_factory=WindowTotals)
     _class_totals: WindowTotals[ClassStatistics] = field(default_factory=WindowTotals)
     _slice_totals: dict[int, SliceTotals] = field(default_factory=dict)
     _folded: int = 0
+    # What comes while all is held as it is, in order, where None says that time has begun anew.
+    _held: list[MatchedRows | MatchedClasses | None] | None = None
 
     # ---- counting
 
     def see(self, stamp_ns: int | None) -> None:
         """Let event time come as far as a frame."""
         if stamp_ns is not None and self.clock.see(stamp_ns):
-            self.accumulator.begin_anew()
-            self.classes.begin_anew()
+            self.generation += 1
+            self._take_in(None)
 
-    def count(self, rows: MatchedRows) -> MatchedRows:
-        """Take in matched rows; cheap. As they are counted: of no time, if it is not believed."""
-        counted = replace(rows, stamp_ns=self._believed(rows.stamp_ns))
-        self.accumulator.add(counted)
-        return counted
+    def count(self, rows: MatchedRows) -> None:
+        """Take in matched rows; cheap. They are of no time, if it is not believed."""
+        self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
     def count_classes(self, rows: MatchedClasses) -> None:
-        """Take in rows of class probabilities with their class; cheap."""
-        self.classes.add(replace(rows, stamp_ns=self._believed(rows.stamp_ns)))
+        """Take in rows of class probabilities with their class, likewise; cheap."""
+        self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
-    def _believed(self, stamp_ns: int | None) -> int | None:
+    def believed(self, stamp_ns: int | None) -> int | None:
+        """The time that rows of a frame are counted at: of none, if it is not believed."""
         if stamp_ns is None or not self.clock.believes(stamp_ns):
             return None
         return stamp_ns
+
+    def _take_in(self, what: MatchedRows | MatchedClasses | None) -> None:
+        if self._held is not None:
+            self._held.append(what)
+        elif what is None:
+            self.accumulator.begin_anew()
+            self.classes.begin_anew()
+        elif isinstance(what, MatchedRows):
+            self.accumulator.add(what)
+        else:
+            self.classes.add(what)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it lasts, what comes waits: the statistics are of the moment it began.
+
+        One at a time.
+        """
+        assert self._held is None, "held twice"
+        self._held = []
+        try:
+            yield
+        finally:
+            waiting, self._held = self._held, None
+            for what in waiting:
+                self._take_in(what)
 
     def fold_some(self) -> None:
         """A short step towards having all rows in the statistics; both kinds take turns."""
@@ -88,6 +118,17 @@ class LiveStatistics:
         if busy:
             self._folded += 1
             busy[self._folded % len(busy)].step()
+
+    @property
+    def waiting(self) -> int:
+        """Detections that are not folded yet."""
+        held = self._held or ()
+        return self.accumulator.waiting + sum(rows.n for rows in held if rows is not None)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to fold than can wait."""
+        return any(one.busy for one in self._accumulators)
 
     @property
     def _accumulators(self) -> tuple[PaneAccumulator[Any, Any], ...]:

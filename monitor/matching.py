@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.calibration.detections import IdArray, Limits, Reason
 from monitor.calibration.matched import TrackIds
@@ -17,6 +18,7 @@ from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.counters import TruthAccount
 from monitor.frames import ReceivedTruth
+from monitor.ledger import Outcome
 from monitor.pending import PendingFrame
 from monitor.usable_labels import label_notices, usable_labels
 
@@ -25,7 +27,7 @@ from monitor.usable_labels import label_notices, usable_labels
 class Matching:
     """The outcome for the labels of one frame; all rows are rows of the frame.
 
-    resolved    whose fate is known by the labels
+    settled     (u,) whose fate is known by the labels, and (u,) of Outcome
     rows        (m,) the matched ones among these that have ground truth, truth (m, K)
     objects     (m,) whose truth it is, by the labeller's own ids; None where no label has one
     class_rows  (c,) those that have class probabilities and a true class, true_class (c,)
@@ -34,7 +36,8 @@ class Matching:
     """
 
     account: TruthAccount
-    resolved: IntArray
+    settled: IntArray
+    outcome: npt.NDArray[np.uint8]
     rows: IntArray
     truth: FloatArray
     objects: TrackIds | None
@@ -45,8 +48,12 @@ class Matching:
     notices: tuple[Notice, ...]
 
 
-def match_by_id(labels: ReceivedTruth, frame: PendingFrame, limits: Limits) -> Matching:
+def match_by_id(
+    labels: ReceivedTruth, frame: PendingFrame, resolved: BoolArray, limits: Limits
+) -> Matching:
     """Match labels to the detections that wait in a frame; the first label of each stands.
+
+    resolved  (n,) those that do not wait any more
 
     It stands for ground truth and class alike: what was told the class alone waits for no
     ground truth. A class alone tells nothing of a detection without class probabilities, and
@@ -56,17 +63,17 @@ def match_by_id(labels: ReceivedTruth, frame: PendingFrame, limits: Limits) -> M
     candidates = np.flatnonzero(sorted_out.usable)
     ids = labels.id[candidates]
     found, place = _find(ids, frame)
-    beside = int(np.isin(ids[~found], frame.unusable).sum())
+    beside = int(np.isin(ids[~found], frame.stored.unusable).sum())
     candidates, rows = candidates[found], frame.order[place[found]]
     ignored = labels.ignore[candidates]
     classified = sorted_out.has_class[candidates] & ~ignored
     classified &= False if frame.opinions is None else frame.opinions.of(rows)
     tells = sorted_out.has_truth[candidates] | classified | ignored
 
-    standing = np.flatnonzero(tells & ~frame.resolved[rows])
+    standing = np.flatnonzero(tells & ~resolved[rows])
     fresh = np.sort(standing[np.unique(rows[standing], return_index=True)[1]])
-    resolved_by = np.full(frame.resolved.size, rows.size)
-    resolved_by[frame.resolved] = -1
+    resolved_by = np.full(resolved.size, rows.size)
+    resolved_by[resolved] = -1
     resolved_by[rows[fresh]] = fresh
     duplicate = resolved_by[rows] < np.arange(rows.size)
     open_now = ~tells & ~duplicate
@@ -87,9 +94,10 @@ def match_by_id(labels: ReceivedTruth, frame: PendingFrame, limits: Limits) -> M
             orphan=ids.size - rows.size - beside,
             duplicate=int(np.count_nonzero(duplicate)),
             ignored=fresh.size - counted.size,
-            refused=labels.n - ids.size,
+            refused=labels.named - ids.size,
         ),
-        resolved=rows[fresh],
+        settled=rows[fresh],
+        outcome=np.where(ignored[fresh], Outcome.IGNORED, Outcome.MATCHED).astype(np.uint8),
         rows=rows[with_truth],
         truth=sorted_out.truth[candidates[with_truth]],
         objects=None if labels.objects is None else labels.objects.take(candidates[with_truth]),

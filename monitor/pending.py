@@ -1,34 +1,42 @@
-"""Frames that wait for their truth: in memory, bounded by bytes, the oldest dropped first.
+"""Frames that wait for their truth, in memory: bounded by bytes, the oldest dropped first.
 
-What is kept is what the detector sent and which recalibrator acted on it; the
-recalibrated estimate is made again from the two when truth arrives.
+What the disk has is not lost with that, and is found there again. What is kept is what the
+detector sent and what was forwarded in its place.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from monitor.accounts import Dropped
 from monitor.calibration.class_matched import Opinions
 from monitor.calibration.detections import FrameBatch, IdArray, ReceivedDetections
 from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Space,
-    square_from_triangle,
-    triangle_in_square,
-)
+from monitor.calibration.slices import SliceTable
+from monitor.calibration.space import BoolArray, IntArray, Space
+from monitor.frames import Header
+from monitor.ledger import INLINE, LabelRecord, Outcome
 from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.selection import Selection
+from monitor.stored_frame import (
+    SliceKey,
+    StoredEstimates,
+    StoredFrame,
+    StoredOpinions,
+    stored_estimates,
+)
 from monitor.tracking.reported import ReportedTracks
 
 # What Python itself takes for a stored frame, about; counted so that empty frames are bounded too.
-FRAME_OVERHEAD = 1200
-# Dropped frames remembered, to tell a late label from one of a frame that never was.
+FRAME_OVERHEAD = 1600
+# Likewise for what one message told of it.
+RECORD_OVERHEAD = 300
+# Frames remembered that are in memory no more: to know one that comes again, and to tell a late
+# label from one of a frame that never was.
 REMEMBERED = 65536
 
 FrameKey = tuple[str, int]
@@ -50,118 +58,163 @@ def tracks_of(
     return TrackIds(number[rows], known[rows])
 
 
+def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...], IntArray]:
+    """What makes up the slices that any of n detections is in, and (n,) which of them."""
+    used, place = np.unique(slices, return_inverse=True)
+    entries = [table.slices[index] for index in used.tolist()]
+    return tuple(SliceKey(entry.key, entry.overflow) for entry in entries), place
+
+
+def stored_frame(
+    header: Header,
+    frame_id: int,
+    stamp_ns: int | None,
+    received: ReceivedDetections,
+    batch: FrameBatch,
+    slices: IntArray,
+    table: SliceTable,
+    bare: int = 0,
+    made: Estimates | None = None,
+    version: str | None = None,
+    tracks: TrackIds | None = None,
+    source: int = 0,
+    opinions: StoredOpinions | None = None,
+    epoch: int = 0,
+) -> StoredFrame:
+    """The usable detections of a frame; nothing of the batch's own buffers is kept alive.
+
+    made  what a recalibrator made of them; None where that is what was sent
+    """
+    keys, place = slice_keys(slices, table)
+    return StoredFrame(
+        header=header,
+        frame_id=frame_id,
+        stamp_ns=stamp_ns,
+        received=received.n,
+        bare=bare,
+        id=batch.id.copy(),
+        class_index=batch.class_index.astype(np.int64),
+        slices=keys,
+        slice=place.astype(np.uint16),
+        sent=stored_estimates(Estimates(batch.mean, batch.covariance, batch.diagonal)),
+        made=None if made is None else stored_estimates(made),
+        version=version,
+        unusable=np.sort(received.ids_beside(batch.rows)),
+        tracks=tracks,
+        source=source,
+        opinions=opinions,
+        epoch=epoch,
+    )
+
+
 @dataclass(slots=True)
 class PendingFrame:
     """One frame in waiting.
 
-    order, sorted_ids   the batch's ids ascending, and their positions
-    slices              (n,) slice index of each detection
-    packed              (n, K) variances, or (n, K(K+1)/2) lower triangles
-    selection           the recalibrator in force; None where it could not be applied
-    resolved            (n,) detections whose fate is known
-    unusable            ids that came with the frame but have nothing to compare
-    tracks              of each detection; None where nobody tracks
-    source              the stream that tells tracks of equal id apart
-    classes             C: a true class lies in 0 … C − 1
-    opinions            class probabilities of those that came with some; None where none did
+    slices             (n,) index of each detection here
+    partition          of event time
+    kept               whether the disk has it, or will
+    why_not            what will have become of it when memory is full, where it is not kept
+    sorted_ids, order  the ids ascending, and their positions
+    outcome            (n,) of Outcome
+    records            what labels told of it, in order
+    revision           of the labels that are counted
+    objects_told       whether objects of that revision have come
     """
 
-    space: Space
-    stamp_ns: int | None
-    sorted_ids: IdArray
-    order: IntArray
+    stored: StoredFrame
     slices: IntArray
-    mean: FloatArray
-    packed: FloatArray
-    diagonal: BoolArray
-    selection: Selection | None
-    resolved: BoolArray
-    unusable: IdArray
-    tracks: TrackIds | None
-    source: int
-    classes: int
-    opinions: Opinions | None
+    opinions: Opinions | None = None
+    partition: int = 0
+    kept: bool = False
+    why_not: Dropped = Dropped.MEMORY
+    sequence: int = 0
+    sorted_ids: IdArray = field(init=False)
+    order: IntArray = field(init=False)
+    outcome: npt.NDArray[np.uint8] = field(init=False)
+    records: list[LabelRecord] = field(default_factory=list)
+    revision: int = INLINE
+    objects_told: bool = False
+    released: bool = False
+
+    def __post_init__(self) -> None:
+        id = self.stored.id
+        ascending = np.count_nonzero(id[1:] > id[:-1]) == max(0, id.size - 1)
+        self.order = np.arange(id.size) if ascending else np.argsort(id, kind="stable")
+        self.sorted_ids = id[self.order]
+        self.outcome = np.zeros(id.size, np.uint8)
+
+    @property
+    def key(self) -> FrameKey:
+        """Stream and number."""
+        return self.stored.header.stream, self.stored.frame_id
+
+    @property
+    def space(self) -> Space:
+        """Of its stream."""
+        return self.stored.header.space
+
+    @property
+    def classes(self) -> int:
+        """C: a true class lies in 0 … C − 1."""
+        return len(self.stored.header.classes)
+
+    @property
+    def resolved(self) -> BoolArray:
+        """(n,) detections whose fate is known."""
+        resolved: BoolArray = self.outcome != Outcome.WAITING
+        return resolved
+
+    @property
+    def waiting(self) -> int:
+        """Detections that still wait."""
+        return int(self.outcome.size - np.count_nonzero(self.outcome))
 
     @property
     def nbytes(self) -> int:
         """Bytes it holds."""
-        arrays = (
-            self.sorted_ids,
-            self.order,
-            self.slices,
-            self.mean,
-            self.packed,
-            self.diagonal,
-            self.resolved,
-            self.unusable,
-        )
-        tracks = 0 if self.tracks is None else self.tracks.id.nbytes + self.tracks.known.nbytes
-        opinions = 0 if self.opinions is None else self.opinions.nbytes
-        return FRAME_OVERHEAD + tracks + opinions + sum(array.nbytes for array in arrays)
+        own = self.slices.nbytes + self.sorted_ids.nbytes + self.order.nbytes + self.outcome.nbytes
+        records = sum(_record_bytes(record) for record in self.records)
+        return FRAME_OVERHEAD + self.stored.nbytes + own + records
 
     @property
-    def unresolved(self) -> int:
-        """Detections that still wait."""
-        return int(self.resolved.size - np.count_nonzero(self.resolved))
+    def made(self) -> StoredEstimates:
+        """What was forwarded, or would have been."""
+        return self.stored.sent if self.stored.made is None else self.stored.made
 
     def release(self) -> None:
         """Let go of the estimates: nothing waits for them. The ids stay, to know a label again."""
         k = self.space.k
-        self.mean, self.packed = np.zeros((0, k)), np.zeros((0, k))
-        self.slices, self.selection = np.zeros(0, np.int64), None
-        self.tracks = self.opinions = None
-
-    def estimates(self, rows: IntArray) -> Estimates:
-        """What the detector sent for these rows of the batch."""
-        k = self.space.k
-        packed = self.packed[rows]
-        if packed.shape[1] == k:
-            covariance = np.zeros((rows.size, k, k))
-            step = np.arange(k)
-            covariance[:, step, step] = packed
-        else:
-            covariance = packed[:, square_from_triangle(k)].reshape(-1, k, k)
-        return Estimates(self.mean[rows], covariance, self.diagonal[rows])
+        none = StoredEstimates(np.zeros((0, k)), np.zeros((0, k)), np.zeros(0, bool))
+        self.stored = replace(self.stored, sent=none, made=None, tracks=None, opinions=None)
+        self.opinions, self.records, self.released = None, [], True
 
 
-def pending_frame(
-    batch: FrameBatch,
-    stamp_ns: int | None,
-    slices: IntArray,
-    selection: Selection | None,
-    resolved: BoolArray,
-    unusable: IdArray,
-    tracks: TrackIds | None = None,
-    source: int = 0,
-    classes: int = 0,
-    opinions: Opinions | None = None,
-) -> PendingFrame:
-    """A frame to wait, in as few bytes as hold it; nothing of the batch's buffers is kept alive."""
-    k = batch.space.k
-    if batch.diagonal.all():
-        step = np.arange(k)
-        packed = batch.covariance[:, step, step]
-    else:
-        packed = batch.covariance.reshape(-1, k * k)[:, triangle_in_square(k)]
-    ascending = np.count_nonzero(batch.id[1:] > batch.id[:-1]) == batch.id.size - 1
-    order = np.arange(batch.id.size) if ascending else np.argsort(batch.id, kind="stable")
-    return PendingFrame(
-        space=batch.space,
-        stamp_ns=stamp_ns,
-        sorted_ids=batch.id[order],
-        order=order,
-        slices=slices.astype(np.int64),
-        mean=batch.mean.copy(),
-        packed=packed,
-        diagonal=batch.diagonal.copy(),
-        selection=selection,
-        resolved=resolved.copy(),
-        unusable=np.sort(unusable),
-        tracks=tracks,
-        source=source,
-        classes=classes,
-        opinions=None if opinions is None else opinions.without(resolved),
-    )
+def _record_bytes(record: LabelRecord) -> int:
+    arrays: list[npt.NDArray[Any]] = [
+        record.settled,
+        record.outcome,
+        record.rows,
+        record.truth,
+        record.class_rows,
+        record.true_class,
+    ]
+    arrays += [one for one in (record.truth_covariance, record.near_gate) if one is not None]
+    if record.objects is not None:
+        arrays += [record.objects.id, record.objects.known]
+    return RECORD_OVERHEAD + sum(array.nbytes for array in arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A frame that memory holds no more.
+
+    kept  whether the disk may have it
+    """
+
+    stamp_ns: int | None
+    partition: int
+    kept: bool
 
 
 @dataclass(slots=True)
@@ -170,9 +223,12 @@ class PendingStore:
 
     max_bytes: int
     bytes: int = 0
-    detections: int = 0
+    # Detections that wait in frames which only memory has.
+    unkept: int = 0
     _frames: OrderedDict[FrameKey, PendingFrame] = field(default_factory=OrderedDict)
-    _dropped: OrderedDict[FrameKey, None] = field(default_factory=OrderedDict)
+    # Those that may let go of their estimates, in the order in which they were settled.
+    _settled: dict[FrameKey, None] = field(default_factory=dict)
+    _gone: OrderedDict[FrameKey, Gone] = field(default_factory=OrderedDict)
 
     def __contains__(self, key: FrameKey) -> bool:
         return key in self._frames
@@ -181,46 +237,111 @@ class PendingStore:
         return len(self._frames)
 
     def get(self, key: FrameKey) -> PendingFrame | None:
-        """The frame, if it is still there."""
+        """The frame, if it is in memory."""
         return self._frames.get(key)
 
-    def was_dropped(self, key: FrameKey) -> bool:
-        """Whether the frame was there and had to go."""
-        return key in self._dropped
+    def gone(self, key: FrameKey) -> Gone | None:
+        """What is known of a frame that is in memory no more."""
+        return self._gone.get(key)
 
-    def add(self, key: FrameKey, frame: PendingFrame) -> int:
-        """Store a frame; returns how many unresolved detections were dropped to make room."""
-        if frame.unresolved == 0:
-            frame.release()
+    def knows(self, key: FrameKey, stamp_ns: int | None) -> bool:
+        """Whether this very frame has come before, as far as that is remembered."""
+        frame = self._frames.get(key)
+        if frame is not None:
+            return frame.stored.stamp_ns == stamp_ns
+        gone = self._gone.get(key)
+        return gone is not None and gone.stamp_ns == stamp_ns
+
+    def remember(self, key: FrameKey, gone: Gone) -> None:
+        """That there was a frame."""
+        self._gone.pop(key, None)
+        self._gone[key] = gone
+        if len(self._gone) > REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def unkept_from(self, partition: int, *, forget: bool) -> list[PendingFrame]:
+        """The disk has a partition no more; the frames of it that memory has, which are now all
+        there is of them, or go too.
+        """
+        found = [f for f in self._frames.values() if f.kept and f.partition == partition]
+        for frame in found:
+            frame.kept = False
+            self.unkept += frame.waiting
+            if forget:
+                self._take_out(frame.key)
+        for key, gone in list(self._gone.items()):
+            if gone.kept and gone.partition == partition:
+                self._gone[key] = replace(gone, kept=False)
+        return found
+
+    def add(self, frame: PendingFrame) -> list[PendingFrame]:
+        """Store a frame, in place of one of its number; those that had to go for want of room."""
+        key = frame.key
+        self.discard(key)
         self._frames[key] = frame
-        self._dropped.pop(key, None)
+        self._gone.pop(key, None)
         self.bytes += frame.nbytes
-        self.detections += frame.unresolved
-        lost = 0
-        while self.bytes > self.max_bytes and self._frames:
-            oldest, old = self._frames.popitem(last=False)
-            self.bytes -= old.nbytes
-            self.detections -= old.unresolved
-            lost += old.unresolved
-            self._dropped[oldest] = None
-            if len(self._dropped) > REMEMBERED:
-                self._dropped.popitem(last=False)
-        return lost
+        if not frame.kept:
+            self.unkept += frame.waiting
+        self._note_settled(frame)
+        return self._made_room()
 
-    def discard(self, key: FrameKey) -> int:
-        """Forget a frame, if it is there; returns how many of its detections still waited."""
-        frame = self._frames.pop(key, None)
-        if frame is None:
-            return 0
-        self.bytes -= frame.nbytes
-        self.detections -= frame.unresolved
-        return frame.unresolved
+    def _note_settled(self, frame: PendingFrame) -> None:
+        if frame.waiting == 0 and not frame.released:
+            self._settled[frame.key] = None
+        else:
+            self._settled.pop(frame.key, None)
 
-    def resolve(self, frame: PendingFrame, rows: IntArray) -> None:
-        """Note that the fate of these rows of a stored frame is known."""
-        self.detections -= int(rows.size - np.count_nonzero(frame.resolved[rows]))
-        frame.resolved[rows] = True
-        if rows.size and frame.unresolved == 0:
+    def _made_room(self) -> list[PendingFrame]:
+        while self.bytes > self.max_bytes and self._settled:
+            key = next(iter(self._settled))
+            del self._settled[key]
+            frame = self._frames[key]
             before = frame.nbytes
             frame.release()
             self.bytes += frame.nbytes - before
+        out: list[PendingFrame] = []
+        while self.bytes > self.max_bytes and self._frames:
+            out.append(self._take_out(next(iter(self._frames))))
+        return out
+
+    def _take_out(self, key: FrameKey) -> PendingFrame:
+        frame = self._frames.pop(key)
+        self._settled.pop(key, None)
+        self.bytes -= frame.nbytes
+        if not frame.kept:
+            self.unkept -= frame.waiting
+        self.remember(key, Gone(frame.stored.stamp_ns, frame.partition, frame.kept))
+        return frame
+
+    def discard(self, key: FrameKey) -> PendingFrame | None:
+        """Forget a frame, if it is there."""
+        if key not in self._frames:
+            return None
+        frame = self._take_out(key)
+        self._gone.pop(key, None)
+        return frame
+
+    def told(self, frame: PendingFrame, record: LabelRecord) -> IntArray:
+        """Enter what labels told of a stored frame; (n,) outcomes that it takes back, if any."""
+        stored = self._frames.get(frame.key) is frame
+        if stored:
+            self.bytes -= frame.nbytes
+            if not frame.kept:
+                self.unkept -= frame.waiting
+        before: IntArray = frame.outcome[:0].astype(np.int64)
+        if record.replaces:
+            before = frame.outcome[frame.outcome != Outcome.WAITING].astype(np.int64)
+            frame.outcome[:] = Outcome.WAITING
+            frame.records.clear()
+            frame.objects_told = False
+        frame.outcome[record.settled] = record.outcome
+        frame.revision = max(frame.revision, record.revision)
+        frame.objects_told |= record.objects_told
+        frame.records.append(record)
+        if stored:
+            self.bytes += frame.nbytes
+            if not frame.kept:
+                self.unkept += frame.waiting
+            self._note_settled(frame)
+        return before

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from monitor.accounts import Dropped
 from monitor.answer_extras import ProcessedFrame, answer_extras
 from monitor.calibration.class_matched import Opinions, opinions_of
 from monitor.calibration.detections import Examined, FrameBatch, Limits, Reason, examine
 from monitor.calibration.matched import TrackIds
 from monitor.calibration.notices import NO_FRAME_ID, Notice, describe, duplicate_frame
 from monitor.calibration.slices import SliceTable, StreamSlices
-from monitor.calibration.space import IntArray, Space
+from monitor.calibration.space import Space
 from monitor.class_logits import in_words_of_logits, with_softmax
 from monitor.config import Config, TrackerKind
 from monitor.counters import Counters, TruthAccount
+from monitor.counting import Counting
 from monitor.drift_epochs import served_otherwise
 from monitor.drift_watch import DriftWatch
 from monitor.forwarding import Recalibrated, recalibrate
@@ -33,24 +35,41 @@ from monitor.frames import (
     ReceivedTruth,
     Refusal,
     TruthAnswer,
+    Untracked,
 )
 from monitor.headers import refuse_header
-from monitor.inline_truth import inline_truth, labels_sent
+from monitor.inline_truth import inline_record, inline_truth, labels_sent
 from monitor.learning import Learning
+from monitor.ledger import Kept
 from monitor.live_statistics import LiveStatistics, live_statistics
-from monitor.matching import Matching, match_by_id, orphan_notice
-from monitor.pending import PendingFrame, PendingStore, pending_frame, tracks_of
+from monitor.overload import Overload
+from monitor.pending import stored_frame, tracks_of
 from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.selection import Selection
-from monitor.recalibrators import Recalibrators, applied
-from monitor.stream_tracker import Tracked, tracker_of
-from monitor.streams import Stream
+from monitor.recalibrators import Recalibrators
+from monitor.stored_frame import SliceKey, StoredOpinions
+from monitor.stream_tracker import StreamTracker, Tracked, tracker_of
+from monitor.streams import EventTime, Stream
 from monitor.track_readings import TrackReading, read_tracks
 from monitor.tracking.motion import one_second
 from monitor.tracking.settings import TrackerSettings
-from monitor.truth_rows import Origin, TrueRows, inline_rows, tracks_of_rows, tracks_told
+from monitor.truth_ledger import Search, TruthLedger
+from monitor.truth_rows import Origin, inline_rows, tracks_of_rows
 
 log = logging.getLogger(__name__)
+
+STALE = Notice(
+    Reason.STALE,
+    "stamp_ns",
+    "the frame waited longer than [server] stale_seconds: passed through, not tracked or counted.",
+)
+SHED = Notice(
+    Reason.OVERLOAD,
+    "frame",
+    "answered and forwarded, but in no statistics: the sidecar has more to do than it can.",
+)
+
+# Tracks of a tracker elsewhere have numbers up to this one, those of ours that stands in higher.
+FOREIGN_TRACKS = 2**62
 
 
 @dataclass(slots=True)
@@ -62,20 +81,25 @@ class Pipeline:
     recalibrators: Recalibrators = field(default_factory=Recalibrators)
     streams: dict[str, Stream] = field(default_factory=dict)
     latest: dict[str, Recalibrated] = field(default_factory=dict)  # of each stream
+    overload: Overload = field(default_factory=Overload)
     limits: Limits = field(init=False)
-    pending: PendingStore = field(init=False)
+    ledger: TruthLedger = field(init=False)
+    counting: Counting = field(init=False)
     live: LiveStatistics = field(init=False)
     learning: Learning = field(init=False)
     drift: DriftWatch = field(init=False)
+    tracked_elsewhere: bool = False  # at present: our own tracker stands by, if there is one
     _tracking: TrackerSettings | None = None
-    _numbered: int = 0
+    _foreign: int = 0  # numbers of tracks that are not ours to give
+    numbered: int = 0  # streams so far
+    # Streams of the last run that have not come again yet; they make room for others.
+    _unclaimed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         limits = self.config.limits
         self.limits = Limits(
             limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
         )
-        self.pending = PendingStore(self.config.pending.max_bytes)
         self.live = live_statistics(self.config)
         settings = self.config.promotion.settings()
         self.learning = Learning(settings, self.limits, self.slices, self.recalibrators)
@@ -83,8 +107,19 @@ class Pipeline:
         self.drift = DriftWatch(
             watched.settings(), self.slices, watched.watch, counters=self.counters
         )
-        if self.config.tracker.kind is TrackerKind.EMBEDDED:
-            self._tracking = self.config.tracker.settings()
+        self.counting = Counting(self.live, self.slices, self.drift, self.learning, self.counters)
+        self.ledger = TruthLedger(
+            self.config,
+            self.limits,
+            self.counting,
+            self.counters,
+            self.streams,
+            self.live.class_slices,
+        )
+        tracker = self.config.tracker
+        if tracker.tracks_here:
+            self._tracking = tracker.settings()
+            self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
             one_second()  # imported now, so that the first header need not wait for it
 
     @property
@@ -98,36 +133,90 @@ class Pipeline:
         """A stream for this header; a known one if nothing changed but the connection."""
         space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
         header = replace(header, space=space)
+        self._make_room(header.stream)
         refusal = refuse_header(header, self.config, self.streams, self.live.spaces)
         if refusal is not None:
             return refusal
         self.live.spaces.add(space)
         known = self.streams.get(header.stream)
+        self._unclaimed.discard(header.stream)
         if known is not None and known.header == header:
             if not known.header.asks_like(header):
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
         slices = StreamSlices(self.slices, space, header.stream, header.classes)
-        tracker = tracker_of(header, self._tracking, self.counters)
+        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
         if tracker is not None and known is not None and known.tracker is not None:
             tracker.orders = known.tracker.orders  # counters never fall
         # A stream that begins anew numbers its tracks anew.
-        self._numbered += 1
-        self.streams[header.stream] = stream = Stream(header, slices, self._numbered, tracker)
+        self.numbered += 1
+        stream = Stream(header, slices, self.numbered, tracker)
+        stream.staleness.limit_seconds = self.config.server.stale_seconds
+        self.streams[header.stream] = stream
         return stream
+
+    def restore_stream(self, header: Header, number: int, time: EventTime) -> None:
+        """A stream of the last run, so that its labels are known; unless there is no room.
+
+        number  tells its tracks from others; those of a tracker of ours begin anew
+        """
+        if header.stream in self.streams or len(self.streams) >= self.config.server.max_streams:
+            return
+        self.numbered = max(self.numbered, number)
+        if self._tracking is not None:
+            self.numbered += 1
+            number = self.numbered
+        space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
+        header = replace(header, space=space)
+        self.live.spaces.add(space)
+        slices = StreamSlices(self.slices, space, header.stream, header.classes)
+        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
+        stream = Stream(header, slices, number, tracker, time)
+        stream.staleness.limit_seconds = self.config.server.stale_seconds
+        self.streams[header.stream] = stream
+        self._unclaimed.add(header.stream)
+
+    def _make_room(self, stream: str) -> None:
+        """For a new stream, in place of one of the last run that has not come again."""
+        full = len(self.streams) >= self.config.server.max_streams
+        if full and stream not in self.streams and self._unclaimed:
+            del self.streams[self._unclaimed.pop()]
+
+    @property
+    def disorder_ns(self) -> int:
+        """How far watermarks stay behind."""
+        return int(self.config.pending.max_disorder_seconds * 1e9)
 
     # ---- frames
 
-    def process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
-        """The answer to a frame. Whatever of ours fails, the raw estimates go out, marked."""
+    def process(
+        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None = None
+    ) -> FrameAnswer:
+        """The answer to a frame. Whatever of ours fails, the raw estimates go out, marked.
+
+        arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
+        """
         n = frame.detections.n
         try:
+            if arrival_ns is not None and stream.staleness.is_stale(arrival_ns, frame.stamp_ns):
+                return self._stale(frame)
             answer = self._process(stream, frame)
         except Exception:
             log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
             self.counters.internal_errors += 1
             version = self.recalibrators.selection.version
             answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
+        self.counters.count_frame(answer.reason, fast=frame.fast)
+        return answer
+
+    def _stale(self, frame: ReceivedFrame) -> FrameAnswer:
+        """A frame that waited too long: nobody needs more of it than what came."""
+        n = frame.detections.n
+        self.ledger.lose(n, Dropped.STALE)
+        version = self.recalibrators.selection.version
+        answer = FrameAnswer(
+            frame, np.full(n, Reason.STALE, np.uint8), versions=(version,), notices=(STALE,)
+        )
         self.counters.count_frame(answer.reason, fast=frame.fast)
         return answer
 
@@ -181,6 +270,7 @@ class Pipeline:
             notices=notices + tracked.notices + more,
             tracks=tracked.tracks if header.return_tracks else None,
             extras=extras,
+            untracked=self._untracked(stream, examined, recalibrated.forwarded),
         )
 
     def _extras(
@@ -200,22 +290,56 @@ class Pipeline:
         self, stream: Stream, frame: ReceivedFrame, examined: Examined, forwarded: Estimates
     ) -> Tracked:
         """What the tracker makes of a frame; if it fails, nothing, and it begins anew."""
-        if stream.tracker is None:
+        if stream.tracker is None or self.tracked_elsewhere:
             return Tracked(None)
+        return self._follow(stream, stream.tracker, frame, examined, forwarded)
+
+    def _follow(
+        self,
+        stream: Stream,
+        tracker: StreamTracker,
+        frame: ReceivedFrame,
+        examined: Examined,
+        forwarded: Estimates,
+    ) -> Tracked:
         try:
             if not examined.clean:
                 # A class may come without covariances only: its tracks have a slice too.
                 bare = examined.reason == Reason.MISSING_COVARIANCE
                 stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
-            tracked = stream.tracker.track(frame, examined, forwarded)
+            tracked = tracker.track(frame, examined, forwarded)
         except Exception:
             log.exception("the tracks of stream %s are lost", stream.header.stream)
             self.counters.internal_errors += 1
-            stream.tracker.reset()
+            tracker.reset()
             return Tracked(None)
         for notice in tracked.notices:
             self.counters.note(notice.reason, 1)
         return tracked
+
+    def _untracked(
+        self, stream: Stream, examined: Examined, forwarded: Estimates
+    ) -> Untracked | None:
+        """For our own tracker, where that stands by."""
+        stands_by = self.tracked_elsewhere and stream.tracker is not None
+        return Untracked(examined, forwarded) if stands_by else None
+
+    def track_instead(self, stream: Stream, answer: FrameAnswer) -> FrameAnswer | None:
+        """The answer with the tracks of our own tracker; None where that did not stand by."""
+        left = answer.untracked
+        if left is None or stream.tracker is None:
+            return None
+        frame = answer.received
+        tracked = self._follow(stream, stream.tracker, frame, left.examined, left.forwarded)
+        notices = answer.notices + tracked.notices
+        return replace(answer, tracks=tracked.tracks, notices=notices, untracked=None)
+
+    def track_elsewhere(self, up: bool) -> None:
+        """A tracker elsewhere came or went; what our own knew of the time before is over."""
+        self.tracked_elsewhere = up
+        for stream in self.streams.values():
+            if stream.tracker is not None:
+                stream.tracker.reset()
 
     def _remember(
         self,
@@ -226,52 +350,65 @@ class Pipeline:
         tracks: TrackIds | None,
     ) -> tuple[Notice, ...]:
         """Count inline truth, and keep the frame for the truth that comes later."""
-        slices = recalibrated.slices
+        if self.overload.shedding:
+            n = frame.detections.n
+            self.overload.shed(n)
+            self.ledger.lose(n, Dropped.OVERLOAD)
+            return (SHED,)
         self._advance_watermark(stream, frame.stamp_ns)
-        batch = examined.batch
         if not examined.clean:
             self.counters.note_invalid(examined)
         notices: tuple[Notice, ...] = ()
-        key = None
         if frame.frame_id is None:
             self.counters.note(Reason.MISSING_FRAME_KEY, 1)
             notices = (NO_FRAME_ID,)
-        else:
-            key = (stream.header.stream, frame.frame_id)
-            known = self.pending.get(key)
-            if known is not None and known.stamp_ns == frame.stamp_ns:
-                self.counters.note(Reason.DUPLICATE_FRAME, 1)
-                self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
-                return (duplicate_frame(frame.frame_id),)
+        elif self.ledger.store.knows((stream.header.stream, frame.frame_id), frame.stamp_ns):
+            self.counters.note(Reason.DUPLICATE_FRAME, 1)
+            self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
+            return (duplicate_frame(frame.frame_id),)
+        batch, slices = examined.batch, recalibrated.slices
         opinions = self._opinions(stream, batch)
+        acted, sequence = recalibrated.acted, self.ledger.next_sequence()
+        version = None if acted is None else acted.version
         truth = inline_truth(frame.detections, examined, opinions)
+        record = None
         if truth is not None:
             self.counters.truth.add(truth.account)
-            of_rows = tracks_of_rows(tracks, truth.rows)
-            origin = Origin(frame.stamp_ns, stream.number, of_rows)
+            live, stamp_ns = self.live, self.live.believed(frame.stamp_ns)
+            record = inline_record(truth, batch, stamp_ns, live.clock.now_ns, live.generation)
+            origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, truth.rows))
             rows = inline_rows(batch, truth.rows, slices, recalibrated.made, origin)
-            self._count(rows, recalibrated.acted)
-            classes = batch.true_class[truth.class_rows]
-            self._count_classes(opinions, truth.class_rows, classes, frame.stamp_ns)
-        resolved = np.zeros(slices.size, bool) if truth is None else truth.resolved
-        if key is None:
-            self.counters.dropped += int(np.count_nonzero(~resolved))
+            self.counting.count_inline(rows, version, opinions, record, sequence)
+        bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
+        if frame.frame_id is None:
+            self.ledger.enter_unnamed(frame.detections.n, bare, slices, record)
             return notices
-        waiting = pending_frame(
-            batch,
+        stored = stored_frame(
+            stream.header,
+            frame.frame_id,
             frame.stamp_ns,
+            frame.detections,
+            batch,
             slices,
-            recalibrated.acted,
-            resolved,
-            frame.detections.ids_beside(batch.rows),
-            tracks,
-            stream.number,
-            len(stream.header.classes),
-            opinions,
+            self.slices,
+            bare=bare,
+            made=None if recalibrated.made is recalibrated.sent else recalibrated.made,
+            version=version,
+            tracks=tracks,
+            source=stream.number,
+            opinions=self._stored_opinions(opinions),
+            epoch=self.ledger.epoch,
         )
-        # The same number at another time: the detector began anew.
-        self.counters.dropped += self.pending.discard(key) + self.pending.add(key, waiting)
+        self.ledger.enter(stored, slices, opinions, record, sequence)
         return notices
+
+    def _stored_opinions(self, opinions: Opinions | None) -> StoredOpinions | None:
+        if opinions is None:
+            return None
+        index = opinions.index
+        entry = None if index is None else self.live.class_slices.slices[index]
+        key = None if entry is None else SliceKey(entry.name, entry.overflow)
+        return StoredOpinions(key, opinions.rows, opinions.values)
 
     def _opinions(self, stream: Stream, batch: FrameBatch) -> Opinions | None:
         """The class probabilities of a frame, with the slice they belong to."""
@@ -285,96 +422,25 @@ class Pipeline:
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
         if stamp_ns is not None:
             self.live.see(stamp_ns)
-            disorder_ns = int(self.config.pending.max_disorder_seconds * 1e9)
-            self.counters.late_frames += stream.time.advance(stamp_ns, disorder_ns)
-
-    def _count(self, rows: TrueRows, made_by: Selection | None) -> None:
-        if rows.slices.size == 0:
-            return
-        in_overflow = np.isin(rows.slices, self.slices.overflowing)
-        self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
-        matched = self.live.count(rows.matched())
-        self.drift.add(matched, None if made_by is None else made_by.version)
-        labelled = rows.labelled()
-        if labelled is not None and self.live.clock.believes(labelled.stamp_ns):
-            self.learning.take(labelled)
-
-    def _count_classes(
-        self,
-        opinions: Opinions | None,
-        rows: IntArray,
-        true_class: IntArray,
-        stamp_ns: int | None,
-    ) -> None:
-        """Count class probabilities of rows, all of which have some, with their true class.
-
-        A fault costs the statistics of these rows and nothing else.
-        """
-        if opinions is None or rows.size == 0:
-            return
-        try:
-            place = opinions.index
-            if place is None or self.live.class_slices.slices[place].overflow:
-                self.counters.overflow_classified += rows.size
-            matched = opinions.matched(rows, true_class, stamp_ns)
-            if matched is not None:
-                self.live.count_classes(matched)
-        except Exception:
-            log.exception("matched class probabilities were not counted")
-            self.counters.internal_errors += 1
+            self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
 
     # ---- truth
 
-    def report_truth(self, labels: ReceivedTruth) -> TruthAnswer:
-        """Match labels to the detections of their frame by id, and count what matched."""
-        account = TruthAccount()
-        notices: tuple[Notice, ...] = ()
-        key = (labels.stream, -1 if labels.frame_id is None else labels.frame_id)
-        frame = self.pending.get(key)
-        if frame is None:
-            if self.pending.was_dropped(key):
-                account.too_late = labels.n
-            else:
-                account.orphan = labels.n
-                notices = (orphan_notice(labels, self.streams),)
-        else:
-            matching = match_by_id(labels, frame, self.limits)
-            account, notices = matching.account, matching.notices
-            for reason, invalid in matching.invalid.items():
-                self.counters.note(reason, invalid)
-            stream = self.streams.get(labels.stream)
-            delay_ns = 0 if stream is None else stream.time.since(frame.stamp_ns)
-            self._settle(frame, matching, delay_ns, complete=labels.complete)
-        self.counters.truth.add(account)
-        return TruthAnswer(account, notices)
+    def report_truth(
+        self, labels: ReceivedTruth, found: Kept | None = None
+    ) -> TruthAnswer | Search:
+        """Match labels to the detections of their frame, and count what matched.
 
-    def _settle(
-        self, frame: PendingFrame, matching: Matching, delay_ns: int, *, complete: bool
-    ) -> None:
-        """Count what labels tell of a frame's detections, which then wait no longer."""
-        rows = matching.rows
-        if rows.size:
-            sent, slices = frame.estimates(rows), frame.slices[rows]
-            made = sent
-            if frame.selection is not None:
-                chains, limits = self.slices.chains, self.limits
-                made, _ = applied(frame.selection, sent, slices, chains, limits, self.counters)
-            tracks = tracks_told(tracks_of_rows(frame.tracks, rows), matching.objects)
-            live = delay_ns <= self.live.live_ns
-            origin = Origin(frame.stamp_ns, frame.source, tracks, delay_ns, live)
-            true_rows = TrueRows(frame.space, slices, sent, made, matching.truth, origin)
-            self._count(true_rows, frame.selection)
-        self._count_classes(
-            frame.opinions, matching.class_rows, matching.true_class, frame.stamp_ns
-        )
-        resolved = matching.resolved
-        if complete:
-            # A detection whose label could not be used may still get a better one.
-            rest = ~frame.resolved
-            rest[matching.resolved] = rest[matching.open_rows] = False
-            self.counters.unmatched += int(np.count_nonzero(rest))
-            resolved = np.append(resolved, np.flatnonzero(rest))
-        self.pending.resolve(frame, resolved)
+        found    what a Search has found
+        returns  a Search where the frame may be on the disk alone
+        """
+        return self.ledger.report(labels, found)
+
+    def clock_stepped(self, epoch: int) -> None:
+        """The wall clock was set: stamps before and after are of two times. Nothing is dropped."""
+        self.ledger.epoch = epoch
+        for stream in self.streams.values():
+            stream.time = EventTime()
 
     # ---- recalibrators
 

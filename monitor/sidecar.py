@@ -14,30 +14,44 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from monitor import __version__
-from monitor.config import Config, split_address
+from monitor.config import Config, TrackerKind, split_address
 from monitor.drift_keeping import DriftKeeping
 from monitor.edges.allocator import keep_freed_memory
 from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.page import Endpoint
 from monitor.edges.server import CannotListen, Server
 from monitor.edges.service import Service
+from monitor.edges.tracker_client import TrackerClient
 from monitor.edges.wire import WireLimits
-from monitor.events import Events
+from monitor.events import Events, Health
+from monitor.external_tracker import ExternalTracker
 from monitor.fit_rounds import FitRounds
+from monitor.journal import Journal
 from monitor.keeping import Keeper
 from monitor.keeping_recalibrators import RecalibratorKeeper
 from monitor.kept_promotions import KeptPromotions, configured
+from monitor.ledger_reading import DiskReading, ledger_reading
+from monitor.overload import Overload
 from monitor.pipeline import Pipeline
 from monitor.promotion.records import Record
 from monitor.promotions import Promotions
 from monitor.readings import ClassReadingCache, ReadingCache, WindowReading
 from monitor.recalibration_readings import RecalibrationReadings
+from monitor.resuming import Resumption
 from monitor.steps import in_steps
+from monitor.tracker_calls import TrackerCalls
+from monitor.wall_clock import WallClock
 
 log = logging.getLogger(__name__)
 
 # How often the loop's punctuality is looked at, seconds.
 LAG_PROBE = 0.05
+# What those who watch are told.
+OVERLOADED = (
+    "overload: frames are answered and forwarded, but neither remembered nor counted; see [server] "
+    "shed_lag_seconds and shed_rows"
+)
+CALM = "serving: the overload is over, frames are monitored again"
 # How often the windows are read, seconds: they are made of panes of some 50 s and more.
 WINDOW_SECONDS = 10.0
 
@@ -51,11 +65,19 @@ class Sidecar:
     promotions: Promotions = field(init=False)
     kept: KeptPromotions = field(init=False)
     fits: FitRounds = field(init=False)
+    tracker: ExternalTracker | None = None
     server: Server = field(init=False)
     endpoint: Endpoint = field(default_factory=Endpoint)
     http_port: int = 0
     keeper: Keeper = field(init=False)
+    journal: Journal = field(init=False)
+    resumed: Resumption = field(init=False)
     drift: DriftKeeping = field(init=False)
+    overload: Overload = field(init=False)
+    wall_clock: WallClock = field(init=False)
+    # Told the new epoch when the wall clock was set; and how many detections wait to be counted.
+    clock_stepped: Callable[[int], None] = field(default=lambda _: None)
+    waiting_rows: Callable[[], int] = field(default=lambda: 0)
     _cache: ReadingCache = field(init=False)
     _window_caches: dict[str, ReadingCache] = field(init=False)
     _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
@@ -66,6 +88,9 @@ class Sidecar:
 
     def __post_init__(self) -> None:
         self.pipeline = Pipeline(self.config)
+        server = self.config.server
+        self.overload = Overload(server.shed_lag_seconds, server.shed_rows)
+        self.wall_clock = WallClock(server.clock_step_seconds)
         named = configured(self.pipeline.recalibrators, self.config)
         self.promotions = Promotions(self.pipeline)
         keeper = RecalibratorKeeper(self.config.promotion.folder)
@@ -74,11 +99,23 @@ class Sidecar:
         self.fits = FitRounds(self.promotions)
         limits = WireLimits(self.config.server.max_message_bytes, self.config.limits.max_detections)
         service = Service(self.pipeline, Events(), limits)
+        if self.config.tracker.kind is TrackerKind.GRPC:
+            pipeline = self.pipeline
+            service.tracker = self.tracker = ExternalTracker(
+                self.config.tracker,
+                pipeline.counters,
+                pipeline.track_elsewhere,
+                pipeline.track_instead,
+            )
         self.server = Server(service, self.promotions, self.fits.asked, self.kept.settle)
         self.promotions.announce = self._announce
         self.drift = DriftKeeping(self.pipeline, self.config.drift, service.events, self.fits)
         service.settle = self.drift.settle
         self.keeper = Keeper(self.pipeline, self.server.states.newer, self.config.snapshot)
+        self.journal = Journal(self.config.pending)
+        self.pipeline.overload = self.overload
+        self.clock_stepped = self.pipeline.clock_stepped
+        self.waiting_rows = lambda: self.pipeline.live.waiting
         self._recalibration = RecalibrationReadings(self.promotions)
         bins = self.config.statistics.bins
         self._cache = ReadingCache(bins)
@@ -91,9 +128,7 @@ class Sidecar:
         """
         host, port = split_address(self.config.server.http_address, "http_address")
         keep_freed_memory()
-        self.keeper.load()
-        self.kept.begin()
-        self.drift.begin()
+        self._resume()
         await self._refresh_if_possible()
         await self.server.start()
         try:
@@ -122,6 +157,10 @@ class Sidecar:
                 self.drift.keep_watching,
             )
         ]
+        if self.tracker is not None:
+            client = TrackerClient(self.config.tracker)
+            calls = TrackerCalls(self.tracker, client.dial)
+            housekeeping.append(asyncio.create_task(calls.run()))
         listening(self)
         await self._stopping.wait()
         self.endpoint.published.ready = False
@@ -134,7 +173,45 @@ class Sidecar:
         self.keeper.close()
         await self.kept.end()
         await self.drift.end()
+        await self.journal.close()
         self.endpoint.stop()
+
+    def _resume(self) -> None:
+        """Go on where the last run ended: from what it kept, and the ledger after that."""
+        ledger, journal, service = self.pipeline.ledger, self.journal, self.server.service
+        gone: dict[int, str] = {}
+        journal.dropped = gone.__setitem__
+        journal.tell = lambda text: service.announce(Health(True, text))
+        opened = journal.open()
+        ledger.on_disk = journal.keeps
+        ledger.sequence = opened.sequence
+        self.keeper.load()
+        for partition in set(ledger.waiting) - set(opened.partitions):
+            ledger.dropped(partition, gone.get(partition, "vanished"))
+        journal.dropped = ledger.dropped
+        for frame in opened.frames:
+            ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)
+        self.kept.begin()
+        self.drift.begin()
+        # What does not say how far it had come is as new as can be: nothing is told it twice.
+        statistics = opened.sequence if self.keeper.entry is None else self.keeper.entry
+        drift = statistics if self.drift.entry is None else self.drift.entry
+        learning = statistics if self.kept.entry is None else self.kept.entry
+        self.resumed = Resumption(self.pipeline, statistics, drift, learning)
+        self.resumed.run(journal)
+        self.wall_clock.epoch = ledger.epoch
+        ledger.journal = journal
+        if journal.keeps:
+            service.journal = journal
+            self.keeper.covered = self.drift.covered = self._covered
+            self.keeper.wrote = journal.covered
+
+    async def _covered(self, entry: int) -> None:
+        """Raises OSError where the ledger is not on the disk up to an entry."""
+        if not await self.journal.durable(entry):
+            raise OSError(
+                f"the ledger is not on the disk up to entry {entry}: see [pending] folder"
+            )
 
     def _announce(self, record: Record) -> None:
         """Tell those who watch, and have it kept."""
@@ -172,8 +249,8 @@ class Sidecar:
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
-            pending_bytes=pipeline.pending.bytes,
-            pending_detections=pipeline.pending.detections,
+            pending_bytes=pipeline.ledger.store.bytes,
+            pending_detections=pipeline.ledger.pending,
             streams=len(pipeline.streams),
             recalibrators=pipeline.recalibrators.in_force(),
             mode=str(self.config.recalibration.mode),
@@ -187,6 +264,8 @@ class Sidecar:
             checkpoint_failures=self.keeper.failures,
             recalibration=await in_steps(self._recalibration.read(store_failures)),
             drift=drift,
+            forwarding=None if self.tracker is None else self.tracker.reading(),
+            ledger=ledger_reading(pipeline.ledger, self._disk()),
         )
         text = await in_steps(render(snapshot))
         published = self.endpoint.published
@@ -194,6 +273,22 @@ class Sidecar:
         published.metrics = text
         published.page = _page(snapshot).encode()
         pipeline.counters.loop_lag_seconds = 0.0
+
+    def _disk(self) -> DiskReading:
+        journal, refused = self.journal, self.journal.drops
+        return DiskReading(
+            bytes=journal.bytes,
+            partitions=journal.partitions,
+            waiting=journal.waiting,
+            failures=journal.failures,
+            replayed=self.resumed.entries,
+            not_replayed=self.resumed.failed,
+            refused={
+                "statistics": self.keeper.refused,
+                "drift": self.drift.refused,
+                "partition": sum(refused[why] for why in ("corrupt", "incompatible", "vanished")),
+            },
+        )
 
     async def _read_windows(self) -> tuple[WindowReading, ...]:
         found: list[WindowReading] = []
@@ -213,9 +308,33 @@ class Sidecar:
         while True:
             began = time.monotonic()
             await asyncio.sleep(LAG_PROBE)
-            lag = time.monotonic() - began - LAG_PROBE
-            counters = self.pipeline.counters
-            counters.loop_lag_seconds = max(counters.loop_lag_seconds, lag)
+            now = time.monotonic()
+            try:
+                self._look(now, now - began - LAG_PROBE, time.time_ns(), time.monotonic_ns())
+            except Exception:
+                log.exception("the loop was not looked at")
+                self.pipeline.counters.internal_errors += 1
+
+    def _look(self, now: float, lag: float, wall_ns: int, monotonic_ns: int) -> None:
+        """Take in how late the loop was (s), and what the clocks say."""
+        counters = self.pipeline.counters
+        counters.loop_lag_seconds = max(counters.loop_lag_seconds, lag)
+        if self._stopping.is_set():
+            return  # what was said last is that we end
+        service = self.server.service
+        if self.overload.look(now, lag, self.waiting_rows()):
+            service.announce(Health(True, OVERLOADED if self.overload.shedding else CALM))
+        counters.shedding, counters.overloads = self.overload.shedding, self.overload.episodes
+        step = self.wall_clock.look(wall_ns, monotonic_ns)
+        clock = self.wall_clock
+        counters.clock_epoch, counters.clock_steps = clock.epoch, clock.steps
+        if step is not None:
+            known = service.events.health
+            text = f"the wall clock was set by {step:+.3f} s: clock epoch {clock.epoch}"
+            service.announce(Health(True, text))
+            # It has happened; it is no state that who begins to watch later is in.
+            service.events.health = known
+            self.clock_stepped(clock.epoch)
 
 
 def _page(snapshot: Snapshot) -> str:

@@ -99,6 +99,7 @@ class StoredFrame:
     tracks       (n,) None where nobody tracks
     source       tells tracks of equal id apart
     epoch        of the wall clock
+    bare         of the detections that came, those without a covariance
     """
 
     header: Header
@@ -117,6 +118,7 @@ class StoredFrame:
     source: int = 0
     opinions: StoredOpinions | None = None
     epoch: int = 0
+    bare: int = 0
 
     @property
     def n(self) -> int:

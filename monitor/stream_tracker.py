@@ -156,16 +156,19 @@ def _sightings(
 
 
 def tracker_of(
-    header: Header, settings: TrackerSettings | None, counters: Counters
+    header: Header, settings: TrackerSettings | None, counters: Counters, numbered: int = 0
 ) -> StreamTracker | None:
     """For a stream that begins; where it cannot be made, the stream goes without.
 
     settings  None: nobody tracks
+    numbered  numbers that are another's: those of its tracks come after them
     """
     if settings is None:
         return None
     try:
-        return stream_tracker(header, settings)
+        tracker = stream_tracker(header, settings)
+        tracker.numbered = numbered
+        return tracker
     except Exception:
         log.exception("stream %s is not tracked", header.stream)
         counters.internal_errors += 1

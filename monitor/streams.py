@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from monitor.calibration.slices import StreamSlices
 from monitor.frames import Header
+from monitor.staleness import Staleness
 from monitor.stream_tracker import StreamTracker
 
 
@@ -48,6 +49,7 @@ class Stream:
     number: int
     tracker: StreamTracker | None = None
     time: EventTime = field(default_factory=EventTime)
+    staleness: Staleness = field(default_factory=Staleness)
 
     @property
     def watermark_ns(self) -> int | None:

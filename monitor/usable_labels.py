@@ -39,7 +39,7 @@ def usable_labels(
     labels: ReceivedTruth, space: Space, classes: int, limits: Limits
 ) -> UsableLabels:
     """Sort out labels for a frame of this space and so many classes."""
-    truth = np.full((labels.n, space.k), np.nan)
+    truth = np.full((labels.named, space.k), np.nan)
     truth[:, : labels.truth.shape[1]] = labels.truth[:, : space.k]
     plausible = (np.abs(truth) <= limits.largest_mean).all(axis=1)
     has_truth = (labels.truth_length == space.k) & plausible

@@ -9,7 +9,7 @@ from monitor.calibration.space import plain_space
 from monitor.calibration.steps import finished
 from monitor.config import Config
 from monitor.counters import TruthAccount
-from monitor.frames import FrameAnswer, Header
+from monitor.frames import FrameAnswer, Header, ReceivedTruth, TruthAnswer
 from monitor.live_statistics import SlicesRead
 from monitor.pipeline import Pipeline
 from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
@@ -89,6 +89,13 @@ def outgoing(answer: FrameAnswer) -> list[tuple[list[float], list[float]]]:
                 list(in_form(covariance, form)),
             )
     return found
+
+
+def reported(pipeline: Pipeline, labels: ReceivedTruth) -> TruthAnswer:
+    """What became of labels; nothing is on any disk, so that there is nothing to search for."""
+    answer = pipeline.report_truth(labels)
+    assert isinstance(answer, TruthAnswer)
+    return answer
 
 
 def raw(rows) -> list[tuple[list[float], list[float]]]:

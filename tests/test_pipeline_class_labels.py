@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.calibration.detections import Reason
-from tests.piped import account_of, pipeline_of
+from tests.piped import account_of, pipeline_of, reported
 from tests.piped_classes import (
     BAD,
     GOOD_TRUTH,
@@ -108,7 +108,7 @@ def test_every_label_is_in_exactly_one_count(drawn, messages):
     for message, complete in messages:
         books.named.clear()
         now = Counter(books.outcome(label) for label in message)
-        answer = pipeline.report_truth(labels(message, complete=complete))
+        answer = reported(pipeline, labels(message, complete=complete))
         assert account_of(answer.account) == dict(now)
         for label in message:
             notes += books.notes(label)
@@ -122,7 +122,7 @@ def test_every_label_is_in_exactly_one_count(drawn, messages):
     assert +Counter(pipeline.counters.notices) == +notes
     assert pipeline.counters.unmatched == unmatched
     usable = {id for id, kind in books.kinds.items() if kind != "refused"}
-    assert pipeline.pending.detections == len(usable - books.known)
+    assert pipeline.ledger.pending == len(usable - books.known)
     assert gaussians(pipeline) == books.measured
     assert sum(held.n for held in counted(pipeline).values()) == books.classified
     assert pipeline.counters.internal_errors == 0

@@ -21,6 +21,7 @@ from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from tests import laws
+from tests.piped import reported
 from tests.piped_classes import (
     BAD,
     CLASSES,
@@ -207,7 +208,7 @@ def test_the_statistics_are_of_what_came():
         answered(pipeline, rows[:5])
         late = [replace(row, true_class=None) for row in rows[5:]]
         pipeline.process(opened(pipeline), frame(late, 2))
-        pipeline.report_truth(labels([Label(i, class_index=i % 3) for i in range(5, 9)], 2))
+        reported(pipeline, labels([Label(i, class_index=i % 3) for i in range(5, 9)], 2))
     for name, found in counted(plain).items():
         laws.assert_same(counted(warm)[name], found)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from monitor.calibration.slices import OVERFLOW, TOTAL
 from monitor.calibration.steps import finished
 from tests import laws
-from tests.piped import SECOND, account_of, pipeline_of
+from tests.piped import SECOND, account_of, pipeline_of, reported
 from tests.piped_classes import (
     CLASSES,
     GOOD_TRUTH,
@@ -79,7 +79,7 @@ def test_a_window_holds_the_rows_of_its_panes():
         if not known:
             late.append(number)
     for number in reversed(late):
-        pipeline.report_truth(labels([Label(1, class_index=2)], number))
+        reported(pipeline, labels([Label(1, class_index=2)], number))
     now = stamps[-1]
     for level, length in enumerate((300 * SECOND, HOUR, 24 * HOUR)):
         pane = length // 6

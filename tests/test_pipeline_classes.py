@@ -10,9 +10,9 @@ from monitor.calibration.detections import Reason
 from monitor.calibration.slices import TOTAL
 from monitor.calibration.steps import finished
 from monitor.live_statistics import LiveStatistics
-from monitor.pending import FRAME_OVERHEAD
+from monitor.pending import FRAME_OVERHEAD, RECORD_OVERHEAD
 from tests import laws
-from tests.piped import SECOND, account_of, pipeline_of
+from tests.piped import SECOND, account_of, pipeline_of, reported
 from tests.piped_classes import (
     BAD,
     CLASSES,
@@ -41,7 +41,7 @@ def test_a_class_that_comes_with_its_detection_is_counted(opinions):
     assert finished(pipeline.live.classes_in_steps())[0][:2] == (TOTAL, CLASSES)
     laws.assert_same(total_of(pipeline), observed(rows, [i % 3 for i in range(6)]))
     assert account_of(pipeline.counters.truth) == {"matched": 6}
-    assert pipeline.pending.detections == 0
+    assert pipeline.ledger.pending == 0
     assert gaussians(pipeline) == 0
 
 
@@ -50,13 +50,13 @@ def test_a_label_may_tell_the_class_alone(opinions):
     pipeline = pipeline_of()
     rows = [sent(i, opinions=opinions) for i in range(3)]
     pipeline.process(opened(pipeline), frame(rows))
-    found = pipeline.report_truth(labels([Label(2, class_index=1), Label(0, class_index=0)]))
+    found = reported(pipeline, labels([Label(2, class_index=1), Label(0, class_index=0)]))
     assert account_of(found.account) == {"matched": 2}
     assert found.notices == ()
     laws.assert_same(total_of(pipeline), observed([rows[2], rows[0]], [1, 0]))
     # It is the label of its detection: there will be no other.
-    assert pipeline.pending.detections == 1
-    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH), Label(1, GOOD_TRUTH)]))
+    assert pipeline.ledger.pending == 1
+    found = reported(pipeline, labels([Label(2, GOOD_TRUTH), Label(1, GOOD_TRUTH)]))
     assert account_of(found.account) == {"duplicate": 1, "matched": 1}
     assert gaussians(pipeline) == 1
 
@@ -65,7 +65,7 @@ def test_a_label_that_tells_both_counts_for_both():
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1), sent(2, opinions=0)]))
     both = [Label(id, GOOD_TRUTH, class_index=2) for id in (1, 2)]
-    assert account_of(pipeline.report_truth(labels(both)).account) == {"matched": 2}
+    assert account_of(reported(pipeline, labels(both)).account) == {"matched": 2}
     laws.assert_same(total_of(pipeline), observed([sent(1)], [2]))
     assert gaussians(pipeline) == 2
 
@@ -99,11 +99,11 @@ def test_inline_and_late_classes_give_the_same_bits(frames, with_truth, random):
         ]
     random.shuffle(messages)
     for number, label in messages:
-        late.report_truth(labels([label], number))
+        reported(late, labels([label], number))
     assert account_of(inline.counters.truth) == account_of(late.counters.truth)
     for level in (None, 0):
         assert bits(counted(inline, level)) == bits(counted(late, level))
-    assert inline.pending.detections == late.pending.detections
+    assert inline.ledger.pending == late.ledger.pending
     assert gaussians(inline) == gaussians(late)
 
 
@@ -157,9 +157,7 @@ def test_one_broken_vector_is_refused_and_counted_and_its_neighbours_pass():
 def test_a_class_beyond_the_names_is_set_aside_and_named(truth):
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1), sent(2)]))
-    answer = pipeline.report_truth(
-        labels([Label(2, class_index=0), Label(1, truth, class_index=3)])
-    )
+    answer = reported(pipeline, labels([Label(2, class_index=0), Label(1, truth, class_index=3)]))
     outcome = {"matched": 2} if truth else {"matched": 1, "refused": 1}
     assert account_of(answer.account) == outcome
     (notice,) = answer.notices
@@ -170,7 +168,7 @@ def test_a_class_beyond_the_names_is_set_aside_and_named(truth):
     assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 0
     assert (total_of(pipeline).n, gaussians(pipeline)) == (1, len(truth) // 2)
     # Where nothing was told, a better label may come.
-    again = pipeline.report_truth(labels([Label(1, class_index=2)]))
+    again = reported(pipeline, labels([Label(1, class_index=2)]))
     assert account_of(again.account) == {"duplicate" if truth else "matched": 1}
 
 
@@ -178,12 +176,12 @@ def test_ground_truth_that_cannot_be_used_refuses_the_class_beside_it_until_a_be
     inline, late = pipeline_of(), pipeline_of()
     inline.process(opened(inline), frame([sent(1, 2, truth=(1.0,))]))
     late.process(opened(late), frame([sent(1)]))
-    late.report_truth(labels([Label(1, (1.0,), class_index=2)]))
+    reported(late, labels([Label(1, (1.0,), class_index=2)]))
     for pipeline in (inline, late):
         assert account_of(pipeline.counters.truth) == {"refused": 1}
         assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 1
         assert counted(pipeline) == {}
-        pipeline.report_truth(labels([Label(1, GOOD_TRUTH, class_index=2)]))
+        reported(pipeline, labels([Label(1, GOOD_TRUTH, class_index=2)]))
         assert account_of(pipeline.counters.truth) == {"refused": 1, "matched": 1}
         assert total_of(pipeline).n == gaussians(pipeline) == 1
 
@@ -192,7 +190,7 @@ def test_an_ignored_label_is_not_counted_and_settles_its_detection():
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1)]))
     for label in (Label(1, ignore=True, class_index=1), Label(1, class_index=1)):
-        pipeline.report_truth(labels([label]))
+        reported(pipeline, labels([label]))
     assert account_of(pipeline.counters.truth) == {"ignored": 1, "duplicate": 1}
     assert counted(pipeline) == {}
 
@@ -201,11 +199,11 @@ def test_a_class_alone_says_nothing_of_a_detection_without_probabilities():
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1, opinions=0), sent(2), BAD]))
     told = [Label(id, class_index=1) for id in (1, 90)]
-    found = pipeline.report_truth(labels(told, complete=True))
+    found = reported(pipeline, labels(told, complete=True))
     assert account_of(found.account) == {"unusable": 2}
     # It was named, so that it is not unmatched; and it goes on waiting.
-    assert (pipeline.counters.unmatched, pipeline.pending.detections) == (1, 1)
-    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)]))
+    assert (pipeline.counters.unmatched, pipeline.ledger.pending) == (1, 1)
+    found = reported(pipeline, labels([Label(1, GOOD_TRUTH)]))
     assert account_of(found.account) == {"matched": 1}
 
 
@@ -221,7 +219,7 @@ def test_the_first_label_of_a_detection_stands_for_both(in_one):
         Label(3, GOOD_TRUTH),
     ]
     for message in [drawn] if in_one else [[label] for label in drawn]:
-        pipeline.report_truth(labels(message))
+        reported(pipeline, labels(message))
     assert account_of(pipeline.counters.truth) == {"matched": 3, "duplicate": 3}
     laws.assert_same(total_of(pipeline), observed([sent(1), sent(3)], [2, 0]))
     assert gaussians(pipeline) == 1
@@ -235,29 +233,33 @@ def test_a_repeated_frame_is_counted_once_with_all_its_labels():
         pipeline.process(stream, frame(rows))
     assert account_of(pipeline.counters.truth) == {"matched": 3, "duplicate": 3}
     assert (total_of(pipeline).n, gaussians(pipeline)) == (2, 2)
-    assert pipeline.pending.detections == 1
+    assert pipeline.ledger.pending == 1
 
 
 # ---- what waits
 
 
-def test_only_probabilities_that_came_and_wait_take_room():
+def test_only_probabilities_that_came_take_room_until_memory_is_short():
     pipeline = pipeline_of()
-    stream = opened(pipeline)
+    stream, store = opened(pipeline), pipeline.ledger.store
     rows = [sent(i, opinions=0) for i in range(20)]
     pipeline.process(stream, frame(rows, 1))
-    bare = pipeline.pending.bytes
+    bare = store.bytes
     assert bare > FRAME_OVERHEAD
     rows[3], rows[7] = sent(3, opinions=5), sent(7, opinions=5)
     rows[9] = sent(9, 1, opinions=5)
     pipeline.process(stream, frame(rows, 2))
-    assert pipeline.pending.bytes == 2 * bare + 2 * (8 + 5 * 3 * 8)
-    pipeline.report_truth(labels([Label(3, class_index=1)], 2, complete=True))
-    pipeline.report_truth(labels([], 1, complete=True))
-    frames = [pipeline.pending.get(("lidar", number)) for number in (1, 2)]
+    # What came with the frame may be taken back by a revision: its probabilities stay.
+    told = RECORD_OVERHEAD + (8 + 1) + (8 + 8)
+    assert store.bytes == 2 * bare + 3 * (8 + 5 * 3 * 8) + told
+    reported(pipeline, labels([Label(3, class_index=1)], 2, complete=True))
+    reported(pipeline, labels([], 1, complete=True))
+    store.max_bytes = store.bytes
+    pipeline.process(stream, frame(rows, 3))
+    frames = [store.get(("lidar", number)) for number in (1, 2)]
     assert frames[0] is not None and frames[1] is not None
-    assert frames[1].opinions is None
-    assert pipeline.pending.bytes == 2 * frames[0].nbytes == 2 * frames[1].nbytes
+    assert frames[1].opinions is frames[1].stored.opinions is None
+    assert frames[0].nbytes == frames[1].nbytes < bare
 
 
 # ---- failures of ours
@@ -275,7 +277,7 @@ def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(stage, monkeyp
         patched.setattr(LiveStatistics, stage, fail)
         answer = pipeline.process(stream, frame(rows))
         if stage == "count_classes":
-            late = pipeline.report_truth(labels([Label(2, GOOD_TRUTH, class_index=1)]))
+            late = reported(pipeline, labels([Label(2, GOOD_TRUTH, class_index=1)]))
             assert account_of(late.account) == {"matched": 1}
     expected = whole.process(opened(whole), frame(rows))
     assert answer.reason.tolist() == expected.reason.tolist()
@@ -284,7 +286,7 @@ def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(stage, monkeyp
     if stage == "count_classes":
         assert pipeline.counters.internal_errors == 2
         assert gaussians(pipeline) == 2
-        assert pipeline.pending.detections == 1
+        assert pipeline.ledger.pending == 1
     # The next one is counted like any other.
     pipeline.process(stream, frame(rows, 2))
     assert total_of(pipeline).n == 1

@@ -10,9 +10,11 @@ from monitor import pipeline as pipeline_module
 from monitor.calibration.detections import Reason
 from monitor.calibration.slices import TOTAL
 from monitor.calibration.statistics import observe
+from monitor.counting import Counting
 from monitor.pipeline import Pipeline
 from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
 from monitor.recalibration.selection import Selection
+from monitor.truth_ledger import TruthLedger
 from tests import laws
 from tests.piped import (
     BAD,
@@ -25,6 +27,7 @@ from tests.piped import (
     outgoing,
     pipeline_of,
     raw,
+    reported,
     sent,
     truth_of,
 )
@@ -159,7 +162,7 @@ def test_what_went_out_is_what_is_scored_by_inline_and_late_truth(failure, defin
     late.process(opened(late), frame(rows))
     # One at a time: a row must fare as it did among its neighbours.
     for row in rows:
-        late.report_truth(labels([Label(row.id, truth_of(row))]))
+        reported(late, labels([Label(row.id, truth_of(row))]))
     assert_same_statistics(inline, late)
     assert late.counters.internal_errors == inline.counters.internal_errors
     out = outgoing(answer)
@@ -193,20 +196,24 @@ def test_whatever_of_ours_fails_the_raw_estimates_go_out(stage, monkeypatch):
     assert answer.reason[0] == Reason.NONE
 
 
-@pytest.mark.parametrize("stage", ["pending_frame", "space", "watermark"])
+@pytest.mark.parametrize("stage", ["stored_frame", "counting", "entering", "watermark"])
 def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("broken")
 
     pipeline, whole = pipeline_of(DOUBLE), pipeline_of(DOUBLE)
     stream = opened(pipeline)
     rows = [sent(1, truth=True), BAD, sent(2)]
     with monkeypatch.context() as patched:
-        if stage == "pending_frame":
+        if stage == "stored_frame":
             patched.setattr(pipeline_module, stage, fail)
         else:
-            method = {"space": "_count", "watermark": "_advance_watermark"}[stage]
-            patched.setattr(Pipeline, method, fail)
+            owner, method = {
+                "counting": (Counting, "count_inline"),
+                "entering": (TruthLedger, "enter"),
+                "watermark": (Pipeline, "_advance_watermark"),
+            }[stage]
+            patched.setattr(owner, method, fail)
         answer = pipeline.process(stream, frame(rows))
     expected = whole.process(opened(whole), frame(rows))
     assert answer.reason.tolist() == expected.reason.tolist()
@@ -217,5 +224,5 @@ def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
     assert pipeline.counters.frames == 1
     # The next frame is a frame like any other.
     pipeline.process(stream, frame(rows, 2))
-    assert ("lidar", 2) in pipeline.pending
+    assert ("lidar", 2) in pipeline.ledger.store
     assert pipeline.counters.internal_errors == 1

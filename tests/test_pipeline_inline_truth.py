@@ -25,6 +25,7 @@ from tests.piped import (
     counted,
     opened,
     pipeline_of,
+    reported,
     sent,
     truth_of,
 )
@@ -53,7 +54,7 @@ def test_inline_and_late_truth_give_the_same_bits(frames, selection, random):
         messages += [(number, Label(row.id, row.truth)) for row in known if row.truth]
     random.shuffle(messages)
     for number, label in messages:
-        late.report_truth(labels([label], number))
+        reported(late, labels([label], number))
     assert account_of(inline.counters.truth) == account_of(late.counters.truth)
     assert_same_statistics(inline, late)
 
@@ -67,12 +68,12 @@ def test_a_label_scores_the_recalibrator_that_was_in_force_when_its_frame_was_pr
     second.recalibrators.learn(BY_SLICE.to_json())
     second.put_in_force(BY_SLICE.version)
     for pipeline in (first, second):
-        pipeline.report_truth(answer)
+        reported(pipeline, answer)
     assert_same_statistics(first, second)
     # From then on frames are scored by the new one.
     for pipeline in (first, second):
         pipeline.process(opened(pipeline), frame(rows, 2))
-        pipeline.report_truth(replace(answer, frame_id=2))
+        reported(pipeline, replace(answer, frame_id=2))
     with pytest.raises(AssertionError):
         assert_same_statistics(first, second)
 
@@ -83,7 +84,7 @@ def test_unusable_inline_truth_is_noted_and_its_detection_waits_for_better():
     answer = pipeline.process(opened(pipeline), frame(rows))
     assert [notice.reason for notice in answer.notices] == [Reason.GROUND_TRUTH_INVALID]
     assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 1
-    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)]))
+    found = reported(pipeline, labels([Label(1, GOOD_TRUTH)]))
     assert account_of(found.account) == {"matched": 1}
 
 
@@ -93,7 +94,7 @@ def test_an_angle_is_wrapped_on_either_way_of_its_truth():
     inline, late = pipeline_of(), pipeline_of()
     inline.process(opened(inline, header), frame([replace(row, truth=(-3.0,))]))
     late.process(opened(late, header), frame([row]))
-    late.report_truth(labels([Label(1, (-3.0,))]))
+    reported(late, labels([Label(1, (-3.0,))]))
     assert_same_statistics(inline, late)
     expected = (2 * np.pi - 6.0) ** 2
     assert counted(late)[TOTAL].raw.axis(0).nees.sum() == pytest.approx(expected, abs=1e-9)
@@ -105,7 +106,7 @@ def test_a_recalibrator_of_the_mean_alone_is_scored_alike_by_inline_and_late_tru
     row = sent(1)
     inline.process(opened(inline), frame([replace(row, truth=truth_of(row))]))
     late.process(opened(late), frame([row]))
-    late.report_truth(labels([Label(1, truth_of(row))]))
+    reported(late, labels([Label(1, truth_of(row))]))
     assert_same_statistics(inline, late)
 
 
@@ -132,7 +133,7 @@ def test_detections_fall_in_the_slice_of_their_range_whenever_their_truth_comes(
     ]
     inline.process(opened(inline), frame([replace(row, truth=truth_of(row)) for row in rows]))
     late.process(opened(late), frame(rows))
-    late.report_truth(labels([Label(row.id, truth_of(row)) for row in reversed(rows)]))
+    reported(late, labels([Label(row.id, truth_of(row)) for row in reversed(rows)]))
     assert_same_statistics(inline, late)
     counts = {name: one.raw.n for name, one in counted(inline).items()}
     assert counts == {"car/<20": 2, "car/40-60": 1, "truck/20-40": 1, OVERFLOW: 1, TOTAL: 5}

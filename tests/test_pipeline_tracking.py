@@ -24,7 +24,7 @@ from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStat
 from monitor.tracking.rewind import Order
 from monitor.tracking.tracker import Step
 from tests import laws
-from tests.piped import statistics_of
+from tests.piped import reported, statistics_of
 from tests.recalibrators import Shift
 from tests.received import FORMS, FULL, Label, Sent, frame, in_form, labels
 
@@ -627,7 +627,7 @@ def test_inline_and_late_truth_are_of_the_same_tracks(fold_rows):
         sent(late, streams[1], scene(number), number)
     for number in range(12):
         told = [Label(row.id, truth_beside(row).truth) for row in reversed(scene(number))]
-        late.report_truth(labels(told, number))
+        reported(late, labels(told, number))
     ours, theirs = dict(statistics_of(inline)), dict(statistics_of(late))
     assert ours.keys() == theirs.keys()
     for name, statistics in ours.items():

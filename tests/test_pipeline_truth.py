@@ -22,6 +22,7 @@ from tests.piped import (
     counted,
     opened,
     pipeline_of,
+    reported,
     sent,
     truth_of,
 )
@@ -32,7 +33,7 @@ def test_labels_of_a_frame_are_matched_by_id():
     pipeline = pipeline_of(DOUBLE)
     rows = [sent(5), sent(3), sent(9)]
     pipeline.process(opened(pipeline), frame(rows))
-    found = pipeline.report_truth(labels([Label(9, (1.0, 2.0, 3.0)), Label(5, (0.0, 0.0, 0.0))]))
+    found = reported(pipeline, labels([Label(9, (1.0, 2.0, 3.0)), Label(5, (0.0, 0.0, 0.0))]))
     assert account_of(found.account) == {"matched": 2}
     assert found.notices == ()
     total = counted(pipeline)[TOTAL]
@@ -95,7 +96,7 @@ def test_every_label_is_in_exactly_one_count(ids, n, refused, inline, messages):
     expected: Counter[str] = Counter(matched=min(inline, n))
     unmatched = 0
     for drawn, complete, number in messages:
-        answer = pipeline.report_truth(labels(drawn, number, complete=complete))
+        answer = reported(pipeline, labels(drawn, number, complete=complete))
         if number == 1:
             now = Counter(books.outcome(label) for label in drawn)
         else:
@@ -113,7 +114,7 @@ def test_every_label_is_in_exactly_one_count(ids, n, refused, inline, messages):
     assert account_of(pipeline.counters.truth) == dict(+expected)
     assert pipeline.counters.unmatched == unmatched
     assert pipeline.counters.notices.get(Reason.GROUND_TRUTH_INVALID, 0) == notes
-    assert pipeline.pending.detections == len(books.usable - books.known)
+    assert pipeline.ledger.pending == len(books.usable - books.known)
     total = counted(pipeline).get(TOTAL)
     assert (total.raw.n if total else 0) == expected["matched"]
 
@@ -121,9 +122,9 @@ def test_every_label_is_in_exactly_one_count(ids, n, refused, inline, messages):
 def test_an_ignored_label_needs_no_values_and_settles_its_detection():
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1), sent(2)]))
-    found = pipeline.report_truth(labels([Label(1, (), ignore=True)]))
+    found = reported(pipeline, labels([Label(1, (), ignore=True)]))
     assert account_of(found.account) == {"ignored": 1}
-    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)]))
+    found = reported(pipeline, labels([Label(1, GOOD_TRUTH)]))
     assert account_of(found.account) == {"duplicate": 1}
     assert counted(pipeline) == {}
 
@@ -132,18 +133,18 @@ def test_the_first_of_two_labels_in_one_message_stands():
     one, two = pipeline_of(), pipeline_of()
     for pipeline in (one, two):
         pipeline.process(opened(pipeline), frame([sent(1)]))
-    one.report_truth(labels([Label(1, (1.0, 1.0, 1.0)), Label(1, (2.0, 2.0, 2.0))]))
-    two.report_truth(labels([Label(1, (1.0, 1.0, 1.0))]))
+    reported(one, labels([Label(1, (1.0, 1.0, 1.0)), Label(1, (2.0, 2.0, 2.0))]))
+    reported(two, labels([Label(1, (1.0, 1.0, 1.0))]))
     assert_same_statistics(one, two)
 
 
 def test_a_complete_frame_leaves_no_detection_waiting():
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(i) for i in range(5)]))
-    pipeline.report_truth(labels([Label(1, GOOD_TRUTH)], complete=True))
+    reported(pipeline, labels([Label(1, GOOD_TRUTH)], complete=True))
     assert pipeline.counters.unmatched == 4
-    assert pipeline.pending.detections == 0
-    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH)], complete=True))
+    assert pipeline.ledger.pending == 0
+    found = reported(pipeline, labels([Label(2, GOOD_TRUTH)], complete=True))
     assert account_of(found.account) == {"duplicate": 1}
     assert pipeline.counters.unmatched == 4
 
@@ -152,35 +153,94 @@ def test_a_detection_whose_label_was_refused_in_a_complete_report_may_get_a_bett
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(i) for i in range(4)]))
     drawn = [Label(1, GOOD_TRUTH), Label(2, (1.0,)), Label(3, (1.0,)), Label(3, GOOD_TRUTH)]
-    found = pipeline.report_truth(labels(drawn, complete=True))
+    found = reported(pipeline, labels(drawn, complete=True))
     assert account_of(found.account) == {"matched": 2, "refused": 2}
     assert pipeline.counters.unmatched == 1
-    assert pipeline.pending.detections == 1
-    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH)], complete=True))
+    assert pipeline.ledger.pending == 1
+    found = reported(pipeline, labels([Label(2, GOOD_TRUTH)], complete=True))
     assert account_of(found.account) == {"matched": 1}
     assert pipeline.counters.unmatched == 1
-    assert pipeline.pending.detections == 0
+    assert pipeline.ledger.pending == 0
     assert counted(pipeline)[TOTAL].raw.n == 3
 
 
 def test_a_frame_of_which_nothing_waits_any_more_takes_less_room_and_knows_its_labels_again():
     pipeline = pipeline_of(DOUBLE)
-    stream = opened(pipeline)
+    stream, store = opened(pipeline), pipeline.ledger.store
     rows = [sent(i) for i in range(20)]
     pipeline.process(stream, frame([*rows, BAD], 1))
-    waiting = pipeline.pending.bytes
+    waiting = store.bytes
     answer = [Label(row.id, truth_of(row)) for row in rows]
-    pipeline.report_truth(labels(answer))
-    assert pipeline.pending.bytes < waiting - 20 * 8 * (3 + 6)
-    pipeline.process(stream, frame([replace(row, truth=truth_of(row)) for row in rows], 2))
+    reported(pipeline, labels(answer))
+    # As long as there is room, a revision can still take back what was told.
+    assert store.bytes > waiting
+    store.max_bytes = store.bytes
+    known = [replace(row, truth=truth_of(row)) for row in rows]
+    pipeline.process(stream, frame(known, 2))
+    assert len(store) == 2
+    released = store.get(("lidar", 1))
+    assert released is not None
+    assert released.nbytes < waiting - 20 * 8 * (3 + 6 + 6)
+    assert store.bytes <= store.max_bytes
     before = counted(pipeline)[TOTAL]
     for number in (1, 2):
-        found = pipeline.report_truth(labels(answer, number, complete=True))
+        found = reported(pipeline, labels(answer, number, complete=True))
         assert account_of(found.account) == {"duplicate": 20}
-    found = pipeline.report_truth(labels([Label(90, GOOD_TRUTH), Label(77, GOOD_TRUTH)]))
+    found = reported(pipeline, labels([Label(90, GOOD_TRUTH), Label(77, GOOD_TRUTH)]))
     assert account_of(found.account) == {"unusable": 1, "orphan": 1}
     assert counted(pipeline)[TOTAL] is before
-    assert pipeline.counters.unmatched == 0
+    assert pipeline.counters.unmatched == pipeline.counters.dropped == 0
+
+
+def test_a_higher_revision_takes_back_what_lower_ones_told_and_a_lower_one_changes_nothing():
+    revised, fresh = pipeline_of(DOUBLE), pipeline_of(DOUBLE)
+    rows = [sent(i, truth=i == 3) for i in range(4)]
+    for pipeline in (revised, fresh):
+        pipeline.process(opened(pipeline), frame([replace(row, truth=()) for row in rows]))
+    first = labels([Label(0, (9.0, 9.0, 9.0)), Label(1, GOOD_TRUTH)], complete=True)
+    last = labels([Label(0, GOOD_TRUTH), Label(2, (), ignore=True)])
+    reported(revised, first)
+    found = reported(revised, replace(last, revision=3))
+    assert account_of(found.account) == {"matched": 1, "ignored": 1}
+    assert found.retracted == 4
+    reported(fresh, last)
+    assert_same_statistics(revised, fresh)
+    account = revised.ledger.account
+    assert (account.matched, account.ignored, account.unmatched, account.retracted) == (1, 1, 0, 4)
+    # What no label tells of any more waits again.
+    assert revised.ledger.pending == account.waiting == 2
+    for revision in (0, 2):
+        found = reported(revised, replace(first, revision=revision))
+        assert account_of(found.account) == {"duplicate": 2}
+    found = reported(revised, replace(first, revision=3))
+    assert account_of(found.account) == {"duplicate": 1, "matched": 1}
+    assert revised.ledger.pending == 0
+
+
+def test_a_revision_takes_back_what_came_with_the_frame_but_the_first_labels_do_not():
+    revised, fresh = pipeline_of(DOUBLE), pipeline_of(DOUBLE)
+    rows = [sent(1, truth=True), sent(2)]
+    revised.process(opened(revised), frame(rows))
+    fresh.process(opened(fresh), frame([replace(row, truth=()) for row in rows]))
+    found = reported(revised, labels([Label(1, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"duplicate": 1}
+    found = reported(revised, replace(labels([Label(1, GOOD_TRUTH)]), revision=1))
+    assert (account_of(found.account), found.retracted) == ({"matched": 1}, 1)
+    reported(fresh, labels([Label(1, GOOD_TRUTH)]))
+    assert_same_statistics(revised, fresh)
+
+
+def test_a_revision_of_a_frame_that_let_go_of_its_estimates_comes_too_late():
+    pipeline = pipeline_of(DOUBLE)
+    stream, store = opened(pipeline), pipeline.ledger.store
+    rows = [sent(i, truth=True) for i in range(8)]
+    pipeline.process(stream, frame(rows, 1))
+    store.max_bytes = store.bytes + 1
+    pipeline.process(stream, frame([sent(1)], 2))
+    before = counted(pipeline)[TOTAL]
+    revision = replace(labels([Label(1, GOOD_TRUTH), Label(2, GOOD_TRUTH)], 1), revision=1)
+    assert account_of(reported(pipeline, revision).account) == {"too_late": 2}
+    assert counted(pipeline)[TOTAL] is before
 
 
 @pytest.mark.parametrize(
@@ -215,7 +275,7 @@ def test_labels_of_a_frame_that_never_was_are_orphans_and_say_so(
 ):
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1)]))
-    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)] * 3, frame_id, stream=stream))
+    found = reported(pipeline, labels([Label(1, GOOD_TRUTH)] * 3, frame_id, stream=stream))
     assert account_of(found.account) == {"orphan": 3}
     (notice,) = found.notices
     assert (notice.reason, notice.field, notice.count) == (reason, field_name, 3)
@@ -227,12 +287,12 @@ def test_labels_of_a_frame_that_had_to_go_are_too_late():
     stream = opened(pipeline)
     for number in range(10):
         pipeline.process(stream, frame([sent(1), sent(2)], number))
-    assert 0 < len(pipeline.pending) < 10
-    dropped = 10 - len(pipeline.pending)
+    assert 0 < len(pipeline.ledger.store) < 10
+    dropped = 10 - len(pipeline.ledger.store)
     assert pipeline.counters.dropped == 2 * dropped
-    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)], 0))
+    found = reported(pipeline, labels([Label(1, GOOD_TRUTH)], 0))
     assert account_of(found.account) == {"too_late": 1}
-    found = pipeline.report_truth(labels([Label(1, GOOD_TRUTH)], 9))
+    found = reported(pipeline, labels([Label(1, GOOD_TRUTH)], 9))
     assert account_of(found.account) == {"matched": 1}
 
 
@@ -249,7 +309,7 @@ def test_labels_of_a_frame_that_had_to_go_are_too_late():
 def test_a_refused_label_is_named_and_its_neighbours_count(label, field_name, value):
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1), sent(2)]))
-    found = pipeline.report_truth(labels([Label(2, GOOD_TRUTH), label]))
+    found = reported(pipeline, labels([Label(2, GOOD_TRUTH), label]))
     assert account_of(found.account) == {"matched": 1, "refused": 1}
     (notice,) = found.notices
     assert (notice.reason, notice.field) == (Reason.GROUND_TRUTH_INVALID, field_name)
@@ -263,12 +323,12 @@ def test_a_refused_label_is_named_and_its_neighbours_count(label, field_name, va
     }
     assert notice.message == f"{value}: {remedy[field_name]}"
     assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 1
-    pipeline.report_truth(labels([label, label]))
+    reported(pipeline, labels([label, label]))
     assert pipeline.counters.notices[Reason.GROUND_TRUTH_INVALID] == 3
 
 
 def test_a_label_for_id_zero_is_an_orphan_if_no_detection_had_that_id():
     pipeline = pipeline_of()
     pipeline.process(opened(pipeline), frame([sent(1), replace(sent(2), id=None)]))
-    found = pipeline.report_truth(labels([Label(0, GOOD_TRUTH)]))
+    found = reported(pipeline, labels([Label(0, GOOD_TRUTH)]))
     assert account_of(found.account) == {"orphan": 1}

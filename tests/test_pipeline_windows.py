@@ -22,6 +22,7 @@ from tests.piped import (
     counted,
     opened,
     pipeline_of,
+    reported,
     sent,
     statistics_of,
     truth_of,
@@ -77,7 +78,7 @@ def driven(pipeline: Pipeline, told: list[Told], look=lambda: None) -> int:
             pipeline.process(stream, message)
             now = max(now, message.stamp_ns)
         else:
-            assert pipeline.report_truth(message).account.matched == 1
+            assert reported(pipeline, message).account.matched == 1
         look()
     return now
 
@@ -174,7 +175,7 @@ def played(pipeline: Pipeline, stream: Stream, first: int, start: int, delay: in
             pipeline.process(stream, frame([sent(1, i)], first + i, stamp))
         if i >= delay:
             told = labels([Label(1, truth_of(sent(1, i)))], first + i - delay)
-            assert pipeline.report_truth(told).account.matched == 1
+            assert reported(pipeline, told).account.matched == 1
 
 
 @pytest.mark.parametrize(("delay", "in_time"), [(0, 10), (1, 10), (2, 10), (3, 3), (9, 3)])
@@ -221,7 +222,7 @@ def test_labels_of_a_frame_without_a_stamp_are_in_time():
     stream = opened(pipeline)
     pipeline.process(stream, frame([sent(1)], 1, None))
     pipeline.process(stream, frame([], 2, 10**6 * SECOND))
-    pipeline.report_truth(labels([Label(1, truth_of(sent(1)))], 1))
+    reported(pipeline, labels([Label(1, truth_of(sent(1)))], 1))
     assert counted_live(pipeline) == 1
 
 
@@ -248,5 +249,5 @@ def test_labels_of_frames_from_before_a_new_header_are_of_the_tracks_of_then():
     changed = opened(pipeline, replace(HEADER, classes=("car",)))
     pipeline.process(changed, frame([replace(row, truth=truth_of(row))], 2, 2))
     for id in (1, 2):
-        pipeline.report_truth(labels([Label(id, truth_of(row))], 1))
+        reported(pipeline, labels([Label(id, truth_of(row))], 1))
     assert counted(pipeline)["car"].raw.pairs == 1

@@ -2,8 +2,9 @@
 
 import asyncio
 
-from monitor.config import Config, SnapshotConfig
+from monitor.config import Config, ServerConfig, SnapshotConfig
 from monitor.config_promotion import PromotionConfig
+from monitor.events import Health
 from monitor.sidecar import Sidecar
 
 
@@ -18,3 +19,59 @@ def test_what_was_given_up_counts_as_a_failure_of_the_store_and_what_was_not_lea
     lines = sidecar.endpoint.published.metrics.decode().splitlines()
     assert "calibration_recalibrator_store_failures_total 5.0" in lines
     assert "calibration_learning_left_out_total 7.0" in lines
+
+
+def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Health]:
+    """What is told of (s now, s late, ns the wall clock is ahead)."""
+    told: list[Health] = []
+
+    async def look() -> None:
+        watch = sidecar.server.service.events.watch(0)
+        await anext(watch)
+        for now, lag, ahead in samples:
+            monotonic = round(now * 1e9)
+            sidecar._look(now, lag, monotonic + ahead, monotonic)
+        sidecar.server.service.events.close()
+        told.extend([event.what async for event in watch if isinstance(event.what, Health)])
+
+    asyncio.run(look())
+    return told
+
+
+def quiet() -> Sidecar:
+    return Sidecar(Config(snapshot=SnapshotConfig(path=""), promotion=PromotionConfig(folder="")))
+
+
+def test_an_overload_is_told_when_it_begins_and_when_it_ends_and_counted():
+    sidecar = quiet()
+    told = looked_at(sidecar, (0.0, 0.3, 0), (0.1, 0.3, 0), (0.2, 0.0, 0), (1.3, 0.0, 0))
+    assert [health.message.partition(":")[0] for health in told] == ["overload", "serving"]
+    assert all(health.serving for health in told)
+    counters = sidecar.pipeline.counters
+    assert (counters.overloads, counters.shedding, counters.loop_lag_seconds) == (1, False, 0.3)
+
+
+def test_a_wall_clock_that_is_set_is_told_and_hooks_learn_the_epoch():
+    sidecar, epochs = quiet(), list[int]()
+    sidecar.clock_stepped = epochs.append
+    told = looked_at(sidecar, (0.0, 0.0, 0), (0.05, 0.0, -3 * 10**9), (0.1, 0.0, -3 * 10**9))
+    assert [health.message for health in told] == [
+        "the wall clock was set by -3.000 s: clock epoch 1"
+    ]
+    assert epochs == [1]
+    counters = sidecar.pipeline.counters
+    assert (counters.clock_epoch, counters.clock_steps) == (1, 1)
+    assert sidecar.server.service.events.health == Health(False, "starting")
+
+
+def test_the_limits_are_those_of_the_configuration():
+    server = ServerConfig(shed_lag_seconds=3.0, shed_rows=7, clock_step_seconds=9.0)
+    sidecar = Sidecar(
+        Config(
+            server=server,
+            snapshot=SnapshotConfig(path=""),
+            promotion=PromotionConfig(folder=""),
+        )
+    )
+    assert (sidecar.overload.lag_seconds, sidecar.overload.waiting_rows) == (3.0, 7)
+    assert sidecar.wall_clock.step_seconds == 9.0

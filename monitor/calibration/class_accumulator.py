@@ -9,7 +9,11 @@ import numpy as np
 from monitor.calibration.cholesky import add_up
 from monitor.calibration.class_binning import ClassBinning
 from monitor.calibration.class_matched import MatchedClasses
-from monitor.calibration.class_statistics import ClassStatistics, observe_classes
+from monitor.calibration.class_statistics import (
+    ClassStatistics,
+    no_class_statistics,
+    observe_classes,
+)
 from monitor.calibration.pane_accumulator import PaneAccumulator, PaneChanges
 from monitor.calibration.windows import PaneKey, Windows
 
@@ -27,18 +31,22 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
 
     def _fold(self, waiting: list[MatchedClasses]) -> Iterator[None]:
         """A chunk in a step."""
-        by_place: dict[tuple[int, PaneKey, int], list[MatchedClasses]] = {}
+        by_place: dict[tuple[int, PaneKey, int, bool], list[MatchedClasses]] = {}
         for rows in waiting:
             key = self.windows.place(rows.stamp_ns, self.clock_ns)
-            by_place.setdefault((rows.index, key, rows.opinions.shape[1]), []).append(rows)
+            kind = (rows.index, key, rows.opinions.shape[1], rows.retracts)
+            by_place.setdefault(kind, []).append(rows)
         changes = PaneChanges(self)
-        for (index, key, _), group in by_place.items():
+        for (index, key, _, retracts), group in by_place.items():
             found: ClassStatistics | None = None
             for chunk in _chunks(group):
                 more = self._observed(chunk)
                 found = more if found is None else found.merge(more)
                 yield
             assert found is not None
+            if retracts:
+                classes = group[0].opinions.shape[2]
+                found = no_class_statistics(self.binning, classes).retract(found)
             changes.put(index, key, found)
             yield
         self.take(changes)

@@ -73,12 +73,14 @@ class MatchedClasses:
     opinions  (n, M, C)
     label     (n,) in 0 … C − 1
     stamp_ns  event time of the frame; None where unknown
+    retracts  whether they were counted before, and are taken back
     """
 
     index: int
     opinions: FloatArray
     label: IntArray
     stamp_ns: int | None = None
+    retracts: bool = False
 
     @property
     def n(self) -> int:

@@ -66,6 +66,26 @@ class _Known:
     sums: FloatArray
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class ClusterState:
+    """What a ClusterMemory holds, as a value; nobody changes its arrays.
+
+    axes     A
+    counted  rows that were in any cluster, so far
+    ids      (C,) clusters that may go on, ascending
+    last     (C,) number of the last row of each, of those counted
+    rows     (C,) how many rows of each have come
+    sums     (A, C) Σ x over them, by axis
+    """
+
+    axes: int
+    counted: int
+    ids: ClusterArray
+    last: IntArray
+    rows: FloatArray
+    sums: FloatArray
+
+
 @dataclass(slots=True)
 class ClusterMemory:
     """Clusters that may go on; what came before is read off it.
@@ -87,11 +107,29 @@ class ClusterMemory:
             none.astype(np.uint64), none.astype(np.int64), none, none.reshape(0, self.axes).T
         )
 
-    def before(self, cluster: ClusterArray, x: FloatArray) -> Before | None:
+    def state(self) -> ClusterState:
+        """All that it holds; cheap."""
+        known = self._known
+        return ClusterState(self.axes, self._rows, known.ids, known.last, known.rows, known.sums)
+
+    @classmethod
+    def restored(cls, state: ClusterState, limit: int = 65536) -> ClusterMemory:
+        """One that goes on as if it were the one that gave the state."""
+        memory = cls(state.axes, limit, state.counted)
+        memory._known = _Known(state.ids, state.last, state.rows, state.sums)
+        return memory
+
+    def before(
+        self, cluster: ClusterArray, x: FloatArray, *, back: bool = False
+    ) -> Before | None:
         """What came before each row; the rows are then part of what comes before later ones.
 
         cluster  (n,) ALONE for none; in the order in which the rows are counted
         x        (A, n) from clustered()
+        back     these rows came before, and are taken out: what is told is what came before each
+                 if they had come last. The sum over all pairs does not depend on the order, so
+                 that taking this away leaves the pairs of the others; not where the cluster was
+                 forgotten meanwhile: then pairs with the others stay
         returns  None where no row is in a cluster
         """
         tracked = np.flatnonzero(cluster != ALONE)
@@ -125,6 +163,11 @@ class ClusterMemory:
         old_sums = np.zeros((self.axes, found.size))
         old_rows[there] = known.rows[place[there]]
         old_sums[:, there] = known.sums[:, place[there]]
+        if back:
+            of_others = np.maximum(old_rows - count, 0.0)
+            old_sums = np.where(old_rows >= count, old_sums - total, 0.0)
+            old_rows = of_others
+            count, total = np.zeros_like(count), np.zeros_like(total)
 
         rows = np.zeros(cluster.size)
         sums = np.zeros((self.axes, cluster.size))

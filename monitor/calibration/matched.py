@@ -37,6 +37,7 @@ class MatchedRows:
     live                  whether the truth came in time for what never falls
     tracks                of each detection in its source; None where nobody tracks
     source                tells apart where tracks have their numbers from
+    retracts              whether they were counted before, and are taken back
     """
 
     space: Space
@@ -49,6 +50,7 @@ class MatchedRows:
     live: bool = True
     tracks: TrackIds | None = None
     source: int = 0
+    retracts: bool = False
 
     @property
     def n(self) -> int:

@@ -96,6 +96,8 @@ def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer
             **{name: getattr(account, name) for name in account.__dataclass_fields__}
         ),
         notices=[_notice(notice) for notice in answer.notices],
+        durable=answer.durable,
+        retracted=answer.retracted,
     )
     if frame_id is not None:
         response.frame_id = frame_id

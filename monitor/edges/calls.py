@@ -60,6 +60,8 @@ class Context(Protocol):
 
     async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
+    def time_remaining(self) -> float | None: ...
+
 
 class InWork(Protocol):
     """Who waits for calls to end."""

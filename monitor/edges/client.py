@@ -11,6 +11,7 @@ from types import TracebackType
 import grpc
 
 from monitor.edges.answered import refused, track_dimensions
+from monitor.edges.credentials import PLAIN, Access
 from monitor.edges.recalibrator_messages import read_record
 from monitor.edges.requests import encode_header
 from monitor.edges.service import ADMIN, MONITOR
@@ -35,12 +36,15 @@ class Client:
     """A connection; use as an asynchronous context."""
 
     address: str
+    access: Access = PLAIN
+    _metadata: tuple[tuple[str, str], ...] = field(init=False, default=())
     _channel: grpc.aio.Channel = field(init=False)
 
     async def __aenter__(self) -> Client:
-        self._channel = grpc.aio.insecure_channel(
+        self._metadata = self.access.metadata(self.address)
+        self._channel = self.access.channel(
             self.address,
-            options=[
+            [
                 ("grpc.max_receive_message_length", -1),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_reconnect_backoff_ms", 200),
@@ -52,7 +56,7 @@ class Client:
             await self._channel.close()
             raise SidecarUnavailable(
                 f"no sidecar answers at {self.address}: start one with "
-                "`calibration-monitor serve`, or check the address."
+                f"`calibration-monitor serve`, or check the address{_of_tls(self.access)}."
             ) from None
         return self
 
@@ -66,7 +70,7 @@ class Client:
 
     async def open(self, header: Header) -> Conversation:
         """A Process stream whose header was accepted. Raises SidecarRefused."""
-        call = self._channel.stream_stream(f"/{MONITOR}/Process")()
+        call = self._channel.stream_stream(f"/{MONITOR}/Process")(metadata=self._metadata)
         conversation = Conversation(call)
         await conversation.send(encode_header(header))
         answer = await conversation.receive()
@@ -78,7 +82,8 @@ class Client:
 
     def truth(self) -> Conversation:
         """A ReportGroundTruth stream."""
-        return Conversation(self._channel.stream_stream(f"/{MONITOR}/ReportGroundTruth")())
+        method = self._channel.stream_stream(f"/{MONITOR}/ReportGroundTruth")
+        return Conversation(method(metadata=self._metadata))
 
     async def calibration(
         self, *, include_bins: bool = False, bins: int = 0
@@ -111,7 +116,8 @@ class Client:
     async def events(self) -> AsyncGenerator[event_pb2.Event, None]:
         """All of them from now on, as long as the sidecar serves. Raises SidecarUnavailable."""
         request = perception_monitor_pb2.WatchEventsRequest().SerializeToString()
-        call = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")(request)
+        method = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")
+        call = method(request, metadata=self._metadata)
         try:
             async for data in call:
                 yield perception_monitor_pb2.WatchEventsResponse.FromString(data).event
@@ -122,12 +128,20 @@ class Client:
 
     async def _unary(self, service: str, method: str, request: bytes) -> bytes:
         try:
-            reply: bytes = await self._channel.unary_unary(f"/{service}/{method}")(request)
+            call = self._channel.unary_unary(f"/{service}/{method}")
+            reply: bytes = await call(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
             raise SidecarRefused(error.details()) from None
         return reply
+
+
+def _of_tls(access: Access) -> str:
+    """What else may be wrong where certificates are shown."""
+    if not access.certificate_authority:
+        return ""
+    return ", and that its certificate and ours are of the authorities that are named"
 
 
 @dataclass(slots=True)

@@ -15,9 +15,13 @@ from monitor.counters import Counters
 from monitor.edges.bin_metrics import bins
 from monitor.edges.drift_metrics import drift
 from monitor.edges.exposition import counter, gauge, histogram
+from monitor.edges.forwarding_metrics import forwarding
+from monitor.edges.ledger_metrics import ledger
 from monitor.edges.recalibration_metrics import recalibrators
 from monitor.edges.slice_metrics import classes, measures, windows
+from monitor.external_tracker import ForwardingReading
 from monitor.frames import UncertainBy
+from monitor.ledger_reading import LedgerReading
 from monitor.readings import ClassReading, SliceReading, WindowReading
 from monitor.recalibration_reading import RecalibrationReading
 from monitor.recalibrators import InForce
@@ -48,6 +52,8 @@ class Snapshot:
     checkpoint_failures  how often that failed
     time_jumps           how often event time began anew or jumped ahead
     drift                None where nobody watches over it: then it has no families either
+    forwarding           likewise, where there is no tracker elsewhere
+    ledger               what became of every detection, and how the disk does
     """
 
     counters: Counters
@@ -67,6 +73,8 @@ class Snapshot:
     time_jumps: int = 0
     recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
     drift: DriftReading | None = None
+    forwarding: ForwardingReading | None = None
+    ledger: LedgerReading | None = None
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -81,7 +89,9 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _recalibration(snapshot),
         drift(snapshot.drift) if snapshot.drift is not None else (),
         _labels(snapshot.counters),
+        ledger(snapshot.ledger, snapshot.counters) if snapshot.ledger is not None else (),
         _tracks(snapshot.tracks),
+        forwarding(snapshot.forwarding) if snapshot.forwarding is not None else (),
     ):
         pieces.append(piece.encode())
         yield
@@ -125,6 +135,16 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
             "Longest delay of the event loop since the last refresh.",
             counters.loop_lag_seconds,
         ),
+        (
+            "overload",
+            "1 while frames are answered and forwarded, but not monitored.",
+            counters.shedding,
+        ),
+        (
+            "clock_epoch",
+            "Of the wall clock; goes up by one when it is set.",
+            counters.clock_epoch,
+        ),
         ("pending_bytes", "Bytes of frames that wait for their truth.", snapshot.pending_bytes),
         (
             "pending_detections",
@@ -151,6 +171,8 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
             snapshot.time_jumps,
         ),
         ("late_frames", "Frames that came behind their stream's watermark.", counters.late_frames),
+        ("overloads", "How often monitoring gave way to forwarding.", counters.overloads),
+        ("clock_steps", "How often the wall clock was set.", counters.clock_steps),
         (
             "internal_errors",
             "Faults of the sidecar itself; its log says which.",

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import logging
 from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from monitor.config import ServerConfig
 from monitor.edges.admin_service import AdminService, FitNow
+from monitor.edges.authorisation import MOST_PROBES, Authorisation, OpenCalls, Room
 from monitor.edges.calls import Handler, Settle, guarded
+from monitor.edges.credentials import ServerCertificates
 from monitor.edges.service import ADMIN, MONITOR, Service
 from monitor.edges.state_service import StateService
+from monitor.edges.tokens import Tokens
 from monitor.events import Health
 from monitor.promotions import Promotions
 
+log = logging.getLogger(__name__)
+
 # Seconds for what was said last to reach those who watch.
 LAST_WORDS = 0.2
+# Milliseconds; who is slower to agree on TLS is sent away.
+HANDSHAKE_MS = 10_000
+# Milliseconds; clients that ping more often are sent away.
+MOST_FREQUENT_PING_MS = 1000
 
 
 def _handlers(
@@ -55,6 +67,27 @@ def _handlers(
     )
 
 
+def _options(settings: ServerConfig) -> list[tuple[str, int]]:
+    alive, answered = settings.keepalive_seconds, settings.keepalive_timeout_seconds
+    return [
+        ("grpc.max_receive_message_length", settings.transport_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # A second sidecar on the same port would silently take half of the streams.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        # A client that has vanished without a word is noticed, and so is one without a call.
+        ("grpc.keepalive_time_ms", round(1000 * alive)),
+        ("grpc.keepalive_timeout_ms", round(1000 * answered)),
+        # Of a minute otherwise, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", round(1000 * answered)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Clients may ask the same of us, as often as that.
+        ("grpc.http2.min_ping_interval_without_data_ms", MOST_FREQUENT_PING_MS),
+    ]
+
+
 class CannotListen(OSError):
     """An address is not to be had."""
 
@@ -69,11 +102,21 @@ class Server:
     settle: Settle
     states: StateService = field(init=False)
     admin: AdminService = field(init=False)
+    authorisation: Authorisation = field(init=False)
+    open_calls: OpenCalls = field(init=False)
     port: int = 0
     _grpc: grpc.aio.Server | None = None
+    _certificates: ServerCertificates | None = None
+    _reloading: asyncio.Task[None] | None = None
     _health: health.aio.HealthServicer = field(default_factory=health.aio.HealthServicer)
 
     def __post_init__(self) -> None:
+        """Raises InvalidConfiguration where a certificate or a token cannot be used."""
+        config = self.service.pipeline.config
+        if config.security.tls:
+            self._certificates = ServerCertificates(config.security)
+        self.authorisation = Authorisation(Tokens(config.security))
+        self.open_calls = OpenCalls(Room(config.server.max_calls))
         self.states = StateService(self.service.pipeline)
         self.admin = AdminService(self.promotions, self.fit_now, self.settle)
 
@@ -81,12 +124,11 @@ class Server:
         """Listen and serve. Raises CannotListen."""
         settings = self.service.pipeline.config.server
         server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", settings.transport_message_bytes),
-                ("grpc.max_send_message_length", -1),
-                # A second sidecar on the same port would silently take half of the streams.
-                ("grpc.so_reuseport", 0),
-            ]
+            options=_options(settings),
+            # Who has no right takes no place.
+            interceptors=(self.authorisation, self.open_calls),
+            # Calls whose only message never comes do not reach a handler that would count them.
+            maximum_concurrent_rpcs=2 * settings.max_calls + MOST_PROBES,
         )
         server.add_generic_rpc_handlers(_handlers(self.service, self.states, self.admin))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -94,7 +136,7 @@ class Server:
         if settings.reflection:
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
         try:
-            self.port = server.add_insecure_port(settings.grpc_address)
+            self.port = self._listen(server, settings.grpc_address)
         except RuntimeError:
             self.port = 0
         if self.port == 0:
@@ -106,14 +148,39 @@ class Server:
         for name in ("", MONITOR, ADMIN):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._grpc = server
+        self._reloading = asyncio.create_task(self._keep_credentials())
         self.service.announce(Health(True, "serving"))
         # What exists now stays; the collector need not look at it again.
         gc.collect()
         gc.freeze()
 
+    def _listen(self, server: grpc.aio.Server, address: str) -> int:
+        if self._certificates is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, self._certificates.credentials()))
+
+    async def _keep_credentials(self) -> None:
+        """Files that change are in force soon after, and end no stream."""
+        security = self.service.pipeline.config.security
+        while security.tls or security.token_files:
+            await asyncio.sleep(security.reload_seconds)
+            try:
+                await asyncio.to_thread(self._look_again)
+            except Exception:
+                log.exception("certificates and tokens were not looked at")
+
+    def _look_again(self) -> None:
+        self.authorisation.tokens.look_again()
+        if self._certificates is not None:
+            self._certificates.look_again()
+
     async def stop(self) -> None:
         """Say so, finish the frames in work, then close."""
         assert self._grpc is not None
+        assert self._reloading is not None
+        self._reloading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reloading
         await self._health.enter_graceful_shutdown()
         self.service.announce(Health(False, "shutting down"))
         self.service.events.close()

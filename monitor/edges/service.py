@@ -11,8 +11,9 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -20,7 +21,6 @@ import grpc
 from monitor.calibration.detections import Reason
 from monitor.calibration.drift.alarm import DriftReading
 from monitor.calibration.space import Dimension
-from monitor.counters import TruthAccount
 from monitor.drift_watch import NoSuchSlice
 from monitor.edges import drift_messages, messages
 from monitor.edges.admin_service import actor_of
@@ -28,19 +28,20 @@ from monitor.edges.answers import (
     encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
-    encode_truth_response,
 )
 from monitor.edges.calls import INTERNAL_ERROR, Context, Settle, at_once, parsed, refuse_call
+from monitor.edges.truth_stream import Journal, TruthStream
 from monitor.edges.wire import (
     UnaryFrame,
     WireLimits,
     decode_process_frame_request,
     decode_process_request,
-    decode_truth_request,
     detection_tail,
 )
 from monitor.events import Events, Health
-from monitor.frames import Header, Refusal, TruthAnswer
+from monitor.external_tracker import ExternalTracker
+from monitor.frames import FrameAnswer, Header, ReceivedFrame, Refusal
+from monitor.pace import Pace
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReadingCache, ReadingCache
 from monitor.steps import in_steps
@@ -65,8 +66,9 @@ STATUS_OF_REASON = {
 }
 
 
-# The answer to a message of a stream, by its position; a Refusal stands for one that broke us.
-Answer = Callable[[bytes | Refusal, int], bytes]
+# The answer to a message of a stream, by its position, at once or later; a Refusal stands for a
+# message that broke us.
+Answer = Callable[[bytes | Refusal, int], bytes | Awaitable[bytes]]
 
 
 @dataclass(eq=False, slots=True)
@@ -84,13 +86,17 @@ class _Session:
 class Service:
     """The handlers. Live state is the pipeline's; here are only the open streams.
 
-    settle  of what was done to drift
+    settle   of what was done to drift
+    journal  of frames and labels; None: nothing is kept
+    tracker  elsewhere, which is forwarded what goes back; None: there is none
     """
 
     pipeline: Pipeline
     events: Events
     limits: WireLimits
     settle: Settle = at_once
+    journal: Journal | None = None
+    tracker: ExternalTracker | None = None
     _sessions: set[_Session] = field(default_factory=set)
     calls_in_work: int = 0
     _draining: bool = False
@@ -102,7 +108,7 @@ class Service:
         stream: Stream | None = None
         tail = detection_tail()
 
-        def answer(data: bytes | Refusal, index: int) -> bytes:
+        def answer(data: bytes | Refusal, index: int) -> bytes | Awaitable[bytes]:
             nonlocal stream
             began = time.perf_counter()
             if isinstance(data, Refusal):
@@ -122,9 +128,9 @@ class Service:
                 return self._refuse(message, index)
             if stream is None:
                 return self._refuse(_no_header("this stream"), index)
-            result = encode_process_response(self.pipeline.process(stream, message), index)
-            self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-            return result
+            forwarded = self._forward(stream, self._process(stream, message), context)
+            encode = partial(encode_process_response, message_index=index)
+            return self._finished(forwarded, encode, began)
 
         await self._converse(context, answer)
 
@@ -141,9 +147,45 @@ class Service:
         stream = self._stream_of(message)
         if isinstance(stream, Refusal):
             await self._abort(context, stream)
-        result = encode_process_frame_response(self.pipeline.process(stream, message.frame))
-        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        forwarded = self._forward(stream, self._process(stream, message.frame), context)
+        result = self._finished(forwarded, encode_process_frame_response, began)
+        reply = result if isinstance(result, bytes) else await result
         self._fold_some()
+        return reply
+
+    def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
+        return self.pipeline.process(stream, frame, time.monotonic_ns())
+
+    def _forward(
+        self, stream: Stream, answer: FrameAnswer, context: Context
+    ) -> FrameAnswer | Awaitable[FrameAnswer]:
+        """The answer, later where it waits for a tracker elsewhere; no fault there costs it."""
+        if self.tracker is None:
+            return answer
+        try:
+            return self.tracker.forward(stream, answer, context.time_remaining())
+        except Exception:
+            log.exception("a frame of stream %s was not forwarded", stream.header.stream)
+            self.pipeline.counters.internal_errors += 1
+            return answer
+
+    def _finished(
+        self,
+        answer: FrameAnswer | Awaitable[FrameAnswer],
+        encode: Callable[[FrameAnswer], bytes],
+        began: float,
+    ) -> bytes | Awaitable[bytes]:
+        if not isinstance(answer, FrameAnswer):
+            return self._finished_later(answer, encode, began)
+        result = encode(answer)
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        return result
+
+    async def _finished_later(
+        self, answer: Awaitable[FrameAnswer], encode: Callable[[FrameAnswer], bytes], began: float
+    ) -> bytes:
+        result = encode(await answer)
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
         return result
 
     def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
@@ -166,39 +208,55 @@ class Service:
 
     async def report_ground_truth(self, _: object, context: Context) -> None:
         """PerceptionMonitor.ReportGroundTruth."""
+        pace = Pace(self.pipeline.config.server.max_messages_per_second)
 
-        def answer(data: bytes | Refusal, index: int) -> bytes:
-            labels = data if isinstance(data, Refusal) else decode_truth_request(data, self.limits)
-            if isinstance(labels, Refusal):
-                self.pipeline.counters.refuse_frame(labels.reason)
-                return encode_truth_response(
-                    "", None, TruthAnswer(TruthAccount(), (labels.notice(),))
-                )
-            result = self.pipeline.report_truth(labels)
-            return encode_truth_response(labels.stream, labels.frame_id, result)
+        async def pause() -> None:
+            if delay := pace.delay(time.monotonic()):
+                await asyncio.sleep(delay)
 
-        await self._converse(context, answer)
+        async def talk(session: _Session) -> None:
+            stream = TruthStream(
+                self.pipeline, self.journal, self.limits, context, session, self._fold_some, pause
+            )
+            await stream.run()
+
+        await self._in_session(context, talk)
 
     async def _converse(self, context: Context, answer: Answer) -> None:
         """Read, answer, write, until the client or the server has enough."""
-        task = asyncio.current_task()
-        assert task is not None
-        session = _Session(task, draining=self._draining)
-        self._sessions.add(session)
-        try:
+
+        async def talk(session: _Session) -> None:
             index = 0
+            pace = Pace(self.pipeline.config.server.max_messages_per_second)
             while not session.draining:
                 session.reading = True
+                if delay := pace.delay(time.monotonic()):
+                    await asyncio.sleep(delay)
                 data = await context.read()
                 session.reading = False
                 if data is grpc.aio.EOF:
                     return
                 reply = self._answer_or_apology(answer, data, index)
+                if not isinstance(reply, bytes):
+                    reply = await self._later_or_apology(reply, answer, index)
                 index += 1
                 session.writing_since = time.monotonic()
                 await context.write(reply)
                 session.writing_since = None
                 self._fold_some()
+
+        await self._in_session(context, talk)
+
+    async def _in_session(
+        self, context: Context, talk: Callable[[_Session], Awaitable[None]]
+    ) -> None:
+        """Talk, as a stream that can be drained, and dropped where its client does not read."""
+        task = asyncio.current_task()
+        assert task is not None
+        session = _Session(task, draining=self._draining)
+        self._sessions.add(session)
+        try:
+            await talk(session)
         except asyncio.CancelledError:
             if not (session.draining or session.stuck):
                 raise
@@ -210,15 +268,27 @@ class Service:
             text = "the answers were not read: read them, or open anew."
             await refuse_call(context, grpc.StatusCode.ABORTED, text)
 
-    def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
+    def _answer_or_apology(
+        self, answer: Answer, data: bytes, index: int
+    ) -> bytes | Awaitable[bytes]:
         """The answer; where making it fails, one that says so: the stream lives."""
         try:
             return answer(data, index)
         except Exception:
-            log.exception("message %d of a stream was not answered", index)
-            self.pipeline.counters.internal_errors += 1
-            fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
-            return answer(fault, index)
+            return self._apology(answer, index)
+
+    async def _later_or_apology(self, later: Awaitable[bytes], answer: Answer, index: int) -> bytes:
+        try:
+            return await later
+        except Exception:
+            reply = self._apology(answer, index)
+            return reply if isinstance(reply, bytes) else await reply
+
+    def _apology(self, answer: Answer, index: int) -> bytes | Awaitable[bytes]:
+        log.exception("message %d of a stream was not answered", index)
+        self.pipeline.counters.internal_errors += 1
+        fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
+        return answer(fault, index)
 
     def _fold_some(self) -> None:
         """A step of the statistics, between two frames; it must never end a stream."""
@@ -263,7 +333,7 @@ class Service:
         answer = messages.calibration(
             readings,
             counters,
-            self.pipeline.pending.detections,
+            self.pipeline.ledger.pending,
             self.pipeline.recalibrators.selection.version,
             self.pipeline.config.statistics.tau,
             await in_steps(ClassReadingCache().read(classes)),

@@ -110,11 +110,13 @@ class Loaded(Generic[Value]):
     value       None where there was nothing that could be used
     source      the file it came from
     complaints  what could not be used, and what became of it
+    refused     files that could not be used
     """
 
     value: Value | None
     source: Path | None
     complaints: tuple[str, ...]
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +185,28 @@ class SnapshotFile:
         decode  raises ValueError for bytes it cannot use, IncompatibleStatistics where others can
         """
         remove_temporaries(self.path.parent, _literal(self.path.name))
-        complaints = []
+        complaints, refused = [], 0
         for source in (self.path, self.previous):
             try:
                 value = decode(read_body(source, self.kind))
             except FileNotFoundError:
                 continue
             except IncompatibleStatistics as error:
+                refused += 1
                 complaints.append(f"{error} {_set_aside(source, 'incompatible')}")
                 break
             except (ValueError, OSError) as error:
+                refused += 1
                 complaints.append(f"{error} {_set_aside(source, _suffix(error))}")
                 continue
             if source == self.previous:
                 complaints.append(f"{source}: the generation before is used.")
             self._tell(complaints)
-            return Loaded(value, source, tuple(complaints))
+            return Loaded(value, source, tuple(complaints), refused)
         if complaints:
             complaints[-1] = f"{complaints[-1].rstrip('.')}, {self.kind.of} begin anew."
         self._tell(complaints)
-        return Loaded(None, None, tuple(complaints))
+        return Loaded(None, None, tuple(complaints), refused)
 
     def _tell(self, complaints: Iterable[str]) -> None:
         for complaint in complaints:
@@ -257,8 +261,13 @@ def _set_aside(source: Path, suffix: str) -> str:
 
 
 def private(path: str, flags: int) -> int:
-    """Readable by its owner alone, and never through a link that somebody has put there."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Mode 0600, whatever the umask is and the file was; never through a link that somebody has
+    put there.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(PermissionError):  # it is another user's, who lets us write
+        os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def sync_folder(folder: Path) -> None:

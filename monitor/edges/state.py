@@ -23,6 +23,7 @@ from monitor.calibration.state import (
 )
 from monitor.calibration.windows import Windows
 from monitor.edges.class_state import decode_class_slice, encode_class_slice
+from monitor.edges.kept_progress import decode_progress, encode_progress
 from monitor.edges.pane_bytes import PaneBytes, framed
 from monitor.edges.slice_state import check_panes, decode_slice, encode_slice
 from monitor.edges.state_definitions import (
@@ -35,6 +36,7 @@ from monitor.edges.state_definitions import (
 )
 from monitor.edges.state_sums import InvalidState, invalid
 from monitor.edges.unknown_fields import keep_unknown
+from monitor.progress import Progress
 from monitor.v1 import statistics_state_pb2 as pb
 
 # Raised when older code could no longer add a state rightly. What is added without raising it
@@ -59,14 +61,17 @@ _Definitions = tuple[Binning, Windows, Slicing]
 class StoredState:
     """A state, and what only newer code understands of it.
 
-    unknown  a serialised StatisticsState with nothing else in it
+    unknown   a serialised StatisticsState with nothing else in it
+    progress  how far the sidecar had come whose own file it is; of no other state, so that it is
+              neither exported, nor imported, nor merged
     """
 
     state: StatisticsState
     unknown: bytes = b""
+    progress: Progress | None = None
 
     def merge(self, other: StoredState) -> StoredState:
-        """Both. Raises IncompatibleStatistics, InvalidState."""
+        """Both, without the progress of either. Raises IncompatibleStatistics, InvalidState."""
         unknown = joined_unknown(self.unknown, other.unknown)
         return StoredState(self.state.merge(other.state), unknown)
 
@@ -101,7 +106,8 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
         windows=encode_windows(state.windows),
         clock_ns=state.clock_ns,
         slicing=None if state.slicing == Slicing() else encode_slicing(state.slicing),
-    ).SerializeToString()
+        progress=None if stored.progress is None else encode_progress(stored.progress),
+    ).SerializeToString(deterministic=True)
     for entry in state.slices:
         for part in encode_slice(entry, known):
             yield framed(pb.StatisticsState.SLICES_FIELD_NUMBER, part)
@@ -130,6 +136,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     """
     definitions: _Definitions | None = None
     clock_ns: int | None = None
+    progress: Progress | None = None
     # Added up as they come: of no slice more is held than its windows can have.
     slices: dict[Any, SliceState] = {}
     class_slices: dict[Any, ClassSliceState] = {}
@@ -150,6 +157,11 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             class_number += 1
             more = decode_class_slice(entry, windows, field)
             check_panes(unite(class_slices, more, windows, clock_ns).panes, windows, field)
+        if part.HasField("progress"):
+            if progress is None:
+                progress = decode_progress(part.progress)
+            # What newer code has added to it is of that sidecar alone, as the rest of it.
+            part.ClearField("progress")
         if keep_unknown(part, _IDENTITY):
             unknown.append(part.SerializeToString())
             unknown_bytes += len(unknown[-1])
@@ -157,7 +169,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     if definitions is None:
         raise invalid("state", "no part of it came")
     state = gathered(*definitions, clock_ns, slices.values(), class_slices.values())
-    return StoredState(state, b"".join(unknown))
+    return StoredState(state, b"".join(unknown), progress)
 
 
 def _definitions(part: pb.StatisticsState, known: _Definitions | None) -> _Definitions:

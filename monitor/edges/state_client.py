@@ -25,7 +25,8 @@ class StatisticsClient(Client):
         Raises SidecarUnavailable, SidecarRefused, InvalidState, IncompatibleStatistics.
         """
         request = perception_monitor_pb2.ExportStatisticsRequest().SerializeToString()
-        call = self._channel.unary_stream(f"/{MONITOR}/ExportStatistics")(request)
+        method = self._channel.unary_stream(f"/{MONITOR}/ExportStatistics")
+        call = method(request, metadata=self._metadata)
         with self._complaints():
             parts = [
                 perception_monitor_pb2.ExportStatisticsResponse.FromString(data).part
@@ -44,7 +45,8 @@ class StatisticsClient(Client):
             for part in serialised(stored):
                 yield framed(number, part)
 
-        call = self._channel.stream_unary(f"/{MONITOR}/ImportStatistics")(requests())
+        method = self._channel.stream_unary(f"/{MONITOR}/ImportStatistics")
+        call = method(requests(), metadata=self._metadata)
         with self._complaints():
             answer = perception_monitor_pb2.ImportStatisticsResponse.FromString(await call)
         return answer.detections, answer.new_slices

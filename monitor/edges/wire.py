@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError, Message
 
 from monitor.calibration.class_opinions import MOST_VALUES
 from monitor.calibration.detections import Reason, ReceivedDetections
-from monitor.calibration.matched import TrackIds
 from monitor.calibration.space import (
     Dimension,
     DimensionKind,
@@ -24,13 +23,12 @@ from monitor.edges.records import Kind, Schema, TailReader, read_varint, varint
 from monitor.frames import (
     Header,
     ReceivedFrame,
-    ReceivedTruth,
     Refusal,
 )
 from monitor.tracking.reported import EgoMotion, Pose, Twist
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 
-_DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
+DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
 _DETECTION: Schema = {
     1: Kind.FIXED64,
     2: Kind.FIXED32,
@@ -43,18 +41,9 @@ _DETECTION: Schema = {
     9: Kind.FIXED32,
     10: Kind.DOUBLES,
 }
-_TRUTH: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.DOUBLES,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-}
-# It remembers the last layout only to save a walk; what it reads does not depend on that.
-_TRUTH_TAIL = TailReader(_DETECTIONS, _TRUTH)
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
-_WIDEST = 32
-_WIDEST_COVARIANCE = 32 * 32
+WIDEST = 32
+WIDEST_COVARIANCE = 32 * 32
 
 # What is not said is a length.
 _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
@@ -79,7 +68,7 @@ class UnaryFrame:
 
 def detection_tail() -> TailReader:
     """For the frames of one stream: it remembers their layout, and nothing else."""
-    return TailReader(_DETECTIONS, _DETECTION)
+    return TailReader(DETECTIONS, _DETECTION)
 
 
 def decode_process_request(
@@ -90,12 +79,12 @@ def decode_process_request(
     if frame is not None:
         return frame
     request = perception_monitor_pb2.ProcessRequest()
-    refusal = _parse(request, data, limits)
+    refusal = parse(request, data, limits)
     if refusal is not None:
         return refusal
     match request.WhichOneof("message"):
         case "frame":
-            return _too_many(request.frame, limits) or _frame(request.frame, tail)
+            return too_many(request.frame, limits) or _frame(request.frame, tail)
         case "header":
             return _header(request.header)
         case _:
@@ -150,10 +139,10 @@ def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
 def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
     """A message of ProcessFrame."""
     request = perception_monitor_pb2.ProcessFrameRequest()
-    refusal = _parse(request, data, limits)
+    refusal = parse(request, data, limits)
     if refusal is not None:
         return refusal
-    refusal = _too_many(request.frame, limits)
+    refusal = too_many(request.frame, limits)
     if refusal is not None:
         return refusal
     if not request.HasField("frame"):
@@ -164,40 +153,8 @@ def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame 
     return UnaryFrame(request.stream, header, _frame(request.frame, detection_tail()))
 
 
-def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:
-    """A message of ReportGroundTruth."""
-    request = perception_monitor_pb2.ReportGroundTruthRequest()
-    refusal = _parse(request, data, limits)
-    if refusal is not None:
-        return refusal
-    truth = request.truth
-    refusal = _too_many(truth, limits)
-    if refusal is not None:
-        return refusal
-    fields = truth_pb2.FrameTruth(stream=truth.stream, complete=truth.complete)
-    if truth.HasField("frame_id"):
-        fields.frame_id = truth.frame_id
-    columns, _ = record_columns(truth, fields.ByteSize(), _TRUTH_TAIL)
-    values, lengths = columns.doubles(2, _WIDEST)
-    return ReceivedTruth(
-        stream=truth.stream,
-        frame_id=truth.frame_id if truth.HasField("frame_id") else None,
-        complete=truth.complete,
-        id=columns.scalar(1, np.uint64),
-        has_id=columns.present(1),
-        truth=values,
-        truth_length=lengths,
-        ignore=columns.scalar(3, np.uint8).astype(bool),
-        class_index=columns.index(4),
-        objects=(
-            TrackIds(columns.scalar(5, np.uint64), columns.present(5)) if columns.sent(5) else None
-        ),
-    )
-
-
-def _too_many(
-    message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits
-) -> Refusal | None:
+def too_many(message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits) -> Refusal | None:
+    """Why there are more detections than are decoded; None: there are not."""
     n = len(message.detections)
     if n <= limits.max_detections:
         return None
@@ -208,7 +165,8 @@ def _too_many(
     )
 
 
-def _parse(message: Message, data: bytes, limits: WireLimits) -> Refusal | None:
+def parse(message: Message, data: bytes, limits: WireLimits) -> Refusal | None:
+    """Fill a message; why it cannot be, or None."""
     if len(data) > limits.max_message_bytes:
         return Refusal(
             Reason.TOO_LARGE,
@@ -298,9 +256,9 @@ def _received(
     single: list[bytes],
 ) -> ReceivedFrame:
     """single: the bytes of each detection, where they had to be taken apart."""
-    mean, mean_length = columns.doubles(4, _WIDEST)
-    covariance, covariance_length = columns.doubles(5, _WIDEST_COVARIANCE)
-    truth, truth_length = columns.doubles(6, _WIDEST)
+    mean, mean_length = columns.doubles(4, WIDEST)
+    covariance, covariance_length = columns.doubles(5, WIDEST_COVARIANCE)
+    truth, truth_length = columns.doubles(6, WIDEST)
     overlong = (
         {}
         if not single

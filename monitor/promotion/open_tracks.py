@@ -212,7 +212,7 @@ def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:
         start += frame.n
     keys: list[int] = cluster_id(
         (
-            hash(frames[0].space),
+            frames[0].space.number,
             known,
             within,
             np.concatenate([frame.slices for frame in frames]),

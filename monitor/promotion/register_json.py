@@ -68,6 +68,7 @@ def register_to_json(state: RegisterState) -> str:
         "guards": [_of_guard(guard) for guard in state.guards],
         "befores": [_of_before(before) for before in state.befores],
         "followers": {name: _of_follower(one) for name, one in state.followers.items()},
+        "entry": state.entry,
     }
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
@@ -176,6 +177,7 @@ def _state(content: Document) -> RegisterState:
         _each(content, "guards", _guard),
         _each(content, "befores", _before),
         _by_name(content, "followers", _follower),
+        None if content.get("entry") is None else whole(content, "entry", 0),
     )
 
 

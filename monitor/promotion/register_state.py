@@ -32,6 +32,7 @@ class RegisterState:
     spent      trials begun since the last change, by slice name
     befores    what served before, where no track has come since
     followers  of adaptive champions, by slice name
+    entry      of the ledger, the last one that tracks were told of; None where that is not known
     """
 
     selection: str
@@ -47,6 +48,7 @@ class RegisterState:
     guards: tuple[Guard, ...] = ()
     befores: tuple[Before, ...] = ()
     followers: Mapping[str, Follower] = field(default_factory=dict)
+    entry: int | None = None
 
     @property
     def in_force(self) -> frozenset[str]:

@@ -46,7 +46,7 @@ class KeptOpinions(_message.Message):
     def __init__(self, slice: _Optional[_Union[KeptSlice, _Mapping]] = ..., rows: _Optional[bytes] = ..., values: _Optional[bytes] = ..., opinions: _Optional[int] = ...) -> None: ...
 
 class KeptFrame(_message.Message):
-    __slots__ = ("header", "frame_id", "stamp_ns", "received", "id", "class_index", "slices", "slice", "sent", "made", "version", "unusable", "tracks", "source", "opinions", "inline", "epoch")
+    __slots__ = ("header", "frame_id", "stamp_ns", "received", "id", "class_index", "slices", "slice", "sent", "made", "version", "unusable", "tracks", "source", "opinions", "inline", "epoch", "bare")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     STAMP_NS_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class KeptFrame(_message.Message):
     OPINIONS_FIELD_NUMBER: _ClassVar[int]
     INLINE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BARE_FIELD_NUMBER: _ClassVar[int]
     header: _frame_pb2.StreamHeader
     frame_id: int
     stamp_ns: int
@@ -81,7 +82,8 @@ class KeptFrame(_message.Message):
     opinions: KeptOpinions
     inline: KeptLabels
     epoch: int
-    def __init__(self, header: _Optional[_Union[_frame_pb2.StreamHeader, _Mapping]] = ..., frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., received: _Optional[int] = ..., id: _Optional[bytes] = ..., class_index: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[KeptSlice, _Mapping]]] = ..., slice: _Optional[bytes] = ..., sent: _Optional[_Union[KeptEstimates, _Mapping]] = ..., made: _Optional[_Union[KeptEstimates, _Mapping]] = ..., version: _Optional[str] = ..., unusable: _Optional[bytes] = ..., tracks: _Optional[_Union[KeptTracks, _Mapping]] = ..., source: _Optional[int] = ..., opinions: _Optional[_Union[KeptOpinions, _Mapping]] = ..., inline: _Optional[_Union[KeptLabels, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    bare: int
+    def __init__(self, header: _Optional[_Union[_frame_pb2.StreamHeader, _Mapping]] = ..., frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., received: _Optional[int] = ..., id: _Optional[bytes] = ..., class_index: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[KeptSlice, _Mapping]]] = ..., slice: _Optional[bytes] = ..., sent: _Optional[_Union[KeptEstimates, _Mapping]] = ..., made: _Optional[_Union[KeptEstimates, _Mapping]] = ..., version: _Optional[str] = ..., unusable: _Optional[bytes] = ..., tracks: _Optional[_Union[KeptTracks, _Mapping]] = ..., source: _Optional[int] = ..., opinions: _Optional[_Union[KeptOpinions, _Mapping]] = ..., inline: _Optional[_Union[KeptLabels, _Mapping]] = ..., epoch: _Optional[int] = ..., bare: _Optional[int] = ...) -> None: ...
 
 class KeptLabels(_message.Message):
     __slots__ = ("revision", "replaces", "settled", "outcome", "rows", "truth", "truth_covariance", "objects", "class_rows", "true_class", "counted_stamp_ns", "clock_ns", "generation", "delay_ns", "live", "account", "objects_told", "near_gate")

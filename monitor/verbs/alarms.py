@@ -12,6 +12,7 @@ from monitor.calibration.drift.alarm import AlarmChange
 from monitor.edges.client import SidecarUnavailable
 from monitor.edges.drift_client import DriftClient
 from monitor.verbs import alarm_tables as tables
+from monitor.verbs.access import access_of, add_sidecar
 from monitor.verbs.printed import plain
 from monitor.verbs.recalibrators import this_person
 
@@ -31,12 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="as list shows it; total: all of them together (default: all, and total)",
     )
-    shared.add_argument(
-        "--address",
-        metavar="H:P",
-        default="127.0.0.1:50051",
-        help="of the sidecar (default 127.0.0.1:50051)",
-    )
+    add_sidecar(shared)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def action(name: str, text: str, json_text: str) -> argparse.ArgumentParser:
@@ -80,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _done(options: argparse.Namespace) -> None:
-    client = DriftClient(options.address)
+    client = DriftClient(options.address, access_of(options))
     async with client:
         await ACTIONS[options.action](client, options)
 

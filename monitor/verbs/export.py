@@ -6,8 +6,10 @@ import argparse
 import asyncio
 from pathlib import Path
 
+from monitor.edges.credentials import Access
 from monitor.edges.state import StoredState
 from monitor.edges.state_client import StatisticsClient
+from monitor.verbs.access import access_of, add_sidecar
 from monitor.verbs.states import show, write_state
 
 EXAMPLE = """examples:
@@ -16,12 +18,7 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
-    parser.add_argument(
-        "--address",
-        metavar="H:P",
-        default="127.0.0.1:50051",
-        help="of the sidecar (default 127.0.0.1:50051)",
-    )
+    add_sidecar(parser)
     parser.add_argument("-o", "--output", metavar="F", required=True, help="file to write")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -31,13 +28,13 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """
-    stored = asyncio.run(_exported(options.address))
+    stored = asyncio.run(_exported(options.address, access_of(options)))
     write_state(Path(options.output), stored)
     show(stored, options.output, as_json=options.json)
     return 0
 
 
-async def _exported(address: str) -> StoredState:
-    client = StatisticsClient(address)
+async def _exported(address: str, access: Access) -> StoredState:
+    client = StatisticsClient(address, access)
     async with client:
         return await client.export_statistics()

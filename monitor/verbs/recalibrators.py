@@ -12,6 +12,7 @@ from pathlib import Path
 
 from monitor.edges.admin_client import AdminClient
 from monitor.verbs import recalibrator_tables as tables
+from monitor.verbs.access import access_of, add_sidecar
 from monitor.verbs.models import document_of, read_any_model
 from monitor.verbs.option_values import number_of
 from monitor.verbs.printed import plain
@@ -36,12 +37,7 @@ MOST_RECORDS = 1000
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
     where = argparse.ArgumentParser(add_help=False)
-    where.add_argument(
-        "--address",
-        metavar="H:P",
-        default="127.0.0.1:50051",
-        help="of the sidecar (default 127.0.0.1:50051)",
-    )
+    add_sidecar(where)
     told = argparse.ArgumentParser(add_help=False)
     told.add_argument("--json", action="store_true", help="print one JSON object")
     asked = argparse.ArgumentParser(add_help=False)
@@ -116,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _done(options: argparse.Namespace) -> None:
-    client = AdminClient(options.address)
+    client = AdminClient(options.address, access_of(options))
     async with client:
         await ACTIONS[options.action](client, options)
 

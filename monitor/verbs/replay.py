@@ -17,10 +17,12 @@ from monitor.calibration.slices import SliceBy
 from monitor.config import Mode
 from monitor.counters import TruthAccount
 from monitor.edges.client import Client, SidecarUnavailable
+from monitor.edges.credentials import PLAIN
 from monitor.edges.drift_client import DriftClient
 from monitor.edges.drift_messages import read_slice_standing
 from monitor.edges.report import as_json, table
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.verbs.access import access_of, add_access
 from monitor.verbs.drift_found import DriftFound, drift_json, drift_table
 from monitor.verbs.drift_heard import hearing
 from monitor.verbs.drift_options import add_drift, check_drift, drift_section, reference_file
@@ -79,6 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
+    add_access(parser)
     parser.add_argument(
         "--ground-truth-delay",
         metavar="S",
@@ -139,6 +142,12 @@ def run(options: argparse.Namespace) -> int:
             f"--address {options.address}: --config is for a sidecar that is started here. "
             "Leave it out, or leave --address out."
         )
+    access = access_of(options)
+    if not options.address and access != PLAIN:
+        raise ValueError(
+            "--certificate-authority and --token-file are for a sidecar that runs: name its "
+            "--address, or leave them out."
+        )
     check_tracking(options)
     check_drift(options)
     files: list[list[Sequence]] = []
@@ -159,7 +168,8 @@ def run(options: argparse.Namespace) -> int:
     )
 
     def talk(address: str) -> Coroutine[Any, Any, _Calibration]:
-        return _replay(address, played, selection, manner, tally, options.bins)
+        client = DriftClient(address, access)
+        return _replay(client, played, selection, manner, tally, options.bins)
 
     with reference_file(options, selection) as reference:
         config = _config(options, played, reference)
@@ -234,14 +244,13 @@ def _raw_tracks(config: str, played: list[Sequence]) -> TracksByStream:
 
 
 async def _replay(
-    address: str,
+    client: DriftClient,
     played: list[Sequence],
     selection: Selection | None,
     manner: Manner,
     tally: Tally,
     bins: int,
 ) -> _Calibration:
-    client = DriftClient(address)
     async with client:
         if selection is not None:
             await client.promote(selection.to_json(), "replay")

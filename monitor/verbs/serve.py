@@ -12,7 +12,10 @@ import signal
 import stat
 import sys
 
-from monitor.config import Config, SnapshotConfig, load, with_addresses
+from monitor.config import Config, SnapshotConfig, load, split_address, with_addresses
+from monitor.config_security import is_loopback
+from monitor.edges.credentials import ServerCertificates
+from monitor.edges.tokens import Tokens
 from monitor.kept_promotions import configured
 from monitor.recalibration.selection import IDENTITY
 from monitor.recalibrators import Recalibrators
@@ -95,6 +98,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _at_start(config: Config) -> str:
     """What will be in force. Raises InvalidConfiguration where a file cannot be used."""
+    Tokens(config.security)
+    if config.security.tls:
+        ServerCertificates(config.security)
     named = configured(Recalibrators(), config)
     in_force = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
     text = ", ".join(f"recalibrator {version}" for version in in_force if version)
@@ -113,9 +119,10 @@ def _listening(exit_with_parent: bool, sidecar: Sidecar) -> None:
         "http": f"{settings.http_address.rpartition(':')[0]}:{sidecar.http_port}",
     }
     print(f"listening {json.dumps(line)}", flush=True)
-    for key, address in line.items():
-        if not address.startswith(("127.", "localhost", "[::1]")):
-            log.warning("%s at %s can be reached from other machines, unencrypted", key, address)
+    plain = ("http",) if sidecar.config.security.tls else ("grpc", "http")
+    for key in plain:
+        if not is_loopback(split_address(line[key], key)[0]):
+            log.warning("%s at %s can be reached from other machines, unencrypted", key, line[key])
 
 
 def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop) -> None:

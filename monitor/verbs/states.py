@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from monitor.verbs.written import output_file
 
 
 def read_state(path: Path) -> StoredState:
-    """The statistics in a file.
+    """The statistics in a file; how far a sidecar had come is of that sidecar's own file alone.
 
     raises  CorruptFile, InvalidState, IncompatibleStatistics, OSError; all name the file
     """
     body = read_body(path)
     try:
-        return parsed(body)
+        return replace(parsed(body), progress=None)
     except (InvalidState, IncompatibleStatistics) as error:
         raise type(error)(f"{path}: {error}") from None
 

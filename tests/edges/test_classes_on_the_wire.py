@@ -15,7 +15,8 @@ from monitor.calibration.space import plain_space
 from monitor.config import Config
 from monitor.edges.answers import encode_process_response
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
-from monitor.edges.wire import decode_process_request, decode_truth_request, detection_tail
+from monitor.edges.truth_requests import decode_truth_request
+from monitor.edges.wire import decode_process_request, detection_tail
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
 from monitor.pipeline import Pipeline
 from monitor.streams import Stream

@@ -22,10 +22,10 @@ from monitor.config import (
 from monitor.counters import FRAME_SECONDS
 from monitor.edges.exporter import Snapshot, render
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.edges.truth_requests import decode_truth_request
 from monitor.edges.wire import (
     WireLimits,
     decode_process_request,
-    decode_truth_request,
     detection_tail,
 )
 from monitor.forwarding import OUTPUT_NUMBER
@@ -101,6 +101,10 @@ LABELS = {
     "frame_seconds": set(),
     "fast_decode_ratio": set(),
     "loop_lag_seconds": set(),
+    "overload": set(),
+    "clock_epoch": set(),
+    "overloads": set(),
+    "clock_steps": set(),
     "pending_bytes": set(),
     "pending_detections": set(),
     "streams": set(),
@@ -227,8 +231,8 @@ def text_of(pipeline: Pipeline) -> str:
     found = Snapshot(
         counters=pipeline.counters,
         readings=readings,
-        pending_bytes=pipeline.pending.bytes,
-        pending_detections=pipeline.pending.detections,
+        pending_bytes=pipeline.ledger.store.bytes,
+        pending_detections=pipeline.ledger.pending,
         streams=len(pipeline.streams),
         recalibrators=pipeline.recalibrators.in_force(),
         mode=str(pipeline.config.recalibration.mode),

@@ -14,9 +14,11 @@ from monitor.calibration.matched import TrackIds
 from monitor.calibration.space import plain_space
 from monitor.config import Config
 from monitor.edges.requests import encode_truth
-from monitor.edges.wire import WireLimits, decode_truth_request
+from monitor.edges.truth_requests import decode_truth_request
+from monitor.edges.wire import WireLimits
 from monitor.frames import Header, ReceivedTruth
 from monitor.matching import match_by_id
+from monitor.pending import PendingFrame
 from monitor.pipeline import Pipeline
 from monitor.streams import Stream
 from monitor.v1 import perception_monitor_pb2, truth_pb2
@@ -108,14 +110,14 @@ def test_labels_of_no_known_object_are_the_bytes_that_older_clients_send(n):
 # ---- to the detections
 
 
-def waiting(n: int):
+def waiting(n: int) -> PendingFrame:
     """A frame of n detections with ids n − 1 … 0, that waits for its labels."""
     pipeline = Pipeline(Config())
     stream = pipeline.register(Header("lidar", plain_space(("x", "y")), ("car",)))
     assert isinstance(stream, Stream)
     rows = [Sent(id, (float(id), 0.0), (1.0, 1.0)) for id in range(n - 1, -1, -1)]
     pipeline.process(stream, received.frame(rows))
-    frame = pipeline.pending.get(("lidar", 1))
+    frame = pipeline.ledger.store.get(("lidar", 1))
     assert frame is not None
     return frame
 
@@ -126,10 +128,10 @@ def test_each_matched_detection_has_the_object_of_its_own_label(order, ids, data
     useless = data.draw(st.sets(st.integers(0, 4)))
     rows = [Label(id, () if id in useless else (float(id), 1.0)) for id in order]
     labels = replace(received.labels(rows), objects=known(*ids))
-    matching = match_by_id(labels, frame, Limits())
+    matching = match_by_id(labels, frame, frame.resolved, Limits())
     of_detection = dict(zip(order, ids, strict=True))
     # The mean of a detection is its id.
-    found = frame.estimates(matching.rows).mean[:, 0].astype(int).tolist()
+    found = frame.stored.sent.estimates(matching.rows).mean[:, 0].astype(int).tolist()
     assert set(found) == set(range(5)) - useless
     assert matching.truth[:, 0].astype(int).tolist() == found
     assert as_list(matching.objects) == [of_detection[id] for id in found]
@@ -137,11 +139,14 @@ def test_each_matched_detection_has_the_object_of_its_own_label(order, ids, data
 
 def test_of_two_labels_of_a_detection_the_object_of_the_first_stands():
     labels = received.labels([Label(0, (1.0, 1.0)), Label(0, (2.0, 2.0))])
-    matching = match_by_id(replace(labels, objects=known(8, 9)), waiting(1), Limits())
+    frame = waiting(1)
+    labels = replace(labels, objects=known(8, 9))
+    matching = match_by_id(labels, frame, frame.resolved, Limits())
     assert as_list(matching.objects) == [8]
 
 
 @pytest.mark.parametrize("n", [0, 2])
 def test_labels_without_objects_match_detections_without_objects(n):
     labels = received.labels([Label(i, (1.0, 1.0)) for i in range(n)])
-    assert match_by_id(labels, waiting(2), Limits()).objects is None
+    frame = waiting(2)
+    assert match_by_id(labels, frame, frame.resolved, Limits()).objects is None

@@ -24,10 +24,10 @@ from monitor.edges.answers import (
     encode_truth_response,
 )
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.edges.truth_requests import decode_truth_request
 from monitor.edges.wire import (
     decode_process_frame_request,
     decode_process_request,
-    decode_truth_request,
     detection_tail,
 )
 from monitor.frames import (

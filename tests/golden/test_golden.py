@@ -19,6 +19,7 @@ from monitor.calibration.class_evaluation import ClassEvaluation
 from monitor.calibration.export_bins import ExportEdges
 from monitor.calibration.space import Dimension, DimensionKind, Space
 from monitor.config import Config, MetricsConfig
+from monitor.counters import TruthAccount
 from monitor.edges.answered import decode_answer
 from monitor.edges.answers import (
     encode_header_answer,
@@ -27,13 +28,13 @@ from monitor.edges.answers import (
 )
 from monitor.edges.exporter import Snapshot, render
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.edges.truth_requests import decode_truth_request
 from monitor.edges.wire import (
     WireLimits,
     decode_process_request,
-    decode_truth_request,
     detection_tail,
 )
-from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
+from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal, TruthAnswer
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReading, ReadingCache, WindowReading
 from monitor.recalibration.selection import Selection
@@ -46,6 +47,7 @@ from monitor.recalibration_reading import (
 )
 from monitor.streams import Stream
 from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
+from monitor.v1 import perception_monitor_pb2, truth_pb2
 from tests.administered import FACTORS, TRIALS
 from tests.exported import watched
 from tests.piped import statistics_of
@@ -124,6 +126,37 @@ def classified_frame() -> OutgoingFrame:
     opinions = np.stack([car, 1 - car], axis=2)
     opinions[2, 1, 0] = 0.75
     return replace(frame, class_probabilities=opinions, true_class=np.array([0, 1, 0, 2, 1]))
+
+
+def object_labels() -> bytes:
+    """Labels in ids of the labeller's own, with all that can be said of them."""
+    truth = truth_pb2.FrameTruth(
+        stream="lidar",
+        frame_id=2**63 + 1,
+        complete=True,
+        revision=3,
+        coordinate_frame="base_link",
+        class_names=("vehicle", "tree"),
+    )
+    truth.objects.add(
+        object_id=2**64 - 1,
+        class_index=0,
+        ground_truth=(1.5, -2.0, 0.25),
+        covariance=(0.25, 0.5, 0.125),
+        stamp_ns=-(2**62),
+    )
+    truth.objects.add(class_index=1, ground_truth=(4.0, 8.0, 0.0), ignore=True)
+    truth.ignore_regions.add(
+        class_index=0, dimensions=("x", "y"), lower=(-8.0, -float("inf")), upper=(8.0, 0.5)
+    )
+    return perception_monitor_pb2.ReportGroundTruthRequest(truth=truth).SerializeToString()
+
+
+def object_labels_answer() -> bytes:
+    """A different number in each count."""
+    account = TruthAccount(*range(1, 10))
+    answer = TruthAnswer(account, retracted=10, durable=True)
+    return encode_truth_response("lidar", 2**63 + 1, answer)
 
 
 def logits_frame() -> OutgoingFrame:
@@ -211,6 +244,8 @@ def messages() -> dict[str, bytes]:
         "asking_header_request": encode_header(replace(HEADER, quantile_levels=(0.05, 0.95))),
         "logits_frame_request": encode_frame(logits_frame()),
         "all_extras_answer": answer_with_all_extras(encode_frame(logits_frame())),
+        "object_truth_request": object_labels(),
+        "object_truth_answer": object_labels_answer(),
         "class_truth_request": encode_truth(
             "lidar", classes.frame_id, classes.id, None, class_index=classes.true_class
         ),
@@ -242,8 +277,8 @@ def exposition() -> str:
     snapshot = Snapshot(
         counters=pipeline.counters,
         readings=readings,
-        pending_bytes=pipeline.pending.bytes,
-        pending_detections=pipeline.pending.detections,
+        pending_bytes=pipeline.ledger.store.bytes,
+        pending_detections=pipeline.ledger.pending,
         streams=len(pipeline.streams),
         recalibrators=pipeline.recalibrators.in_force(),
         mode=str(pipeline.config.recalibration.mode),
@@ -327,6 +362,20 @@ def test_classes_that_were_recorded_are_still_understood():
     values, _ = found.detections.class_probabilities
     assert np.array_equal(values, frame.class_probabilities.reshape(5, 4))
     assert np.array_equal(found.detections.ground_truth_class[0], frame.true_class)
+
+
+def test_objects_that_were_recorded_are_still_understood():
+    data = bytes.fromhex((FOLDER / "object_truth_request.hex").read_text("utf-8"))
+    found = decode_truth_request(data, LIMITS)
+    assert isinstance(found, ReceivedTruth)
+    assert found.foreign is not None
+    assert (found.revision, found.coordinate_frame) == (3, "base_link")
+    assert found.class_names == ("vehicle", "tree")
+    assert found.foreign.truth.tolist() == [[1.5, -2.0, 0.25], [4.0, 8.0, 0.0]]
+    assert found.foreign.stamp_ns.tolist() == [-(2**62), 0]
+    assert found.foreign.ignore.tolist() == [False, True]
+    assert found.regions[0].dimensions == ("x", "y")
+    assert found.regions[0].upper.tolist() == [8.0, 0.5]
 
 
 def test_tracks_that_were_recorded_are_still_understood():

@@ -30,10 +30,10 @@ from monitor.edges.answers import encode_process_response, encode_truth_response
 from monitor.edges.drift_client import DriftStandings, HeardChange
 from monitor.edges.files import Recording, read_recording
 from monitor.edges.reference_file import read_references
+from monitor.edges.truth_requests import decode_truth_request
 from monitor.edges.wire import (
     WireLimits,
     decode_process_request,
-    decode_truth_request,
     detection_tail,
 )
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth

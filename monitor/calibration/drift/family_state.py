@@ -52,6 +52,7 @@ class FamilyState:
 
     driven  s
     peak    (2,)
+    entry   of the ledger, the last one that is in it; None where that is not known
     """
 
     gathered: Gathered
@@ -60,6 +61,7 @@ class FamilyState:
     latched: Mapping[Key, Latched]
     counts: Mapping[Raised, int]
     slices: tuple[SliceState, ...]
+    entry: int | None = None
 
 
 # ---- what is known

@@ -1,0 +1,186 @@
+"""Items of several sources, held back until none that is older can come before them.
+
+What sums does not care about order; what bets one observation after the other does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[T]):
+    """An item as it was put.
+
+    order  among items of the same source and stamp, where the sender has one
+    rows   what it takes of the capacity
+    late   it came after a newer one of its source was given out
+    """
+
+    stamp_ns: int
+    source: int
+    item: T
+    order: int = 0
+    rows: int = 1
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderState(Generic[T]):
+    """All there is to know of a buffer, to go on from.
+
+    out     given out already, but not yet asked for
+    held    in the order of `drain`
+    newest  (source, stamp) of the newest stamp put, ascending by source
+    given   (source, stamp) of the newest stamp given out, likewise
+    """
+
+    out: tuple[Held[T], ...] = ()
+    held: tuple[Held[T], ...] = ()
+    newest: tuple[tuple[int, int], ...] = ()
+    given: tuple[tuple[int, int], ...] = ()
+    late: int = 0
+    forced: int = 0
+
+
+# Stamp, order and number of arrival, which tells apart what is otherwise alike.
+_Entry: TypeAlias = tuple[int, int, int, Held[T]]
+
+
+@dataclass(slots=True)
+class ReorderBuffer(Generic[T]):
+    """Items in the order of their stamps, source by source.
+
+    An item is given out once its source has put one that is newer by disorder_ns or more, so that
+    sources need not wait for each other. Per source, items that come less than disorder_ns behind
+    the newest are given out in one order, whatever order they came in: by stamp, then `order`;
+    only what is alike in both stays as it came. Stamps must be believable: one far ahead makes
+    all that follow late, until `restart`.
+
+    disorder_ns  how far behind the newest of its source an item may come
+    capacity     rows held; beyond them the oldest are given out early
+    late         items that came too late, and went out at once
+    forced       items that went out early for want of room
+    rows         held now
+    """
+
+    disorder_ns: int
+    capacity: int = 1 << 17
+    late: int = 0
+    forced: int = 0
+    rows: int = 0
+    _held: dict[int, list[_Entry[T]]] = field(default_factory=dict)
+    _newest: dict[int, int] = field(default_factory=dict)
+    _given: dict[int, int] = field(default_factory=dict)
+    _out: list[Held[T]] = field(default_factory=list)
+    _arrived: int = 0
+
+    def __len__(self) -> int:
+        """Items held or not yet asked for."""
+        return len(self._out) + sum(map(len, self._held.values()))
+
+    def put(self, stamp_ns: int, source: int, item: T, *, order: int = 0, rows: int = 1) -> None:
+        """Take in an item; `ready` gives out what need not wait any longer."""
+        newest = self._newest.get(source)
+        if newest is None or stamp_ns > newest:
+            self._newest[source] = stamp_ns
+        given = self._given.get(source)
+        late = given is not None and stamp_ns < given
+        held = Held(stamp_ns, source, item, order, rows, late)
+        if late:
+            self.late += 1
+            self._out.append(held)
+            return
+        self._keep(held)
+        while self.rows > self.capacity:
+            self._out.append(self._pop(self._oldest()))
+            self.forced += 1
+
+    def ready(self) -> list[Held[T]]:
+        """What none can overtake any more, each once: first what went out late or early, then by
+        stamp, source and order."""
+        out, self._out = self._out, []
+        found: list[Held[T]] = []
+        for source, entries in list(self._held.items()):
+            until = self._newest[source] - self.disorder_ns
+            while entries and entries[0][0] <= until:
+                found.append(self._pop(source))
+        found.sort(key=_place)
+        return out + found
+
+    def drain(self) -> list[Held[T]]:
+        """All that is left, in the same order."""
+        out, self._out = self._out, []
+        return out + self._released(list(self._held))
+
+    def restart(self, source: int) -> None:
+        """Its time began anew: what is held of it is given out next, then it is forgotten."""
+        self._out += self._released([source])
+        self._newest.pop(source, None)
+        self._given.pop(source, None)
+
+    # ---- to go on from
+
+    def pending(self) -> tuple[Held[T], ...]:
+        """What `drain` would give out; it stays."""
+        return (*self._out, *self._sorted())
+
+    def _sorted(self) -> list[Held[T]]:
+        held = [entry[-1] for entries in self._held.values() for entry in sorted(entries)]
+        return sorted(held, key=_place)
+
+    def state(self) -> ReorderState[T]:
+        """A value that `restore` makes the same buffer of."""
+        return ReorderState(
+            out=tuple(self._out),
+            held=tuple(self._sorted()),
+            newest=tuple(sorted(self._newest.items())),
+            given=tuple(sorted(self._given.items())),
+            late=self.late,
+            forced=self.forced,
+        )
+
+    def restore(self, state: ReorderState[T]) -> None:
+        """Go on where another one of the same disorder and capacity stopped; in place of all."""
+        self.late, self.forced, self.rows = state.late, state.forced, 0
+        self._newest, self._given = dict(state.newest), dict(state.given)
+        self._out, self._held = list(state.out), {}
+        for held in state.held:
+            self._keep(held)
+
+    # ---- one source at a time
+
+    def _keep(self, held: Held[T]) -> None:
+        entry = (held.stamp_ns, held.order, self._arrived, held)
+        self._arrived += 1
+        heapq.heappush(self._held.setdefault(held.source, []), entry)
+        self.rows += held.rows
+
+    def _pop(self, source: int) -> Held[T]:
+        entries = self._held[source]
+        held = heapq.heappop(entries)[-1]
+        if not entries:
+            del self._held[source]
+        self.rows -= held.rows
+        self._given[source] = max(held.stamp_ns, self._given.get(source, held.stamp_ns))
+        return held
+
+    def _oldest(self) -> int:
+        return min(self._held, key=lambda source: (self._held[source][0][0], source))
+
+    def _released(self, sources: Iterable[int]) -> list[Held[T]]:
+        found = [self._pop(source) for source in sources for _ in range(self._count(source))]
+        return sorted(found, key=_place)
+
+    def _count(self, source: int) -> int:
+        return len(self._held.get(source, ()))
+
+
+def _place(held: Held[Any]) -> tuple[int, int, int]:
+    """Sorting is stable: what is alike stays as it came."""
+    return held.stamp_ns, held.source, held.order

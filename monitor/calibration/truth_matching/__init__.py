@@ -1,0 +1,1 @@
+"""Which detection a labelled object belongs to, where the labeller's ids are not the detector's."""

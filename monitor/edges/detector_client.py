@@ -1,0 +1,354 @@
+"""The client of a detector process: blocking, but never longer than the deadline, and never raising
+for what the network does.
+
+gRPC's own threads and one of ours keep the stream open; the detector's thread hands over bytes and
+waits on a condition. Frames are matched to answers by their position in the stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from monitor.edges.credentials import PLAIN, Access, InvalidAccess
+from monitor.edges.detector_frames import (
+    Processed,
+    Unusable,
+    Why,
+    as_given,
+    checked,
+    index_of,
+    read_answer,
+    read_header_answer,
+)
+from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
+from monitor.frames import Header
+
+log = logging.getLogger(__name__)
+
+PROCESS = "/monitor.v1.PerceptionMonitor/Process"
+# s between two tries to open a stream: the first, and at most.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
+# s where the sidecar said no: it will say so again, and counts it.
+REFUSED_PAUSE = 1.0
+CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    # Despite its name: how long one try to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    # A channel that was given up must not hand its dead connection to the next one.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", 64 * 2**20),
+)
+# The sidecar is there and says no; everything else is no sidecar.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+    }
+)
+
+
+@dataclass(slots=True)
+class ClientCounters:
+    """Since the client was made.
+
+    answered     frames with an answer in time
+    raw          frames handed back as they were given, by why
+    late         answers that came after their deadline, and were thrown away
+    connections  streams that were opened
+    """
+
+    answered: int = 0
+    raw: dict[Why, int] = field(default_factory=lambda: dict.fromkeys(Why, 0))
+    late: int = 0
+    connections: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One stream, from its header on; unanswered messages by index, with when they were sent."""
+
+    requests: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    call: Any = None
+    opened: bool = False
+    over: bool = False
+    unanswered: dict[int, float] = field(default_factory=dict)
+    _sent: int = 0
+
+    def send(self, data: bytes, now: float) -> int:
+        """Hand a message over; its index."""
+        index, self._sent = self._sent, self._sent + 1
+        self.unanswered[index] = now
+        self.requests.put(data)
+        return index
+
+    def hangs_since(self) -> float:
+        """When the oldest unanswered message was sent; infinity without any."""
+        return next(iter(self.unanswered.values()), float("inf"))
+
+    def end(self) -> None:
+        """Nothing more goes out or comes in."""
+        self.over = True
+        self.requests.put(None)
+        if self.call is not None:
+            self.call.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """Why there is no stream."""
+
+    why: Why
+    text: str
+
+    def error(self) -> Unusable:
+        """To be raised once."""
+        return Unusable(self.why, self.text)
+
+
+class MonitorClient:
+    """A detector's connection to its sidecar, to be made after the process has forked.
+
+    address          host:port
+    header           of the stream, sent again whenever it is opened
+    timeout_seconds  s that `process` may take
+    access           certificates and token, where the sidecar asks for them
+    max_in_flight    frames without an answer; beyond them frames are not even sent, so that a
+                     sidecar that hangs costs nothing
+    hang_seconds     s without an answer after which the connection is given up for a new one
+
+    Raises ValueError for arguments that make no sense. One thread at a time is served; others wait
+    for it, no longer than their own deadline.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        header: Header,
+        *,
+        timeout_seconds: float = 0.02,
+        access: Access = PLAIN,
+        max_in_flight: int = 8,
+        hang_seconds: float = 1.0,
+    ) -> None:
+        if not address:
+            raise ValueError("address: empty. Give host:port, such as 127.0.0.1:50051.")
+        for name, value in (
+            ("timeout_seconds", timeout_seconds),
+            ("max_in_flight", max_in_flight),
+            ("hang_seconds", hang_seconds),
+        ):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name}: {value} is not above 0.")
+        if header.space.k == 0:
+            raise ValueError("header: no dimensions. Name those of the means.")
+        access.credentials()
+        access.metadata(address)
+        self.address, self.header = address, header
+        self.counters = ClientCounters()
+        self.track_dimensions: tuple[str, ...] = ()
+        self._timeout, self._hang = timeout_seconds, hang_seconds
+        self._max_in_flight, self._access = max_in_flight, access
+        self._turn = threading.Lock()
+        # Guards everything below, and tells of changes.
+        self._change = threading.Condition()
+        self._stream: _Stream | None = None
+        # In words, not as an exception: what is raised again and again grows a long traceback.
+        self._trouble = _Trouble(Why.DOWN, f"no stream to {address} yet")
+        self._renew = False
+        self._wanted = -1
+        self._reply: bytes | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._keep_open, name=f"monitor-client {header.stream}", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> MonitorClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the stream. Waiting frames come back raw."""
+        self._closing.set()
+        with self._change:
+            self._lose(self._stream, _Trouble(Why.DOWN, "the client was closed"))
+        self._thread.join(2 * self._hang)
+
+    # ---- for the detector's thread
+
+    @property
+    def connected(self) -> bool:
+        """Whether a frame would be sent now."""
+        stream = self._stream
+        return stream is not None and stream.opened
+
+    def wait_connected(self, seconds: float) -> bool:
+        """Wait for a stream to be open, no longer than that; whether it is."""
+        with self._change:
+            return self._change.wait_for(lambda: self.connected, seconds)
+
+    def process(self, frame: OutgoingFrame) -> Processed:
+        """The detections to go on with, before the deadline; whatever the sidecar does.
+
+        Of full covariances the lower triangle counts. Raises ValueError for arrays that do not
+        fit together, and for a client that was closed.
+        """
+        deadline = time.monotonic() + self._timeout
+        frame = checked(frame, self.header.space.k)
+        if self._closing.is_set():
+            raise ValueError("the client was closed: make another one.")
+        if not self._turn.acquire(timeout=self._timeout):
+            return self._raw(frame, Unusable(Why.BUSY, "another thread waits for its frame"))
+        try:
+            result = read_answer(self._ask(encode_frame(frame), deadline), frame)
+            self.counters.answered += 1
+            return result
+        except Unusable as trouble:
+            return self._raw(frame, trouble)
+        finally:
+            self._turn.release()
+
+    def _raw(self, frame: OutgoingFrame, trouble: Unusable) -> Processed:
+        with self._change:
+            self.counters.raw[trouble.why] += 1
+        return as_given(frame, trouble.why, f"{trouble.why}: {trouble}")
+
+    def _ask(self, data: bytes, deadline: float) -> bytes:
+        """The answer's bytes. Raises Unusable."""
+        with self._change:
+            now = time.monotonic()
+            stream = self._stream
+            if stream is not None and now - stream.hangs_since() > self._hang:
+                text = f"no answer from {self.address} within {self._hang:g} s: connecting anew"
+                self._renew = True
+                self._lose(stream, _Trouble(Why.DOWN, text))
+            if stream is None or stream is not self._stream or not stream.opened:
+                raise self._trouble.error()
+            waiting = len(stream.unanswered)
+            if waiting >= self._max_in_flight:
+                raise Unusable(Why.FULL, f"{waiting} frames without an answer")
+            self._wanted, self._reply = stream.send(data, now), None
+            self._change.wait_for(
+                lambda: self._reply is not None or self._stream is not stream,
+                max(0.0, deadline - time.monotonic()),
+            )
+            reply, self._reply, self._wanted = self._reply, None, -1
+            if reply is not None:
+                return reply
+            if self._stream is not stream:
+                raise self._trouble.error()
+        raise Unusable(Why.SLOW, f"no answer within {self._timeout * 1e3:g} ms")
+
+    def _lose(self, stream: _Stream | None, trouble: _Trouble) -> None:
+        """The stream is over; only the first to say so is heard. With the lock held."""
+        if stream is None or self._stream is not stream:
+            return
+        if stream.opened and not self._closing.is_set():
+            log.warning("monitor: detections of %s go raw: %s", self.header.stream, trouble.text)
+        self._stream, self._trouble = None, trouble
+        stream.end()
+        self._change.notify_all()
+
+    # ---- for our own thread
+
+    def _keep_open(self) -> None:
+        """Open the stream, again and again, until the client is closed."""
+        channel: grpc.Channel | None = None
+        pause = FIRST_PAUSE
+        while not self._closing.is_set():
+            if self._renew and channel is not None:
+                channel.close()
+                channel = None
+            self._renew = False
+            stream = _Stream()
+            try:
+                channel = channel or self._connect()
+                self._converse(channel, stream)
+                trouble = _Trouble(Why.DOWN, "the sidecar ended the stream")
+            except Unusable as error:
+                trouble = _Trouble(error.why, str(error))
+            except InvalidAccess as error:
+                trouble = _Trouble(Why.DOWN, str(error))
+            except grpc.RpcError as error:
+                trouble = _in_words(error)
+            except Exception as error:
+                # A fault of ours: the detector must not notice more than raw detections.
+                log.exception("monitor: the stream of %s failed", self.header.stream)
+                trouble = _Trouble(Why.DOWN, f"a fault of the client: {error}")
+            with self._change:
+                if self._stream is None and not stream.over:
+                    self._trouble = trouble  # it was never begun
+                self._lose(stream, trouble)
+                stream.end()
+            if stream.opened:
+                pause = FIRST_PAUSE
+            refusal = trouble.why is Why.REFUSED
+            self._closing.wait(REFUSED_PAUSE if refusal else pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        if channel is not None:
+            channel.close()
+
+    def _connect(self) -> grpc.Channel:
+        credentials = self._access.credentials()
+        if credentials is None:
+            return grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        return grpc.secure_channel(self.address, credentials, options=CHANNEL_OPTIONS)
+
+    def _converse(self, channel: grpc.Channel, stream: _Stream) -> None:
+        """Send the header, take answers until there are no more. Raises Unusable, RpcError."""
+        with self._change:
+            if self._closing.is_set():
+                return
+            stream.send(encode_header(self.header), time.monotonic())
+            requests = iter(stream.requests.get, None)
+            metadata = self._access.metadata(self.address)
+            answers: Iterable[bytes] = channel.stream_stream(PROCESS)(requests, metadata=metadata)
+            stream.call = answers
+            self._stream = stream
+        for data in answers:
+            self._take(stream, data)
+
+    def _take(self, stream: _Stream, data: bytes) -> None:
+        """Hand an answer to who waits for it. Raises Unusable for one to nothing."""
+        index = index_of(data)
+        with self._change:
+            if stream.unanswered.pop(index or 0, None) is None:
+                raise Unusable(Why.MALFORMED, f"an answer to message {index}, which waits for none")
+            if not stream.opened:
+                self.track_dimensions = read_header_answer(data)
+                stream.opened = True
+                self.counters.connections += 1
+                log.info("monitor: %s is connected to %s", self.header.stream, self.address)
+            elif index == self._wanted:
+                self._reply = data
+            else:
+                self.counters.late += 1
+                return
+            self._change.notify_all()
+
+
+def _in_words(error: grpc.RpcError) -> _Trouble:
+    code = error.code() if isinstance(error, grpc.Call) else None
+    text = error.details() if isinstance(error, grpc.Call) else str(error)
+    return _Trouble(Why.REFUSED if code in _REFUSALS else Why.DOWN, text or str(code))

@@ -1,0 +1,98 @@
+"""Frames found again on the disk, beside the writer, by a thread with connections of its own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from monitor.edges.partition_codec import Codec
+from monitor.edges.partition_file import PartitionFile
+from monitor.edges.partition_folder import PartitionFolder
+from monitor.edges.partition_parts import StoreFailed, mark_of
+from monitor.edges.partitions import Partition
+from monitor.ledger import FrameEntry, LabelEntry
+
+_MOST_OPEN = 8
+# A sequence that no entry ever has.
+NEVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is on the disk of one name.
+
+    frame    the latest one
+    labels   of all frames of that name, in order
+    damaged  partitions that are not as they were written, and why
+    failed   those that are there, but could not be read now, in words
+    """
+
+    frame: FrameEntry | None
+    labels: tuple[LabelEntry, ...]
+    damaged: tuple[tuple[Partition, Exception], ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class PartitionReader:
+    """Reads what the writer has committed; nothing is changed."""
+
+    folder: PartitionFolder
+    codec: Codec = field(default_factory=Codec)
+    _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
+
+    def find(
+        self, stream: str, frame_id: int, partitions: Sequence[Partition], before: int = NEVER
+    ) -> Found:
+        """Look in some partitions, the one with the latest frame first.
+
+        What is removed meanwhile is not there.
+
+        before  entries with this sequence or a higher one are not there either
+        """
+        frame: FrameEntry | None = None
+        labels: list[LabelEntry] = []
+        damaged: list[tuple[Partition, Exception]] = []
+        failed: list[str] = []
+        for partition in partitions:
+            if frame is not None and frame.sequence > partition.frame:
+                break  # nor do labels of it lie elsewhere: they are where their frame is
+            try:
+                file = self._opened(partition)
+                row, rows = file.find(stream, frame_id, before)
+                if row is not None and (frame is None or row.sequence > frame.sequence):
+                    frame = self.codec.frame(row, partition.number)
+                    labels = [self.codec.labels(one, partition.number) for one in rows]
+            except ValueError as error:
+                self._close(partition.number)
+                damaged.append((partition, error))
+            except StoreFailed as error:
+                self._close(partition.number)
+                if mark_of(self.folder.file(partition.number)) == partition.mark:
+                    failed.append(str(error))
+        return Found(frame, tuple(labels), tuple(damaged), tuple(failed))
+
+    def close(self) -> None:
+        """Close all files."""
+        for number in list(self._open):
+            self._close(number)
+
+    def _opened(self, partition: Partition) -> PartitionFile:
+        number = partition.number
+        file = self._open.get(number)
+        if file is not None and not file.is_there:
+            self._close(number)
+            file = None
+        if file is None:
+            file = PartitionFile.open(self.folder.file(number), number)
+            self._open[number] = file
+        self._open.move_to_end(number)
+        while len(self._open) > _MOST_OPEN:
+            self._close(next(iter(self._open)))
+        return file
+
+    def _close(self, number: int) -> None:
+        file = self._open.pop(number, None)
+        if file is not None:
+            file.close()

@@ -1,0 +1,275 @@
+"""The ledger on disk as a running sidecar uses it: entries wait, bounded, for a thread that writes
+them, and another thread finds frames again. Nothing here holds up the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from monitor.config_pending import PendingConfig
+from monitor.edges.partition_codec import Codec, kept
+from monitor.edges.partition_folder import PartitionFolder
+from monitor.edges.partition_parts import StoreFailed
+from monitor.edges.partition_reader import NEVER, Found, PartitionReader
+from monitor.edges.partitions import Dropped, Partition, PartitionStore, RecentFrame
+from monitor.journal_queue import JournalQueue
+from monitor.journal_writer import JournalWriter
+from monitor.ledger import Entry, Kept, LabelEntry
+
+log = logging.getLogger(__name__)
+
+# Why partitions go where nothing is wrong.
+_AS_CONFIGURED = ("budget", "expired")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What is there at start.
+
+    sequence    of the last entry; 0 where there is none
+    frames      those that are on the disk, the newest last, at most 65536
+    partitions  their numbers
+    complaints  what could not be used, and what became of it; they are in the log already
+    """
+
+    sequence: int = 0
+    frames: tuple[RecentFrame, ...] = ()
+    partitions: tuple[int, ...] = ()
+    complaints: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Journal:
+    """Keeps entries in the folder of [pending]; '' keeps none.
+
+    open, then replay, are called first of all; the rest on the loop.
+
+    dropped  told of each partition that went, and why; at start and on the loop
+    tell     told in words when the disk takes no entries, when it does again, and of damage
+    drops    partitions that went, by reason
+    """
+
+    config: PendingConfig
+    codec: Codec = field(default_factory=Codec)
+    dropped: Callable[[int, str], None] = lambda _number, _reason: None
+    tell: Callable[[str], None] = lambda _message: None
+    drops: Counter[str] = field(default_factory=Counter)
+    _store: PartitionStore | None = field(init=False)
+    _reader: PartitionReader = field(init=False)
+    _queue: JournalQueue = field(init=False)
+    _writer: JournalWriter | None = field(init=False)
+    _partitions: tuple[Partition, ...] = ()
+    _bytes: int = 0
+    _failed: int = 0
+    _closed: bool = False
+    _thread: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        folder = PartitionFolder(Path(config.folder).absolute())
+        keep = math.ceil(config.keep_hours * 60 / config.partition_minutes)
+        self._reader = PartitionReader(folder, self.codec)
+        self._queue = JournalQueue(config.queue_frames)
+        self._store = self._writer = None
+        if config.folder:
+            self._store = PartitionStore(folder, config.disk_bytes, keep, self.codec)
+            self._writer = JournalWriter(
+                self._store, self._queue, config.sync_frames, self._after, self._say
+            )
+        self._thread = ThreadPoolExecutor(1, "pending-reader")
+
+    # ---- at start
+
+    def open(self) -> Opened:
+        """Claim the folder and see what is there. What cannot be used stops nothing.
+
+        Where another sidecar has the folder, it is left alone from now on.
+        """
+        store, writer = self._store, self._writer
+        if store is None or writer is None:
+            return Opened()
+        complaints: list[str] = []
+        frames: list[RecentFrame] = []
+        try:
+            frames = store.open()
+        except StoreFailed as error:
+            complaints.append(str(error))
+            log.warning("pending: %s", error)
+            if error.reason == "taken":
+                self._store = self._writer = None
+                return Opened(complaints=tuple(complaints))
+            writer.in_trouble()
+        except Exception as error:
+            complaints.append(f"{self.config.folder} cannot be read: {error}")
+            log.exception("pending: %s", complaints[-1])
+        complaints += [dropped.message for dropped in self._take_in()]
+        numbers = tuple(sorted(one.number for one in self._partitions))
+        last = max((one.last for one in self._partitions), default=0)
+        writer.noted = writer.synced = last
+        return Opened(last, tuple(frames), numbers, tuple(complaints))
+
+    def replay(self, after: int) -> Iterator[Entry]:
+        """All entries with a higher sequence, in its order."""
+        store = self._store
+        if store is None:
+            return
+        try:
+            yield from store.replay(after)
+        except Exception as error:
+            log.exception("pending: what is in %s is not replayed", self.config.folder)
+            self._say(f"what is in {self.config.folder} is not replayed: {error}")
+        finally:
+            self._after()
+
+    def look_up(
+        self, stream: str, frame_id: int, partition: int | None, before: int = NEVER
+    ) -> Kept | None:
+        """As find, at start, where nothing waits. Blocks.
+
+        before  it is told as it was before the entry of that sequence
+        """
+        store = self._store
+        if store is None:
+            return None
+        found = self._reader.find(stream, frame_id, self._where(partition), before)
+        self._see_failed(found)
+        for damaged, error in found.damaged:
+            store.refuse_found(damaged, error)
+        self._after()
+        return kept(found.frame, found.labels)
+
+    # ---- while it runs
+
+    def note(self, entry: Entry) -> bool:
+        """Have an entry written soon; False where it is not: it is nobody's but the caller's.
+
+        Frames are refused where many wait; labels where the disk takes none for so long that
+        memory runs out.
+        """
+        return self._writer is not None and self._writer.note(entry)
+
+    async def durable(self, sequence: int) -> bool:
+        """Whether all that was taken up to a sequence survives the power failing.
+
+        False where it cannot be written now: it is tried again, but not waited for.
+        """
+        return self._writer is not None and await self._writer.durable(sequence)
+
+    async def flush(self) -> bool:
+        """The same for all that was taken so far."""
+        return self._writer is not None and await self._writer.durable(self._writer.noted)
+
+    async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
+        """The latest frame of that name, with its labels, be they written or not."""
+        writer = self._writer
+        if writer is None:
+            return None
+        # First what waits: it goes only when it is on the disk.
+        frames, labels = self._queue.of((stream, frame_id), partition)
+        where, loop = self._where(partition), asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._thread, self._reader.find, stream, frame_id, where)
+        self._see_failed(found)
+        for damaged, error in found.damaged:
+            await writer.refuse(damaged, error)
+        if found.frame is not None:
+            frames.append(found.frame)
+        latest = max(frames, key=lambda frame: frame.sequence, default=None)
+        both: list[LabelEntry] = [*found.labels, *labels]
+        return kept(latest, both)
+
+    def covered(self, sequence: int, now: int | None = None) -> None:
+        """A checkpoint has all up to a sequence: it is not replayed any more, and may expire.
+
+        now  partition that event time is in, as it is believed; None: that of the latest entry
+        """
+        if self._store is not None:
+            self._store.covered, self._store.now = sequence, now
+
+    async def close(self) -> None:
+        """Write what waits, if the disk takes it, and let another sidecar have the folder."""
+        if self._closed:
+            return
+        self._closed = True
+        writer, self._writer, self._store = self._writer, None, None
+        if writer is not None:
+            await writer.close()
+            self._failed += writer.failures
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._reader.close)
+        self._thread.shutdown()
+
+    @property
+    def bytes(self) -> int:
+        """On the disk, as of the last commit."""
+        return self._bytes
+
+    @property
+    def failures(self) -> int:
+        """Writes and readings that came to nothing; what was to be written is tried again."""
+        return self._failed + (0 if self._writer is None else self._writer.failures)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept at all."""
+        return self._store is not None
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are not on the disk yet."""
+        return len(self._queue)
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return len(self._partitions)
+
+    @property
+    def oldest(self) -> int | None:
+        """Number of the partition that goes first; None without any."""
+        return min(self._partitions, key=lambda one: one.last).number if self._partitions else None
+
+    # ---- what is seen of the store
+
+    def _where(self, partition: int | None) -> tuple[Partition, ...]:
+        """Where to look for a frame."""
+        if partition is None:
+            return self._partitions
+        return tuple(one for one in self._partitions if one.number == partition)
+
+    def _after(self) -> None:
+        """Take in what the store did, and say it."""
+        for dropped in self._take_in():
+            if dropped.reason not in _AS_CONFIGURED:
+                self._say(dropped.message)
+
+    def _take_in(self) -> list[Dropped]:
+        store = self._store
+        if store is None:
+            return []
+        gone = store.take_dropped()
+        self._partitions, self._bytes = store.partitions, store.bytes
+        for dropped in gone:
+            self.drops[dropped.reason] += 1
+            # What others make of it must not end the writing.
+            try:
+                self.dropped(dropped.number, dropped.reason)
+            except Exception:
+                log.exception("pending: nobody took in that %s", dropped.message)
+        return gone
+
+    def _see_failed(self, found: Found) -> None:
+        self._failed += len(found.failed)
+        for message in found.failed:
+            log.warning("pending: %s", message)
+
+    def _say(self, message: str) -> None:
+        try:
+            self.tell(message)
+        except Exception:
+            log.exception("pending: nobody heard that %s", message)

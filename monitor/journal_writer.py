@@ -1,0 +1,188 @@
+"""Writes what waits for the disk, together with all that waits by then, and says when it is there.
+
+Everything is decided on the loop; a thread does what blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from monitor.edges.partitions import Partition, PartitionStore
+from monitor.journal_queue import JournalQueue
+from monitor.ledger import Entry, LabelEntry
+
+log = logging.getLogger(__name__)
+
+# s that frames gather before they are written together, where nobody waits for it.
+_GATHER = 0.05
+# s after a write that failed, where nobody waits for it.
+_RETRY = 1.0
+# s after which frames are synced, whether labels have come or not.
+_SYNC = 5.0
+# Entries written at once: where that fails, so many are made into bytes again.
+_AT_ONCE = 256
+
+
+@dataclass(slots=True)
+class JournalWriter:
+    """The writing half of a journal.
+
+    after     called on the loop when something was written, or could not be
+    tell      told in words when the disk takes nothing, and when it does again
+    noted     sequence of the last entry that was taken
+    synced    and of the last one that is on the disk for good
+    failures  writes that came to nothing
+    """
+
+    store: PartitionStore
+    queue: JournalQueue
+    sync_frames: bool
+    after: Callable[[], None]
+    tell: Callable[[str], None]
+    noted: int = 0
+    synced: int = 0
+    failures: int = 0
+    _trouble: int = 0  # failed attempts in a row
+    _unsynced_since: float | None = None
+    _waiters: list[tuple[int, asyncio.Future[bool]]] = field(default_factory=list)
+    _work: asyncio.Event = field(default_factory=asyncio.Event)
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "pending-writer")
+    )
+
+    def note(self, entry: Entry) -> bool:
+        """Have an entry written soon; False where there is no room for it."""
+        if not self.queue.put(entry):
+            return False
+        self.noted = max(self.noted, entry.sequence)
+        self._wake()
+        if self.queue.frames * 2 > self.queue.most_frames and not self._trouble:
+            self._hurry.set()
+        return True
+
+    async def durable(self, sequence: int) -> bool:
+        """Whether all that was taken up to a sequence is on the disk; False after an attempt."""
+        wanted = min(sequence, self.noted)
+        if wanted <= self.synced:
+            return True
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.append((wanted, written))
+        self._wake()
+        self._hurry.set()
+        return await written
+
+    async def refuse(self, partition: Partition, error: Exception) -> None:
+        """Set a partition aside that somebody could not read."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self.store.refuse_found, partition, error)
+        self.after()
+
+    async def close(self) -> None:
+        """Write what waits, if the disk takes it, and let go of the folder."""
+        while self.queue or self.noted > self.synced:
+            if not await self.durable(self.noted):
+                break
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for _, written in self._waiters:
+            if not written.done():
+                written.set_result(False)
+        if self.queue:
+            log.warning("pending: %d entries are lost: nothing takes them", len(self.queue))
+        await asyncio.get_running_loop().run_in_executor(self._thread, self.store.close)
+        self._thread.shutdown()
+
+    # ---- the task
+
+    def _wake(self) -> None:
+        self._work.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await self._due()
+            if self.queue or self._waiters or self._unsynced_since is not None:
+                await self._attempt()
+
+    async def _due(self) -> None:
+        """Return when there is something to do, and it is time."""
+        if not (self.queue or self._waiters):
+            await _set_within(self._work, None if self._unsynced_since is None else _SYNC)
+        self._work.clear()
+        if not self._waiters and (self._trouble or len(self.queue) < _AT_ONCE):
+            await _set_within(self._hurry, _RETRY if self._trouble else _GATHER)
+        self._hurry.clear()
+
+    async def _attempt(self) -> None:
+        batch = self.queue.first(_AT_ONCE)
+        through = max((entry.sequence for entry in batch), default=self.noted)
+        # Those who come while it is written wait for the next one.
+        waiters, self._waiters = self._waiters, []
+        since = self._unsynced_since
+        durable = (
+            self.sync_frames
+            or bool(waiters)
+            or any(isinstance(entry, LabelEntry) for entry in batch)
+            or (since is not None and time.monotonic() - since >= _SYNC)
+        )
+        lost = self.store.unwritable
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._thread, self.store.commit, batch, durable)
+        except Exception as error:
+            self._failed(error)
+            _answer(waiters, False)
+        else:
+            self.queue.remove_first(len(batch))
+            if durable:
+                self._unsynced_since = None
+                self.synced = max(self.synced, through)
+            elif since is None:
+                self._unsynced_since = time.monotonic()
+            self._recovered()
+            there = [one for one in waiters if one[0] <= self.synced]
+            # What has no bytes is on no disk.
+            _answer(there, self.store.unwritable == lost)
+            self._waiters[:0] = [one for one in waiters if one[0] > self.synced]
+        self.after()
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        self._trouble += 1
+        if self._trouble & (self._trouble - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+            log.warning("pending: frames and labels are not written: %s", error)
+        if self._trouble == 1:
+            self.tell(f"frames and labels are not written: {error} They wait in memory.")
+
+    def _recovered(self) -> None:
+        failed, self._trouble = self._trouble, 0
+        if failed:
+            message = f"frames and labels are written again, after {failed} failed attempts"
+            log.warning("pending: %s", message)
+            self.tell(message)
+
+    def in_trouble(self) -> None:
+        """The disk takes nothing from the start, and that has been said."""
+        self._trouble = 1
+
+
+async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+def _answer(waiters: list[tuple[int, asyncio.Future[bool]]], written: bool) -> None:
+    for _, waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(written)

@@ -1,0 +1,150 @@
+"""Labels of a frame, whichever way they name its detections: by id, or as objects of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.calibration.detections import Limits, Reason
+from monitor.calibration.matched import TrackIds
+from monitor.calibration.notices import Notice
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
+from monitor.config_matching import MatchingConfig
+from monitor.counters import TruthAccount
+from monitor.frames import ReceivedTruth
+from monitor.ledger import Outcome
+from monitor.matching import Matching, match_by_id
+from monitor.object_labels import Candidates, ObjectMatching, match_objects, objects_told
+from monitor.pending import PendingFrame
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsMatched:
+    """The outcome for the labels of one frame, of both kinds; as Matching has it."""
+
+    account: TruthAccount
+    settled: IntArray
+    outcome: npt.NDArray[np.uint8]
+    rows: IntArray
+    truth: FloatArray
+    truth_covariance: FloatArray | None
+    objects: TrackIds | None
+    class_rows: IntArray
+    true_class: IntArray
+    open_rows: IntArray
+    near_gate: BoolArray | None
+    objects_told: bool
+    invalid: Mapping[Reason, int]
+    notices: tuple[Notice, ...]
+
+
+def labels_told(labels: ReceivedTruth) -> int:
+    """How many labels a message has; several samples of one track are one."""
+    return labels.named + objects_told(labels.foreign)
+
+
+def matched_labels(
+    labels: ReceivedTruth,
+    frame: PendingFrame,
+    resolved: BoolArray,
+    config: MatchingConfig,
+    limits: Limits,
+    *,
+    again: bool,
+) -> LabelsMatched:
+    """Those by id first; objects are for the detections that are left.
+
+    resolved  (n,) those that do not wait any more
+    again     objects of the same revision have come before: these are duplicates
+    """
+    by_id = match_by_id(labels, frame, resolved, limits)
+    foreign = labels.foreign
+    if foreign is None and not labels.regions:
+        return _alone(by_id)
+    if again or frame.released:
+        by_id.account.duplicate += objects_told(foreign)
+        return _alone(by_id)
+    stored = frame.stored
+    free = ~resolved
+    free[by_id.settled] = False
+    everything = np.arange(stored.n)
+    candidates = Candidates(
+        class_index=stored.class_index,
+        sent=stored.sent.estimates(everything),
+        free=free,
+        stamp_ns=stored.stamp_ns,
+    )
+    return _both(by_id, match_objects(labels, candidates, stored.header, config, limits), frame)
+
+
+def _alone(by_id: Matching) -> LabelsMatched:
+    return LabelsMatched(
+        account=by_id.account,
+        settled=by_id.settled,
+        outcome=by_id.outcome,
+        rows=by_id.rows,
+        truth=by_id.truth,
+        truth_covariance=None,
+        objects=by_id.objects,
+        class_rows=by_id.class_rows,
+        true_class=by_id.true_class,
+        open_rows=by_id.open_rows,
+        near_gate=None,
+        objects_told=False,
+        invalid=by_id.invalid,
+        notices=by_id.notices,
+    )
+
+
+def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> LabelsMatched:
+    account = TruthAccount()
+    account.add(by_id.account)
+    account.add(found.account)
+    judged = np.zeros(0, bool) if frame.opinions is None else frame.opinions.of(found.rows)
+    classified = np.flatnonzero(judged)
+    covariance = found.truth_covariance
+    if covariance is not None and by_id.rows.size:
+        exact = np.zeros((by_id.rows.size, *covariance.shape[1:]))
+        covariance = np.concatenate([exact, covariance])
+    return LabelsMatched(
+        account=account,
+        settled=np.concatenate([by_id.settled, found.rows, found.ignored]),
+        outcome=np.concatenate(
+            [
+                by_id.outcome,
+                np.full(found.rows.size, Outcome.MATCHED, np.uint8),
+                np.full(found.ignored.size, Outcome.IGNORED, np.uint8),
+            ]
+        ),
+        rows=np.concatenate([by_id.rows, found.rows]),
+        truth=np.concatenate([by_id.truth, found.truth]),
+        truth_covariance=covariance,
+        objects=_objects(by_id, found),
+        class_rows=np.concatenate([by_id.class_rows, found.rows[classified]]),
+        true_class=np.concatenate([by_id.true_class, found.true_class[classified]]),
+        open_rows=by_id.open_rows,
+        near_gate=np.concatenate([np.zeros(by_id.rows.size, bool), found.near_gate]),
+        objects_told=True,
+        invalid={
+            reason: by_id.invalid.get(reason, 0) + found.invalid.get(reason, 0)
+            for reason in {*by_id.invalid, *found.invalid}
+        },
+        notices=by_id.notices + found.notices,
+    )
+
+
+def _objects(by_id: Matching, found: ObjectMatching) -> TrackIds | None:
+    if by_id.objects is None and found.objects is None:
+        return None
+    parts = [
+        part
+        if part is not None
+        else TrackIds(np.zeros(rows.size, np.uint64), np.zeros(rows.size, bool))
+        for part, rows in ((by_id.objects, by_id.rows), (found.objects, found.rows))
+    ]
+    return TrackIds(
+        np.concatenate([part.id for part in parts]), np.concatenate([part.known for part in parts])
+    )

@@ -1,0 +1,73 @@
+"""What is told of the ledger: fates of detections, how many of each slice are labelled, how many
+matches lie near the gate, and how the disk does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from monitor.truth_ledger import TruthLedger
+
+
+@dataclass(frozen=True, slots=True)
+class ShareReading:
+    """Of one slice; ratios are NaN where there is nothing to divide by.
+
+    labelled   share of the detections that came of which labels told anything
+    near_gate  share of the matches a gate decided that lie near it
+    """
+
+    slice: str
+    predicted: int
+    labelled: float
+    gated: int
+    near_gate: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiskReading:
+    """How what is kept does on the disk.
+
+    refused  files that could not be used, by what they hold
+    """
+
+    bytes: int = 0
+    partitions: int = 0
+    waiting: int = 0
+    failures: int = 0
+    replayed: int = 0
+    not_replayed: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReading:
+    """As of one moment; fates by name, those that wait among them: they add up to all that came."""
+
+    fates: Mapping[str, int]
+    retracted: int
+    shares: tuple[ShareReading, ...]
+    disk: DiskReading
+
+
+def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
+    """Of a ledger."""
+    counts = ledger.account.counts()
+    retracted = counts.pop("retracted")
+    counts.pop("predicted")
+    shares = ledger.shares
+    found = []
+    for index, entry in enumerate(ledger.slices.slices):
+        predicted, labelled = shares.of("predicted", index), shares.of("labelled", index)
+        gated, near = shares.of("gated", index), shares.of("near_gate", index)
+        found.append(
+            ShareReading(
+                entry.name, predicted, _ratio(labelled, predicted), gated, _ratio(near, gated)
+            )
+        )
+    return LedgerReading(counts | {"waiting": ledger.pending}, retracted, tuple(found), disk)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")

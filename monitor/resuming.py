@@ -1,0 +1,176 @@
+"""How a sidecar goes on where the last one ended: what its statistics do not say of themselves is
+kept with them, and the entries of the ledger after them are done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from monitor.accounts import Dropped, account_of
+from monitor.calibration.space import Space
+from monitor.calibration.steps import finished
+from monitor.counters import TruthAccount
+from monitor.counting import Parts
+from monitor.ledger import Entry, FrameEntry, Kept, LabelEntry
+from monitor.pipeline import Pipeline
+from monitor.progress import KeptClusters, KeptStream, Progress, Share
+from monitor.stored_frame import SliceKey
+from monitor.streams import EventTime
+
+log = logging.getLogger(__name__)
+
+# Detections that wait, by partition, among the counts of progress.
+_IN_PARTITION = "waiting_in_"
+# Entries done again between two looks at what they left to be done.
+_ENTRIES = 64
+_SHARES = ("predicted", "labelled", "gated", "near_gate")
+
+
+class Disk(Protocol):
+    """What the ledger is read from, at start."""
+
+    def replay(self, after: int) -> Iterable[Entry]:
+        """All entries after one, in order."""
+        ...
+
+    def look_up(
+        self, stream: str, frame_id: int, partition: int | None, before: int = 0
+    ) -> Kept | None:
+        """A frame, with the labels of it that came before an entry."""
+        ...
+
+
+def progress_of(pipeline: Pipeline) -> Progress:
+    """As of now, but for the clusters, which are as of the rows that are folded."""
+    ledger, live = pipeline.ledger, pipeline.live
+    clock, waiting = live.clock, +ledger.waiting
+    return Progress(
+        sequence=ledger.sequence,
+        now_ns=clock.now_ns,
+        votes=clock.votes,
+        other_ns=clock.other_ns,
+        jumps=clock.jumps,
+        generation=live.generation,
+        streams=tuple(
+            KeptStream(s.header, s.number, s.time.watermark_ns, s.time.latest_ns)
+            for s in pipeline.streams.values()
+        ),
+        numbered=pipeline.numbered,
+        detections=ledger.account.counts()
+        | {f"{_IN_PARTITION}{number}": count for number, count in waiting.items()},
+        labels={
+            name: getattr(pipeline.counters.truth, name)
+            for name in TruthAccount.__dataclass_fields__
+        },
+        shares=tuple(
+            Share(
+                entry.space,
+                SliceKey(entry.key, entry.overflow),
+                *(ledger.shares.of(name, index) for name in _SHARES),
+            )
+            for index, entry in enumerate(live.slices.slices)
+        ),
+        epoch=ledger.epoch,
+        waiting=ledger.pending,
+    )
+
+
+def with_clusters(progress: Progress, pipeline: Pipeline) -> Progress:
+    """The tracks of all rows that are folded by now."""
+    clusters = pipeline.live.accumulator.clusters()
+    return replace(
+        progress, clusters=tuple(KeptClusters(space, state) for space, state in clusters.items())
+    )
+
+
+def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
+    """Into a pipeline that has the statistics already, and has seen nothing yet."""
+    ledger, live = pipeline.ledger, pipeline.live
+    ledger.sequence = max(ledger.sequence, progress.sequence)
+    ledger.epoch, live.generation = progress.epoch, progress.generation
+    clock = live.clock
+    times = [time for time in (clock.now_ns, progress.now_ns) if time is not None]
+    clock.now_ns = max(times, default=None)
+    clock.votes, clock.other_ns, clock.jumps = progress.votes, progress.other_ns, progress.jumps
+    live.accumulator.restore_clusters({kept.space: kept.state for kept in progress.clusters})
+    pipeline.numbered = max(pipeline.numbered, progress.numbered)
+    for kept in progress.streams:
+        time = EventTime(kept.watermark_ns, kept.latest_ns)
+        pipeline.restore_stream(kept.header, kept.number, time)
+    ledger.account = account_of(progress.detections)
+    for name, count in progress.labels.items():
+        if name in TruthAccount.__dataclass_fields__:
+            setattr(pipeline.counters.truth, name, count)
+    for name, count in progress.detections.items():
+        if name.startswith(_IN_PARTITION):
+            ledger.waiting[int(name.removeprefix(_IN_PARTITION))] = count
+    in_memory = progress.waiting - sum(ledger.waiting.values())
+    ledger.account.drop(Dropped.RESTART, max(0, in_memory))
+    for share in progress.shares:
+        space = Space(share.space.dimensions, share.space.angles_in_joint)
+        index = live.slices.place(space, share.key.name, overflow=share.key.overflow)
+        for name in _SHARES:
+            ledger.shares.put(name, index, getattr(share, name))
+
+
+@dataclass(slots=True)
+class Resumption:
+    """Entries of the ledger done again.
+
+    statistics, drift, learning  the last entry that each has already
+    entries, failed              how many were done again, and how many could not be
+    """
+
+    pipeline: Pipeline
+    statistics: int
+    drift: int
+    learning: int
+    entries: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+
+    def run(self, disk: Disk) -> None:
+        """Do all of them; what goes wrong with one costs it alone."""
+        for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
+            try:
+                done = self._again(entry, disk)
+            except Exception:
+                log.exception("entry %d of the ledger was not done again", entry.sequence)
+                self.pipeline.counters.internal_errors += 1
+                done = False
+            self.entries += 1
+            self.failed += not done
+            if self.entries % _ENTRIES == 0:
+                self._catch_up()
+        self._catch_up()
+        if self.entries:
+            log.info("ledger: %d entries done again, %d not", self.entries, self.failed)
+
+    def _again(self, entry: Entry, disk: Disk) -> bool:
+        parts = Parts(
+            statistics=entry.sequence > self.statistics,
+            drift=entry.sequence > self.drift,
+            learning=entry.sequence > self.learning,
+        )
+        if isinstance(entry, FrameEntry):
+            frame = entry.frame
+            header = frame.header
+            if header.stream not in self.pipeline.streams:
+                self.pipeline.restore_stream(header, frame.source, EventTime())
+            if parts.statistics and frame.stamp_ns is not None:
+                stream = self.pipeline.streams.get(header.stream)
+                if stream is not None:
+                    stream.time.advance(frame.stamp_ns, self.pipeline.disorder_ns)
+
+        def find(labels: LabelEntry) -> Kept | None:
+            where = labels.stream, labels.frame_id, labels.partition
+            return disk.look_up(*where, labels.sequence)
+
+        return self.pipeline.ledger.replay(entry, parts, find)
+
+    def _catch_up(self) -> None:
+        finished(self.pipeline.drift.catch_up())
+        while self.pipeline.live.behind:
+            self.pipeline.live.fold_some()

@@ -1,0 +1,179 @@
+"""Samples of labelled tracks: how many labels they are, and where their objects were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.space import Dimension, DimensionKind, Space
+from monitor.calibration.truth_matching.at_time import (
+    Samples,
+    labels_told,
+    objects_at_time,
+    placed_at_time,
+)
+from monitor.calibration.truth_matching.placed import Placed
+
+GAP, OFFSET = 100, 5
+SPACE = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
+
+
+@dataclass(frozen=True)
+class Sample:
+    id: int | None = None
+    stamp: int | None = None
+    usable: bool = True
+
+
+def samples(rows: list[Sample]) -> Samples:
+    return Samples(
+        id=np.array([row.id or 0 for row in rows], np.uint64),
+        has_id=np.array([row.id is not None for row in rows], bool),
+        stamp_ns=np.array([row.stamp or 0 for row in rows], np.int64),
+        has_stamp=np.array([row.stamp is not None for row in rows], bool),
+        usable=np.array([row.usable for row in rows], bool),
+    )
+
+
+def found(rows: list[Sample], stamp: int | None = 1000):
+    return objects_at_time(samples(rows), stamp, GAP, OFFSET)
+
+
+def slowly(rows: list[Sample], stamp: int | None):
+    """(told, standing as {(sample, other)}, duplicates, untimely), by the meaning of the words."""
+    told = duplicate = untimely = 0
+    standing = {}
+    seen: set[int | None] = set()
+    for i, row in enumerate(rows):
+        same = (
+            [j for j, other in enumerate(rows) if other.id == row.id] if row.id is not None else [i]
+        )
+        if row.stamp is None:
+            told += 1
+            if row.usable and row.id is not None and row.id in seen:
+                duplicate += 1
+            elif row.usable:
+                seen.add(row.id)
+                standing[i] = (i, 0.0)
+            continue
+        if any(rows[j].stamp is None for j in same) or same[0] != i:
+            continue
+        told += 1
+        usable = [j for j in same if rows[j].usable]
+        if not usable:
+            continue
+        if stamp is None:
+            untimely += 1
+            continue
+        when = {j: rows[j].stamp or 0 for j in usable}
+        last = max((j for j in usable if when[j] <= stamp), key=lambda j: (when[j], -j), default=-1)
+        first = min((j for j in usable if when[j] >= stamp), key=lambda j: (when[j], j), default=-1)
+        away = {j: abs(when[j] - stamp) for j in (last, first) if j >= 0}
+        near = min(away, key=lambda j: away[j])
+        if len(away) == 2 and sum(away.values()) <= GAP:
+            standing[near] = (last + first - near, away[near] / sum(away.values()))
+        elif away[near] <= OFFSET or (last == first):
+            standing[near] = (near, 0.0)
+        else:
+            untimely += 1
+    return told, standing, duplicate, untimely
+
+
+rows_of_samples = st.lists(
+    st.builds(
+        Sample,
+        id=st.none() | st.integers(0, 3),
+        stamp=st.none()
+        | st.integers(880, 1120)
+        | st.integers(994, 1006)
+        | st.sampled_from([-(2**63), 2**63 - 1]),
+        usable=st.sampled_from([True, True, True, False]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=400)
+@given(rows_of_samples, st.sampled_from([1000, 1000, 1000, None, -(2**63), 2**63 - 1]))
+def test_objects_are_found_as_a_slow_search_finds_them(rows, stamp):
+    at = found(rows, stamp)
+    told, standing, duplicate, untimely = slowly(rows, stamp)
+    assert (at.told, at.duplicate, at.untimely) == (told, duplicate, untimely)
+    assert dict(zip(at.sample.tolist(), at.other.tolist(), strict=True)) == {
+        i: other for i, (other, _) in standing.items()
+    }
+    assert at.share.tolist() == pytest.approx([standing[i][1] for i in at.sample.tolist()])
+    assert (np.diff(at.label) > 0).all()
+    if untimely:
+        assert rows[at.first].stamp is not None
+
+
+@given(rows_of_samples)
+def test_every_label_that_is_told_ends_in_one_place(rows):
+    at = found(rows)
+    refused = at.told - at.label.size - at.duplicate
+    assert refused >= at.untimely
+    assert at.told == labels_told(samples(rows))[0] <= len(rows)
+
+
+@given(rows_of_samples)
+def test_what_is_unusable_changes_no_count_of_labels(rows):
+    broken = [Sample(row.id, row.stamp, False) for row in rows]
+    assert found(broken).told == found(rows).told
+    assert found(broken).label.size == 0
+
+
+def test_a_sample_without_a_stamp_stands_against_those_of_its_id_that_have_one():
+    at = found([Sample(7, 1000), Sample(7), Sample(7, 1001)])
+    assert at.told == 1
+    assert at.sample.tolist() == at.other.tolist() == [1]
+
+
+def test_samples_too_far_apart_or_all_on_one_side_are_not_extrapolated():
+    assert found([Sample(1, 940), Sample(1, 1041)]).untimely == 1
+    assert found([Sample(1, 940), Sample(1, 990)]).untimely == 1
+    assert found([Sample(1, 940), Sample(1, 1040)]).untimely == 0
+
+
+def test_two_samples_around_the_frame_are_better_than_a_near_one_alone():
+    at = found([Sample(1, 998), Sample(1, 1008)])
+    assert (at.sample.tolist(), at.other.tolist(), at.share.tolist()) == ([0], [1], [0.2])
+
+
+# ---- where they are
+
+
+@given(st.floats(-10, 10), st.floats(-3, 3), st.integers(901, 999), st.integers(1001, 1099))
+def test_a_steady_motion_is_met_exactly_and_angles_go_the_shortest_way(x, turn, first, last):
+    if last - first > GAP:
+        last = first + GAP
+    if last <= 1000:
+        return
+    speed = 0.3
+    times = np.array([first, last]) - 1000
+    mean = np.stack([x + speed * times, 3.0 + turn * times / GAP], axis=1)
+    SPACE.wrap(mean)
+    at = found([Sample(1, first), Sample(1, last)])
+    placed = placed_at_time(Placed(mean), at, SPACE)
+    assert placed.mean[0, 0] == pytest.approx(x, abs=1e-9)
+    off = SPACE.error(placed.mean, np.array([[x, 3.0]]))
+    assert off[0, 1] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_covariance_is_that_of_a_weighted_sum_of_two_samples():
+    random = np.random.default_rng(3)
+    root = random.normal(size=(2, 2, 2))
+    covariance = root @ root.transpose(0, 2, 1)
+    at = found([Sample(1, 980), Sample(1, 1060)])
+    placed = placed_at_time(Placed(np.zeros((2, 2)), covariance), at, SPACE)
+    assert placed.covariance is not None
+    np.testing.assert_allclose(
+        placed.covariance[0], 0.75**2 * covariance[0] + 0.25**2 * covariance[1]
+    )
+    drawn = np.stack([random.multivariate_normal(np.zeros(2), c, 20_000) for c in covariance])
+    mixed = 0.75 * drawn[0] + 0.25 * drawn[1]
+    np.testing.assert_allclose(placed.covariance[0], np.cov(mixed.T), atol=0.1)

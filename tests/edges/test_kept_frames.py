@@ -1,0 +1,333 @@
+"""Frames as they are kept: what is read is what was written, to the last bit, or is refused."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.matched import TrackIds
+from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.edges.kept_frames import CorruptEntry, decode_frame, encode_frame
+from monitor.frames import Header
+from monitor.ledger import INLINE, FrameEntry
+from monitor.recalibration.recalibrator import Estimates
+from monitor.stored_frame import SliceKey, StoredFrame, StoredOpinions, stored_estimates
+from monitor.v1 import frame_pb2
+from monitor.v1 import ledger_pb2 as pb
+from tests.edges.kept_entries import a_frame, a_header, a_record, an_entry
+from tests.states import bits
+
+quick = settings(deadline=None, max_examples=60)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def read(data: bytes, **options) -> FrameEntry:
+    return decode_frame(data, sequence=7, partition=-3, **options)
+
+
+def message(seed=1, n=6, k=3) -> pb.KeptFrame:
+    """A sound one with everything in it, to be spoilt."""
+    return pb.KeptFrame.FromString(encode_frame(an_entry(seed, n, k, whole=True)))
+
+
+@quick
+@given(seeds, st.integers(0, 30), st.integers(1, 6))
+def test_a_frame_that_is_written_and_read_is_the_same_to_the_last_bit(seed, n, k):
+    entry = an_entry(seed, n, k)
+    found = decode_frame(encode_frame(entry), sequence=entry.sequence, partition=entry.partition)
+    assert bits(found) == bits(entry)
+
+
+@quick
+@given(seeds, st.integers(0, 30))
+def test_writing_again_what_was_read_gives_the_same_bytes(seed, n):
+    data = encode_frame(an_entry(seed, n, 3))
+    assert encode_frame(read(data)) == data
+
+
+def test_its_place_in_the_ledger_is_told_by_whoever_kept_the_bytes():
+    found = read(encode_frame(an_entry(1, 2, 2)))
+    assert (found.sequence, found.partition) == (7, -3)
+
+
+def test_numbers_of_every_kind_come_back_as_they_were():
+    special = np.array([[0.0, -0.0], [5e-324, -1.7e308], [np.inf, -np.inf], [np.nan, 1 / 3]])
+    identity = np.broadcast_to(np.eye(2), (4, 2, 2))
+    sent = stored_estimates(Estimates(special, identity, np.ones(4, bool)))
+    frame = replace(
+        a_frame(1, 4, 2),
+        sent=sent,
+        frame_id=2**64 - 1,
+        source=2**63,
+        id=np.array([0, 1, 2**63, 2**64 - 1], np.uint64),
+        stamp_ns=-(2**63),
+        received=2**32 - 1,
+        epoch=2**32 - 1,
+    )
+    assert bits(read(encode_frame(FrameEntry(7, -3, frame)))) == bits(FrameEntry(7, -3, frame))
+
+
+@pytest.mark.parametrize(
+    "absent", ["stamp_ns", "made", "version", "tracks", "opinions"], ids=lambda name: name
+)
+@pytest.mark.parametrize("n", [0, 3])
+def test_what_is_not_there_is_not_there_when_it_is_read(absent, n):
+    entry = an_entry(2, n, 2, whole=True)
+    assert getattr(read(encode_frame(entry)).frame, absent) is not None
+    nothing: dict[str, Any] = {absent: None}
+    without = replace(entry, frame=replace(entry.frame, **nothing), inline=None)
+    found = read(encode_frame(without))
+    assert getattr(found.frame, absent) is None
+    assert found.inline is None
+    assert bits(found.frame) == bits(without.frame)
+
+
+@pytest.mark.parametrize(("field", "value"), [("stamp_ns", 0), ("version", "")])
+def test_what_is_there_and_empty_is_not_taken_for_absent(field, value):
+    frame = replace(a_frame(3, 2, 2), **{field: value})
+    assert getattr(read(encode_frame(FrameEntry(1, 1, frame))).frame, field) == value
+
+
+def test_opinions_without_a_slice_have_none_when_they_are_read():
+    frame = a_frame(4, 5, 2, whole=True)
+    assert frame.opinions is not None and frame.opinions.slice is not None
+    frame = replace(frame, opinions=replace(frame.opinions, slice=None))
+    found = read(encode_frame(FrameEntry(1, 1, frame))).frame.opinions
+    assert found is not None and found.slice is None
+
+
+def test_opinions_of_no_detection_keep_their_shape():
+    none = StoredOpinions(None, np.zeros(0, np.int64), np.zeros((0, 4, 3)))
+    frame = replace(a_frame(4, 5, 2), opinions=none)
+    found = read(encode_frame(FrameEntry(1, 1, frame))).frame.opinions
+    assert bits(found) == bits(none)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_variances_are_kept_as_variances_and_triangles_as_triangles(k, diagonal):
+    random = np.random.default_rng(5)
+    root = random.normal(size=(3, k, k))
+    covariance = np.eye(k) * random.uniform(1, 2, (3, 1, 1)) if diagonal else root @ root.mT
+    estimates = Estimates(random.normal(size=(3, k)), covariance, np.full(3, diagonal))
+    frame = replace(a_frame(5, 3, k), sent=stored_estimates(estimates))
+    found = read(encode_frame(FrameEntry(1, 1, frame))).frame.sent
+    assert found.packed.shape == (3, k if diagonal else k * (k + 1) // 2)
+    unpacked = found.estimates(np.arange(3))
+    assert np.array_equal(unpacked.mean, estimates.mean)
+    assert np.array_equal(unpacked.diagonal, estimates.diagonal)
+    if diagonal:
+        assert np.array_equal(unpacked.covariance, covariance)
+
+
+def test_what_a_connection_asks_for_is_not_kept():
+    frame = a_frame(6, 2, 2)
+    header = replace(frame.header, return_tracks=True, quantile_levels=(0.5,))
+    found = read(encode_frame(FrameEntry(1, 1, replace(frame, header=header)))).frame.header
+    assert found == header
+    assert (found.return_tracks, found.quantile_levels) == (False, ())
+
+
+@pytest.mark.parametrize("angles", [False, True])
+def test_whether_angles_are_in_the_joint_block_is_for_who_reads_to_say(angles):
+    space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE),), angles)
+    frame = replace(a_frame(6, 2, 1), header=Header("lidar", space, ("car", "bus", "person")))
+    found = read(encode_frame(FrameEntry(1, 1, frame)), angles_in_joint=angles).frame
+    assert found.header.space == space
+
+
+def test_frames_of_one_stream_share_their_header():
+    one, two = (read(encode_frame(an_entry(seed, 3, 3))) for seed in (1, 2))
+    assert one.frame.header.space is two.frame.header.space
+
+
+def test_arrays_are_little_endian_in_the_order_of_the_detections():
+    frame = StoredFrame(
+        header=Header("lidar", plain_space(("x", "y"), "m"), ("car", "bus")),
+        frame_id=9,
+        stamp_ns=None,
+        received=3,
+        id=np.array([5, 2**40], np.uint64),
+        class_index=np.array([1, 0]),
+        slices=(SliceKey("car"), SliceKey("overflow", True)),
+        slice=np.array([1, 0], np.uint16),
+        sent=stored_estimates(
+            Estimates(
+                np.array([[1.0, 2.0], [3.0, 4.0]]),
+                np.array([[[2.0, 0.5], [0.5, 3.0]], [[4.0, 0.0], [0.0, 5.0]]]),
+                np.array([False, True]),
+            )
+        ),
+        made=None,
+        version=None,
+        unusable=np.array([7], np.uint64),
+        tracks=TrackIds(np.array([1, 0], np.uint64), np.array([True, False])),
+    )
+    found = pb.KeptFrame.FromString(encode_frame(FrameEntry(1, 1, frame)))
+    assert found.id == struct.pack("<2Q", 5, 2**40)
+    assert found.class_index == struct.pack("<2I", 1, 0)
+    assert found.slice == struct.pack("<2H", 1, 0)
+    assert found.sent.mean == struct.pack("<4d", 1, 2, 3, 4)
+    assert found.sent.packed == struct.pack("<6d", 2, 0.5, 3, 4, 0, 5)
+    assert found.sent.diagonal == b"\x00\x01"
+    assert found.tracks.id == struct.pack("<2Q", 1, 0)
+    assert found.tracks.known == b"\x01\x00"
+    assert found.unusable == struct.pack("<Q", 7)
+    assert [(one.name, one.overflow) for one in found.slices] == [
+        ("car", False),
+        ("overflow", True),
+    ]
+
+
+def test_what_came_with_a_frame_is_of_no_other_revision():
+    entry = replace(an_entry(1, 3, 2), inline=replace(a_record(1, 3, 2), revision=0))
+    with pytest.raises(
+        ValueError, match=f"revision: 0, but of what came with a frame it is {INLINE}"
+    ):
+        encode_frame(entry)
+
+
+# ---- what is refused
+
+
+def spoilt_bytes(field: str, data: bytes):
+    def spoil(found: pb.KeptFrame) -> None:
+        *path, last = field.split(".")
+        place = found
+        for name in path:
+            place = getattr(place, name)
+        setattr(place, last, data)
+
+    return spoil
+
+
+def of_kind(found: pb.KeptFrame) -> None:
+    found.header.dimensions[0].kind = cast("frame_pb2.DimensionKind", 9)
+
+
+def of_stream(found: pb.KeptFrame) -> None:
+    found.header.stream = "a stream"
+
+
+def of_frame_name(found: pb.KeptFrame) -> None:
+    found.header.coordinate_frame = "\n"
+
+
+def of_slice_name(found: pb.KeptFrame) -> None:
+    found.slices[0].name = ""
+
+
+def no_classes(found: pb.KeptFrame) -> None:
+    del found.header.class_names[:]
+
+
+def twice_the_name(found: pb.KeptFrame) -> None:
+    found.header.dimensions[1].name = found.header.dimensions[0].name
+
+
+def no_slices(found: pb.KeptFrame) -> None:
+    del found.slices[:]
+
+
+def many_opinions(found: pb.KeptFrame) -> None:
+    found.opinions.opinions = 2**32 - 1
+
+
+def without(name: str):
+    return lambda found: found.ClearField(name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (without("header"), "header: absent"),
+        (without("sent"), "sent: absent"),
+        (of_kind, "header.dimensions: 'd0' of kind 9"),
+        (of_stream, "header.stream: 'a stream'"),
+        (of_frame_name, "header.coordinate_frame"),
+        (no_classes, "header.class_names: 0"),
+        (twice_the_name, "header.dimensions: 3 with 2 names"),
+        (of_slice_name, "slices.name"),
+        (no_slices, "slice: .*, where the bound is 0"),
+        (spoilt_bytes("id", b"1234567"), "id: 7 bytes, where each number has 8"),
+        (spoilt_bytes("id", bytes(8)), "class_index: 6 numbers, where 1 are expected"),
+        (spoilt_bytes("class_index", bytes(23)), "class_index: 23 bytes"),
+        (spoilt_bytes("class_index", b"\x03" + bytes(23)), "class_index: 3, where the bound is 3"),
+        (spoilt_bytes("class_index", b"\xff" * 24), "class_index: 4294967295"),
+        (spoilt_bytes("slice", bytes(10)), "slice: 5 numbers, where 6 are expected"),
+        (spoilt_bytes("slice", b"\x02" + bytes(11)), "slice: 2, where the bound is 2"),
+        (spoilt_bytes("sent.mean", bytes(8)), "sent.mean: 1 numbers, where 6 x 3 are expected"),
+        (spoilt_bytes("sent.packed", bytes(8)), "sent.packed: 1 numbers, where 6 x 3 or 6 x 6"),
+        (spoilt_bytes("sent.diagonal", b"\x02" + bytes(5)), "sent.diagonal: 2, where the bound is"),
+        (spoilt_bytes("sent.diagonal", bytes(7)), "sent.diagonal: 7 numbers, where 6 are"),
+        (spoilt_bytes("made.mean", b""), "made.mean: 0 numbers, where 6 x 3"),
+        (spoilt_bytes("unusable", bytes(9)), "unusable: 9 bytes"),
+        (spoilt_bytes("tracks.id", bytes(40)), "tracks.id: 5 numbers, where 6"),
+        (spoilt_bytes("tracks.known", b"\x01\x02" + bytes(4)), "tracks.known: 2"),
+        (spoilt_bytes("opinions.rows", struct.pack("<I", 6)), "opinions.rows: 6"),
+        (spoilt_bytes("opinions.rows", struct.pack("<2I", 1, 1)), "opinions.rows: a row that is"),
+        (spoilt_bytes("opinions.values", bytes(8)), "opinions.values: 1 numbers"),
+        (many_opinions, "opinions.opinions: 4294967295"),
+        (spoilt_bytes("inline.settled", b"\x06" + bytes(3)), "inline.outcome"),
+        (spoilt_bytes("inline.outcome", b"\x04" * 6), "inline.outcome: 4, where the bound is 4"),
+        (spoilt_bytes("inline.truth", bytes(8)), "inline.truth: 1 numbers"),
+    ],
+)
+def test_a_frame_that_cannot_be_one_is_refused_and_the_field_is_named(spoil, said):
+    found = message()
+    assert read(found.SerializeToString())
+    spoil(found)
+    with pytest.raises(CorruptEntry, match=said) as refused:
+        read(found.SerializeToString())
+    assert "set the file that it is in aside" in str(refused.value)
+
+
+def test_bytes_that_are_no_message_are_refused():
+    with pytest.raises(CorruptEntry, match="frame: 3 bytes, where a KeptFrame is expected"):
+        read(b"\xff\xff\xff")
+
+
+@quick
+@given(seeds, st.lists(st.tuples(st.integers(0), st.integers(1, 255)), min_size=1, max_size=4))
+def test_damaged_bytes_are_refused_or_read_as_a_frame_that_could_be(seed, flips):
+    data = bytearray(encode_frame(an_entry(seed, 4, 2, whole=True)))
+    for place, change in flips:
+        data[place % len(data)] ^= change
+    try:
+        found = read(bytes(data))
+    except CorruptEntry:
+        return
+    frame = found.frame
+    assert frame.class_index.size == frame.n and frame.sent.mean.shape[0] == frame.n
+    assert encode_frame(found)
+
+
+def test_every_frame_that_was_cut_off_is_refused_or_could_be_one():
+    data = encode_frame(an_entry(1, 3, 2, whole=True))
+    refused = 0
+    for length in range(len(data)):
+        try:
+            read(data[:length])
+        except CorruptEntry:
+            refused += 1
+    # Protobuf cannot tell where a message ends: whole fields at the end may be missing.
+    assert refused > 0.9 * len(data)
+
+
+def test_a_field_of_newer_code_is_passed_over():
+    found = message()
+    newer = frame_pb2.StreamHeader(stream="x").SerializeToString()
+    data = found.SerializeToString() + b"\xfa\x3e" + bytes([len(newer)]) + newer
+    assert bits(read(data)) == bits(read(found.SerializeToString()))
+
+
+def test_a_header_is_made_of_what_was_written():
+    header = a_header(4)
+    entry = FrameEntry(1, 1, replace(a_frame(1, 2, 4), header=header))
+    assert read(encode_frame(entry)).frame.header == header

@@ -1,0 +1,461 @@
+"""The ledger on disk as a sidecar uses it: what is durable is there when it starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+
+import pytest
+
+from monitor.edges.partitions import PartitionStore
+from monitor.journal import Journal
+from monitor.journal_queue import MOST_LABEL_BYTES
+from tests.journalled import PLAIN, all_told, flipped_in_a_body, frame, labels, settings, told
+
+PATIENCE = 30.0  # s
+
+
+class Heard(list[object]):
+    """What a journal tells."""
+
+    def journal(self, path, **others):
+        return Journal(
+            settings(path, **others),
+            PLAIN,
+            lambda number, reason: self.append((number, reason)),
+            self.append,
+        )
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "pending"
+
+
+def run(work):
+    """Do it on a loop, within patience."""
+    asyncio.run(asyncio.wait_for(work, PATIENCE))
+
+
+def begin(heard, path, **others):
+    """A journal that has been opened."""
+    journal = heard.journal(path, **others)
+    opened = journal.open()
+    assert opened.complaints == ()
+    return journal
+
+
+def left(path):
+    """What the next run finds."""
+
+    async def entries():
+        journal = begin(Heard(), path)
+        found = list(journal.replay(0))
+        await journal.close()
+        return found
+
+    return asyncio.run(entries())
+
+
+# ---- what is durable
+
+
+def test_what_was_noted_is_there_at_the_next_start(heard, path):
+    entries = [frame(1, 1), labels(2, 1, 1), frame(3, 2)]
+
+    async def work():
+        journal = begin(heard, path)
+        assert all(journal.note(entry) for entry in entries)
+        assert journal.waiting == 3
+        assert await journal.durable(2)
+        assert await journal.flush()
+        assert journal.waiting == 0
+        assert journal.bytes > 0
+        assert (journal.partitions, journal.oldest) == (2, 1)
+        await journal.close()
+        again = begin(heard, path)
+        assert again.open().sequence == 3
+        assert all_told(again.replay(0)) == all_told(entries)
+        assert await again.durable(3)
+        await again.close()
+
+    run(work())
+    assert heard == []
+
+
+def test_closing_writes_what_waits(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        for n in range(1, 601):
+            assert journal.note(frame(n, n % 2))
+        await journal.close()
+        assert not journal.note(frame(601))
+        assert not await journal.durable(1)
+        assert await journal.find("s", 1, None) is None
+        await journal.close()
+
+    run(work())
+    assert [entry.sequence for entry in left(path)] == list(range(1, 601))
+
+
+def test_frames_reach_the_disk_though_nobody_waits(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        journal.note(frame(1))
+        while journal.waiting:
+            await asyncio.sleep(0.01)
+        assert journal.bytes > 0
+        await journal.close()
+
+    run(work())
+
+
+def test_those_who_wait_at_once_share_one_commit(heard, path, monkeypatch):
+    commits = []
+    commit = PartitionStore.commit
+
+    def counted(self, entries, durable):
+        commits.append((len(entries), durable))
+        commit(self, entries, durable)
+
+    monkeypatch.setattr(PartitionStore, "commit", counted)
+
+    async def work():
+        journal = begin(heard, path)
+        for n in range(1, 21):
+            journal.note(labels(n, n))
+        assert all(await asyncio.gather(*(journal.durable(n) for n in range(1, 21))))
+        await journal.close()
+
+    run(work())
+    assert commits == [(20, True)]
+
+
+def test_frames_are_synced_before_labels_that_come_after_them_are_durable(
+    heard, path, monkeypatch
+):
+    synced: list[int] = []
+    sync = PartitionStore._sync
+
+    def noticed(self, number):
+        synced.append(number)
+        sync(self, number)
+
+    monkeypatch.setattr(PartitionStore, "_sync", noticed)
+
+    async def work():
+        journal = begin(heard, path)
+        journal.note(frame(1, 1))
+        while journal.waiting:
+            await asyncio.sleep(0.01)
+        journal.note(labels(2, 1, 2))
+        assert await journal.durable(2)
+        assert synced == [1]
+        await journal.close()
+
+    run(work())
+
+
+def test_without_a_folder_nothing_is_kept(heard, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def work():
+        journal = heard.journal("")
+        assert journal.open().sequence == 0
+        assert list(journal.replay(0)) == []
+        assert not journal.note(frame(1))
+        assert not await journal.durable(0)
+        assert not await journal.flush()
+        assert await journal.find("s", 1, None) is None
+        assert journal.look_up("s", 1, None) is None
+        journal.covered(3)
+        assert (journal.bytes, journal.waiting, journal.partitions) == (0, 0, 0)
+        assert journal.oldest is None
+        await journal.close()
+
+    run(work())
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- what is found again
+
+
+def test_a_frame_is_found_whether_it_is_written_or_waits(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        journal.note(frame(1, 3, frame_id=7))
+        waiting = await journal.find("s", 7, None)
+        await journal.flush()
+        written = await journal.find("s", 7, 3)
+        assert waiting is not None
+        assert written is not None
+        assert told(waiting.entry) == told(written.entry) == told(frame(1, 3, frame_id=7))
+        journal.note(labels(2, 7, 3))
+        mixed = await journal.find("s", 7, 3)
+        assert mixed is not None
+        assert [entry.sequence for entry in mixed.labels] == [2]
+        assert await journal.find("s", 7, 4) is None
+        assert await journal.find("s", 8, None) is None
+        await journal.close()
+
+    run(work())
+
+
+def test_a_frame_is_found_at_start_as_it_was_before_an_entry(heard, path):
+    entries = [frame(1, 3, 7), labels(2, 7, 3), labels(3, 7, 3), frame(4, 3, 7)]
+
+    async def work():
+        journal = begin(heard, path)
+        for entry in entries:
+            journal.note(entry)
+        await journal.close()
+        again = begin(heard, path)
+        found = again.look_up("s", 7, 3, before=3)
+        assert found is not None
+        assert (found.entry.sequence, [one.sequence for one in found.labels]) == (1, [2])
+        latest = again.look_up("s", 7, None)
+        assert latest is not None
+        assert (latest.entry.sequence, latest.labels) == (4, ())
+        await again.close()
+
+    run(work())
+
+
+def test_a_frame_is_found_while_many_others_are_written(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        for n in range(1, 301):
+            journal.note(frame(n, n % 3))
+            if n % 10 == 0:
+                found = await journal.find("s", n, None)
+                assert found is not None
+                assert found.entry.sequence == n
+            if n % 3 == 0:
+                await asyncio.sleep(0)
+        await journal.close()
+
+    run(work())
+
+
+def test_damage_that_is_found_later_costs_one_partition_and_is_told(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        for n in range(1, 31):
+            journal.note(frame(n, n % 3, size=400))
+        await journal.close()
+        again = begin(heard, path)
+        flipped_in_a_body(path / "p1.sqlite")
+        assert await again.find("s", 28, 1) is None
+        found = await again.find("s", 29, None)
+        assert found is not None
+        assert again.drops == {"corrupt": 1}
+        await again.close()
+
+    run(work())
+    assert heard[0] == (1, "corrupt")
+    assert "not as it was written" in str(heard[1])
+
+
+# ---- bounds
+
+
+def test_frames_are_refused_where_many_wait_and_labels_are_not(heard, path, monkeypatch):
+    gate = threading.Event()
+    commit = PartitionStore.commit
+
+    def gated(self, entries, durable):
+        gate.wait(PATIENCE)
+        commit(self, entries, durable)
+
+    monkeypatch.setattr(PartitionStore, "commit", gated)
+
+    async def work():
+        journal = begin(heard, path, queue_frames=10)
+        taken = [journal.note(frame(n)) for n in range(1, 13)]
+        assert taken == [True] * 10 + [False] * 2
+        assert all(journal.note(labels(n, 1)) for n in range(13, 113))
+        waiting = asyncio.create_task(journal.durable(112))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        gate.set()
+        assert await waiting
+        assert journal.note(frame(113))
+        await journal.close()
+
+    run(work())
+
+
+def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
+    (tmp_path / "file").touch()
+    large = frame(0, size=1_000_000)
+
+    async def work():
+        journal = heard.journal(tmp_path / "file" / "pending")
+        assert journal.open().complaints
+        taken = [journal.note(labels(n, n, brought=large)) for n in range(1, 10)]
+        assert 0 < sum(taken) <= MOST_LABEL_BYTES / large.frame.nbytes + 1
+        assert not taken[-1]
+        await journal.close()
+
+    run(work())
+
+
+def test_what_is_over_the_budget_is_told(heard, path):
+    async def work():
+        journal = begin(heard, path, disk_bytes=1_000_000)
+        for n in range(1, 9):
+            journal.note(frame(n, n, size=20_000))
+            await journal.flush()
+        assert journal.bytes <= 1_000_000
+        assert journal.drops["budget"] == len(heard)
+        await journal.close()
+
+    run(work())
+    assert heard[:2] == [(1, "budget"), (2, "budget")]
+
+
+def test_partitions_expire_by_event_time(heard, path):
+    async def work():
+        journal = begin(heard, path, keep_hours=1, partition_minutes=30)
+        for n in range(1, 6):
+            journal.note(frame(n, n))
+        await journal.flush()
+        assert heard == []
+        journal.covered(5, 5)
+        journal.note(frame(6, 5))
+        await journal.flush()
+        await journal.close()
+
+    run(work())
+    assert heard == [(1, "expired"), (2, "expired")]
+
+
+# ---- trouble
+
+
+def test_two_journals_of_one_folder_are_one_that_keeps_and_one_that_says_so(heard, path):
+    async def work():
+        first = begin(heard, path)
+        second = heard.journal(path)
+        (complaint,) = second.open().complaints
+        assert "another sidecar" in complaint
+        assert not second.note(frame(1))
+        assert not await second.flush()
+        await second.close()
+        assert first.note(frame(1))
+        assert await first.flush()
+        await first.close()
+        third = begin(heard, path)
+        assert third.note(frame(2))
+        await third.close()
+
+    run(work())
+    assert [entry.sequence for entry in left(path)] == [1, 2]
+
+
+def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_can_be_again(
+    heard, path, tmp_path
+):
+    async def work():
+        journal = begin(heard, path)
+        shutil.rmtree(path)
+        path.touch()  # in the way of a folder
+        for n in range(1, 4):
+            assert journal.note(labels(n, n))
+            assert not await journal.durable(n)
+        assert journal.failures == 3
+        assert journal.waiting == 3
+        assert len(heard) == 1
+        path.unlink()
+        assert await journal.flush()
+        assert (journal.waiting, len(heard)) == (0, 2)
+        await journal.close()
+
+    run(work())
+    assert "not written" in str(heard[0])
+    assert "written again, after 3" in str(heard[1])
+    assert [entry.sequence for entry in left(path)] == [1, 2, 3]
+
+
+def test_a_folder_that_never_could_be_written_is_taken_when_it_can_be(heard, tmp_path):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "pending"
+
+    async def work():
+        journal = heard.journal(path)
+        (complaint,) = journal.open().complaints
+        assert "cannot be written" in complaint
+        assert journal.note(labels(1, 1))
+        assert not await journal.flush()
+        (tmp_path / "file").unlink()
+        (tmp_path / "file").mkdir()
+        assert await journal.flush()
+        await journal.close()
+
+    run(work())
+    assert [entry.sequence for entry in left(path)] == [1]
+
+
+def test_a_folder_removed_while_it_runs_is_made_again(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        journal.note(frame(1, 1))
+        assert await journal.flush()
+        shutil.rmtree(path)
+        journal.note(frame(2, 1))
+        assert await journal.flush()
+        await journal.close()
+
+    run(work())
+    assert heard[0] == (1, "vanished")
+    assert [entry.sequence for entry in left(path)] == [2]
+
+
+def test_nothing_that_others_make_of_it_ends_the_writing(path):
+    def fails(*_):
+        raise RuntimeError("nobody thought of that")
+
+    async def work():
+        journal = Journal(settings(path), PLAIN, fails, fails)
+        journal.open()
+        journal.note(frame(1, 1))
+        assert await journal.flush()
+        shutil.rmtree(path)
+        journal.note(frame(2, 1))
+        assert await journal.flush()
+        await journal.close()
+
+    run(work())
+
+
+def test_what_no_one_thought_of_is_a_failure_like_others(heard, path, monkeypatch):
+    async def work():
+        journal = begin(heard, path)
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionStore, "commit", lambda *_: 1 / 0)
+            journal.note(labels(1, 1))
+            assert not await journal.durable(1)
+        assert await journal.durable(1)
+        await journal.close()
+
+    run(work())
+    assert len(heard) == 2
+
+
+def test_labels_without_bytes_are_not_durable_and_stop_nothing(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        journal.note(labels(1, 1, stream="\ud800"))
+        assert not await journal.durable(1)
+        journal.note(labels(2, 1))
+        assert await journal.durable(2)
+        await journal.close()
+
+    run(work())
+    assert [entry.sequence for entry in left(path)] == [2]
