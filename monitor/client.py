@@ -8,8 +8,9 @@ from __future__ import annotations
 from monitor.calibration.space import Dimension, DimensionKind, Space
 from monitor.edges.answered import Answered, AnsweredTracks
 from monitor.edges.credentials import Access
-from monitor.edges.detector_client import ClientCounters, MonitorClient
+from monitor.edges.detector_client import MonitorClient
 from monitor.edges.detector_frames import Processed, Why
+from monitor.edges.detector_stream import ClientCounters
 from monitor.edges.requests import OutgoingFrame
 from monitor.frames import Header
 

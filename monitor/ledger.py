@@ -73,7 +73,8 @@ class LabelRecord:
 class FrameEntry:
     """A frame, with what came with it.
 
-    sequence   0 where it is written only because labels of it are
+    sequence   its negative where it is written only because labels of it are: of two frames with
+               one name, the later one is still the one that is farther from 0
     partition  of event time
     """
 

@@ -17,8 +17,8 @@ from monitor.counting import Parts
 from monitor.ledger import Entry, FrameEntry, Kept, LabelEntry
 from monitor.pipeline import Pipeline
 from monitor.progress import KeptClusters, KeptStream, Progress, Share
-from monitor.stored_frame import SliceKey
-from monitor.streams import EventTime
+from monitor.stored_frame import SliceKey, StoredFrame
+from monitor.streams import EventTime, Stream
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +90,12 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
     """Into a pipeline that has the statistics already, and has seen nothing yet."""
     ledger, live = pipeline.ledger, pipeline.live
     ledger.sequence = max(ledger.sequence, progress.sequence)
+    ledger.resumed = progress.sequence
     ledger.epoch, live.generation = progress.epoch, progress.generation
     clock = live.clock
-    times = [time for time in (clock.now_ns, progress.now_ns) if time is not None]
-    clock.now_ns = max(times, default=None)
-    clock.votes, clock.other_ns, clock.jumps = progress.votes, progress.other_ns, progress.jumps
+    # The panes may have moved on farther while they were read; what was then seen is seen again.
+    clock.now_ns, clock.votes = progress.now_ns, progress.votes
+    clock.other_ns, clock.jumps = progress.other_ns, progress.jumps
     live.accumulator.restore_clusters({kept.space: kept.state for kept in progress.clusters})
     pipeline.numbered = max(pipeline.numbered, progress.numbered)
     for kept in progress.streams:
@@ -130,6 +131,10 @@ class Resumption:
     learning: int
     entries: int = field(default=0, init=False)
     failed: int = field(default=0, init=False)
+    _numbered: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._numbered = self.pipeline.numbered
 
     def run(self, disk: Disk) -> None:
         """Do all of them; what goes wrong with one costs it alone."""
@@ -156,19 +161,38 @@ class Resumption:
         )
         if isinstance(entry, FrameEntry):
             frame = entry.frame
-            header = frame.header
-            if header.stream not in self.pipeline.streams:
-                self.pipeline.restore_stream(header, frame.source, EventTime())
-            if parts.statistics and frame.stamp_ns is not None:
-                stream = self.pipeline.streams.get(header.stream)
-                if stream is not None:
-                    stream.time.advance(frame.stamp_ns, self.pipeline.disorder_ns)
+            stream = self._stream_of(frame, parts)
+            if parts.statistics and frame.stamp_ns is not None and stream is not None:
+                stream.time.advance(frame.stamp_ns, self.pipeline.disorder_ns)
 
         def find(labels: LabelEntry) -> Kept | None:
             where = labels.stream, labels.frame_id, labels.partition
-            return disk.look_up(*where, labels.sequence)
+            found = disk.look_up(*where, labels.sequence)
+            if found is not None:
+                self._stream_of(found.entry.frame, parts)
+            return found
 
         return self.pipeline.ledger.replay(entry, parts, find)
+
+    def _stream_of(self, frame: StoredFrame, parts: Parts) -> Stream | None:
+        """The stream that a frame came on, as it was then; None where there is no room for it."""
+        pipeline, header = self.pipeline, frame.header
+        known = pipeline.streams.get(header.stream)
+        space = Space(header.space.dimensions, pipeline.config.statistics.angles_in_joint)
+        ours = replace(header, space=space)
+        if known is None:
+            pipeline.restore_stream(header, frame.source, EventTime())
+        elif parts.statistics and known.header != ours and frame.source > self._numbered:
+            # It began anew with another header.
+            del pipeline.streams[header.stream]
+            pipeline.restore_stream(header, frame.source, EventTime())
+        self._numbered = max(self._numbered, frame.source)
+        stream = pipeline.streams.get(header.stream)
+        if stream is None or stream.header != ours:
+            return None
+        # The slices are known by now, but not in which wider ones they lie.
+        stream.slices.of(frame.class_index, frame.sent.mean)
+        return stream
 
     def _catch_up(self) -> None:
         finished(self.pipeline.drift.catch_up())

@@ -4,10 +4,10 @@ what was counted for each, so that it can be taken back, and done again after a 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,12 @@ from monitor.matching import orphan_notice
 from monitor.pending import FrameKey, Gone, PendingFrame, PendingStore
 from monitor.stored_frame import StoredFrame
 from monitor.streams import Stream
+
+
+K = TypeVar("K")
+
+# Of what has just happened, so much is remembered: a Search takes no longer.
+_RECENT = 4096
 
 
 class Journal(Protocol):
@@ -66,6 +72,7 @@ class TruthLedger:
     waiting   detections that wait in frames which the disk has, by partition
     on_disk   whether anything is kept
     epoch     of the wall clock
+    resumed   the last entry that was in what the process began with; 0: it began with nothing
     """
 
     config: Config
@@ -82,6 +89,11 @@ class TruthLedger:
     waiting: Counter[int] = field(default_factory=Counter)
     on_disk: bool = False
     epoch: int = 0
+    resumed: int = 0
+    # Sequence of the last labels of frames that memory did not hold even then.
+    _told: OrderedDict[FrameKey, int] = field(default_factory=OrderedDict)
+    # Sequence of the last entry when a partition was dropped.
+    _lost: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         self.store = PendingStore(self.config.pending.max_bytes)
@@ -151,10 +163,7 @@ class TruthLedger:
         """A frame that was answered, and what came with it, which is counted already."""
         frame = PendingFrame(stored, slices, opinions, self.partition_of(stored.stamp_ns))
         frame.sequence = sequence
-        earlier = self.store.discard(frame.key)
-        if earlier is not None:
-            # The same number at another time: the detector began anew.
-            self._gone(earlier, Dropped.REPLACED)
+        self._replace(frame.key)
         self._predicted(frame)
         if inline is not None:
             self.store.told(frame, inline)
@@ -182,24 +191,35 @@ class TruthLedger:
             if not gone.kept:
                 self._drop(gone.why_not, gone.waiting)
 
-    def _gone(self, frame: PendingFrame, why: Dropped) -> None:
-        """A frame that nobody will find any more."""
-        self._drop(why, frame.waiting)
-        if frame.kept:
-            self.waiting[frame.partition] -= frame.waiting
+    def _replace(self, key: FrameKey) -> None:
+        """The same number at another time: the detector began anew."""
+        earlier = self.store.discard(key)
+        # One that the disk has waits there until its partition goes, as it does where memory has
+        # lost sight of it: how many wait in it would have to be read first.
+        if earlier is not None and not earlier.kept:
+            self._drop(Dropped.REPLACED, earlier.waiting)
 
     def dropped(self, partition: int, why: str) -> None:
         """The disk has a partition no more; what memory has of it goes on, unless it expired."""
         lost = self.waiting.pop(partition, 0)
         expired = why == "expired"
+        reason = Dropped.BUDGET if why == "budget" else Dropped.CORRUPT
+        _remember(self._lost, partition, self.sequence)
         for frame in self.store.unkept_from(partition, forget=expired):
-            if not expired:
-                lost -= frame.waiting
-                frame.why_not = Dropped.BUDGET
+            if expired:
+                continue
+            if any(record.revision >= 0 for record in frame.records):
+                # Its labels went too: written anew without them, it would be told twice.
+                self.store.discard(frame.key)
+                gone = Gone(frame.stored.stamp_ns, partition, False)
+                self.store.remember(frame.key, gone)
+                continue
+            lost -= frame.waiting
+            frame.why_not = reason
         if expired:
             self.account.unlabelled += lost
         else:
-            self._drop(Dropped.CORRUPT if why == "corrupt" else Dropped.BUDGET, lost)
+            self._drop(reason, lost)
 
     # ---- labels
 
@@ -212,10 +232,31 @@ class TruthLedger:
         key = (labels.stream, -1 if labels.frame_id is None else labels.frame_id)
         frame = self.store.get(key)
         if frame is None or (frame.released and self._revises(labels, frame)):
-            if found is None:
+            if found is None or not self._up_to_date(found, key, frame):
                 return self._elsewhere(labels, key, frame)
+            if self._lost_since(found):
+                return self.in_vain(labels)
             frame = self.restore(found)
         return self._report(labels, frame)
+
+    def _up_to_date(self, found: Kept, key: FrameKey, frame: PendingFrame | None) -> bool:
+        """Whether a Search has found all that was told: labels may have come while it went on.
+
+        frame  what memory has of it, released
+        """
+        last = _last_of(found)
+        if last < self._told.get(key, last):
+            return False
+        if frame is None:
+            return True
+        there = self._again(found)
+        same = there.stored.stamp_ns == frame.stored.stamp_ns and there.revision == frame.revision
+        return same and np.array_equal(there.outcome, frame.outcome)
+
+    def _lost_since(self, found: Kept) -> bool:
+        """Whether the disk has lost what was found while it was on its way."""
+        last = _last_of(found)
+        return last <= self._lost.get(found.entry.partition, -1)
 
     def in_vain(self, labels: ReceivedTruth) -> TruthAnswer:
         """The answer where a Search has found nothing."""
@@ -244,11 +285,13 @@ class TruthLedger:
         return Search(labels.stream, labels.frame_id, partition)
 
     def _report(self, labels: ReceivedTruth, frame: PendingFrame) -> TruthAnswer:
-        replaces = self._revises(labels, frame)
-        if labels.revision < frame.revision or (frame.released and replaces):
+        revises = self._revises(labels, frame)
+        if labels.revision < frame.revision or (frame.released and revises):
             account = TruthAccount(duplicate=labels_told(labels))
             self.counters.truth.add(account)
             return TruthAnswer(account)
+        # Where nothing was told, nothing is taken back.
+        replaces = revises and bool(frame.records)
         resolved = np.zeros(frame.stored.n, bool) if replaces else frame.resolved
         again = frame.objects_told and not replaces
         matched = matched_labels(
@@ -262,12 +305,13 @@ class TruthLedger:
             return TruthAnswer(matched.account, matched.notices)
         self.counters.truth_delay.observe(record.delay_ns / 1e9)
         sequence = self.next_sequence()
-        retracted = self._tell(frame, record, sequence)
         entry = LabelEntry(sequence, frame.partition, *frame.key, record)
         if not frame.kept:
             # Labels are scarce: what they are of goes to the disk with them.
             inline = next((one for one in frame.records if one.revision < 0), None)
-            entry = replace(entry, frame=FrameEntry(0, frame.partition, frame.stored, inline))
+            brought = FrameEntry(-abs(frame.sequence), frame.partition, frame.stored, inline)
+            entry = replace(entry, frame=brought)
+        retracted = self._tell(frame, record, sequence)
         if self.journal.note(entry) and not frame.kept and not frame.released:
             self._now_kept(frame)
         return TruthAnswer(matched.account, matched.notices, retracted, sequence)
@@ -329,6 +373,8 @@ class TruthLedger:
         waited = frame.waiting
         told = frame.slices[frame.resolved] if record.replaces else frame.slices[:0]
         back = self.store.told(frame, record)
+        if frame.key not in self.store:
+            _remember(self._told, frame.key, sequence)
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting - waited
         self.account.settle(back, -1)
@@ -354,20 +400,25 @@ class TruthLedger:
 
     def restore(self, kept: Kept) -> PendingFrame:
         """A frame that the disk gave back, with all that labels told of it; nothing is counted."""
-        frame = self._placed(kept.entry)
+        frame = self._again(kept)
         there = self.store.discard(frame.key)
         if there is not None and there.kept:
             self.waiting[there.partition] -= there.waiting
         frame.kept = True
         # It waited there all the time.
         before = self.waiting[frame.partition]
+        self._hold(frame)
+        if there is None:
+            self.waiting[frame.partition] = before
+        return frame
+
+    def _again(self, kept: Kept) -> PendingFrame:
+        """As it was when the last of its labels had come."""
+        frame = self._placed(kept.entry)
         if kept.entry.inline is not None:
             self.store.told(frame, kept.entry.inline)
         for entry in kept.labels:
             self.store.told(frame, entry.record)
-        self._hold(frame)
-        if there is None:
-            self.waiting[frame.partition] = before
         return frame
 
     def _placed(self, entry: FrameEntry) -> PendingFrame:
@@ -399,11 +450,11 @@ class TruthLedger:
             self._replay_frame(entry, parts)
             return True
         frame = self.store.get((entry.stream, entry.frame_id)) if parts.statistics else None
-        if frame is None or frame.released:
+        if frame is None or frame.released or _is_of_another(entry, frame):
             kept = find(entry)
             if kept is None:
                 return False
-            frame = self.restore(kept) if parts.statistics else self._placed(kept.entry)
+            frame = self._found_again(kept) if parts.statistics else self._placed(kept.entry)
         if not parts.statistics:
             self.counting.count(frame, entry.record, entry.sequence, parts)
             return True
@@ -414,11 +465,26 @@ class TruthLedger:
         self.counters.truth.add(entry.record.account)
         return True
 
-    def _replay_frame(self, entry: FrameEntry, parts: Parts) -> None:
+    def _found_again(self, kept: Kept) -> PendingFrame:
+        """The frame of labels that are told again."""
+        entered = -kept.entry.sequence
+        if entered < 0 or kept.labels:
+            return self.restore(kept)
+        # It goes to the disk with the first of its labels: until then memory alone had it.
+        if entered > self.resumed:
+            again = replace(kept.entry, sequence=entered)
+            return self._replay_frame(again, ALL)
+        frame = self.restore(kept)
+        self.account.drop(Dropped.RESTART, -frame.waiting)
+        self.waiting[frame.partition] += frame.waiting
+        return frame
+
+    def _replay_frame(self, entry: FrameEntry, parts: Parts) -> PendingFrame:
         frame = self._placed(entry)
         if parts.statistics:
             frame.kept = True
             self.counting.live.see(entry.frame.stamp_ns)
+            self._replace(frame.key)
             self._predicted(frame)
         if entry.inline is not None:
             self.counting.count(frame, entry.inline, entry.sequence, parts)
@@ -428,7 +494,28 @@ class TruthLedger:
                 self._fates(frame, entry.inline)
                 self.counters.truth.add(entry.inline.account)
             self._hold(frame)
+        return frame
 
     def known(self, stream: str, frame_id: int, stamp_ns: int | None, partition: int) -> None:
         """Remember that the disk has a frame."""
         self.store.remember((stream, frame_id), Gone(stamp_ns, partition, True))
+
+
+def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
+    """Whether labels are not of a frame, though of one with its number."""
+    brought = entry.frame
+    if brought is not None and abs(brought.sequence) != abs(frame.sequence):
+        return True
+    return entry.partition != frame.partition
+
+
+def _remember(known: OrderedDict[K, int], key: K, number: int) -> None:
+    known[key] = number
+    known.move_to_end(key)
+    if len(known) > _RECENT:
+        known.popitem(last=False)
+
+
+def _last_of(found: Kept) -> int:
+    """Sequence of the last that was told of a frame."""
+    return max([abs(found.entry.sequence), *(entry.sequence for entry in found.labels)])

@@ -16,7 +16,7 @@ from monitor.edges.partition_folder import PartitionFolder
 from monitor.edges.partitions import PartitionStore
 from monitor.frames import Header
 from monitor.ledger import INLINE, Entry, FrameEntry, LabelEntry, LabelRecord
-from monitor.stored_frame import StoredEstimates, StoredFrame
+from monitor.stored_frame import SliceKey, StoredEstimates, StoredFrame
 
 SPACE = Space((Dimension("x"),))
 _NONE = np.zeros(0, np.int64)
@@ -36,7 +36,7 @@ def frame(
         size,
         np.arange(size, dtype=np.uint64),
         np.zeros(size, np.int64),
-        (),
+        (SliceKey("car"),),
         np.zeros(size, np.uint16),
         sent,
         None,

@@ -47,6 +47,8 @@ class Sidecar:
             config += '\n[promotion]\nfolder = ""\n'
         if "[drift]" not in config:
             config += '\n[drift]\npath = ""\n'
+        if "[pending]" not in config:
+            config += '\n[pending]\nfolder = ""\n'
         settings.write_text(config, encoding="utf-8")
         self.log = folder / "stderr.txt"
         self.process = subprocess.Popen(

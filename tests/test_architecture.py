@@ -22,6 +22,7 @@ PURE_STDLIB = (
     "enum",
     "functools",
     "hashlib",
+    "heapq",
     "itertools",
     "json",
     "math",
@@ -86,6 +87,7 @@ OWNERS = {
         "monitor/config_matching.py",
         "monitor/config_tracker.py",
     ),
+    "sqlite3": ("monitor/edges/partition_file.py",),
     "tomllib": ("monitor/config.py",),
 }
 

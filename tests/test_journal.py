@@ -11,6 +11,7 @@ import pytest
 from monitor.edges.partitions import PartitionStore
 from monitor.journal import Journal
 from monitor.journal_queue import MOST_LABEL_BYTES
+from monitor.ledger import Entry
 from tests.journalled import PLAIN, all_told, flipped_in_a_body, frame, labels, settings, told
 
 PATIENCE = 30.0  # s
@@ -67,7 +68,7 @@ def left(path):
 
 
 def test_what_was_noted_is_there_at_the_next_start(heard, path):
-    entries = [frame(1, 1), labels(2, 1, 1), frame(3, 2)]
+    entries: list[Entry] = [frame(1, 1), labels(2, 1, 1), frame(3, 2)]
 
     async def work():
         journal = begin(heard, path)
@@ -137,9 +138,7 @@ def test_those_who_wait_at_once_share_one_commit(heard, path, monkeypatch):
     assert commits == [(20, True)]
 
 
-def test_frames_are_synced_before_labels_that_come_after_them_are_durable(
-    heard, path, monkeypatch
-):
+def test_frames_are_synced_before_labels_that_come_after_them_are_durable(heard, path, monkeypatch):
     synced: list[int] = []
     sync = PartitionStore._sync
 

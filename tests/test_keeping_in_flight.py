@@ -198,7 +198,7 @@ sys.exit(cli.main(["serve", *sys.argv[1:]]))
 
 def test_a_sidecar_whose_metrics_fail_starts_and_writes_its_last_snapshot(path, tmp_path):
     config = tmp_path / "sidecar.toml"
-    config.write_text(f'[snapshot]\npath = "{path}"\n', "utf-8")
+    config.write_text(f'[snapshot]\npath = "{path}"\n[pending]\nfolder = ""\n', "utf-8")
     ports = ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     with subprocess.Popen(
         [sys.executable, "-c", WITHOUT_METRICS, "--config", str(config), *ports],

@@ -38,6 +38,9 @@ NOT_TRACKED = frame_pb2.REASON_NOT_TRACKED
 USUAL = """
 [metrics]
 refresh_seconds = 0.05
+[pending]
+folder = ""
+max_bytes = 2000000
 [recalibration]
 recalibrator = "{recalibrator}"
 [tracker]
@@ -199,7 +202,8 @@ def test_one_frame_at_a_time_is_forwarded_with_what_is_left_of_its_call(serve):
     with served.tracked() as tracker:
         reply = served.sidecar.monitor.ProcessFrame(request, timeout=PATIENCE)
         assert len(reply.frame.tracks) == 2
-        assert 0 < tracker.frames[0].deadline_ns <= PATIENCE * 10**9
+        # On the wire, gRPC rounds it up.
+        assert 0 < tracker.frames[0].deadline_ns <= 2 * PATIENCE * 10**9
         # Far less than [tracker] timeout_seconds: the answer comes before the call ends.
         tracker.behave = silent
         reply = served.sidecar.monitor.ProcessFrame(request, timeout=1)
@@ -307,8 +311,8 @@ def test_a_tracker_that_reads_nothing_fills_no_memory_and_holds_nobody(serve):
         after = served.forwarded()
         unsent = sum(after[o] - before[o] for o in ("expired", "dropped", "failed"))
         assert unsent > rounds / 2
-        # Those frames alone are 45 MB of bytes; what waits for truth, some 20 MB, is kept anyway.
-        assert served.sidecar.memory() - memory < 60e6
+        # Those frames were nearly 30 MB on the wire, and more as arrays.
+        assert served.sidecar.memory() - memory < 20e6
         asking.close()
         silent_one.close()
 

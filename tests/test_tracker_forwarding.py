@@ -463,9 +463,10 @@ def test_attempts_come_ever_more_rarely_and_no_more_rarely_than_the_cap(monkeypa
         played.vanish()
         await setting.until(lambda: len(slept) > 400)
 
-    monkeypatch.setattr(tracker_calls.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     play(scene, backoff_seconds=1.0)
     delays = [seconds for seconds in slept if seconds >= tracker_calls.FIRST_BACKOFF / 2]
+    assert len(delays) > 20
     for i, delay in enumerate(delays):
         longest = min(1.0, tracker_calls.FIRST_BACKOFF * 2**i)
         assert longest / 2 <= delay <= longest
@@ -487,6 +488,7 @@ def test_while_the_tracker_is_away_the_own_one_answers_with_ids_of_its_own():
             assert answer.tracks.m == 2
             assert (answer.tracks.id > 2**62).all()
             assert not answer.notices
+        assert answer.tracks is not None
         assert answer.tracks.detections.tolist() == [3, 3]
         played.there = True
         await setting.up()
@@ -554,8 +556,10 @@ def test_every_frame_ends_once_whatever_happens_and_in_what_order(capacity, step
     pipeline = pipeline_of()
     stream = opened(pipeline)
     answer = pipeline.process(stream, frame([]))
-    line, frames, told = FrameLine(capacity), [], []
+    line = FrameLine(capacity)
+    frames: list[ForwardedFrame] = []
     taken: list[ForwardedFrame] = []
+    told: list[tuple[int, Outcome]] = []
 
     def forwarded(number: int) -> ForwardedFrame:
         made = ForwardedFrame(stream, answer, 0.0)

@@ -11,10 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from queue import SimpleQueue
 from types import TracebackType
-from typing import Any
 
 import grpc
 
@@ -29,6 +26,7 @@ from monitor.edges.detector_frames import (
     read_answer,
     read_header_answer,
 )
+from monitor.edges.detector_stream import ClientCounters, DetectorStream, Trouble
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
 from monitor.frames import Header
 
@@ -59,64 +57,6 @@ _REFUSALS = frozenset(
         grpc.StatusCode.INVALID_ARGUMENT,
     }
 )
-
-
-@dataclass(slots=True)
-class ClientCounters:
-    """Since the client was made.
-
-    answered     frames with an answer in time
-    raw          frames handed back as they were given, by why
-    late         answers that came after their deadline, and were thrown away
-    connections  streams that were opened
-    """
-
-    answered: int = 0
-    raw: dict[Why, int] = field(default_factory=lambda: dict.fromkeys(Why, 0))
-    late: int = 0
-    connections: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class _Stream:
-    """One stream, from its header on; unanswered messages by index, with when they were sent."""
-
-    requests: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
-    call: Any = None
-    opened: bool = False
-    over: bool = False
-    unanswered: dict[int, float] = field(default_factory=dict)
-    _sent: int = 0
-
-    def send(self, data: bytes, now: float) -> int:
-        """Hand a message over; its index."""
-        index, self._sent = self._sent, self._sent + 1
-        self.unanswered[index] = now
-        self.requests.put(data)
-        return index
-
-    def hangs_since(self) -> float:
-        """When the oldest unanswered message was sent; infinity without any."""
-        return next(iter(self.unanswered.values()), float("inf"))
-
-    def end(self) -> None:
-        """Nothing more goes out or comes in."""
-        self.over = True
-        self.requests.put(None)
-        if self.call is not None:
-            self.call.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class _Trouble:
-    """Why there is no stream."""
-
-    why: Why
-    text: str
-
-    def error(self) -> Unusable:
-        """To be raised once."""
-        return Unusable(self.why, self.text)
 
 
 class MonitorClient:
@@ -165,9 +105,9 @@ class MonitorClient:
         self._turn = threading.Lock()
         # Guards everything below, and tells of changes.
         self._change = threading.Condition()
-        self._stream: _Stream | None = None
+        self._stream: DetectorStream | None = None
         # In words, not as an exception: what is raised again and again grows a long traceback.
-        self._trouble = _Trouble(Why.DOWN, f"no stream to {address} yet")
+        self._trouble = Trouble(Why.DOWN, f"no stream to {address} yet")
         self._renew = False
         self._wanted = -1
         self._reply: bytes | None = None
@@ -192,7 +132,7 @@ class MonitorClient:
         """End the stream. Waiting frames come back raw."""
         self._closing.set()
         with self._change:
-            self._lose(self._stream, _Trouble(Why.DOWN, "the client was closed"))
+            self._lose(self._stream, Trouble(Why.DOWN, "the client was closed"))
         self._thread.join(2 * self._hang)
 
     # ---- for the detector's thread
@@ -242,7 +182,7 @@ class MonitorClient:
             if stream is not None and now - stream.hangs_since() > self._hang:
                 text = f"no answer from {self.address} within {self._hang:g} s: connecting anew"
                 self._renew = True
-                self._lose(stream, _Trouble(Why.DOWN, text))
+                self._lose(stream, Trouble(Why.DOWN, text))
             if stream is None or stream is not self._stream or not stream.opened:
                 raise self._trouble.error()
             waiting = len(stream.unanswered)
@@ -260,7 +200,7 @@ class MonitorClient:
                 raise self._trouble.error()
         raise Unusable(Why.SLOW, f"no answer within {self._timeout * 1e3:g} ms")
 
-    def _lose(self, stream: _Stream | None, trouble: _Trouble) -> None:
+    def _lose(self, stream: DetectorStream | None, trouble: Trouble) -> None:
         """The stream is over; only the first to say so is heard. With the lock held."""
         if stream is None or self._stream is not stream:
             return
@@ -281,21 +221,21 @@ class MonitorClient:
                 channel.close()
                 channel = None
             self._renew = False
-            stream = _Stream()
+            stream = DetectorStream()
             try:
                 channel = channel or self._connect()
                 self._converse(channel, stream)
-                trouble = _Trouble(Why.DOWN, "the sidecar ended the stream")
+                trouble = Trouble(Why.DOWN, "the sidecar ended the stream")
             except Unusable as error:
-                trouble = _Trouble(error.why, str(error))
+                trouble = Trouble(error.why, str(error))
             except InvalidAccess as error:
-                trouble = _Trouble(Why.DOWN, str(error))
+                trouble = Trouble(Why.DOWN, str(error))
             except grpc.RpcError as error:
                 trouble = _in_words(error)
             except Exception as error:
                 # A fault of ours: the detector must not notice more than raw detections.
                 log.exception("monitor: the stream of %s failed", self.header.stream)
-                trouble = _Trouble(Why.DOWN, f"a fault of the client: {error}")
+                trouble = Trouble(Why.DOWN, f"a fault of the client: {error}")
             with self._change:
                 if self._stream is None and not stream.over:
                     self._trouble = trouble  # it was never begun
@@ -315,7 +255,7 @@ class MonitorClient:
             return grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
         return grpc.secure_channel(self.address, credentials, options=CHANNEL_OPTIONS)
 
-    def _converse(self, channel: grpc.Channel, stream: _Stream) -> None:
+    def _converse(self, channel: grpc.Channel, stream: DetectorStream) -> None:
         """Send the header, take answers until there are no more. Raises Unusable, RpcError."""
         with self._change:
             if self._closing.is_set():
@@ -329,7 +269,7 @@ class MonitorClient:
         for data in answers:
             self._take(stream, data)
 
-    def _take(self, stream: _Stream, data: bytes) -> None:
+    def _take(self, stream: DetectorStream, data: bytes) -> None:
         """Hand an answer to who waits for it. Raises Unusable for one to nothing."""
         index = index_of(data)
         with self._change:
@@ -348,7 +288,7 @@ class MonitorClient:
             self._change.notify_all()
 
 
-def _in_words(error: grpc.RpcError) -> _Trouble:
+def _in_words(error: grpc.RpcError) -> Trouble:
     code = error.code() if isinstance(error, grpc.Call) else None
     text = error.details() if isinstance(error, grpc.Call) else str(error)
-    return _Trouble(Why.REFUSED if code in _REFUSALS else Why.DOWN, text or str(code))
+    return Trouble(Why.REFUSED if code in _REFUSALS else Why.DOWN, text or str(code))

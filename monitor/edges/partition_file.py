@@ -257,7 +257,8 @@ class PartitionFile:
                 for row in block:
                     yield self._checked(*row)
         finally:
-            cursor.close()
+            with contextlib.suppress(sqlite3.Error):  # with the file it is closed already
+                cursor.close()
 
     def _checked(
         self, id_: int, sequence: int, number: int | None, crc: int, body: bytes, stream: str

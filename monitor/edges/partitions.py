@@ -1,8 +1,8 @@
 """The pending store on disk: frames and labels, one file for each stretch of event time.
 
 So expiry, the byte budget and damage all mean the same: one file goes. What cannot be used is set
-aside and said, and stops nothing. All calls come from one thread at a time, but for `partitions` and
-`take_dropped`.
+aside and said, and stops nothing. Calls come from one thread at a time, but those of `partitions`
+and `take_dropped`.
 """
 
 from __future__ import annotations

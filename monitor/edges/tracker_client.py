@@ -108,8 +108,8 @@ class _Call:
     async def health(self) -> AsyncIterator[bool]:
         request = health_pb2.HealthCheckRequest().SerializeToString()
         watch = self.channel.unary_stream(WATCH)(request)
+        first = asyncio.ensure_future(watch.read())
         try:
-            first = asyncio.ensure_future(watch.read())
             await asyncio.wait((first,), timeout=FIRST_WORD)
             if not first.done():
                 yield True
@@ -127,6 +127,8 @@ class _Call:
             return
         finally:
             watch.cancel()
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
 
 
 def _why(error: Exception) -> str:

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--no-snapshot",
         action="store_true",
         help="neither load nor keep anything on disk, whatever [snapshot] path, [promotion] "
-        "folder and [drift] path say",
+        "folder, [drift] path and [pending] folder say",
     )
 
 
@@ -75,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
                 "snapshot": SnapshotConfig(path=""),
                 "promotion": nowhere,
                 "drift": config.drift.model_copy(update={"path": ""}),
+                "pending": config.pending.model_copy(update={"folder": ""}),
             }
         )
     if options.check:

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.edges.partition_codec import kept
+from monitor.edges.partition_folder import PartitionFolder
 from monitor.edges.partition_reader import PartitionReader
-from monitor.edges.partitions import partition_of
+from monitor.edges.partitions import PartitionStore, partition_of
+from monitor.ledger import Entry
 from tests.journalled import PLAIN, all_told, frame, gone, labels, store, told
 
 
@@ -41,7 +43,14 @@ def path(tmp_path):
 
 
 def test_entries_come_back_in_their_order_over_all_partitions(path):
-    entries = [frame(1, 5), frame(2, 4), labels(3, 1, 5), frame(4, 6), labels(5, 2, 4), frame(6, 4)]
+    entries: list[Entry] = [
+        frame(1, 5),
+        frame(2, 4),
+        labels(3, 1, 5),
+        frame(4, 6),
+        labels(5, 2, 4),
+        frame(6, 4),
+    ]
     with opened(path) as one:
         one.commit(entries[:4], durable=False)
         one.commit(entries[4:], durable=True)
@@ -89,6 +98,17 @@ def test_a_frame_is_found_with_its_labels_while_it_is_written_to(path):
         assert [entry.sequence for entry in found.labels] == [2, 3]
         assert find(one, path, "s", 8) is None
         assert find(one, path, "other", 7) is None
+
+
+def test_entries_come_back_from_the_bytes_of_the_ledger(path):
+    brought = frame(0, 6, frame_id=9)
+    entries: list[Entry] = [frame(1, 5, size=30), labels(2, 1, 5), labels(3, 9, 6, brought=brought)]
+    for _ in range(2):
+        one = PartitionStore(PartitionFolder(path), 1 << 30, 1000)
+        one.open()
+        one.commit(entries, durable=True)
+        assert all_told(one.replay(0)) == all_told(entries)
+        one.close()
 
 
 def test_a_frame_sent_anew_is_the_one_that_is_found_and_old_labels_are_not_of_it(path):

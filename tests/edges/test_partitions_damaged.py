@@ -1,4 +1,4 @@
-"""Partitions that cannot be used, and folders that cannot be written: said, and nothing else goes."""
+"""Partitions that cannot be used, folders that cannot be written: said, and nothing else goes."""
 
 from __future__ import annotations
 
@@ -247,9 +247,7 @@ def test_on_a_full_disk_the_oldest_partition_goes_and_it_is_tried_again(path, fu
     full[0] = False
     one.commit(many, durable=True)
     assert [entry.sequence for entry in one.replay(30)] == list(range(31, 61))
-    assert all_told(one.replay(0)) == all_told(
-        [e for e in ENTRIES if e.partition != 1] + many
-    )
+    assert all_told(one.replay(0)) == all_told([e for e in ENTRIES if e.partition != 1] + many)
     one.close()
 
 

@@ -129,16 +129,15 @@ def test_a_tracker_that_ends_is_a_lost_link_for_who_reads_and_for_who_writes():
 def test_a_tracker_that_tells_of_its_health_is_believed():
     async def talk(tracker):
         async with client(tracker.address).dial() as link:
-            health = link.health()
-            assert not await anext(health)
-            tracker.say(True)
-            assert await anext(health)
-            tracker.say(False)
-            assert not await anext(health)
-            await health.aclose()
+            said, found = iter((True, False)), []
+            async for healthy in link.health():
+                found.append(healthy)
+                if (following := next(said, None)) is None:
+                    return found
+                tracker.say(following)
 
     with tracking(healthy=False) as tracker:
-        run(talk(tracker))
+        assert run(talk(tracker)) == [False, True, False]
 
 
 def test_a_tracker_that_does_not_tell_of_its_health_is_well():

@@ -182,9 +182,10 @@ TRACKS = [
         detections=3,
         state=[1.0, 2.0],
         covariance=[1.0, 0.5, 2.0],
-        **extra,
+        detection_id=detection,
+        nis=nis,
     )
-    for number, extra in ((11, {"detection_id": 2, "nis": 0.5}), (12, {}))
+    for number, detection, nis in ((11, 2, 0.5), (12, None, None))
 ]
 
 

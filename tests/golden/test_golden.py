@@ -107,7 +107,9 @@ def processed(pipeline: Pipeline, stream: Stream, data: bytes, index: int) -> by
 def labelled(pipeline: Pipeline, data: bytes) -> bytes:
     labels = decode_truth_request(data, LIMITS)
     assert isinstance(labels, ReceivedTruth)
-    return encode_truth_response(labels.stream, labels.frame_id, pipeline.report_truth(labels))
+    answer = pipeline.report_truth(labels)
+    assert isinstance(answer, TruthAnswer)
+    return encode_truth_response(labels.stream, labels.frame_id, answer)
 
 
 def tracked_frame() -> OutgoingFrame:

@@ -13,6 +13,8 @@ from monitor.calibration.truth_matching.placed import Pairs
 # Objects times detections that hang together, above which the nearest pairs are taken one after
 # the other: the best assignment of so many takes 0.1 s, and of all a message can hold, minutes.
 MOST_TOGETHER = 1 << 18
+# So few are solved together sooner than they are told apart.
+_ONE_PART = 1 << 12
 
 
 def assigned(pairs: Pairs) -> IntArray:
@@ -29,21 +31,24 @@ def assigned(pairs: Pairs) -> IntArray:
     chosen = [np.flatnonzero(lone)]
     contested = np.flatnonzero(~lone)
     if contested.size:
-        part = _parts(pairs.take(contested))
-        order = np.argsort(part, kind="stable")
-        for one in np.split(contested[order], np.flatnonzero(np.diff(part[order])) + 1):
+        for one in _parts(pairs, contested):
             chosen.append(one[_of_one_part(pairs.take(one))])
     return np.sort(np.concatenate(chosen))
 
 
-def _parts(pairs: Pairs) -> IntArray:
-    """(p,) equal for pairs that hang together by a shared object or detection."""
-    m, n = int(pairs.object.max()) + 1, int(pairs.detection.max()) + 1
-    ones = np.ones(pairs.object.size, np.int8)
-    graph = coo_array((ones, (pairs.object, pairs.detection + m)), shape=(m + n, m + n))
-    labels = connected_components(graph, directed=False)[1]
-    part: IntArray = labels[pairs.object].astype(np.int64)
-    return part
+def _parts(pairs: Pairs, contested: IntArray) -> list[IntArray]:
+    """Positions of these pairs, those that hang together by shared objects or detections."""
+    some = pairs.take(contested)
+    rows, row = np.unique(some.object, return_inverse=True)
+    columns, column = np.unique(some.detection, return_inverse=True)
+    if rows.size * columns.size <= _ONE_PART:
+        return [contested]
+    size = rows.size + columns.size
+    ones = np.ones(row.size, np.int8)
+    graph = coo_array((ones, (row, column + rows.size)), shape=(size, size))
+    part = connected_components(graph, directed=False)[1][row]
+    order = np.argsort(part, kind="stable")
+    return np.split(contested[order], np.flatnonzero(np.diff(part[order])) + 1)
 
 
 def _of_one_part(pairs: Pairs) -> IntArray:

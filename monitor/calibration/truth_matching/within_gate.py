@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
+from monitor.calibration.space import BoolArray, FloatArray
 from monitor.calibration.truth_matching.distances import Distance
 from monitor.calibration.truth_matching.placed import Pairs, Placed
 
@@ -27,9 +27,9 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
     for begin in range(0, objects.n if detections.n else 0, step):
         part = objects.take(slice(begin, begin + step))
         rank = distance.rank(part, detections, gate)
-        if rank.shape[1] > NEAREST:
-            limit = np.partition(rank, NEAREST - 1, axis=1)[:, NEAREST - 1 : NEAREST]
-            rank[(rank > limit) | (_up_to_each(rank, limit) > NEAREST)] = np.inf
+        crowded = np.flatnonzero(np.count_nonzero(np.isfinite(rank), axis=1) > NEAREST)
+        if crowded.size:
+            rank[crowded] = _nearest(rank[crowded])
         of, detection = np.nonzero(np.isfinite(rank))
         exact = distance.of_pairs(part.take(of), detections.take(detection))
         found.append(Pairs(detection, of + begin, exact).take(np.flatnonzero(exact <= gate)))
@@ -40,14 +40,13 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
     )
 
 
-def _up_to_each(rank: FloatArray, limit: FloatArray) -> IntArray:
-    """(m, n) where the rank is at the limit of its row: how many of that are nearer, or as near
-    and no later; else 0. A heap of boxes may be of one rank.
-    """
-    nearer = np.count_nonzero(rank < limit, axis=1)[:, None]
+def _nearest(rank: FloatArray) -> FloatArray:
+    """(m, n) with all but the NEAREST of each row infinite; of equal ones the first stay."""
+    limit = np.partition(rank, NEAREST - 1, axis=1)[:, NEAREST - 1 : NEAREST]
     tied = rank == limit
-    count: IntArray = np.where(tied, nearer + np.cumsum(tied, axis=1), 0)
-    return count
+    room = NEAREST - np.count_nonzero(rank < limit, axis=1)[:, None]
+    kept = (rank < limit) | (tied & (np.cumsum(tied, axis=1) <= room))
+    return np.where(kept, rank, np.inf)
 
 
 def any_within(distance: Distance, objects: Placed, detections: Placed, gate: float) -> BoolArray:

@@ -96,3 +96,14 @@ def test_a_cheap_pair_never_costs_another_its_match():
     # Object 0 is nearest to detection 0, which alone is within reach of object 1.
     pairs = Pairs(np.array([0, 1, 0]), np.array([0, 0, 1]), np.array([0.0, 2.9, 3.0]))
     assert assigned(pairs).tolist() == [1, 2]
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds, st.integers(1, 30), st.integers(1, 30), st.floats(0, 0.2))
+def test_what_does_not_hang_together_may_be_assigned_apart(seed, m, n, share):
+    pairs = drawn(seed, m, n, share)
+    together = assigned(pairs)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(assignment, "_ONE_PART", 0)
+        apart = assigned(pairs)
+    assert apart.tolist() == together.tolist()

@@ -1,0 +1,46 @@
+"""The families of a tracker elsewhere: names, closed labels, sums that agree."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.counters import Histogram
+from monitor.edges.forwarding_metrics import forwarding
+from monitor.external_tracker import ForwardingReading
+from monitor.forwarded_frames import Outcome
+
+
+def samples(reading: ForwardingReading) -> dict[tuple[str, str], float]:
+    text = "".join(forwarding(reading))
+    return {
+        (sample.name, "/".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def reading(up: bool) -> ForwardingReading:
+    seconds = Histogram()
+    for value in (0.0002, 0.003, 0.003, 7.0):
+        seconds.observe(value)
+    return ForwardingReading(up, 9, {o: i for i, o in enumerate(Outcome, 1)}, seconds, 5)
+
+
+def test_frames_are_counted_by_how_it_ended_with_them_and_those_sent_beside():
+    found = samples(reading(True))
+    name = "calibration_tracker_forwarded_total"
+    assert {label: value for (n, label), value in found.items() if n == name} == {
+        "sent": 9,
+        "answered": 1,
+        "late": 2,
+        "dropped": 3,
+        "expired": 4,
+        "failed": 5,
+    }
+    assert found["calibration_tracker_unusable_answers_total", ""] == 5
+    assert found["calibration_tracker_seconds_count", ""] == 4
+    assert found["calibration_tracker_seconds_bucket", "0.005"] == 3
+    assert found["calibration_tracker_seconds_bucket", "+Inf"] == 4
+
+
+def test_the_tracker_is_up_or_it_is_not():
+    assert samples(reading(True))["calibration_tracker_up", ""] == 1
+    assert samples(reading(False))["calibration_tracker_up", ""] == 0
