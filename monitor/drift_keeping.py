@@ -31,6 +31,7 @@ from monitor.calibration.drift.reference_fields import NotAReference
 from monitor.config import InvalidConfiguration
 from monitor.config_drift import DriftConfig
 from monitor.drift_refits import DriftRefits, ended_since
+from monitor.drift_watch import Position
 from monitor.edges.reference_file import read_references
 from monitor.edges.snapshot import Kind, OtherFormat
 from monitor.events import Events
@@ -140,6 +141,8 @@ class DriftKeeping:
         known = watch.family
         given, selection = known.usual.given, self._in_force()
         self.entry = state.entry
+        if state.entry is not None:
+            watch.has(Position(state.entry, frozenset(state.beyond)))
         family, changes = restored_family(state, watch.settings, given, selection)
         for name, k in zip(known.names, known.degrees, strict=True):
             family.grow(name, k)
@@ -185,10 +188,11 @@ class DriftKeeping:
         while watch.at_work:
             await asyncio.sleep(0)
         with watch.held():
-            entry = watch.position(ledger.sequence)
-            state = replace(family_state(watch.family, self._in_force()), entry=entry)
+            position = watch.position(ledger.sequence)
+            state = family_state(watch.family, self._in_force())
+            state = replace(state, entry=position.entry, beyond=tuple(sorted(position.beyond)))
             document = await in_steps(family_to_json(state))
-        await self.covered(entry)
+        await self.covered(max(position.beyond, default=position.entry))
         return family_text(document)
 
     async def settle(self) -> None:

@@ -23,6 +23,7 @@ from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.drift.watched import WatchedRows
 from monitor.calibration.matched import MatchedRows
 from monitor.calibration.measured import measure
+from monitor.calibration.reorder import ReorderBuffer
 from monitor.calibration.slices import TOTAL, SliceTable
 from monitor.calibration.space import BoolArray, Space
 from monitor.counters import Counters
@@ -34,6 +35,20 @@ log = logging.getLogger(__name__)
 _FRAMES, _ROWS = 64, 4096
 # Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
 _WAITING = 1 << 17
+# Entries behind the first that waits that are known to be taken in, before they are looked through.
+_TAKEN = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far something has come in the ledger.
+
+    entry   up to which all is taken in
+    beyond  entries behind it that are too
+    """
+
+    entry: int
+    beyond: frozenset[int] = frozenset()
 
 
 class NoSuchSlice(ValueError):
@@ -64,6 +79,8 @@ class DriftWatch:
     announce  tells those who watch
     swapped   is told when another recalibrator is in force
     counters  of the pipeline
+    disorder_ns
+              how far behind others of its source a label's frame may be, and still be in order
     left_out  detections with truth that are not watched, by why
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
@@ -74,6 +91,7 @@ class DriftWatch:
     announce: Callable[[AlarmChange], None] = field(default=nobody)
     swapped: Callable[[], None] = field(default=nobody)
     counters: Counters = field(default_factory=Counters)
+    disorder_ns: int = 0
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(
@@ -83,9 +101,15 @@ class DriftWatch:
     )
     _waiting: deque[_Frame] = field(default_factory=deque)
     _waiting_rows: int = 0
+    # Labels may come in another order than their frames.
+    _order: ReorderBuffer[_Frame] = field(init=False)
+    # Entries of the ledger that wait here, and those behind the first of them that do not.
+    _outstanding: set[int] = field(default_factory=set)
+    _taken: set[int] = field(default_factory=set)
     at_work: bool = False
 
     def __post_init__(self) -> None:
+        self._order = ReorderBuffer(self.disorder_ns, adaptive=True)
         self.family = Family(self.settings)
 
     def give(self, references: Mapping[str, Mapping[Stage, Reference]]) -> None:
@@ -100,17 +124,25 @@ class DriftWatch:
         made_by   version of the recalibrator that made the recalibrated stage; None: none could
         sequence  of their entry in the ledger
         """
-        if not self.watching or rows.n == 0:
+        if not self.watching or rows.n == 0 or (sequence and sequence in self._taken):
             return
         if not rows.live:
             self.left_out["late"] += rows.n
         elif rows.stamp_ns is None:
             self.left_out["undated"] += rows.n
-        elif self._waiting_rows + rows.n > _WAITING:
+        elif self._waiting_rows + self._order.rows + rows.n > _WAITING:
             self.left_out["overload"] += rows.n
         else:
-            self._waiting.append(_Frame(rows, made_by, sequence))
-            self._waiting_rows += rows.n
+            frame = _Frame(rows, made_by, sequence)
+            self._outstanding.add(sequence)
+            self._order.put(rows.stamp_ns, rows.source, frame, order=sequence, rows=rows.n)
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """What nothing older can overtake any more waits for its turn."""
+        for held in self._order.ready():
+            self._waiting.append(held.item)
+            self._waiting_rows += held.rows
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -122,12 +154,23 @@ class DriftWatch:
         finally:
             self.at_work = False
 
-    def position(self, latest: int) -> int:
-        """Of the last entry of the ledger up to which all is taken in.
+    def position(self, latest: int) -> Position:
+        """How far all is taken in.
 
-        latest  the last of all
+        latest  the last entry of the ledger
         """
-        return self._waiting[0].sequence - 1 if self._waiting else latest
+        entry = min(self._outstanding, default=latest + 1) - 1
+        self._taken = {one for one in self._taken if one > entry}
+        return Position(entry, frozenset(self._taken))
+
+    def begin_anew(self) -> None:
+        """Event time began anew: nothing waits for what is older."""
+        self._order.begin_anew()
+        self._take_over()
+
+    def has(self, position: Position) -> None:
+        """What the last run had taken in; to be told before anything is added again."""
+        self._taken = set(position.beyond)
 
     # ---- in steps
 
@@ -164,6 +207,11 @@ class DriftWatch:
             frames.append(self._waiting.popleft())
             rows += nearest.n
         self._waiting_rows -= rows
+        done = {frame.sequence for frame in frames}
+        self._outstanding -= done
+        self._taken |= done
+        if len(self._taken) > _TAKEN:
+            self.position(max(self._taken))
         return frames
 
     def _take(self, frames: Sequence[_Frame]) -> Generator[None, None, None]:

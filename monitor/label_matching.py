@@ -15,7 +15,7 @@ from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.config_matching import MatchingConfig
 from monitor.counters import TruthAccount
 from monitor.frames import ReceivedTruth
-from monitor.ledger import Outcome
+from monitor.ledger import Gate, Outcome
 from monitor.matching import Matching, match_by_id
 from monitor.object_labels import Candidates, ObjectMatching, match_objects, objects_told
 from monitor.pending import PendingFrame
@@ -35,7 +35,7 @@ class LabelsMatched:
     class_rows: IntArray
     true_class: IntArray
     open_rows: IntArray
-    near_gate: BoolArray | None
+    gate: npt.NDArray[np.uint8] | None
     objects_told: bool
     invalid: Mapping[Reason, int]
     notices: tuple[Notice, ...]
@@ -92,7 +92,7 @@ def _alone(by_id: Matching) -> LabelsMatched:
         class_rows=by_id.class_rows,
         true_class=by_id.true_class,
         open_rows=by_id.open_rows,
-        near_gate=None,
+        gate=None,
         objects_told=False,
         invalid=by_id.invalid,
         notices=by_id.notices,
@@ -103,8 +103,6 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
     account = TruthAccount()
     account.add(by_id.account)
     account.add(found.account)
-    judged = np.zeros(0, bool) if frame.opinions is None else frame.opinions.of(found.rows)
-    classified = np.flatnonzero(judged)
     covariance = found.truth_covariance
     if covariance is not None and by_id.rows.size:
         exact = np.zeros((by_id.rows.size, *covariance.shape[1:]))
@@ -123,11 +121,18 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
         truth=np.concatenate([by_id.truth, found.truth]),
         truth_covariance=covariance,
         objects=_objects(by_id, found),
-        class_rows=np.concatenate([by_id.class_rows, found.rows[classified]]),
-        true_class=np.concatenate([by_id.true_class, found.true_class[classified]]),
-        open_rows=by_id.open_rows,
-        near_gate=np.concatenate([np.zeros(by_id.rows.size, bool), found.near_gate]),
-        objects_told=True,
+        # Objects are matched within a class: that the class is right is no finding.
+        class_rows=by_id.class_rows,
+        true_class=by_id.true_class,
+        open_rows=by_id.open_rows if found.whole else np.arange(frame.stored.n),
+        gate=np.concatenate(
+            [
+                np.full(by_id.rows.size, Gate.NONE, np.uint8),
+                np.where(found.near_gate, Gate.NEAR, Gate.WITHIN).astype(np.uint8),
+            ]
+        ),
+        # Where none could be used, they may be sent again.
+        objects_told=found.whole or found.rows.size + found.ignored.size > 0,
         invalid={
             reason: by_id.invalid.get(reason, 0) + found.invalid.get(reason, 0)
             for reason in {*by_id.invalid, *found.invalid}

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
+from monitor.calibration.space import FloatArray, IntArray
 from monitor.counters import TruthAccount
 from monitor.stored_frame import StoredFrame
 
@@ -28,6 +28,14 @@ class Outcome(IntEnum):
     MATCHED = 1  # its truth, or its class, is in the statistics
     IGNORED = 2  # neither right nor wrong
     UNMATCHED = 3  # of a completely labelled frame, and no label claims it
+
+
+class Gate(IntEnum):
+    """How a match came about."""
+
+    NONE = 0  # the label named the detection
+    WITHIN = 1  # the gate let it in
+    NEAR = 2  # and it lay near it
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,7 +54,7 @@ class LabelRecord:
     generation        how often it had begun anew
     delay_ns, live    by how much it came later than the frame; whether in time for the counters
     objects_told      objects of this revision have come: more of them change nothing
-    near_gate         (m,) which matches lay near the gate; None where none decided
+    gate              (m,) of Gate; None where none decided
     """
 
     revision: int
@@ -66,7 +74,7 @@ class LabelRecord:
     live: bool
     account: TruthAccount = field(default_factory=TruthAccount)
     objects_told: bool = False
-    near_gate: BoolArray | None = None
+    gate: npt.NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

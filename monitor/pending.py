@@ -199,7 +199,7 @@ def _record_bytes(record: LabelRecord) -> int:
         record.class_rows,
         record.true_class,
     ]
-    arrays += [one for one in (record.truth_covariance, record.near_gate) if one is not None]
+    arrays += [one for one in (record.truth_covariance, record.gate) if one is not None]
     if record.objects is not None:
         arrays += [record.objects.id, record.objects.known]
     return RECORD_OVERHEAD + sum(array.nbytes for array in arrays)

@@ -105,7 +105,11 @@ class Pipeline:
         self.learning = Learning(settings, self.limits, self.slices, self.recalibrators)
         watched = self.config.drift
         self.drift = DriftWatch(
-            watched.settings(), self.slices, watched.watch, counters=self.counters
+            watched.settings(),
+            self.slices,
+            watched.watch,
+            counters=self.counters,
+            disorder_ns=self.disorder_ns,
         )
         self.counting = Counting(self.live, self.slices, self.drift, self.learning, self.counters)
         self.ledger = TruthLedger(
@@ -421,7 +425,10 @@ class Pipeline:
 
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
         if stamp_ns is not None:
+            generation = self.live.generation
             self.live.see(stamp_ns)
+            if generation != self.live.generation:
+                self.drift.begin_anew()
             self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
 
     # ---- truth
@@ -441,6 +448,7 @@ class Pipeline:
         self.ledger.epoch = epoch
         for stream in self.streams.values():
             stream.time = EventTime()
+        self.drift.begin_anew()
 
     # ---- recalibrators
 

@@ -131,10 +131,6 @@ class Resumption:
     learning: int
     entries: int = field(default=0, init=False)
     failed: int = field(default=0, init=False)
-    _numbered: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._numbered = self.pipeline.numbered
 
     def run(self, disk: Disk) -> None:
         """Do all of them; what goes wrong with one costs it alone."""
@@ -161,7 +157,7 @@ class Resumption:
         )
         if isinstance(entry, FrameEntry):
             frame = entry.frame
-            stream = self._stream_of(frame, parts)
+            stream = self._stream_of(frame, now=parts.statistics)
             if parts.statistics and frame.stamp_ns is not None and stream is not None:
                 stream.time.advance(frame.stamp_ns, self.pipeline.disorder_ns)
 
@@ -169,24 +165,26 @@ class Resumption:
             where = labels.stream, labels.frame_id, labels.partition
             found = disk.look_up(*where, labels.sequence)
             if found is not None:
-                self._stream_of(found.entry.frame, parts)
+                self._stream_of(found.entry.frame, now=False)
             return found
 
         return self.pipeline.ledger.replay(entry, parts, find)
 
-    def _stream_of(self, frame: StoredFrame, parts: Parts) -> Stream | None:
-        """The stream that a frame came on, as it was then; None where there is no room for it."""
+    def _stream_of(self, frame: StoredFrame, *, now: bool) -> Stream | None:
+        """The stream that a frame came on; None where there is no room for it.
+
+        now  it is as the frame has it: with another header it begins anew
+        """
         pipeline, header = self.pipeline, frame.header
         known = pipeline.streams.get(header.stream)
         space = Space(header.space.dimensions, pipeline.config.statistics.angles_in_joint)
         ours = replace(header, space=space)
         if known is None:
             pipeline.restore_stream(header, frame.source, EventTime())
-        elif parts.statistics and known.header != ours and frame.source > self._numbered:
-            # It began anew with another header.
+        elif now and known.header != ours:
             del pipeline.streams[header.stream]
             pipeline.restore_stream(header, frame.source, EventTime())
-        self._numbered = max(self._numbered, frame.source)
+        pipeline.numbered = max(pipeline.numbered, frame.source)
         stream = pipeline.streams.get(header.stream)
         if stream is None or stream.header != ours:
             return None

@@ -113,6 +113,7 @@ class Sidecar:
         service.settle = self.drift.settle
         self.keeper = Keeper(self.pipeline, self.server.states.newer, self.config.snapshot)
         self.journal = Journal(self.config.pending)
+        self.resumed = Resumption(self.pipeline, 0, 0, 0)
         self.pipeline.overload = self.overload
         self.clock_stepped = self.pipeline.clock_stepped
         self.waiting_rows = lambda: self.pipeline.live.waiting
@@ -204,7 +205,7 @@ class Sidecar:
         if journal.keeps:
             service.journal = journal
             self.keeper.covered = self.drift.covered = self._covered
-            self.keeper.wrote = journal.covered
+            self.keeper.wrote = lambda entry: journal.covered(entry, ledger.partition_of(None))
 
     async def _covered(self, entry: int) -> None:
         """Raises OSError where the ledger is not on the disk up to an entry."""

@@ -22,12 +22,11 @@ from monitor.counters import Counters, TruthAccount
 from monitor.counting import ALL, Counting, Parts
 from monitor.frames import ReceivedTruth, TruthAnswer
 from monitor.label_matching import LabelsMatched, labels_told, matched_labels
-from monitor.ledger import Entry, FrameEntry, Kept, LabelEntry, LabelRecord, Outcome
+from monitor.ledger import Entry, FrameEntry, Gate, Kept, LabelEntry, LabelRecord, Outcome
 from monitor.matching import orphan_notice
 from monitor.pending import FrameKey, Gone, PendingFrame, PendingStore
 from monitor.stored_frame import StoredFrame
 from monitor.streams import Stream
-
 
 K = TypeVar("K")
 
@@ -255,8 +254,7 @@ class TruthLedger:
 
     def _lost_since(self, found: Kept) -> bool:
         """Whether the disk has lost what was found while it was on its way."""
-        last = _last_of(found)
-        return last <= self._lost.get(found.entry.partition, -1)
+        return _last_of(found) <= self._lost.get(found.entry.partition, -1)
 
     def in_vain(self, labels: ReceivedTruth) -> TruthAnswer:
         """The answer where a Search has found nothing."""
@@ -301,7 +299,7 @@ class TruthLedger:
             self.counters.note(reason, invalid)
         record = self._record(labels, frame, matched, replaces=replaces)
         self.counters.truth.add(matched.account)
-        if not (replaces or record.settled.size or record.objects_told):
+        if not (revises or record.settled.size or record.objects_told):
             return TruthAnswer(matched.account, matched.notices)
         self.counters.truth_delay.observe(record.delay_ns / 1e9)
         sequence = self.next_sequence()
@@ -357,7 +355,7 @@ class TruthLedger:
             live=delay_ns <= live.live_ns and not (replaces and counted),
             account=found.account,
             objects_told=found.objects_told,
-            near_gate=found.near_gate,
+            gate=found.gate,
         )
 
     def _tell(
@@ -367,7 +365,7 @@ class TruthLedger:
         if record.replaces:
             for earlier in frame.records:
                 self.counting.take_back(frame, earlier, self.counting.live.generation)
-                if earlier.near_gate is not None:
+                if earlier.gate is not None:
                     self._gated(frame, earlier, -1)
         self.counting.count(frame, record, sequence, parts)
         waited = frame.waiting
@@ -390,11 +388,11 @@ class TruthLedger:
         self._gated(frame, record, 1)
 
     def _gated(self, frame: PendingFrame, record: LabelRecord, times: int) -> None:
-        if record.near_gate is None:
+        if record.gate is None:
             return
         slices = frame.slices[record.rows]
-        self.shares.add("gated", slices, times)
-        self.shares.add("near_gate", slices[record.near_gate], times)
+        self.shares.add("gated", slices[record.gate != Gate.NONE], times)
+        self.shares.add("near_gate", slices[record.gate == Gate.NEAR], times)
 
     # ---- again
 

@@ -65,6 +65,7 @@ OWNERS = {
         "monitor/edges/calls.py",
         "monitor/edges/client.py",
         "monitor/edges/detector_client.py",
+        "monitor/edges/truth_stream.py",
         "monitor/edges/state_client.py",
         "monitor/edges/tracker_client.py",
         "monitor/edges/credentials.py",

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
+from monitor.edges.requests import encode_frame, encode_header
 from monitor.frames import Header
 from monitor.v1 import frame_pb2, perception_monitor_pb2
 from tests.piped import CLASSES, DOUBLE, XYZ
@@ -25,6 +24,7 @@ from tests.trackers import (
     Behaviour,
     FakeTracker,
     answering,
+    frame,
     malformed,
     silent,
     slow,
@@ -115,18 +115,6 @@ def serve(tmp_path_factory):
         yield served
         for one in known.values():
             one.sidecar.stop()
-
-
-def frame(number: int, n: int = 2) -> OutgoingFrame:
-    mean = np.arange(n * K, dtype=float).reshape(n, K) + number
-    return OutgoingFrame(
-        frame_id=number,
-        stamp_ns=number * 10**8,
-        id=np.arange(n, dtype=np.uint64) + np.uint64(10),
-        class_index=np.zeros(n, np.int64),
-        mean=mean,
-        covariance=np.broadcast_to(np.diag([1.0, 2.0, 3.0]), (n, K, K)),
-    )
 
 
 class Feed:

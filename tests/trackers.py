@@ -15,9 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from monitor.edges.requests import OutgoingFrame
 from monitor.v1 import frame_pb2, tracker_pb2
+from tests.piped import XYZ
 from tests.served import PATIENCE, ROOT
 
 Request = tracker_pb2.UpdateRequest
@@ -70,6 +73,19 @@ def wrong_sequence(request: Request) -> list[bytes]:
     response = tracker_pb2.UpdateResponse.FromString(answering(request)[0])
     response.sequence += 10**6
     return [response.SerializeToString()]
+
+
+def frame(number: int, n: int = 2) -> OutgoingFrame:
+    """n detections without correlations, their variances 1, 2 and 3."""
+    mean = np.arange(n * XYZ.k, dtype=float).reshape(n, XYZ.k) + number
+    return OutgoingFrame(
+        frame_id=number,
+        stamp_ns=number * 10**8,
+        id=np.arange(n, dtype=np.uint64) + np.uint64(10),
+        class_index=np.zeros(n, np.int64),
+        mean=mean,
+        covariance=np.broadcast_to(np.diag([1.0, 2.0, 3.0]), (n, XYZ.k, XYZ.k)),
+    )
 
 
 class FakeTracker:

@@ -38,12 +38,14 @@ class ReorderState(Generic[T]):
     held    in the order of `drain`
     newest  (source, stamp) of the newest stamp put, ascending by source
     given   (source, stamp) of the newest stamp given out, likewise
+    seen    (source, ns) how far behind its newest an item has come, likewise
     """
 
     out: tuple[Held[T], ...] = ()
     held: tuple[Held[T], ...] = ()
     newest: tuple[tuple[int, int], ...] = ()
     given: tuple[tuple[int, int], ...] = ()
+    seen: tuple[tuple[int, int], ...] = ()
     late: int = 0
     forced: int = 0
 
@@ -56,13 +58,15 @@ _Entry: TypeAlias = tuple[int, int, int, Held[T]]
 class ReorderBuffer(Generic[T]):
     """Items in the order of their stamps, source by source.
 
-    An item is given out once its source has put one that is newer by disorder_ns or more, so that
-    sources need not wait for each other. Per source, items that come less than disorder_ns behind
+    An item is given out once its source has put one that is newer by its disorder or more, so that
+    sources need not wait for each other. Per source, items that come less than that behind
     the newest are given out in one order, whatever order they came in: by stamp, then `order`;
     only what is alike in both stays as it came. Stamps must be believable: one far ahead makes
     all that follow late, until `restart`.
 
-    disorder_ns  how far behind the newest of its source an item may come
+    disorder_ns  how far behind the newest of its source an item may come, at most
+    adaptive     True: as far as items of the source have come, so that one which keeps its order
+                 waits for nothing; False: disorder_ns from the first item on
     capacity     rows held; beyond them the oldest are given out early
     late         items that came too late, and went out at once
     forced       items that went out early for want of room
@@ -71,12 +75,14 @@ class ReorderBuffer(Generic[T]):
 
     disorder_ns: int
     capacity: int = 1 << 17
+    adaptive: bool = False
     late: int = 0
     forced: int = 0
     rows: int = 0
     _held: dict[int, list[_Entry[T]]] = field(default_factory=dict)
     _newest: dict[int, int] = field(default_factory=dict)
     _given: dict[int, int] = field(default_factory=dict)
+    _seen: dict[int, int] = field(default_factory=dict)
     _out: list[Held[T]] = field(default_factory=list)
     _arrived: int = 0
 
@@ -89,6 +95,8 @@ class ReorderBuffer(Generic[T]):
         newest = self._newest.get(source)
         if newest is None or stamp_ns > newest:
             self._newest[source] = stamp_ns
+        elif newest - stamp_ns > self._seen.get(source, 0):
+            self._seen[source] = min(newest - stamp_ns, self.disorder_ns)
         given = self._given.get(source)
         late = given is not None and stamp_ns < given
         held = Held(stamp_ns, source, item, order, rows, late)
@@ -107,7 +115,8 @@ class ReorderBuffer(Generic[T]):
         out, self._out = self._out, []
         found: list[Held[T]] = []
         for source, entries in list(self._held.items()):
-            until = self._newest[source] - self.disorder_ns
+            disorder_ns = self._seen.get(source, 0) if self.adaptive else self.disorder_ns
+            until = self._newest[source] - disorder_ns
             while entries and entries[0][0] <= until:
                 found.append(self._pop(source))
         found.sort(key=_place)
@@ -123,6 +132,12 @@ class ReorderBuffer(Generic[T]):
         self._out += self._released([source])
         self._newest.pop(source, None)
         self._given.pop(source, None)
+        self._seen.pop(source, None)
+
+    def begin_anew(self) -> None:
+        """The time of all sources began anew."""
+        for source in list(self._newest):
+            self.restart(source)
 
     # ---- to go on from
 
@@ -141,6 +156,7 @@ class ReorderBuffer(Generic[T]):
             held=tuple(self._sorted()),
             newest=tuple(sorted(self._newest.items())),
             given=tuple(sorted(self._given.items())),
+            seen=tuple(sorted(self._seen.items())),
             late=self.late,
             forced=self.forced,
         )
@@ -149,6 +165,7 @@ class ReorderBuffer(Generic[T]):
         """Go on where another one of the same disorder and capacity stopped; in place of all."""
         self.late, self.forced, self.rows = state.late, state.forced, 0
         self._newest, self._given = dict(state.newest), dict(state.given)
+        self._seen = dict(state.seen)
         self._out, self._held = list(state.out), {}
         for held in state.held:
             self._keep(held)

@@ -19,8 +19,6 @@ from monitor.edges.kept_arrays import (
     check_below,
     corrupt,
     count_in,
-    flags_in,
-    flags_of,
     floats_in,
     floats_of,
     naturals_in,
@@ -28,12 +26,13 @@ from monitor.edges.kept_arrays import (
     tracks_in,
     tracks_of,
 )
-from monitor.ledger import INLINE, LabelRecord, Outcome
+from monitor.ledger import INLINE, Gate, LabelRecord, Outcome
 from monitor.stored_frame import StoredFrame
 from monitor.v1 import ledger_pb2 as pb
 
 _COUNTS = tuple(field.name for field in fields(TruthAccount))
 _OUTCOMES = len(Outcome)
+_GATES = len(Gate)
 
 
 def encode_labels(record: LabelRecord) -> bytes:
@@ -50,7 +49,7 @@ def encode_labels(record: LabelRecord) -> bytes:
 
 def labels_message(record: LabelRecord) -> pb.KeptLabels:
     """All but the revision."""
-    covariance, near_gate = record.truth_covariance, record.near_gate
+    covariance, gate = record.truth_covariance, record.gate
     return pb.KeptLabels(
         replaces=record.replaces,
         settled=naturals_of(record.settled),
@@ -68,7 +67,7 @@ def labels_message(record: LabelRecord) -> pb.KeptLabels:
         live=record.live,
         account=[getattr(record.account, name) for name in _COUNTS],
         objects_told=record.objects_told,
-        near_gate=b"" if near_gate is None else flags_of(near_gate),
+        gate=b"" if gate is None else gate.tobytes(),
     )
 
 
@@ -76,7 +75,7 @@ def decode_labels(data: bytes) -> LabelRecord:
     """The inverse of encode_labels, bit for bit; `of_frame` gives it to its frame.
 
     Without rows, what is there of each of them is not known: truth is (0, 0), and neither
-    truth_covariance nor near_gate is there.
+    truth_covariance nor gate is there.
 
     Raises CorruptEntry.
     """
@@ -124,9 +123,7 @@ def labels_in(message: pb.KeptLabels, revision: int, where: str = "") -> LabelRe
         live=message.live,
         account=_account(message, f"{where}account"),
         objects_told=message.objects_told,
-        near_gate=(
-            flags_in(message.near_gate, f"{where}near_gate", m) if message.near_gate else None
-        ),
+        gate=bytes_in(message.gate, f"{where}gate", m, _GATES) if message.gate else None,
     )
 
 

@@ -86,7 +86,7 @@ class KeptFrame(_message.Message):
     def __init__(self, header: _Optional[_Union[_frame_pb2.StreamHeader, _Mapping]] = ..., frame_id: _Optional[int] = ..., stamp_ns: _Optional[int] = ..., received: _Optional[int] = ..., id: _Optional[bytes] = ..., class_index: _Optional[bytes] = ..., slices: _Optional[_Iterable[_Union[KeptSlice, _Mapping]]] = ..., slice: _Optional[bytes] = ..., sent: _Optional[_Union[KeptEstimates, _Mapping]] = ..., made: _Optional[_Union[KeptEstimates, _Mapping]] = ..., version: _Optional[str] = ..., unusable: _Optional[bytes] = ..., tracks: _Optional[_Union[KeptTracks, _Mapping]] = ..., source: _Optional[int] = ..., opinions: _Optional[_Union[KeptOpinions, _Mapping]] = ..., inline: _Optional[_Union[KeptLabels, _Mapping]] = ..., epoch: _Optional[int] = ..., bare: _Optional[int] = ...) -> None: ...
 
 class KeptLabels(_message.Message):
-    __slots__ = ("revision", "replaces", "settled", "outcome", "rows", "truth", "truth_covariance", "objects", "class_rows", "true_class", "counted_stamp_ns", "clock_ns", "generation", "delay_ns", "live", "account", "objects_told", "near_gate")
+    __slots__ = ("revision", "replaces", "settled", "outcome", "rows", "truth", "truth_covariance", "objects", "class_rows", "true_class", "counted_stamp_ns", "clock_ns", "generation", "delay_ns", "live", "account", "objects_told", "gate")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
@@ -104,7 +104,7 @@ class KeptLabels(_message.Message):
     LIVE_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_TOLD_FIELD_NUMBER: _ClassVar[int]
-    NEAR_GATE_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
     revision: int
     replaces: bool
     settled: bytes
@@ -122,8 +122,8 @@ class KeptLabels(_message.Message):
     live: bool
     account: _containers.RepeatedScalarFieldContainer[int]
     objects_told: bool
-    near_gate: bytes
-    def __init__(self, revision: _Optional[int] = ..., replaces: bool = ..., settled: _Optional[bytes] = ..., outcome: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., truth: _Optional[bytes] = ..., truth_covariance: _Optional[bytes] = ..., objects: _Optional[_Union[KeptTracks, _Mapping]] = ..., class_rows: _Optional[bytes] = ..., true_class: _Optional[bytes] = ..., counted_stamp_ns: _Optional[int] = ..., clock_ns: _Optional[int] = ..., generation: _Optional[int] = ..., delay_ns: _Optional[int] = ..., live: bool = ..., account: _Optional[_Iterable[int]] = ..., objects_told: bool = ..., near_gate: _Optional[bytes] = ...) -> None: ...
+    gate: bytes
+    def __init__(self, revision: _Optional[int] = ..., replaces: bool = ..., settled: _Optional[bytes] = ..., outcome: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., truth: _Optional[bytes] = ..., truth_covariance: _Optional[bytes] = ..., objects: _Optional[_Union[KeptTracks, _Mapping]] = ..., class_rows: _Optional[bytes] = ..., true_class: _Optional[bytes] = ..., counted_stamp_ns: _Optional[int] = ..., clock_ns: _Optional[int] = ..., generation: _Optional[int] = ..., delay_ns: _Optional[int] = ..., live: bool = ..., account: _Optional[_Iterable[int]] = ..., objects_told: bool = ..., gate: _Optional[bytes] = ...) -> None: ...
 
 class KeptClusters(_message.Message):
     __slots__ = ("dimensions", "angles_in_joint", "axes", "counted", "id", "last", "rows", "sums")

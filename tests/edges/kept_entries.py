@@ -124,7 +124,7 @@ def a_record(seed: int, n: int, k: int, *, whole: bool = False) -> LabelRecord:
         live=there(),
         account=TruthAccount(*counts),
         objects_told=there(),
-        near_gate=_flags(random, m) if m and there() else None,
+        gate=random.integers(3, size=m).astype(np.uint8) if m and there() else None,
     )
 
 

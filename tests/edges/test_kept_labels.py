@@ -44,7 +44,7 @@ def test_writing_again_what_was_read_gives_the_same_bytes(seed, n):
 
 
 @pytest.mark.parametrize(
-    "absent", ["truth_covariance", "objects", "stamp_ns", "clock_ns", "near_gate"]
+    "absent", ["truth_covariance", "objects", "stamp_ns", "clock_ns", "gate"]
 )
 def test_what_is_not_there_is_not_there_when_it_is_read(absent):
     record = a_record(1, 5, 2, whole=True)
@@ -87,7 +87,7 @@ def test_arrays_are_little_endian_in_the_order_of_the_rows():
         outcome=np.array([Outcome.MATCHED, Outcome.UNMATCHED], np.uint8),
         truth=np.array([[1.0, 2.0], [3.0, 4.0]]),
         truth_covariance=np.array([[[2.0, 0.5], [0.5, 3.0]], [[4.0, -1.0], [-1.0, 5.0]]]),
-        near_gate=np.array([True, False]),
+        gate=np.array([2, 1], np.uint8),
         account=TruthAccount(*range(9)),
     )
     found = pb.KeptLabels.FromString(encode_labels(record))
@@ -95,7 +95,7 @@ def test_arrays_are_little_endian_in_the_order_of_the_rows():
     assert found.outcome == b"\x01\x03"
     assert found.truth == struct.pack("<4d", 1, 2, 3, 4)
     assert found.truth_covariance == struct.pack("<6d", 2, 0.5, 3, 4, -1, 5)
-    assert found.near_gate == b"\x01\x00"
+    assert found.gate == b"\x02\x01"
     assert list(found.account) == list(range(9))
 
 
@@ -158,8 +158,8 @@ def test_every_revision_that_a_labeller_can_send_is_kept(revision):
         ("truth", bytes(9), "truth: 9 bytes, where each number has 8"),
         ("truth", bytes(5 * 33 * 8), "truth: 165 numbers, where 5 rows of 1 to 32"),
         ("truth_covariance", bytes(8), "truth_covariance: 1 numbers, where 5 x 3 are expected"),
-        ("near_gate", bytes(4), "near_gate: 4 numbers, where 5 are expected"),
-        ("near_gate", b"\x02" * 5, "near_gate: 2, where the bound is 2"),
+        ("gate", bytes(4), "gate: 4 numbers, where 5 are expected"),
+        ("gate", b"\x03" * 5, "gate: 3, where the bound is 3"),
         ("class_rows", bytes(4), "true_class: 5 numbers, where 1 are expected"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,19 +52,29 @@ def with_value(content: Any, path: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-@given(SEEDS)
-def test_a_state_comes_back_to_the_last_bit(seed):
-    text = register_to_json(state(seed))
+@given(SEEDS, st.integers(0, 2**62))
+def test_a_state_comes_back_to_the_last_bit(seed, entry):
+    kept = replace(state(seed), entry=entry)
+    text = register_to_json(kept)
     again = register_from_json(text)
     assert register_to_json(again) == text
     # The factor that is no number is NaN, which equals nothing; the text compares it.
     if "null" not in text:
-        assert again == state(seed)
+        assert again == kept
 
 
 def test_a_state_of_a_first_start_comes_back():
     bare = RegisterState("identity-1", "class-identity-1")
     assert register_from_json(register_to_json(bare)) == bare
+
+
+@given(SEEDS)
+def test_a_state_of_before_there_was_a_ledger_is_read_and_its_entry_is_not_known(seed):
+    content = content_of(seed)
+    assert content.pop("entry") is None
+    again = register_from_json(json.dumps(content))
+    assert again.entry is None
+    assert json.loads(register_to_json(again)) == {**content, "entry": None}
 
 
 @given(SEEDS, st.data())
@@ -94,6 +105,10 @@ def test_a_text_that_ends_early_is_refused(seed, data):
         (("previous",), [1], "'previous' is .1."),
         (("pinned",), 1, "'pinned' is 1"),
         (("sequence",), -1, "'sequence' is -1"),
+        (("entry",), -1, "'entry' is -1"),
+        (("entry",), 1.5, "'entry' is 1.5"),
+        (("entry",), True, "'entry' is True"),
+        (("entry",), "7", "'entry' is '7'"),
         (("spent", "car"), 0.5, "'car' is 0.5"),
         (("configured", "recalibrator"), 5, "'recalibrator' is 5"),
         (("trials",), {}, "'trials' is an object"),

@@ -47,9 +47,10 @@ FORMAT = "calibration-monitor/drift/1"
 _LARGEST_RUN = 1e15
 # That one number can count.
 _MOST_TRACKS = 2**31 - 1
-_FAMILY = ("format", "entry", "gathered", "driven", "peak", "latched", "counts", "slices")
+_FAMILY = ("format", "entry", "beyond", "gathered", "driven", "peak", "latched", "counts", "slices")
 # Of a ledger: more than will ever be entered.
 _MOST_ENTRIES = 2**53
+_MOST_BEYOND = 2**18
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
 _SLICE = ("name", "k", "epoch", "labelled", "fed", "known", "evidence", "references", "learners")
 _EVIDENCE = ("sums", "shares", "since", "clean", "run", "tracks", "fresh", "peak")
@@ -85,6 +86,7 @@ def family_to_json(state: FamilyState) -> Generator[None, None, Document]:
     return {
         "format": FORMAT,
         "entry": state.entry,
+        "beyond": list(state.beyond),
         "gathered": {
             "page_tolerance": gathered.page_tolerance,
             "ticket_tolerance": gathered.ticket_tolerance,
@@ -157,6 +159,7 @@ def family_from_json(text: str | bytes) -> FamilyState:
     found = content.get("format") if isinstance(content, dict) else None
     if isinstance(content, dict):
         content.setdefault("entry", None)  # there was no ledger yet
+        content.setdefault("beyond", [])
     if isinstance(found, str) and found != FORMAT:
         raise OtherFamily(
             f"'format' is {shown(found)}, but this monitor reads {FORMAT!r}: use the monitor that "
@@ -177,6 +180,7 @@ def _family(fields: Fields) -> FamilyState:
     return FamilyState(
         gathered=_gathered(gathered),
         entry=None if fields.content["entry"] is None else fields.whole("entry", 0, _MOST_ENTRIES),
+        beyond=tuple(fields.wholes("beyond", 0, _MOST_BEYOND, 0, _MOST_ENTRIES)),
         driven=fields.number("driven", 0.0, LONGEST),
         peak=fields.numbers("peak", (len(SEVERITIES),), 0.0, LARGEST_EVIDENCE),
         latched=read_latched(fields, "latched"),

@@ -52,7 +52,8 @@ class FamilyState:
 
     driven  s
     peak    (2,)
-    entry   of the ledger, the last one that is in it; None where that is not known
+    entry   of the ledger, the last one up to which all are in it; None where that is not known
+    beyond  entries behind it that are in it too
     """
 
     gathered: Gathered
@@ -62,6 +63,7 @@ class FamilyState:
     counts: Mapping[Raised, int]
     slices: tuple[SliceState, ...]
     entry: int | None = None
+    beyond: tuple[int, ...] = ()
 
 
 # ---- what is known

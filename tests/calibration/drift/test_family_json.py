@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.family_json import InvalidFamily, OtherFamily, family_from_json
+from monitor.calibration.drift.family_json import (
+    InvalidFamily,
+    OtherFamily,
+    family_from_json,
+    family_text,
+    family_to_json,
+)
 from monitor.calibration.drift.family_reading import family_reading
 from monitor.calibration.drift.family_state import MOST_KEPT, restored_family
+from monitor.calibration.steps import finished
 from tests.calibration.drift.kept_families import NAMES, SHORT, K, family_of, feed, text_of
 
 ODD: st.SearchStrategy[object] = st.sampled_from([None, True, [], {}, -0.0, 1e-300])
@@ -36,6 +44,11 @@ def changed(path, new) -> str:
 @pytest.mark.parametrize(
     ("path", "new", "said"),
     [
+        (("entry",), -1, "drift.entry"),
+        (("entry",), 2**53 + 1, "drift.entry"),
+        (("entry",), 7.5, "drift.entry"),
+        (("entry",), True, "drift.entry"),
+        (("entry",), "7", "drift.entry"),
         (("driven",), -1.0, "drift.driven"),
         (("driven",), float("nan"), "drift.driven"),
         (("peak",), [0.0], "drift.peak"),
@@ -73,6 +86,22 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
     assert said in str(refused.value)
     assert "remove it" in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("entry", [None, 0, 7, 2**53])
+def test_the_entry_of_the_ledger_that_it_goes_up_to_comes_back(entry):
+    state = replace(family_from_json(json.dumps(WHOLE)), entry=entry)
+    text = b"".join(family_text(finished(family_to_json(state))))
+    again = family_from_json(text)
+    assert again.entry == entry
+    assert b"".join(family_text(finished(family_to_json(again)))) == text
+
+
+def test_a_document_of_before_there_was_a_ledger_is_read_and_its_entry_is_not_known():
+    older = {name: value for name, value in WHOLE.items() if name != "entry"}
+    state = family_from_json(json.dumps(older))
+    assert state.entry is None
+    assert json.loads(b"".join(family_text(finished(family_to_json(state))))) == WHOLE
 
 
 def test_what_is_no_document_at_all_is_refused():

@@ -1,0 +1,116 @@
+"""Answers that wait for a tracker elsewhere: in order, and never lost to a fault of forwarding."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import grpc
+import pytest
+
+from monitor.edges.requests import encode_frame, encode_header
+from monitor.edges.service import Service
+from monitor.edges.wire import WireLimits
+from monitor.events import Events
+from monitor.frames import FrameAnswer, Header
+from monitor.v1 import frame_pb2, perception_monitor_pb2
+from tests.piped import CLASSES, XYZ, pipeline_of
+from tests.trackers import frame
+
+
+class Call:
+    """A Process stream that sends what it was given, and ends."""
+
+    def __init__(self, *messages: bytes) -> None:
+        self.messages = list(messages)
+        self.written: list[bytes] = []
+
+    async def read(self) -> Any:
+        return self.messages.pop(0) if self.messages else grpc.aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        self.written.append(message)
+
+    def time_remaining(self) -> float | None:
+        return 1.5
+
+
+class Waiting:
+    """In the place of a tracker elsewhere: each answer waits a turn of the loop."""
+
+    def __init__(self) -> None:
+        self.left: list[float | None] = []
+
+    def forward(self, _: object, answer: FrameAnswer, left: float | None) -> Awaitable[FrameAnswer]:
+        self.left.append(left)
+        return self.later(answer)
+
+    async def later(self, answer: FrameAnswer) -> FrameAnswer:
+        await asyncio.sleep(0)
+        return answer
+
+
+class Broken(Waiting):
+    """It fails at once."""
+
+    def forward(self, *_: object) -> Awaitable[FrameAnswer]:
+        raise ZeroDivisionError
+
+
+class BrokenLater(Waiting):
+    """It fails while the answer waits."""
+
+    async def later(self, _: FrameAnswer) -> FrameAnswer:
+        raise ZeroDivisionError
+
+
+def answers(tracker: Any) -> tuple[list[frame_pb2.FrameResult], Service]:
+    """To three frames of a stream."""
+    service = Service(pipeline_of(), Events(), WireLimits(2**20, 100))
+    service.tracker = tracker
+    call: Any = Call(encode_header(Header("lidar", XYZ, CLASSES)), *map(encoded, (1, 2, 3)))
+    asyncio.run(service.process(None, call))
+    responses = map(perception_monitor_pb2.ProcessResponse.FromString, call.written)
+    return [response.frame for response in responses][1:], service
+
+
+def encoded(number: int) -> bytes:
+    return encode_frame(frame(number))
+
+
+def test_answers_that_wait_come_in_order_and_know_what_is_left_of_their_call():
+    tracker = Waiting()
+    found, service = answers(tracker)
+    assert [result.frame_id for result in found] == [1, 2, 3]
+    assert [result.message_index for result in found] == [1, 2, 3]
+    assert tracker.left == [1.5] * 3
+    assert sum(service.pipeline.counters.frame_seconds.counts) == 3
+
+
+def test_a_fault_of_forwarding_costs_no_answer():
+    found, service = answers(Broken())
+    assert [len(result.detections) for result in found] == [2, 2, 2]
+    assert service.pipeline.counters.internal_errors == 3
+
+
+def test_a_fault_while_an_answer_waits_is_answered_and_the_stream_goes_on(caplog):
+    found, service = answers(BrokenLater())
+    assert [result.reason for result in found] == [frame_pb2.REASON_INTERNAL] * 3
+    assert service.pipeline.counters.internal_errors == 3
+    assert service.open_streams == 0
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("tracker", [None, Waiting()], ids=["none", "elsewhere"])
+def test_one_frame_at_a_time_is_answered_alike(tracker):
+    service = Service(pipeline_of(), Events(), WireLimits(2**20, 100))
+    service.tracker = tracker
+    header = perception_monitor_pb2.ProcessRequest.FromString(
+        encode_header(Header("lidar", XYZ, CLASSES))
+    ).header
+    request = perception_monitor_pb2.ProcessFrameRequest(
+        header=header, frame=perception_monitor_pb2.ProcessRequest.FromString(encoded(1)).frame
+    )
+    call: Any = Call()
+    data = asyncio.run(service.process_frame(request.SerializeToString(), call))
+    result = perception_monitor_pb2.ProcessFrameResponse.FromString(data).frame
+    assert len(result.detections) == 2
