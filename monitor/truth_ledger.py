@@ -230,7 +230,7 @@ class TruthLedger:
         """
         key = (labels.stream, -1 if labels.frame_id is None else labels.frame_id)
         frame = self.store.get(key)
-        if frame is None or (frame.released and self._revises(labels, frame)):
+        if frame is None or (frame.released and self._asks_for_estimates(labels, frame)):
             if found is None or not self._up_to_date(found, key, frame):
                 return self._elsewhere(labels, key, frame)
             if self._lost_since(found):
@@ -267,6 +267,12 @@ class TruthLedger:
         account.orphan = labels_told(labels)
         self.counters.truth.add(account)
         return TruthAnswer(account, (orphan_notice(labels, self.streams),))
+
+    def _asks_for_estimates(self, labels: ReceivedTruth, frame: PendingFrame) -> bool:
+        """Whether a frame of which only the ids are left is too little for labels."""
+        spoken_of = labels.foreign is not None or bool(labels.regions)
+        news = spoken_of and not frame.objects_told and labels.revision >= frame.revision
+        return news or self._revises(labels, frame)
 
     def _revises(self, labels: ReceivedTruth, frame: PendingFrame) -> bool:
         return labels.revision > max(frame.revision, 0)

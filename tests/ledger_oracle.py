@@ -155,7 +155,7 @@ class Book:
     told     messages of the revision that stands, that changed anything
     inline   whether what came with it stands
     why_not  what became of it if only memory had it and lost it; "" where the disk has it
-    gone     nobody finds it any more
+    gone     nobody finds it any more; then its fates are in settled, for good
     """
 
     came: Came
@@ -168,6 +168,7 @@ class Book:
     things: bool = False
     near: Counter[str] = field(default_factory=Counter)
     gone: bool = False
+    settled: dict[int, str] = field(default_factory=dict)
 
     def count(self, fate: str) -> int:
         return sum(one == fate for one in self.fate.values())
@@ -240,11 +241,8 @@ class Oracle:
         self._forget(book)
 
     def _forget(self, book: Book) -> None:
-        for id, fate in book.fate.items():
-            if fate != "waiting":
-                self.settled[fate] += 1
-            book.fate[id] = "waiting"
-        book.fate = {}
+        self.settled.update(fate for fate in book.fate.values() if fate != "waiting")
+        book.settled, book.fate = book.fate, {}
 
     def _label(self, counts: dict[str, int]) -> dict[str, int]:
         found = {name: count for name, count in counts.items() if count}
@@ -269,12 +267,13 @@ class Oracle:
             book.fate = dict.fromkeys(book.fate, "waiting")
             book.told, book.inline, book.things = [], False, False
             book.near.clear()
+        news = message.things is not None and not book.things
         account, settled = self._settle(book, message)
-        if revises or settled or (message.things is not None and account.get("told") is None):
+        changed = revises or settled > 0 or news
+        if changed:
             book.revision = message.revision
             book.told.append(message)
-        account.pop("told", None)
-        return self._label(account), True
+        return self._label(account), changed
 
     def _settle(self, book: Book, message: Message) -> tuple[dict[str, int], int]:
         account: Counter[str] = Counter()
@@ -297,7 +296,6 @@ class Oracle:
                 book.fate[one.id] = fate
         if message.things is not None and book.things:
             account["duplicate"] += len(message.things)
-            account["told"] = 1
         elif message.things is not None:
             book.things = True
             self._place(book, message, account)

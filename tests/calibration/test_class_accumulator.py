@@ -2,6 +2,7 @@
 belong to."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -158,6 +159,77 @@ def test_after_a_jump_all_that_came_before_it_is_older_than_every_window():
     accumulator.add(matched(4, 5, stamp_ns=500))
     panes = finished(accumulator, 500).panes[0]
     assert {key: held.n for key, held in panes.items()} == {OLDER: 32, (0, 25): 5}
+
+
+# ---- what is taken back
+
+
+def back(rows: MatchedClasses) -> MatchedClasses:
+    return replace(rows, retracts=True)
+
+
+@settings(deadline=None, max_examples=15)
+@given(seeds, st.sets(st.integers(0, 29)), st.integers(1, 60), st.sets(st.integers(0, 60)))
+def test_what_is_taken_back_leaves_the_statistics_of_the_rest(seed, chosen, fold_rows, fold_after):
+    random = np.random.default_rng(seed)
+    frames = drive(seed, 30)
+    stream = [(float(i), rows) for i, rows in enumerate(frames)]
+    rest = [rows for i, rows in enumerate(frames) if i not in chosen]
+    for i in sorted(chosen):
+        place = i + 0.5 + float(random.integers(30))
+        stream.append((place, back(frames[i])))
+        if random.random() < 0.5:
+            other = replace(frames[i], label=(frames[i].label + 1) % CLASSES[frames[i].index])
+            stream.append((place, other))
+            rest.append(other)
+    accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
+    for number, (_, rows) in enumerate(sorted(stream, key=lambda one: one[0])):
+        accumulator.add(rows)
+        accumulator.fold_some()
+        if number in fold_after:
+            accumulator.fold()
+        if random.random() < 0.2:
+            for _ in accumulator.move_on(int(random.integers(150))):
+                pass
+    found = {i: panes for i, panes in finished(accumulator, 150).panes.items() if panes}
+    assert bits(found) == bits(expected_panes(rest, 150))
+
+
+@pytest.mark.parametrize("fold_rows", [1, 50, 8192])
+def test_where_all_is_taken_back_nothing_is_left(fold_rows):
+    frames = drive(2, 40)
+    accumulator = ClassAccumulator(BINNING, WINDOWS, fold_rows)
+    for rows in [*frames, *map(back, frames)]:
+        accumulator.add(rows)
+        accumulator.fold_some()
+    assert not any(finished(accumulator, 200).panes.values())
+
+
+@pytest.mark.parametrize("opinions", [1, 7])
+def test_a_retraction_larger_than_a_step_is_cut_and_takes_every_row(opinions):
+    large = matched(1, 2 * CHUNK_ROWS + 3, 2, opinions)
+    small = matched(2, 5, 2, opinions)
+    accumulator = ClassAccumulator(BINNING, WINDOWS, 10)
+    for rows in (large, small, back(large)):
+        accumulator.add(rows)
+    assert bits(finished(accumulator, 9).panes) == bits(expected_panes([small], 9))
+
+
+def test_what_was_counted_before_time_began_anew_is_taken_from_what_is_older():
+    accumulator = ClassAccumulator(BINNING, WINDOWS, 10)
+    frames = [matched(i, 8, stamp_ns=10_000 + i) for i in range(3)]
+    accumulator.add(frames[0])
+    finished(accumulator, 10_000)
+    accumulator.add(frames[1])
+    accumulator.step()
+    accumulator.add(frames[2])
+    accumulator.begin_anew()
+    later = matched(4, 5, stamp_ns=500)
+    accumulator.add(later)
+    for rows in frames[:2]:
+        accumulator.add(replace(back(rows), stamp_ns=None))
+    expected = expected_panes([replace(frames[2], stamp_ns=None), later], 500)
+    assert bits(finished(accumulator, 500).panes) == bits(expected)
 
 
 # ---- what waits

@@ -1,0 +1,260 @@
+"""Whatever comes, in whatever order: each detection has one fate and each label one count, and the
+statistics hold what stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.steps import finished
+from monitor.pipeline import Pipeline
+from tests.journals import ListJournal
+from tests.ledger_oracle import (
+    HEADERS,
+    STREAMS,
+    Came,
+    Message,
+    Named,
+    Oracle,
+    Thing,
+    detections_of,
+    tell,
+)
+from tests.piped import BY_SLICE, CLASSES, DOUBLE, account_of, opened, pipeline_of
+from tests.states import assert_same_state
+
+PARTITION_S = 6
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The disk keeps up, or not."""
+
+    is_so: bool
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A partition goes."""
+
+    partition: int
+    why: str
+
+
+Move = Came | Message | Busy | Drop
+
+came = st.builds(
+    Came,
+    stream=st.sampled_from(STREAMS),
+    number=st.sampled_from([0, 1, 2, 3, 4, 5, 2**64 - 1, None]),
+    stamp_s=st.integers(0, 30),
+    n=st.integers(0, 4),
+    inline=st.integers(0, 2),
+    refused=st.integers(0, 1),
+    bare=st.integers(0, 1),
+).map(lambda one: replace(one, inline=min(one.inline, one.n)))
+named = st.builds(
+    Named,
+    st.sampled_from([0, 1, 2, 3, 4, 100, 200]),
+    st.sampled_from(["truth", "truth", "class", "ignore", "wrong"]),
+)
+
+
+@st.composite
+def things(draw):
+    places = draw(st.lists(st.sampled_from([0, 1, 2, 3, None, None]), max_size=4))
+    once = [at for i, at in enumerate(places) if at is None or at not in places[:i]]
+    flags = st.tuples(st.booleans(), st.booleans(), st.booleans())
+    drawn = [(i, at, *draw(flags)) for i, at in enumerate(once)]
+    return tuple(
+        Thing(i, at, ignore and at is not None, near, unsure)
+        for i, at, ignore, near, unsure in drawn
+    )
+
+
+@st.composite
+def messages(draw):
+    spoken = draw(st.booleans())
+    found = draw(things()) if spoken else None
+    labels = draw(st.lists(named, max_size=0 if spoken else 4))
+    return Message(
+        draw(st.sampled_from(STREAMS)),
+        draw(st.integers(0, 5)),
+        tuple(labels),
+        found,
+        draw(st.sampled_from([0, 0, 0, 1, 2])),
+        draw(st.booleans()),
+    )
+
+
+troubles = st.one_of(
+    st.builds(Busy, st.booleans()),
+    st.builds(Drop, st.integers(0, 5), st.sampled_from(["budget", "expired", "corrupt"])),
+)
+
+
+@dataclass
+class World:
+    """A pipeline, its disk, and the oracle beside them."""
+
+    pipeline: Pipeline
+    journal: ListJournal | None
+    sampled: bool = False
+    oracle: Oracle = field(default_factory=Oracle)
+
+    @classmethod
+    def of(cls, selection, *, disk: bool, max_bytes=2**28, keep_one_frame_in=1) -> World:
+        pipeline = pipeline_of(
+            selection,
+            pending={
+                "max_bytes": max_bytes,
+                "keep_one_frame_in": keep_one_frame_in,
+                "partition_minutes": 0.1,
+            },
+            tracker={"kind": "none"},
+        )
+        journal = ListJournal() if disk else None
+        if journal is not None:
+            pipeline.ledger.journal, pipeline.ledger.on_disk = journal, True
+        for header in HEADERS.values():
+            opened(pipeline, header)
+        return cls(pipeline, journal, keep_one_frame_in > 1)
+
+    def move(self, move: Move) -> None:
+        match move:
+            case Came():
+                self.oracle.came(move, move.stamp_s // PARTITION_S, self._why_not(move))
+                stream = opened(self.pipeline, HEADERS[move.stream])
+                self.pipeline.process(stream, move.received())
+            case Message():
+                self._tell(move)
+            case Busy():
+                if self.journal is not None:
+                    self.journal.busy = move.is_so
+            case Drop():
+                self._drop(move)
+        self._see_what_memory_lost()
+
+    def _why_not(self, came: Came) -> str:
+        """What becomes of a frame that memory has no room for; "": it is on the disk."""
+        if self.journal is None:
+            return "memory"
+        number = came.number or 0
+        if self.sampled and not came.inline and not self.pipeline.ledger.sampled(number):
+            return "sampled"
+        return "disk_busy" if self.journal.busy else ""
+
+    def _tell(self, message: Message) -> None:
+        findable = self._findable(message)
+        expected, changed = self.oracle.tell(message, findable=findable)
+        answer = tell(self.pipeline, self.journal, message)
+        assert account_of(answer.account) == expected
+        assert sum(expected.values()) == message.told
+        if changed and self.journal is not None:
+            self.oracle.now[message.stream, message.number].why_not = ""
+
+    def _findable(self, message: Message) -> bool:
+        key = message.stream, message.number
+        book, frame = self.oracle.now.get(key), self.pipeline.ledger.store.get(key)
+        if book is None:
+            return False
+        news = message.revision > max(book.revision, 0)
+        news |= message.things is not None and not book.things
+        if frame is not None and not (frame.released and news):
+            return True
+        return self.journal is not None and self.journal.look_up(*key, None) is not None
+
+    def _drop(self, move: Drop) -> None:
+        if self.journal is None:
+            return
+        store = self.pipeline.ledger.store
+        there = {key for key in self.oracle.now if key in store}
+        self.journal.drop(move.partition)
+        self.pipeline.ledger.dropped(move.partition, move.why)
+        self.oracle.partition_dropped(move.partition, move.why, there)
+
+    def _see_what_memory_lost(self) -> None:
+        for key in self.oracle.now:
+            if key not in self.pipeline.ledger.store:
+                self.oracle.left_memory(key)
+
+    def check(self) -> None:
+        ledger, oracle = self.pipeline.ledger, self.oracle
+        assert detections_of(self.pipeline) == oracle.detections()
+        assert ledger.account.waiting == ledger.pending
+        assert all(count >= 0 for count in ledger.waiting.values())
+        assert account_of(self.pipeline.counters.truth) == {
+            name: count for name, count in oracle.labels.items() if count
+        }
+        assert sum(oracle.labels.values()) == oracle.told
+
+    def check_shares(self) -> None:
+        expected: Counter[str] = Counter()
+        for came in self.oracle.unnamed:
+            for i in range(came.n):
+                expected[f"predicted {CLASSES[i % 4]}"] += 1
+                expected[f"labelled {CLASSES[i % 4]}"] += i < came.inline
+        for book in self.oracle.books:
+            for i in range(book.came.n):
+                expected[f"predicted {CLASSES[i % 4]}"] += 1
+                fate = (book.settled or book.fate).get(i, "waiting")
+                expected[f"labelled {CLASSES[i % 4]}"] += fate != "waiting"
+            expected.update(book.near)
+        shares, found = self.pipeline.ledger.shares, Counter[str]()
+        for index, entry in enumerate(self.pipeline.slices.slices):
+            for name in ("predicted", "labelled", "gated", "near_gate"):
+                found[f"{name} {entry.key}"] += shares.of(name, index)
+        assert +found == +expected
+
+    def check_statistics(self) -> None:
+        """They are those of a pipeline that was told what stands, and nothing else."""
+        fresh = told_only_what_stands(self)
+        assert_same_state(state_of(self.pipeline), state_of(fresh))
+
+
+def told_only_what_stands(world: World) -> Pipeline:
+    selection = world.pipeline.recalibrators.selection
+    fresh = World.of(selection, disk=False).pipeline
+    for came in world.oracle.unnamed:
+        fresh.process(opened(fresh, HEADERS[came.stream]), came.received())
+    for came, inline, told in world.oracle.what_stands():
+        fresh.process(opened(fresh, HEADERS[came.stream]), came.received(inline=inline))
+        for message in told:
+            tell(fresh, None, message)
+    return fresh
+
+
+def state_of(pipeline: Pipeline) -> Any:
+    return finished(pipeline.live.state_in_steps())
+
+
+memories = st.sampled_from([2**28, 2**28, 9000, 3000, 1])
+selections = st.sampled_from([DOUBLE, BY_SLICE])
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    selections,
+    st.booleans(),
+    memories,
+    st.sampled_from([1, 1, 2]),
+    st.lists(st.one_of(came, messages(), messages(), troubles), max_size=25),
+)
+def test_every_detection_has_one_fate_and_every_label_one_count(
+    selection, disk, max_bytes, keep_one_frame_in, moves
+):
+    world = World.of(
+        selection, disk=disk, max_bytes=max_bytes, keep_one_frame_in=keep_one_frame_in
+    )
+    for move in moves:
+        world.move(move)
+        world.check()
+    world.check_shares()
+    world.check_statistics()
