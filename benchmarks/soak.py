@@ -41,6 +41,7 @@ LABELLED = 20  # one frame in so many
 LATE = 10.0  # s from the frame to its labels
 SAMPLE = 5.0  # s between two looks at the process
 WARM_UP = 300.0  # s, or a third of the run: windows, the store in memory and the heap fill
+SETTLED = 5.0  # s after the load, in which the metrics are refreshed
 # What may be, at most.
 MOST_MEMORY = 1200.0  # MB resident, ever
 MOST_SLOPE = 60.0  # MB/h of it, told of no less than SLOPE_MINUTES behind the warm-up
@@ -156,8 +157,8 @@ def slope(samples: list[Sample]) -> float:
     return float(np.polyfit(at, [sample.rss for sample in samples], 1)[0])
 
 
-def dropped(series: dict[str, float]) -> str:
-    """What was left out, by reason."""
+def fates_of(series: dict[str, float]) -> str:
+    """What became of the detections, by reason where they were dropped."""
     fates = {
         name.partition('fate="')[2].rstrip('"}'): value
         for name, value in series.items()
@@ -220,13 +221,17 @@ async def soak(
                 told = at
         ending.set()
         await asyncio.gather(*tasks)
+    # Counts agree when nothing is on its way and the metrics are of that moment.
+    await asyncio.sleep(SETTLED)
+    samples.append(await asyncio.to_thread(look, sidecar, folder, time.perf_counter() - began))
     return samples, took, sensors, labeller
 
 
 def unaccounted(series: dict[str, float]) -> float:
     """Detections that have no fate, or two."""
     fates = sum(value for name, value in series.items() if name.startswith("detection_fates{"))
-    return abs(series.get("detections_total", float("nan")) - fates)
+    came = [value for name, value in series.items() if name.startswith("detections_total{")]
+    return abs(sum(came) - fates) if came else float("nan")
 
 
 def judged(warm: list[Sample], peak: float, faults: int, wrong: int) -> list[str]:
@@ -280,7 +285,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"label messages {labeller.sent}, answered {labeller.told}, durable {labeller.durable}, "
         f"detections matched {labeller.matched}"
     )
-    print(f"fates: {dropped(samples[-1].series)}")
+    print(f"fates: {fates_of(samples[-1].series)}")
     print(
         f"RSS MB: {warm[0].rss:.1f} warm, {warm[-1].rss:.1f} at the end, {peak:.1f} at most; "
         f"{slope(warm):+.1f} MB/h since {warm[0].at / 60:.1f} min"

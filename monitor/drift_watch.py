@@ -26,6 +26,7 @@ from monitor.calibration.measured import measure
 from monitor.calibration.reorder import ReorderBuffer
 from monitor.calibration.slices import TOTAL, SliceTable
 from monitor.calibration.space import BoolArray, Space
+from monitor.calibration.steps import finished
 from monitor.counters import Counters
 from monitor.drift_epochs import DriftEpochs
 
@@ -220,12 +221,18 @@ class DriftWatch:
         rows = self._watched(space, frames)
         if rows.n == 0:
             return
-        # In one step with the frames taken out: whoever reads may go away at any yield.
+        # In one step with the frames taken out.
         taken = self.family.take(len(space.joint), rows)
         for change in taken.changes:
             self.announce(change)
-        yield
-        yield from self.family.learn(taken)
+        learning = self.family.learn(taken)
+        try:
+            yield
+            for _ in learning:
+                yield
+        finally:
+            # Whoever reads may go away at any yield: what was taken out is learned all the same.
+            finished(learning)
 
     def _grow(self) -> None:
         for slice in range(len(self.family.names), len(self.slices.slices)):

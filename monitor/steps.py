@@ -11,10 +11,14 @@ Result = TypeVar("Result")
 
 async def in_steps(work: Generator[None, None, Result]) -> Result:
     """What a generator returns; whoever waits for the loop has a turn after each of its steps."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        await asyncio.sleep(0)
+    try:
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            await asyncio.sleep(0)
+    finally:
+        # Who is cancelled is remembered with all it held: what it has claimed must be free at once.
+        work.close()

@@ -487,7 +487,11 @@ class TruthLedger:
         frame = self._placed(entry)
         if parts.statistics:
             frame.kept = True
-            self.counting.live.see(entry.frame.stamp_ns)
+            live = self.counting.live
+            generation = live.generation
+            live.see(entry.frame.stamp_ns)
+            if generation != live.generation:
+                self.counting.drift.begin_anew()
             self._replace(frame.key)
             self._predicted(frame)
         if entry.inline is not None:

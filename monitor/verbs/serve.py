@@ -54,6 +54,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="neither load nor keep anything on disk, whatever [snapshot] path, [promotion] "
         "folder, [drift] path and [pending] folder say",
     )
+    parser.add_argument(
+        "--never-shed",
+        action="store_true",
+        help="count everything, however long frames wait for it: for recordings, which can wait; "
+        "[server] shed_lag_seconds and shed_rows are 0 then",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -78,6 +84,9 @@ def run(options: argparse.Namespace) -> int:
                 "pending": config.pending.model_copy(update={"folder": ""}),
             }
         )
+    if options.never_shed:
+        patient = config.server.model_copy(update={"shed_lag_seconds": 0.0, "shed_rows": 0})
+        config = config.model_copy(update={"server": patient})
     if options.check:
         print(f"configuration is valid; {_at_start(config)}")
         return 0

@@ -1,0 +1,193 @@
+"""A process that dies, and the one that goes on from what it kept: as if it were the same one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.calibration.drift.family_json import family_from_json, family_text, family_to_json
+from monitor.calibration.drift.family_state import family_state, restored_family
+from monitor.calibration.steps import finished
+from monitor.drift_watch import Position
+from monitor.edges.state import StoredState, parsed, serialised
+from monitor.pipeline import Pipeline
+from monitor.resuming import Resumption, progress_of, restore_progress, with_clusters
+from tests.journals import ListJournal
+from tests.ledger_oracle import HEADERS, Came, Message, detections_of, tell
+from tests.piped import BY_SLICE, DOUBLE, opened, pipeline_of
+from tests.states import assert_same_state
+from tests.test_truth_ledger import Busy, Move, came, messages
+
+named_frames = came.filter(lambda one: one.number is not None)
+moves = st.lists(st.one_of(named_frames, messages(), messages()), max_size=25)
+selections = st.sampled_from([DOUBLE, BY_SLICE])
+
+
+def a_pipeline(selection, journal: ListJournal, **pending: Any) -> Pipeline:
+    pipeline = pipeline_of(
+        selection,
+        pending={"partition_minutes": 0.1, **pending},
+        tracker={"kind": "none"},
+    )
+    pipeline.ledger.on_disk = True
+    pipeline.ledger.journal = journal
+    return pipeline
+
+
+@dataclass
+class Checkpoint:
+    """What is kept of a pipeline at a moment, as bytes."""
+
+    statistics: bytes
+    drift: bytes
+
+
+def family_of(pipeline: Pipeline) -> bytes:
+    """The evidence, with all that waits."""
+    drift = pipeline.drift
+    finished(drift.catch_up())
+    position = drift.position(pipeline.ledger.sequence)
+    state = family_state(drift.family, pipeline.recalibrators.selection.version)
+    state = replace(state, entry=position.entry, beyond=tuple(sorted(position.beyond)))
+    return b"".join(family_text(finished(family_to_json(state))))
+
+
+def checkpoint_of(pipeline: Pipeline) -> Checkpoint:
+    with pipeline.live.held():
+        progress = progress_of(pipeline)
+        state = finished(pipeline.live.state_in_steps())
+        progress = with_clusters(progress, pipeline)
+    body = b"".join(serialised(StoredState(state, b"", progress)))
+    return Checkpoint(body, family_of(pipeline))
+
+
+def resumed(kept: Checkpoint, drift: bytes, fresh: Pipeline, journal: ListJournal) -> Resumption:
+    """As a sidecar does at start."""
+    stored = parsed(kept.statistics)
+    assert stored.progress is not None
+    finished(fresh.live.import_in_steps(stored.state))
+    restore_progress(fresh, stored.progress)
+    family = family_from_json(drift)
+    version = fresh.recalibrators.selection.version
+    watch = fresh.drift
+    watch.family, _ = restored_family(family, watch.settings, watch.family.usual.given, version)
+    for one in journal.entries:
+        frame = one.frame_entry()
+        if frame is not None:
+            fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
+    statistics, of_drift = stored.progress.sequence, family.entry
+    assert of_drift is not None
+    watch.has(Position(of_drift, frozenset(family.beyond)))
+    resumption = Resumption(fresh, statistics, of_drift, statistics)
+    resumption.run(journal)
+    return resumption
+
+
+def done(pipeline: Pipeline, move: Move) -> None:
+    journal = pipeline.ledger.journal
+    assert isinstance(journal, ListJournal)
+    if isinstance(move, Came):
+        pipeline.process(opened(pipeline, HEADERS[move.stream]), move.received())
+    elif isinstance(move, Message):
+        tell(pipeline, journal, move)
+    elif isinstance(move, Busy):
+        journal.busy = move.is_so
+
+
+def shares_of(pipeline: Pipeline) -> dict[str, list[int]]:
+    shares = pipeline.ledger.shares
+    return {
+        entry.name: [
+            shares.of(name, index) for name in ("predicted", "labelled", "gated", "near_gate")
+        ]
+        for index, entry in enumerate(pipeline.slices.slices)
+    }
+
+
+def labels_of(pipeline: Pipeline) -> dict[str, int]:
+    truth = pipeline.counters.truth
+    return {name: getattr(truth, name) for name in truth.__dataclass_fields__}
+
+
+def times_of(pipeline: Pipeline) -> Any:
+    clock, streams = pipeline.live.clock, pipeline.streams
+    return (
+        (clock.now_ns, clock.votes, clock.other_ns, clock.jumps, pipeline.live.generation),
+        {name: (one.time, one.number, one.header) for name, one in streams.items()},
+        pipeline.numbered,
+    )
+
+
+def state_of(pipeline: Pipeline) -> Any:
+    return finished(pipeline.live.state_in_steps())
+
+
+def assert_alike(one: Pipeline, other: Pipeline) -> None:
+    assert_same_state(state_of(one), state_of(other))
+    assert detections_of(one) == detections_of(other)
+    assert one.ledger.account == other.ledger.account
+    assert shares_of(one) == shares_of(other)
+    assert labels_of(one) == labels_of(other)
+    assert times_of(one) == times_of(other)
+    assert one.ledger.sequence == other.ledger.sequence
+    assert family_of(one) == family_of(other)
+
+
+def without_what_comes_again(moves: list[Move]) -> list[Move]:
+    """Without frames that are repeated: a repeated frame is in nobody's ledger."""
+    last: dict[Any, int] = {}
+    found: list[Move] = []
+    for move in moves:
+        if isinstance(move, Came):
+            if last.get(move.key) == move.stamp_s:
+                continue
+            last[move.key] = move.stamp_s
+        found.append(move)
+    return found
+
+
+def forget_what_changed_nothing(pipeline: Pipeline, before: dict[str, int], told: Counter) -> None:
+    """Labels that changed nothing are in no ledger: whoever died has not counted them."""
+    for name, count in before.items():
+        setattr(pipeline.counters.truth, name, count + told[name])
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    selections,
+    moves.map(without_what_comes_again),
+    st.tuples(*[st.integers(0, 25)] * 3),
+    st.sampled_from([2**28, 2**28, 9000, 1]),
+)
+def test_who_goes_on_from_a_checkpoint_and_the_ledger_is_the_one_that_never_died(
+    selection, moves, cuts, max_bytes
+):
+    early, late, death = sorted(min(cut, len(moves)) for cut in cuts)
+    journal = ListJournal()
+    alive = a_pipeline(selection, journal, max_bytes=max_bytes)
+    drift = family_of(alive)
+    kept = checkpoint_of(alive)
+    counted, told = labels_of(alive), Counter[str]()
+    for number, move in enumerate(moves[:death]):
+        if number == early:
+            drift = family_of(alive)
+        if number == late:
+            kept, counted, told = checkpoint_of(alive), labels_of(alive), Counter()
+        before, entries = labels_of(alive), len(journal.entries)
+        done(alive, move)
+        if len(journal.entries) > entries:
+            told.update({name: n - before[name] for name, n in labels_of(alive).items()})
+    forget_what_changed_nothing(alive, counted, told)
+    again = a_pipeline(selection, journal.copy(), max_bytes=max_bytes)
+    resumption = resumed(kept, drift, again, journal)
+    assert resumption.failed == 0
+    assert_alike(alive, again)
+    for move in moves[death:]:
+        done(alive, move)
+        done(again, move)
+    assert_alike(alive, again)
