@@ -25,7 +25,7 @@ INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
 .PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking \
-	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift clean
+	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift benchmark-killed clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -68,6 +68,10 @@ benchmark-promotion: $(CORE)
 # Beside the detectors of River where it is installed: pip install '.[drift-benchmark]'.
 benchmark-drift: $(CORE)
 	$(BIN)/python -m benchmarks.drift
+
+# 50 rounds of some minutes in all: kill -9 under load, started again, compared.
+benchmark-killed: $(DEV)
+	$(BIN)/python -m benchmarks.killed
 
 clean:
 	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info

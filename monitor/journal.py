@@ -254,6 +254,8 @@ class Journal:
             return []
         gone = store.take_dropped()
         self._partitions, self._bytes = store.partitions, store.bytes
+        if gone:
+            self._thread.submit(self._reader.let_go)
         for dropped in gone:
             self.drops[dropped.reason] += 1
             # What others make of it must not end the writing.

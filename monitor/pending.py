@@ -274,8 +274,11 @@ class PendingStore:
                 self._gone[key] = replace(gone, kept=False)
         return found
 
-    def add(self, frame: PendingFrame) -> list[PendingFrame]:
-        """Store a frame, in place of one of its number; those that had to go for want of room."""
+    def add(self, frame: PendingFrame, *, wanted: bool = False) -> list[PendingFrame]:
+        """Store a frame, in place of one of its number; those that had to go for want of room.
+
+        wanted  it stays as it is until the next one is stored, however little room there is
+        """
         key = frame.key
         self.discard(key)
         self._frames[key] = frame
@@ -284,7 +287,7 @@ class PendingStore:
         if not frame.kept:
             self.unkept += frame.waiting
         self._note_settled(frame)
-        return self._made_room()
+        return self._made_room(key if wanted else None)
 
     def _note_settled(self, frame: PendingFrame) -> None:
         if frame.waiting == 0 and not frame.released:
@@ -292,9 +295,12 @@ class PendingStore:
         else:
             self._settled.pop(frame.key, None)
 
-    def _made_room(self) -> list[PendingFrame]:
+    def _made_room(self, wanted: FrameKey | None) -> list[PendingFrame]:
+        """Whatever is wanted was stored last: it is the last in both."""
         while self.bytes > self.max_bytes and self._settled:
             key = next(iter(self._settled))
+            if key == wanted:
+                break
             del self._settled[key]
             frame = self._frames[key]
             before = frame.nbytes
@@ -302,7 +308,10 @@ class PendingStore:
             self.bytes += frame.nbytes - before
         out: list[PendingFrame] = []
         while self.bytes > self.max_bytes and self._frames:
-            out.append(self._take_out(next(iter(self._frames))))
+            key = next(iter(self._frames))
+            if key == wanted:
+                break
+            out.append(self._take_out(key))
         return out
 
     def _take_out(self, key: FrameKey) -> PendingFrame:

@@ -200,7 +200,7 @@ class Pipeline:
 
         arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
         """
-        n = frame.detections.n
+        n, predicted = frame.detections.n, self.ledger.account.predicted
         try:
             if arrival_ns is not None and stream.staleness.is_stale(arrival_ns, frame.stamp_ns):
                 return self._stale(frame)
@@ -208,10 +208,19 @@ class Pipeline:
         except Exception:
             log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
             self.counters.internal_errors += 1
+            self._uncounted(n, predicted)
             version = self.recalibrators.selection.version
             answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
         self.counters.count_frame(answer.reason, fast=frame.fast)
         return answer
+
+    def _uncounted(self, received: int, predicted: int) -> None:
+        """After a fault of ours, detections that are in no account yet are lost.
+
+        predicted  those in it before
+        """
+        if self.ledger.account.predicted == predicted:
+            self.ledger.lose(received, Dropped.FAILED)
 
     def _stale(self, frame: ReceivedFrame) -> FrameAnswer:
         """A frame that waited too long: nobody needs more of it than what came."""
@@ -250,6 +259,7 @@ class Pipeline:
             )
             notices = in_words_of_logits(notices, examined, came, classes)
         tracked = self._track(stream, frame, examined, recalibrated.forwarded)
+        predicted = self.ledger.account.predicted
         try:
             tracks = tracks_of(frame.detections, batch.rows, tracked.tracks)
             notices += self._remember(stream, frame, examined, recalibrated, tracks)
@@ -257,6 +267,7 @@ class Pipeline:
             # What is counted must not cost the tracker its recalibrated estimates.
             log.exception("frame of stream %s answered, but not counted", header.stream)
             self.counters.internal_errors += 1
+            self._uncounted(frame.detections.n, predicted)
         extras, more = self._extras(header, examined, recalibrated)
         rows, made = recalibrated.sound_of(batch.rows)
         why = recalibrated.why

@@ -89,7 +89,7 @@ class TruthLedger:
     on_disk: bool = False
     epoch: int = 0
     resumed: int = 0
-    # Sequence of the last labels of frames that memory did not hold even then.
+    # Sequence of the last labels of frames that were told of.
     _told: OrderedDict[FrameKey, int] = field(default_factory=OrderedDict)
     # Sequence of the last entry when a partition was dropped.
     _lost: OrderedDict[int, int] = field(default_factory=OrderedDict)
@@ -182,11 +182,14 @@ class TruthLedger:
         self._drop(Dropped.REFUSED, stored.received - stored.n - stored.bare)
         self.shares.add("predicted", frame.slices)
 
-    def _hold(self, frame: PendingFrame) -> None:
-        """In memory, as long as there is room."""
+    def _hold(self, frame: PendingFrame, *, wanted: bool = False) -> None:
+        """In memory, as long as there is room.
+
+        wanted  something is told of it next
+        """
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting
-        for gone in self.store.add(frame):
+        for gone in self.store.add(frame, wanted=wanted):
             if not gone.kept:
                 self._drop(gone.why_not, gone.waiting)
 
@@ -377,8 +380,7 @@ class TruthLedger:
         waited = frame.waiting
         told = frame.slices[frame.resolved] if record.replaces else frame.slices[:0]
         back = self.store.told(frame, record)
-        if frame.key not in self.store:
-            _remember(self._told, frame.key, sequence)
+        _remember(self._told, frame.key, sequence)
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting - waited
         self.account.settle(back, -1)
@@ -411,7 +413,7 @@ class TruthLedger:
         frame.kept = True
         # It waited there all the time.
         before = self.waiting[frame.partition]
-        self._hold(frame)
+        self._hold(frame, wanted=True)
         if there is None:
             self.waiting[frame.partition] = before
         return frame
@@ -501,7 +503,7 @@ class TruthLedger:
                 self.store.told(frame, entry.inline)
                 self._fates(frame, entry.inline)
                 self.counters.truth.add(entry.inline.account)
-            self._hold(frame)
+            self._hold(frame, wanted=True)
         return frame
 
     def known(self, stream: str, frame_id: int, stamp_ns: int | None, partition: int) -> None:

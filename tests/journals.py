@@ -47,9 +47,7 @@ def written(entry: Entry) -> Written:
     if isinstance(entry, FrameEntry):
         name = entry.frame.header.stream, entry.frame.frame_id
         body = encode_frame(entry)
-        return Written(
-            entry.sequence, entry.partition, *name, frame=body, entered=entry.sequence
-        )
+        return Written(entry.sequence, entry.partition, *name, frame=body, entered=entry.sequence)
     own = Written(
         entry.sequence,
         entry.partition,
@@ -113,7 +111,9 @@ class ListJournal:
             if (one.stream, one.frame_id) == name and partition in (None, one.partition)
         ]
         frames = [one.frame_entry() for one in ours if abs(one.entered) < before]
-        latest = max((one for one in frames if one), key=lambda one: abs(one.sequence), default=None)
+        latest = max(
+            (one for one in frames if one), key=lambda one: abs(one.sequence), default=None
+        )
         if latest is None:
             return None
         labels = []

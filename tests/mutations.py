@@ -57,10 +57,11 @@ class Field:
 
     def written(self) -> bytes:
         content = self.content if isinstance(self.content, bytes) else written(self.content)
-        tag = varint(self.number << 3 | self.wire_type, self.padding)
+        tag: bytes = varint(self.number << 3 | self.wire_type, self.padding)
         if self.wire_type != 2:
             return tag + content
-        return tag + varint(max(0, len(content) + self.stretch), self.padding) + content
+        length: bytes = varint(max(0, len(content) + self.stretch), self.padding)
+        return tag + length + content
 
 
 def written(fields: Sequence[Field]) -> bytes:
@@ -228,6 +229,10 @@ def cut(random: random_.Random, data: bytes) -> bytes:
     return data[: random.randrange(len(data) + 1)]
 
 
+def cut_behind(random: random_.Random, data: bytes) -> bytes:
+    return data[random.randrange(len(data) + 1) :]
+
+
 def doubled(random: random_.Random, data: bytes) -> bytes:
     first = random.randrange(len(data) + 1)
     last = random.randint(first, len(data))
@@ -251,37 +256,48 @@ BYTES: dict[str, Callable[[random_.Random, bytes], bytes]] = {
 class Mutations:
     """Without end, from valid messages.
 
-    told  how many there were, by what was changed first
+    renew  what every one of them has of its own, such as its number; told how many there were
+    told   how many there were, by what was changed first
     """
 
     seeds: Sequence[bytes]
     shape: Shape
     random: random_.Random
+    renew: Callable[[list[Field], int], None] = lambda _fields, _number: None
     told: dict[str, int] = field(default_factory=dict)
+    made: int = 0
     _apart: list[list[Field]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._apart = [taken_apart(seed, self.shape) for seed in self.seeds]
 
+    def valid(self) -> bytes:
+        """A message in which nothing is wrong."""
+        return written(self._renewed())
+
     def next(self) -> bytes:
-        """One of them; one in thirty is as it was."""
+        """One of them."""
         random = self.random
         chance = random.random()
-        if chance < 1 / 30:
-            return self._tell("none", random.choice(self.seeds))
-        if chance < 0.3:
+        fields = self._renewed()
+        if chance < 0.25:
             name = random.choice(tuple(BYTES))
-            return self._tell(name, BYTES[name](random, random.choice(self.seeds)))
-        if chance < 0.36:
-            one, other = random.choice(self.seeds), random.choice(self.seeds)
-            return self._tell("spliced", cut(random, one) + other[random.randrange(len(other)) :])
-        fields = [one.copy() for one in random.choice(self._apart)]
+            return self._tell(name, BYTES[name](random, written(fields)))
+        if chance < 0.3:
+            other = random.choice(self.seeds)
+            return self._tell("spliced", cut(random, written(fields)) + cut_behind(random, other))
         # Values are what most go wrong in, and the only thing that keeps the layout.
-        name = "values" if chance < 0.6 else random.choice(tuple(CHANGES))
+        name = "values" if chance < 0.55 else random.choice(tuple(CHANGES))
         self._change(name, fields)
         while random.random() < 0.25:
             self._change(random.choice(tuple(CHANGES)), fields)
         return self._tell(name, written(fields))
+
+    def _renewed(self) -> list[Field]:
+        self.made += 1
+        fields = [one.copy() for one in self.random.choice(self._apart)]
+        self.renew(fields, self.made)
+        return fields
 
     def _change(self, name: str, fields: list[Field]) -> None:
         chosen = _one(self.random, fields)

@@ -219,7 +219,7 @@ def test_a_record_takes_the_bytes_of_its_arrays_and_an_overhead():
             objects=TrackIds(np.zeros(2, np.uint64), np.ones(2, bool)),
             class_rows=rows,
             true_class=rows,
-            near_gate=np.zeros(2, bool),
+            gate=np.zeros(2, np.uint8),
         ),
     )
     of_row = (8 + 1) + (8 + 3 * 8 + 9 * 8) + (8 + 1) + (8 + 8) + 1

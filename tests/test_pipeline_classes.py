@@ -258,7 +258,7 @@ def test_only_probabilities_that_came_take_room_until_memory_is_short():
     pipeline.process(stream, frame(rows, 3))
     frames = [store.get(("lidar", number)) for number in (1, 2)]
     assert frames[0] is not None and frames[1] is not None
-    assert frames[1].opinions is frames[1].stored.opinions is None
+    assert frames[1].opinions is None and frames[1].stored.opinions is None
     assert frames[0].nbytes == frames[1].nbytes < bare
 
 

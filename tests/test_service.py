@@ -14,6 +14,7 @@ import pytest
 from monitor.calibration.space import plain_space
 from monitor.config import Config
 from monitor.edges import service as service_module
+from monitor.edges import truth_stream
 from monitor.edges.answered import decode_answer, decode_truth_answer
 from monitor.edges.client import Client, SidecarRefused, SidecarUnavailable
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
@@ -391,7 +392,7 @@ def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_
         raise ZeroDivisionError("/srv/secret.py")
 
     monkeypatch.setattr(service_module, "decode_process_request", broken)
-    monkeypatch.setattr(service_module, "decode_truth_request", broken)
+    monkeypatch.setattr(truth_stream, "decode_truth_request", broken)
     service = service_module.Service(Pipeline(Config()), Events(), WireLimits(1000, 10))
     call = Call(b"anything", b"more")
     asyncio.run(getattr(service, method)(None, call))

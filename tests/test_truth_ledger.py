@@ -5,18 +5,25 @@ statistics hold what stands.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.calibration.slices import TOTAL
+from monitor.calibration.statistics import observe
 from monitor.calibration.steps import finished
+from monitor.frames import TruthAnswer
 from monitor.pipeline import Pipeline
+from monitor.truth_ledger import Search
+from tests import laws
 from tests.journals import ListJournal
 from tests.ledger_oracle import (
+    APART,
+    BESIDE,
     HEADERS,
     STREAMS,
     Came,
@@ -24,10 +31,20 @@ from tests.ledger_oracle import (
     Named,
     Oracle,
     Thing,
+    detection,
     detections_of,
     tell,
 )
-from tests.piped import BY_SLICE, CLASSES, DOUBLE, account_of, opened, pipeline_of
+from tests.piped import (
+    BY_SLICE,
+    CLASSES,
+    DOUBLE,
+    XYZ,
+    account_of,
+    counted,
+    opened,
+    pipeline_of,
+)
 from tests.states import assert_same_state
 
 PARTITION_S = 6
@@ -255,11 +272,90 @@ selections = st.sampled_from([DOUBLE, BY_SLICE])
 def test_every_detection_has_one_fate_and_every_label_one_count(
     selection, disk, max_bytes, keep_one_frame_in, moves
 ):
-    world = World.of(
-        selection, disk=disk, max_bytes=max_bytes, keep_one_frame_in=keep_one_frame_in
-    )
+    world = World.of(selection, disk=disk, max_bytes=max_bytes, keep_one_frame_in=keep_one_frame_in)
     for move in moves:
         world.move(move)
         world.check()
     world.check_shares()
     world.check_statistics()
+
+
+@st.composite
+def deliveries(draw):
+    """Messages of a few frames, with at most one for each frame and revision."""
+    found = draw(st.lists(messages(), max_size=8))
+    return list({(one.stream, one.number, one.revision): one for one in found}.values())
+
+
+@settings(deadline=None, max_examples=60)
+@given(selections, st.lists(came, max_size=8), deliveries(), st.data())
+def test_the_order_of_deliveries_changes_nothing(selection, frames, told, data):
+    """Shuffled, repeated and late: what counts is which revisions of a frame came."""
+    seen = {one.key: one for one in frames}
+    one, other = World.of(selection, disk=True), World.of(selection, disk=True, max_bytes=1)
+    for world in (one, other):
+        for came in seen.values():
+            world.move(came)
+    for message in told:
+        one.move(message)
+    repeated = told + data.draw(st.lists(st.sampled_from(told), max_size=4)) if told else []
+    for message in data.draw(st.permutations(repeated)):
+        other.move(message)
+    one.check_statistics()
+    other.check_statistics()
+    assert_same_state(state_of(one.pipeline), state_of(other.pipeline))
+    ours, theirs = (world.pipeline.ledger.account.counts() for world in (one, other))
+    assert {**ours, "retracted": 0} == {**theirs, "retracted": 0}
+
+
+def test_a_partition_that_goes_while_a_frame_of_it_is_looked_for_is_not_counted_as_if_it_stayed():
+    world = World.of(DOUBLE, disk=True, max_bytes=1)
+    world.move(Came("lidar", 1, 0))
+    assert world.journal is not None
+    labels = Message("lidar", 1, (Named(0),)).received()
+    search = world.pipeline.report_truth(labels)
+    assert isinstance(search, Search)
+    found = world.journal.look_up("lidar", 1, search.partition)
+    world.pipeline.ledger.dropped(0, "budget")
+    answer = world.pipeline.report_truth(labels, found)
+    assert isinstance(answer, TruthAnswer)
+    assert account_of(answer.account) == {"too_late": 1}
+    assert world.pipeline.ledger.account.waiting == world.pipeline.ledger.pending == 0
+
+
+def test_what_was_found_before_other_labels_came_is_looked_for_again():
+    world = World.of(DOUBLE, disk=True, max_bytes=1)
+    world.move(Came("lidar", 1, 0))
+    assert world.journal is not None
+    labels = Message("lidar", 1, (Named(0),)).received()
+    found = world.journal.look_up("lidar", 1, None)
+    assert isinstance(world.pipeline.report_truth(labels, found), TruthAnswer)
+    world.move(Came("lidar", 2, 0))  # memory loses sight of the first again
+    assert ("lidar", 1) not in world.pipeline.ledger.store
+    assert isinstance(world.pipeline.report_truth(labels, found), Search)
+    answer = tell(world.pipeline, world.journal, Message("lidar", 1, (Named(0),)))
+    assert account_of(answer.account) == {"duplicate": 1}
+
+
+@pytest.mark.parametrize("selection", [DOUBLE, BY_SLICE])
+def test_an_error_is_held_against_what_the_truth_itself_is_unsure_of(selection):
+    """At both stages; and a later revision takes back exactly that."""
+    world = World.of(selection, disk=False)
+    frame = Came("lidar", 1, 0)
+    world.move(frame)
+    before = state_of(world.pipeline)
+    world.move(Message("lidar", 1, things=(Thing(7, 1, unsure=True),)))
+    pipeline, row = world.pipeline, detection(frame, 1, truth=False)
+    total = counted(pipeline)[TOTAL]
+    truth = np.array([[2 * APART, BESIDE, 0.0]])
+    sent = np.array(row.covariance).reshape(1, 3, 3)
+    made = pipeline.latest["lidar"].made.covariance[[1]]
+    unsure = np.diag([0.5, 0.25, 0.0])
+    binning = pipeline.live.accumulator.binning
+    error = truth - np.array([row.mean])
+    for stage, covariance in ((total.raw, sent), (total.recalibrated, made)):
+        alone = observe(XYZ, binning, error, covariance + unsure)
+        laws.assert_same(stage, alone)
+    world.move(Message("lidar", 1, things=(), revision=1))
+    world.check_statistics()
+    assert_same_state(state_of(world.pipeline), before)

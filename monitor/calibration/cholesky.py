@@ -57,8 +57,8 @@ def factorise_lower(a: FloatArray) -> None:
     """Turn lower triangles (K, K, N) into their Cholesky factors, in place; see factorise."""
     k = a.shape[0]
     step = np.arange(k)
-    smallest = SINGULAR * a[step, step]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        smallest = SINGULAR * a[step, step]
         for j in range(k):
             # The root of a negative pivot is NaN, and stays so down to the last one.
             np.sqrt(a[j, j], out=a[j, j])

@@ -85,7 +85,9 @@ def indefinite(covariance: FloatArray, variance: FloatArray, space: Space) -> Bo
         pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)
     except np.linalg.LinAlgError:
         return ~positive_definite(factorise(covariance))
-    return failing(pivot * pivot > SINGULAR * variance)
+    # A signalling NaN, which no detector computes, makes even a product of it a complaint.
+    with np.errstate(invalid="ignore"):
+        return failing(pivot * pivot > SINGULAR * variance)
 
 
 def failing(flags: BoolArray) -> BoolArray | None:

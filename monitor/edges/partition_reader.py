@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,11 +38,12 @@ class Found:
 
 @dataclass(slots=True)
 class PartitionReader:
-    """Reads what the writer has committed; nothing is changed."""
+    """Reads what the writer has committed; nothing is changed. Any thread may ask."""
 
     folder: PartitionFolder
     codec: Codec = field(default_factory=Codec)
     _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def find(
         self, stream: str, frame_id: int, partitions: Sequence[Partition], before: int = NEVER
@@ -52,6 +54,25 @@ class PartitionReader:
 
         before  entries with this sequence or a higher one are not there either
         """
+        with self._turn:
+            return self._find(stream, frame_id, partitions, before)
+
+    def let_go(self) -> None:
+        """Close files that were removed: as long as one is open, the disk has not got it back."""
+        with self._turn:
+            for number, file in list(self._open.items()):
+                if not file.is_there:
+                    self._close(number)
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._turn:
+            for number in list(self._open):
+                self._close(number)
+
+    def _find(
+        self, stream: str, frame_id: int, partitions: Sequence[Partition], before: int
+    ) -> Found:
         frame: FrameEntry | None = None
         labels: list[LabelEntry] = []
         damaged: list[tuple[Partition, Exception]] = []
@@ -73,11 +94,6 @@ class PartitionReader:
                 if mark_of(self.folder.file(partition.number)) == partition.mark:
                     failed.append(str(error))
         return Found(frame, tuple(labels), tuple(damaged), tuple(failed))
-
-    def close(self) -> None:
-        """Close all files."""
-        for number in list(self._open):
-            self._close(number)
 
     def _opened(self, partition: Partition) -> PartitionFile:
         number = partition.number

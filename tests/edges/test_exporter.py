@@ -342,6 +342,7 @@ def test_label_values_come_from_closed_sets(samples):
         "outcome": {
             *("recalibrated", "passed_through", "refused", "promoted", "mismatch", "failed"),
             *("matched", "unusable", "orphan", "duplicate", "too_late", "ignored"),
+            *("missed", "unassigned"),
             *("rolled_back", "adapted", "candidate", "nothing", "began", "proven", "superseded"),
             *("discarded_worse", "discarded_unsound", "discarded_over"),
         },

@@ -80,7 +80,7 @@ def test_frames_with_motion_are_read_where_they_lie(motion, monkeypatch):
     def parsed(*_):
         raise AssertionError("the whole message was parsed")
 
-    monkeypatch.setattr("monitor.edges.wire._parse", parsed)
+    monkeypatch.setattr("monitor.edges.wire.parse", parsed)
     received(frame, tail)
     frame.ClearField("frame_id")
     received(frame, tail)
@@ -367,7 +367,7 @@ class OneAnswer:
         self.answer = answer
 
     def stream_stream(self, _):
-        return lambda: self
+        return lambda metadata: self
 
     async def write(self, _):
         pass
