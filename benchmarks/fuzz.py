@@ -48,7 +48,10 @@ def fuzzed(world: int, seed: int, frames: int) -> tuple[Counter[str], Counter[st
             raise AssertionError(
                 f"world {world}, seed {seed}, message {i}: {error!r}: {data.hex()}"
             ) from error
-    fuzz.assert_sound()
+    try:
+        fuzz.assert_sound()
+    except AssertionError as error:
+        raise AssertionError(f"world {world}, seed {seed}, at the end: {error}") from error
     return fuzz.outcomes, Counter(fuzz.frames.told)
 
 

@@ -1,6 +1,6 @@
-"""Sidecars killed with -9 at random moments under load, started again on what they left: acknowledged
-labels that were lost, detections that were counted twice, and whether the end is that of a run
-that nobody disturbed. Run by `make benchmark-killed`.
+"""Sidecars killed with -9 at random moments under load and started again on what they left:
+acknowledged labels that were lost, detections that were counted twice, and whether the end is that
+of a run that nobody disturbed. Run by `make benchmark-killed`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.machine import machine
 from tests.killed import End, killed_round, settings, traffic, undisturbed_run
 
-# s between two checkpoints, and bytes of memory for frames: with little, most are looked up on disk.
+# s between two checkpoints, and bytes of memory for frames: with little, labels find theirs on
+# the disk.
 VARIANTS = ((0.3, 2**28), (60.0, 2**28), (0.3, 200_000), (60.0, 200_000))
 KILLS = 2  # under load in each round; some more as it starts
 

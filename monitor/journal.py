@@ -35,7 +35,7 @@ class Opened:
 
     sequence    of the last entry; 0 where there is none
     frames      those that are on the disk, the newest last, at most 65536
-    partitions  their numbers
+    partitions  numbers of those that have anything
     complaints  what could not be used, and what became of it; they are in the log already
     """
 
@@ -110,7 +110,7 @@ class Journal:
             complaints.append(f"{self.config.folder} cannot be read: {error}")
             log.exception("pending: %s", complaints[-1])
         complaints += [dropped.message for dropped in self._take_in()]
-        numbers = tuple(sorted(one.number for one in self._partitions))
+        numbers = tuple(sorted(one.number for one in self._partitions if one.last))
         last = max((one.last for one in self._partitions), default=0)
         writer.noted = writer.synced = last
         return Opened(last, tuple(frames), numbers, tuple(complaints))
@@ -155,6 +155,11 @@ class Journal:
         """
         return self._writer is not None and self._writer.note(entry)
 
+    @property
+    def full(self) -> bool:
+        """Whether it takes no labels, since the disk has taken none for long."""
+        return self._writer is not None and self._queue.full
+
     async def durable(self, sequence: int) -> bool:
         """Whether all that was taken up to a sequence survives the power failing.
 
@@ -180,7 +185,7 @@ class Journal:
             await writer.refuse(damaged, error)
         if found.frame is not None:
             frames.append(found.frame)
-        latest = max(frames, key=lambda frame: frame.sequence, default=None)
+        latest = max(frames, key=lambda frame: abs(frame.sequence), default=None)
         both: list[LabelEntry] = [*found.labels, *labels]
         return kept(latest, both)
 

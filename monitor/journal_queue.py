@@ -30,6 +30,11 @@ class JournalQueue:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for labels."""
+        return self.label_bytes >= MOST_LABEL_BYTES
+
     def put(self, entry: Entry) -> bool:
         """Have an entry wait; False where there is no room."""
         if isinstance(entry, FrameEntry):
@@ -37,10 +42,9 @@ class JournalQueue:
                 return False
             self.frames += 1
         else:
-            size = _size(entry)
-            if self.label_bytes + size > MOST_LABEL_BYTES:
+            if self.full:
                 return False
-            self.label_bytes += size
+            self.label_bytes += _size(entry)
         self._entries.append(entry)
         self._by_key.setdefault(_key(entry), []).append(entry)
         return True

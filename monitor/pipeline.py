@@ -370,10 +370,9 @@ class Pipeline:
             self.overload.shed(n)
             self.ledger.lose(n, Dropped.OVERLOAD)
             return (SHED,)
-        self._advance_watermark(stream, frame.stamp_ns)
+        notices: tuple[Notice, ...] = ()
         if not examined.clean:
             self.counters.note_invalid(examined)
-        notices: tuple[Notice, ...] = ()
         if frame.frame_id is None:
             self.counters.note(Reason.MISSING_FRAME_KEY, 1)
             notices = (NO_FRAME_ID,)
@@ -381,6 +380,8 @@ class Pipeline:
             self.counters.note(Reason.DUPLICATE_FRAME, 1)
             self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
             return (duplicate_frame(frame.frame_id),)
+        # A frame that comes again tells nothing of the time.
+        self._advance_watermark(stream, frame.stamp_ns)
         batch, slices = examined.batch, recalibrated.slices
         opinions = self._opinions(stream, batch)
         acted, sequence = recalibrated.acted, self.ledger.next_sequence()

@@ -188,6 +188,13 @@ class Sidecar:
         ledger.sequence = opened.sequence
         self.keeper.load()
         for partition in set(ledger.waiting) - set(opened.partitions):
+            if partition not in gone:
+                log.warning(
+                    "pending: partition %d is not there, or empty: what waited in it, %d "
+                    "detections, is not known any more",
+                    *(partition, ledger.waiting[partition]),
+                )
+                journal.drops["vanished"] += 1
             ledger.dropped(partition, gone.get(partition, "vanished"))
         journal.dropped = ledger.dropped
         for frame in opened.frames:

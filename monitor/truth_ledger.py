@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -14,9 +15,10 @@ import numpy as np
 from monitor.accounts import DetectionAccount, Dropped, SliceShares
 from monitor.calibration.class_matched import Opinions
 from monitor.calibration.class_slices import ClassSliceTable
-from monitor.calibration.detections import Limits
+from monitor.calibration.detections import Limits, Reason
+from monitor.calibration.notices import Notice
 from monitor.calibration.slices import SliceTable
-from monitor.calibration.space import IntArray, Space
+from monitor.calibration.space import BoolArray, IntArray, Space
 from monitor.config import Config
 from monitor.counters import Counters, TruthAccount
 from monitor.counting import ALL, Counting, Parts
@@ -34,8 +36,23 @@ K = TypeVar("K")
 _RECENT = 4096
 
 
+# Objects times detections that are too many to be matched between two frames.
+HEAVY = 40_000
+
+JOURNAL_FULL = Notice(
+    Reason.OVERLOAD,
+    "truth",
+    "the disk has taken no labels for long, and no more can wait for it: send them again later.",
+)
+
+
 class Journal(Protocol):
     """Where entries are kept."""
+
+    @property
+    def full(self) -> bool:
+        """Whether labels cannot be taken."""
+        ...
 
     def note(self, entry: Entry) -> bool:
         """Have an entry written, soon; whether it will be."""
@@ -45,6 +62,8 @@ class Journal(Protocol):
 @dataclass(frozen=True, slots=True)
 class NoJournal:
     """Nothing is kept."""
+
+    full: bool = False
 
     def note(self, entry: Entry) -> bool:
         """Never."""
@@ -61,6 +80,29 @@ class Search:
     stream: str
     frame_id: int
     partition: int | None
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Labels of a frame matched ahead of their report.
+
+    records  that the frame had
+    work     does it; the result is `matched`
+    """
+
+    frame: PendingFrame
+    records: int
+    work: Callable[[], LabelsMatched]
+    matched: LabelsMatched | None = None
+
+    def run(self) -> None:
+        """Do it: on any thread, once."""
+        self.matched = self.work()
+
+    def still(self, frame: PendingFrame) -> LabelsMatched | None:
+        """What came of it, if the frame is what it was."""
+        same = frame is self.frame and len(frame.records) == self.records and not frame.released
+        return self.matched if same else None
 
 
 @dataclass(slots=True)
@@ -225,9 +267,12 @@ class TruthLedger:
 
     # ---- labels
 
-    def report(self, labels: ReceivedTruth, found: Kept | None = None) -> TruthAnswer | Search:
+    def report(
+        self, labels: ReceivedTruth, found: Kept | None = None, ahead: Ahead | None = None
+    ) -> TruthAnswer | Search:
         """Match labels to the detections of their frame, and count what matched.
 
+        ahead    the part that was done before
         found    what a Search has found; asked again with nothing found, it was in vain
         returns  a Search where the frame may be on the disk alone
         """
@@ -239,7 +284,7 @@ class TruthLedger:
             if self._lost_since(found):
                 return self.in_vain(labels)
             frame = self.restore(found)
-        return self._report(labels, frame)
+        return self._report(labels, frame, ahead)
 
     def _up_to_date(self, found: Kept, key: FrameKey, frame: PendingFrame | None) -> bool:
         """Whether a Search has found all that was told: labels may have come while it went on.
@@ -258,6 +303,26 @@ class TruthLedger:
     def _lost_since(self, found: Kept) -> bool:
         """Whether the disk has lost what was found while it was on its way."""
         return _last_of(found) <= self._lost.get(found.entry.partition, -1)
+
+    def heavy(self, labels: ReceivedTruth) -> Ahead | None:
+        """Finding the detections of many objects, which may be done anywhere, before `report`.
+
+        None where it is light, or the frame is not at hand.
+        """
+        foreign = labels.foreign
+        frame = self.store.get((labels.stream, -1 if labels.frame_id is None else labels.frame_id))
+        if foreign is None or frame is None or foreign.n * frame.stored.n < HEAVY:
+            return None
+        resolved, again = self._before(labels, frame)
+        settings = self.config.matching, self.limits
+        work = partial(matched_labels, labels, frame, resolved, *settings, again=again)
+        return Ahead(frame, len(frame.records), work)
+
+    def _before(self, labels: ReceivedTruth, frame: PendingFrame) -> tuple[BoolArray, bool]:
+        """(n,) which detections wait no more for these labels, and whether objects have come."""
+        replaces = self._revises(labels, frame) and bool(frame.records)
+        resolved = np.zeros(frame.stored.n, bool) if replaces else frame.resolved
+        return resolved, frame.objects_told and not replaces
 
     def in_vain(self, labels: ReceivedTruth) -> TruthAnswer:
         """The answer where a Search has found nothing."""
@@ -291,19 +356,27 @@ class TruthLedger:
         partition = None if known is None else known.partition
         return Search(labels.stream, labels.frame_id, partition)
 
-    def _report(self, labels: ReceivedTruth, frame: PendingFrame) -> TruthAnswer:
+    def _report(
+        self, labels: ReceivedTruth, frame: PendingFrame, ahead: Ahead | None = None
+    ) -> TruthAnswer:
         revises = self._revises(labels, frame)
         if labels.revision < frame.revision or (frame.released and revises):
             account = TruthAccount(duplicate=labels_told(labels))
             self.counters.truth.add(account)
             return TruthAnswer(account)
+        if self.journal.full:
+            # Counted and not kept, they would be counted again when they are sent again.
+            account = TruthAccount(refused=labels_told(labels))
+            self.counters.truth.add(account)
+            return TruthAnswer(account, (JOURNAL_FULL,))
         # Where nothing was told, nothing is taken back.
         replaces = revises and bool(frame.records)
-        resolved = np.zeros(frame.stored.n, bool) if replaces else frame.resolved
-        again = frame.objects_told and not replaces
-        matched = matched_labels(
-            labels, frame, resolved, self.config.matching, self.limits, again=again
-        )
+        matched = None if ahead is None else ahead.still(frame)
+        if matched is None:
+            resolved, again = self._before(labels, frame)
+            matched = matched_labels(
+                labels, frame, resolved, self.config.matching, self.limits, again=again
+            )
         for reason, invalid in matched.invalid.items():
             self.counters.note(reason, invalid)
         record = self._record(labels, frame, matched, replaces=replaces)

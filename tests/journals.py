@@ -66,11 +66,13 @@ class ListJournal:
 
     busy     frames are refused
     durable  so many of the entries outlive a crash
+    full     labels are not taken
     """
 
     busy: bool = False
     entries: list[Written] = field(default_factory=list)
     durable: int = 0
+    full: bool = False
 
     def note(self, entry: Entry) -> bool:
         if self.busy and isinstance(entry, FrameEntry):

@@ -199,9 +199,7 @@ class _Detector:
                 covariance=np.full(self.centre.shape[1], 1e-3) if i % 3 == 0 else (),
                 ignore=i == 2,
             )
-        told.objects.add(
-            object_id=1999, class_index=0, ground_truth=self.truth[number][0] + 1000.0
-        )
+        told.objects.add(object_id=1999, class_index=0, ground_truth=self.truth[number][0] + 1000.0)
         return told
 
 
@@ -530,21 +528,24 @@ def killed_round(
             killed_as_it_starts(folder, config, chance.uniform(0.3, 1.5))
             done.kills += 1
         sidecar = Sidecar(folder, config)
-        done.again += _done_again(sidecar)
         with killed_after(sidecar, chance.uniform(0.0, 0.8)):
             client.send(sidecar)
         done.kills += 1
+        done.again += _done_again(sidecar)
         _no_fault(sidecar)
     began = time.monotonic()
     sidecar = Sidecar(folder, config)
     done.starting = time.monotonic() - began
-    done.again += _done_again(sidecar)
-    assert client.send(sidecar), sidecar.log.read_text("utf-8")
-    before = statistics(sidecar)
-    told = list(client.acknowledged.values())
-    done.acknowledged = sum(len(one.detections) + len(one.objects) for one in told)
-    done.lost = new_labels(sidecar, told)
-    found = ended(sidecar, folder)
+    try:
+        done.again += _done_again(sidecar)
+        assert client.send(sidecar), sidecar.log.read_text("utf-8")
+        before = statistics(sidecar)
+        told = list(client.acknowledged.values())
+        done.acknowledged = sum(len(one.detections) + len(one.objects) for one in told)
+        done.lost = new_labels(sidecar, told)
+        found = ended(sidecar, folder)
+    finally:
+        sidecar.end()
     _no_fault(sidecar)
     done.twice = max(0, found.fates["matched"] - undisturbed.fates["matched"])
     done.differs = tuple(found.differs_from(undisturbed))

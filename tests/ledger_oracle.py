@@ -23,7 +23,7 @@ HEADERS = {name: Header(name, XYZ, CLASSES) for name in STREAMS}
 # Detections of a frame stand so far apart that every object is near one alone.
 APART = 50.0
 # How far an object is from its detection, in the unit of the stream; the gate is 2.
-BESIDE, NEAR_GATE = 0.3, 1.9
+BESIDE, NEAR_GATE = 0.3, 1.8
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,18 @@ def detection(came: Came, id: int, *, truth: bool) -> Sent:
     seed = [STREAMS.index(came.stream), came.number or 99, came.stamp_s, id]
     random = np.random.default_rng(seed)
     root = random.normal(size=(3, 3)) + 2 * np.eye(3)
-    mean = np.array([APART * (id + 1), 0.0, 0.0]) + 0.1 * random.normal(size=3)
+    mean = np.array([APART * (id + 1), 0.0, 0.0]) + 0.01 * random.normal(size=3)
+    answer, opinion = mean + random.normal(size=3), random.dirichlet(np.ones(len(CLASSES)))
+    tracked, right = random.random() < 0.7, int(random.integers(len(CLASSES)))
     return Sent(
         id,
         tuple(mean.tolist()),
         in_form(root @ root.T, "full"),
         id % len(CLASSES),
-        tuple((mean + random.normal(size=3)).tolist()) if truth else (),
-        upstream_track=id if random.random() < 0.7 else None,
-        class_probabilities=tuple(random.dirichlet(np.ones(len(CLASSES))).tolist()),
-        true_class=int(random.integers(4)) if truth else None,
+        tuple(answer.tolist()) if truth else (),
+        upstream_track=id if tracked else None,
+        class_probabilities=tuple(opinion.tolist()),
+        true_class=right if truth else None,
     )
 
 
@@ -224,7 +226,7 @@ class Oracle:
         for key, book in [(book.came.key, book) for book in self.books]:
             if book.partition != partition or book.why_not or book.gone:
                 continue
-            here = key in in_memory and self.now[key] is book  # type: ignore[index]
+            here = key in in_memory and self.now[key] is book
             if here and why != "expired" and not book.told:
                 book.why_not = why
                 continue

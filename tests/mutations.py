@@ -275,6 +275,12 @@ class Mutations:
         """A message in which nothing is wrong."""
         return written(self._renewed())
 
+    def of(self, name: str) -> bytes:
+        """One with a single change, of the kind that is named."""
+        fields = self._renewed()
+        self._change(name, fields)
+        return self._tell(name, written(fields))
+
     def next(self) -> bytes:
         """One of them."""
         random = self.random

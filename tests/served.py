@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import queue
 import re
 import select
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,7 @@ from monitor.v1 import (
 ROOT = Path(__file__).parents[1]
 MONITOR, ADMIN = "monitor.v1.PerceptionMonitor", "monitor.v1.RecalibratorAdmin"
 PATIENCE = 10  # s; far above what anything here takes
+_STARTING = 60  # s; likewise, with much to be done again
 
 # A slice for each stream: tests that share a sidecar do not meet.
 BY_STREAM = """
@@ -39,7 +41,13 @@ max_slices = 64
 class Sidecar:
     """A running `serve`, and the addresses it told."""
 
-    def __init__(self, folder: Path, config: str, *options: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: str,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         settings = folder / "sidecar.toml"
         if "[snapshot]" not in config:
             config += '\n[snapshot]\npath = ""\n'
@@ -54,13 +62,16 @@ class Sidecar:
         self.process = subprocess.Popen(
             serve_command("--config", str(settings), *options),
             cwd=ROOT,
+            env={**os.environ, **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=self.log.open("wb"),
         )
         output = self.process.stdout
         assert output is not None
-        readable, _, _ = select.select([output], [], [], 3 * PATIENCE)
+        readable, _, _ = select.select([output], [], [], _STARTING)
         line = output.readline().decode() if readable else ""
+        if not line.startswith("listening "):
+            self.process.kill()
         assert line.startswith("listening "), self.log.read_text("utf-8")
         addresses = json.loads(line.removeprefix("listening "))
         self.grpc, self.http = addresses["grpc"], f"http://{addresses['http']}"

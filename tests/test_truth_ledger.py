@@ -287,7 +287,7 @@ def deliveries(draw):
     return list({(one.stream, one.number, one.revision): one for one in found}.values())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(selections, st.lists(came, max_size=8), deliveries(), st.data())
 def test_the_order_of_deliveries_changes_nothing(selection, frames, told, data):
     """Shuffled, repeated and late: what counts is which revisions of a frame came."""

@@ -119,9 +119,7 @@ class ClusterMemory:
         memory._known = _Known(state.ids, state.last, state.rows, state.sums)
         return memory
 
-    def before(
-        self, cluster: ClusterArray, x: FloatArray, *, back: bool = False
-    ) -> Before | None:
+    def before(self, cluster: ClusterArray, x: FloatArray, *, back: bool = False) -> Before | None:
         """What came before each row; the rows are then part of what comes before later ones.
 
         cluster  (n,) ALONE for none; in the order in which the rows are counted

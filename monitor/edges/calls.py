@@ -69,6 +69,17 @@ class InWork(Protocol):
     calls_in_work: int
 
 
+async def send(context: Context, message: bytes) -> None:
+    """Write an answer. Where its client has gone meanwhile the call is over, and no fault of ours.
+
+    raises  asyncio.CancelledError, as when it goes at any other time
+    """
+    try:
+        await context.write(message)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+
+
 async def refuse_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
     """End a call with a status that says why, in few words."""
     short = text if len(text) <= MOST_DETAILS else text[: MOST_DETAILS - 1] + "…"

@@ -63,5 +63,5 @@ def kept(frame: FrameEntry | None, labels: Sequence[LabelEntry]) -> Kept | None:
     """A frame with the labels that are of it: those of an earlier frame of its name are not."""
     if frame is None:
         return None
-    ours = {entry.sequence: entry for entry in labels if entry.sequence > frame.sequence}
+    ours = {entry.sequence: entry for entry in labels if entry.sequence > abs(frame.sequence)}
     return Kept(frame, tuple(ours[sequence] for sequence in sorted(ours)))

@@ -161,7 +161,8 @@ class PartitionFile:
                 many(f"INSERT OR REPLACE INTO frames ({_FRAME}) VALUES (?,?,?,?,?,?)", frames)
                 many(
                     f"INSERT INTO frames ({_FRAME}) SELECT ?1,?2,?3,?4,?5,?6 WHERE NOT EXISTS"
-                    " (SELECT 1 FROM frames WHERE stream = ?6 AND frame_id = ?1)",
+                    " (SELECT 1 FROM frames WHERE stream = ?6 AND frame_id = ?1"
+                    " AND abs(sequence) = abs(?2))",
                     map(_columns, changes.absent),
                 )
                 many(f"INSERT OR REPLACE INTO labels ({_LABELS}) VALUES (?,?,?,?,?,?)", labels)
@@ -222,18 +223,19 @@ class PartitionFile:
         raises  DamagedPartition, StoreFailed
         """
         name = (stream, signed(frame_id), before)
-        where = "WHERE stream = ? AND frame_id = ? AND sequence < ? ORDER BY sequence"
+        # A frame that labels brought has its own sequence, below 0.
+        where = "WHERE stream = ? AND frame_id = ? AND abs(sequence) < ? ORDER BY abs(sequence)"
         frame = next(self._rows(f"SELECT {_FRAME} FROM frames {where} DESC LIMIT 1", *name), None)
         return frame, list(self._rows(f"SELECT {_LABELS} FROM labels {where}", *name))
 
     def brought(self, stream: str, frame_id: int, by: int) -> Row | None:
         """The frame that labels of a sequence are of, if it is there only because of labels."""
         query = (
-            f"SELECT {_FRAME} FROM frames WHERE stream = ?1 AND frame_id = ?2 AND sequence = 0"
-            " AND NOT EXISTS (SELECT 1 FROM frames WHERE stream = ?1 AND frame_id = ?2"
-            " AND sequence > 0 AND sequence < ?3)"
+            f"SELECT {_FRAME} FROM frames WHERE stream = ? AND frame_id = ? AND abs(sequence) < ?"
+            " ORDER BY abs(sequence) DESC LIMIT 1"
         )
-        return next(self._rows(query, stream, signed(frame_id), by), None)
+        row = next(self._rows(query, stream, signed(frame_id), by), None)
+        return None if row is None or row.sequence > 0 else row
 
     def check(self) -> None:
         """Read all of it. Raises DamagedPartition."""

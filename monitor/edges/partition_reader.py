@@ -78,12 +78,12 @@ class PartitionReader:
         damaged: list[tuple[Partition, Exception]] = []
         failed: list[str] = []
         for partition in partitions:
-            if frame is not None and frame.sequence > partition.frame:
+            if frame is not None and abs(frame.sequence) > partition.last:
                 break  # nor do labels of it lie elsewhere: they are where their frame is
             try:
                 file = self._opened(partition)
                 row, rows = file.find(stream, frame_id, before)
-                if row is not None and (frame is None or row.sequence > frame.sequence):
+                if row is not None and (frame is None or abs(row.sequence) > abs(frame.sequence)):
                     frame = self.codec.frame(row, partition.number)
                     labels = [self.codec.labels(one, partition.number) for one in rows]
             except ValueError as error:

@@ -322,10 +322,12 @@ class PartitionStore:
                 self._count_bytes()
 
     def _make_room(self, writing: int) -> bool:
-        """Remove what is oldest; whether there was something."""
+        """Remove what is oldest and in a checkpoint; whether there was something."""
         if self._remove_aside():
             return True
-        others = [number for number in self._there if number != writing]
+        # What no checkpoint has is in no other place: rather nothing new is taken.
+        there = self._there.values()
+        others = [one.number for one in there if one.number != writing and one.last <= self.covered]
         if not others:
             return False
         oldest = min(others, key=lambda number: self._there[number].last)

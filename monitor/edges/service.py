@@ -29,7 +29,7 @@ from monitor.edges.answers import (
     encode_process_frame_response,
     encode_process_response,
 )
-from monitor.edges.calls import INTERNAL_ERROR, Context, Settle, at_once, parsed, refuse_call
+from monitor.edges.calls import INTERNAL_ERROR, Context, Settle, at_once, parsed, refuse_call, send
 from monitor.edges.truth_stream import Journal, TruthStream
 from monitor.edges.wire import (
     UnaryFrame,
@@ -46,6 +46,7 @@ from monitor.pipeline import Pipeline
 from monitor.readings import ClassReadingCache, ReadingCache
 from monitor.steps import in_steps
 from monitor.streams import Stream
+from monitor.turns import Share, Turns
 from monitor.v1 import perception_monitor_pb2
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class Service:
     settle: Settle = at_once
     journal: Journal | None = None
     tracker: ExternalTracker | None = None
+    turns: Turns = field(default_factory=Turns)
     _sessions: set[_Session] = field(default_factory=set)
     calls_in_work: int = 0
     _draining: bool = False
@@ -216,7 +218,9 @@ class Service:
 
         async def talk(session: _Session) -> None:
             stream = TruthStream(
-                self.pipeline, self.journal, self.limits, context, session, self._fold_some, pause
+                *(self.pipeline, self.journal, self.limits, context, session, self._fold_some),
+                pause,
+                partial(self.turns.take, Share()),
             )
             await stream.run()
 
@@ -226,7 +230,7 @@ class Service:
         """Read, answer, write, until the client or the server has enough."""
 
         async def talk(session: _Session) -> None:
-            index = 0
+            index, share = 0, Share()
             pace = Pace(self.pipeline.config.server.max_messages_per_second)
             while not session.draining:
                 session.reading = True
@@ -236,12 +240,13 @@ class Service:
                 session.reading = False
                 if data is grpc.aio.EOF:
                     return
+                await self.turns.take(share)
                 reply = self._answer_or_apology(answer, data, index)
                 if not isinstance(reply, bytes):
                     reply = await self._later_or_apology(reply, answer, index)
                 index += 1
                 session.writing_since = time.monotonic()
-                await context.write(reply)
+                await send(context, reply)
                 session.writing_since = None
                 self._fold_some()
 

@@ -43,7 +43,7 @@ class StateService:
         while (message := await asyncio.to_thread(_next_answer, parts)) is not None:
             try:
                 async with asyncio.timeout(patience):
-                    await context.write(message)
+                    await send(context, message)
             except TimeoutError:
                 raise TransferTimeout(
                     "the parts were not read: read them, or export anew."

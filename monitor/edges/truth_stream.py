@@ -17,7 +17,7 @@ import grpc
 from monitor.calibration.detections import Reason
 from monitor.counters import TruthAccount
 from monitor.edges.answers import encode_truth_response
-from monitor.edges.calls import INTERNAL_ERROR, Context
+from monitor.edges.calls import INTERNAL_ERROR, Context, send
 from monitor.edges.truth_requests import decode_truth_request
 from monitor.edges.wire import WireLimits
 from monitor.frames import ReceivedTruth, Refusal, TruthAnswer
@@ -64,6 +64,8 @@ class TruthStream:
 
     journal    None: nothing is kept
     fold_some  a step of the statistics
+    pause      waits until the next message may be read
+    turn       waits until it may be answered
     """
 
     pipeline: Pipeline
@@ -73,6 +75,7 @@ class TruthStream:
     session: Session
     fold_some: Callable[[], None]
     pause: Callable[[], Awaitable[None]]
+    turn: Callable[[], Awaitable[None]]
 
     async def run(self) -> None:
         """Until the client or the server has enough."""
@@ -104,6 +107,7 @@ class TruthStream:
             self.session.reading = False
             if data is grpc.aio.EOF:
                 return
+            await self.turn()
             await _put(answers, await self._answer_or_apology(data), writing)
             self.fold_some()
 
@@ -115,7 +119,7 @@ class TruthStream:
             answer = replace(answered.answer, durable=durable)
             reply = encode_truth_response(answered.stream, answered.frame_id, answer)
             self.session.writing_since = time.monotonic()
-            await self.context.write(reply)
+            await send(self.context, reply)
             self.session.writing_since = None
 
     async def _answer_or_apology(self, data: bytes) -> _Answered:
@@ -144,16 +148,17 @@ class TruthStream:
 
     async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
         ledger = self.pipeline.ledger
-        answer = ledger.report(labels)
-        if isinstance(answer, TruthAnswer):
-            return answer
-        found = await self._found(answer)
-        if found is None:
-            return ledger.in_vain(labels)
-        # Another stream may have brought it back meanwhile.
-        again = ledger.report(labels, found)
-        assert isinstance(again, TruthAnswer), "what was found is looked for again"
-        return again
+        ahead = ledger.heavy(labels)
+        if ahead is not None:
+            await asyncio.to_thread(ahead.run)
+        answer = ledger.report(labels, ahead=ahead)
+        # Labels of the frame may come while it is looked for.
+        while isinstance(answer, Search):
+            found = await self._found(answer)
+            if found is None:
+                return ledger.in_vain(labels)
+            answer = ledger.report(labels, found)
+        return answer
 
     async def _found(self, search: Search) -> Kept | None:
         if self.journal is None:

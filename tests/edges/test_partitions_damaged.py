@@ -236,6 +236,7 @@ def full(monkeypatch):
 def test_on_a_full_disk_the_oldest_partition_goes_and_it_is_tried_again(path, full):
     one = store(path)
     one.open()
+    one.covered = 30
     full[0] = True
     many = [frame(n, 2, size=3000) for n in range(31, 61)]
     with pytest.raises(StoreFailed, match="full") as failed:
@@ -251,9 +252,21 @@ def test_on_a_full_disk_the_oldest_partition_goes_and_it_is_tried_again(path, fu
     one.close()
 
 
+def test_on_a_full_disk_what_no_checkpoint_has_stays(path, full):
+    one = store(path)
+    one.open()
+    full[0] = True
+    with pytest.raises(StoreFailed, match="full"):
+        one.commit([frame(n, 2, size=3000) for n in range(31, 61)], durable=True)
+    assert gone(one) == []
+    assert all_told(one.replay(0)) == all_told(ENTRIES)
+    one.close()
+
+
 def test_a_full_disk_that_has_room_again_by_what_goes_takes_all_of_it(path, monkeypatch):
     one = store(path)
     one.open()
+    one.covered = 30
     write, failures = PartitionFile.write, iter([StoreFailed("full", "no room")])
 
     def once(self, changes, durable):

@@ -1,0 +1,259 @@
+"""Files that are cut short, damaged, empty, of a later version or of something else: each is
+refused with the reason, the generation before is used where there is one, and the sidecar serves.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.killed import (
+    Client,
+    End,
+    Frames,
+    Labels,
+    ended,
+    new_labels,
+    send_frames,
+    settings,
+    statistics,
+    traffic,
+)
+from tests.served import Sidecar
+
+TRAFFIC = traffic(rounds=6)
+Damage = Callable[[Path], None]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flipped(path: Path) -> None:
+    """One bit of what it holds."""
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 16
+    path.write_bytes(data)
+
+
+def of_something_else(path: Path) -> None:
+    path.write_bytes(random.Random(0).randbytes(path.stat().st_size))
+
+
+def of_a_later_version(path: Path) -> None:
+    """Magic of eight bytes, then the version."""
+    data = bytearray(path.read_bytes())
+    data[8:12] = struct.pack("<I", 99)
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory) -> tuple[Path, End]:
+    """What a sidecar left that ended in order, two generations of it and all of the ledger."""
+    folder = tmp_path_factory.mktemp("left")
+    config, client = settings(folder, 60.0), Client(TRAFFIC)
+    half = TRAFFIC.operations // 2
+    sidecar = Sidecar(folder, config)
+    assert client.send(sidecar, until=half)
+    sidecar.stop()
+    sidecar.end()
+    sidecar = Sidecar(folder, config)
+    assert client.send(sidecar)
+    end = ended(sidecar, folder)
+    sidecar.end()
+    return folder, end
+
+
+@pytest.fixture
+def begin(left, tmp_path):
+    """Starts a sidecar on a copy of it."""
+    folder = tmp_path / "left"
+    shutil.copytree(left[0], folder)
+    started = []
+
+    def start() -> Sidecar:
+        started.append(Sidecar(folder, settings(folder, 60.0)))
+        return started[-1]
+
+    yield folder, start
+    for sidecar in started:
+        sidecar.end()
+
+
+def refused(sidecar: Sidecar) -> dict[str, float]:
+    """Files, by what they hold."""
+    name = r'^calibration_files_refused_total\{of="(\w+)"\} (\S+)$'
+    found = re.findall(name, sidecar.get("/metrics"), re.MULTILINE)
+    return {of: float(count) for of, count in found}
+
+
+def warned(sidecar: Sidecar, topic: str) -> str:
+    lines = sidecar.log.read_text("utf-8").splitlines()
+    return "\n".join(line for line in lines if "WARNING" in line and f"{topic}: " in line)
+
+
+def serves(sidecar: Sidecar) -> None:
+    """Frames that are new are answered, and no fault of ours is in the log."""
+    frames = next(group for group in TRAFFIC.groups if isinstance(group, Frames))
+    changed = [type(frame)() for frame in frames.frames]
+    for number, (copy, frame) in enumerate(zip(changed, frames.frames, strict=True)):
+        copy.CopyFrom(frame)
+        copy.frame_id = 10**9 + number
+    send_frames(sidecar, Frames(frames.header, tuple(changed)))
+    assert "Traceback" not in sidecar.log.read_text("utf-8")
+
+
+KEPT = [
+    (cut, "corrupt", "torn or damaged"),
+    (emptied, "corrupt", "0 bytes"),
+    (flipped, "corrupt", "torn or damaged"),
+    (of_something_else, "corrupt", "no file of"),
+    (of_a_later_version, "incompatible", "format 99.*Update the monitor"),
+]
+
+
+@pytest.mark.parametrize(("damage", "suffix", "reason"), KEPT)
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_goes_on_with_the_ledger(
+    left, begin, damage, suffix, reason
+):
+    folder, start = begin
+    damage(folder / "state")
+    sidecar = start()
+    assert re.search(reason, warned(sidecar, "snapshot"))
+    assert "generation before is used" in warned(sidecar, "snapshot")
+    assert (folder / f"state.{suffix}").exists()
+    assert refused(sidecar) == {"statistics": 1, "drift": 0, "partition": 0}
+    assert statistics(sidecar) == left[1].statistics
+    assert new_labels(sidecar, told()) == 0
+    serves(sidecar)
+
+
+def test_without_any_checkpoint_the_statistics_are_those_of_the_whole_ledger(left, begin):
+    folder, start = begin
+    cut(folder / "state")
+    flipped(folder / "state.1")
+    sidecar = start()
+    assert "begin anew" in warned(sidecar, "snapshot")
+    assert refused(sidecar)["statistics"] == 2
+    assert statistics(sidecar) == left[1].statistics
+    assert new_labels(sidecar, told()) == 0
+    serves(sidecar)
+
+
+@pytest.mark.parametrize(("damage", "suffix", "reason"), KEPT)
+def test_a_damaged_drift_file_is_refused_and_the_statistics_are_as_they_were(
+    left, begin, damage, suffix, reason
+):
+    folder, start = begin
+    damage(folder / "drift")
+    sidecar = start()
+    assert re.search(reason, warned(sidecar, "drift"))
+    assert (folder / f"drift.{suffix}").exists()
+    assert refused(sidecar) == {"statistics": 0, "drift": 1, "partition": 0}
+    assert statistics(sidecar) == left[1].statistics
+    serves(sidecar)
+
+
+# ---- partitions
+
+
+def header_of_a_tree(path: Path) -> None:
+    """The first byte of the second page: what kind of page it is."""
+    data = bytearray(path.read_bytes())
+    data[8192] ^= 0xFF
+    path.write_bytes(data)
+
+
+def body_of_a_row(path: Path) -> None:
+    """A byte of a stream's name within the body of a frame: SQLite does not see it."""
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"coordinate") if b"coordinate" in data else data.rindex(b"truck")
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def later(path: Path) -> None:
+    """The number behind `format` in the table of what it says of itself."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = 99 WHERE key = 'format'")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "suffix"),
+    [
+        (cut, "corrupt"),
+        (of_something_else, "corrupt"),
+        (header_of_a_tree, "corrupt"),
+        (later, "incompatible"),
+    ],
+)
+def test_a_damaged_partition_is_refused_and_the_rest_goes_on(left, begin, damage, suffix):
+    folder, start = begin
+    path = first_partition(folder)
+    damage(path)
+    sidecar = start()
+    assert str(path.name) in warned(sidecar, "pending")
+    assert path.with_name(f"{path.name}.{suffix}").exists()
+    assert refused(sidecar) == {"statistics": 0, "drift": 0, "partition": 1}
+    assert statistics(sidecar) == left[1].statistics
+    assert new_labels(sidecar, told()) == 0
+    serves(sidecar)
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [emptied, removed])
+def test_of_a_partition_that_is_empty_or_gone_what_waited_is_lost_and_the_rest_goes_on(
+    left, begin, damage
+):
+    folder, start = begin
+    path = first_partition(folder)
+    damage(path)
+    sidecar = start()
+    number = path.stem.removeprefix("p")
+    assert f"partition {number} is not there, or empty" in warned(sidecar, "pending")
+    assert refused(sidecar) == {"statistics": 0, "drift": 0, "partition": 1}
+    assert statistics(sidecar) == left[1].statistics
+    assert new_labels(sidecar, told()) == 0
+    serves(sidecar)
+    waited = left[1].fates[f"waiting_in_{number}"]
+    now = ended(sidecar, folder).fates
+    lost = {name: n for name, n in now.items() if left[1].fates.get(name) != n}
+    assert list(lost.values()) == [waited]
+    assert f"waiting_in_{number}" not in now
+
+
+def test_a_damaged_row_is_noticed_when_it_is_done_again(begin):
+    folder, start = begin
+    for generation in ("state", "state.1"):
+        (folder / generation).unlink()
+    path = first_partition(folder)
+    body_of_a_row(path)
+    sidecar = start()
+    assert "not as it was written" in warned(sidecar, "pending")
+    assert path.with_name(f"{path.name}.corrupt").exists()
+    assert refused(sidecar)["partition"] == 1
+    assert sidecar.calibration().counts.matched > 0
+    serves(sidecar)
+
+
+def first_partition(folder: Path) -> Path:
+    return min((folder / "pending").glob("p*.sqlite"))
+
+
+def told():
+    return [one for group in TRAFFIC.groups if isinstance(group, Labels) for one in group.truths]
