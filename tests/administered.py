@@ -126,6 +126,9 @@ class Caller:
     async def write(self, message: bytes) -> None:
         raise AssertionError("a unary method writes nothing by itself")
 
+    def time_remaining(self) -> None:
+        return None
+
     async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         raise Refused(code, details)
 

@@ -117,7 +117,7 @@ async def _beside_idle(sidecar, count: int) -> int:
         for message in (in_header("works"), *(in_frame(i) for i in range(1, 20))):
             await works.write(message.SerializeToString())
             assert await asyncio.wait_for(works.read(), PATIENCE)
-        memory = sidecar.memory()
+        memory: int = sidecar.memory()
         assert not any(call.done() for call in idle)
         return memory
 

@@ -83,7 +83,11 @@ async def send(context: Context, message: bytes) -> None:
 async def refuse_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
     """End a call with a status that says why, in few words."""
     short = text if len(text) <= MOST_DETAILS else text[: MOST_DETAILS - 1] + "…"
-    await context.abort(code, short)
+    try:
+        await context.abort(code, short)
+    except grpc.aio.InternalError:
+        # Nobody is there to be told.
+        raise asyncio.CancelledError from None
 
 
 MessageT = TypeVar("MessageT", bound=Message)

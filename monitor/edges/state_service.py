@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from monitor.edges.calls import Context, TransferTimeout
+from monitor.edges.calls import Context, TransferTimeout, send
 from monitor.edges.pane_bytes import framed
 from monitor.edges.state import StoredState, decode, joined_unknown, serialised
 from monitor.edges.state_sums import InvalidState, invalid

@@ -39,6 +39,9 @@ class Caller:
     async def write(self, message: bytes) -> None:
         raise AssertionError("nobody calls this")
 
+    def time_remaining(self) -> None:
+        return None
+
     async def abort(self, code, details):
         raise AssertionError(f"{code}: {details}")
 

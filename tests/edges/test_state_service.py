@@ -200,6 +200,9 @@ class Reader:
         self.reads = reads
         self.read_bytes: list[bytes] = []
 
+    def time_remaining(self) -> None:
+        return None
+
     async def read(self) -> bytes:
         raise AssertionError("nobody calls this")
 

@@ -45,6 +45,7 @@ from monitor.verbs.drift_heard import Hearing, hearing
 from monitor.verbs.drift_options import check_drift, drift_section, reference_file
 from monitor.verbs.playback import Sequence, sequences
 from monitor.verbs.sending import Manner, Tally, play
+from tests.piped import reported
 from tests.verbs.recordings import SEQUENCES, csv_file, npz_file
 
 LIMITS = WireLimits(2**20, 1000)
@@ -93,7 +94,7 @@ class InProcess:
             truth = decode_truth_request(data, LIMITS)
             assert isinstance(truth, ReceivedTruth)
             self.labels.append(truth)
-            found = self.pipeline.report_truth(truth)
+            found = reported(self.pipeline, truth)
             return encode_truth_response(truth.stream, truth.frame_id, found)
 
         return AnswersAtOnce(answer)
