@@ -25,7 +25,8 @@ INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
 .PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking \
-	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift benchmark-killed clean
+	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift benchmark-killed \
+	benchmark-fuzz benchmark-faults benchmark-soak clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -72,6 +73,20 @@ benchmark-drift: $(CORE)
 # 50 rounds of some minutes in all: kill -9 under load, started again, compared.
 benchmark-killed: $(DEV)
 	$(BIN)/python -m benchmarks.killed
+
+# A million messages that went wrong, and a hundred thousand to a sidecar that serves.
+benchmark-fuzz: $(DEV)
+	$(BIN)/python -m benchmarks.fuzz
+
+# What clients and trackers that fail cost the others; some eight minutes.
+benchmark-faults: $(DEV)
+	$(BIN)/python -m benchmarks.faults
+
+SOAK_FLAGS ?= --minutes 30
+
+# Does anything grow? Fails where a bound is broken.
+benchmark-soak: $(CORE)
+	$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 
 clean:
 	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info

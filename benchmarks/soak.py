@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -40,14 +41,14 @@ from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 LABELLED = 20  # one frame in so many
 LATE = 10.0  # s from the frame to its labels
 SAMPLE = 5.0  # s between two looks at the process
-WARM_UP = 300.0  # s, or a third of the run: windows, the store in memory and the heap fill
+WARM_UP = 600.0  # s, or a third of the run: windows, the store in memory and the heap fill
 SETTLED = 5.0  # s after the load, in which the metrics are refreshed
 # What may be, at most.
 MOST_MEMORY = 1200.0  # MB resident, ever
 MOST_SLOPE = 60.0  # MB/h of it, told of no less than SLOPE_MINUTES behind the warm-up
 SLOPE_MINUTES = 10.0
 MOST_DESCRIPTORS = 16  # more than at the warm-up
-MOST_LAG = 0.5  # s, p99 of the worst of each refresh of the metrics
+MOST_LAG = 0.5  # s, p99 of the worst of each refresh of the metrics; on a machine of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ async def soak(
     bodies = without_truth(labelled)
     hertz = rate / (SENSORS * OBJECTS)
     sensors = [
-        Sensor(f"sensor{i}", bodies, hertz, lambda number, i=i: labeller.note(f"sensor{i}", number))
+        Sensor(f"sensor{i}", bodies, hertz, partial(labeller.note, f"sensor{i}"))
         for i in range(SENSORS)
     ]
     samples: list[Sample] = []
@@ -234,12 +235,12 @@ def unaccounted(series: dict[str, float]) -> float:
     return abs(sum(came) - fates) if came else float("nan")
 
 
-def judged(warm: list[Sample], peak: float, faults: int, wrong: int) -> list[str]:
+def judged(warm: list[Sample], peak: float, faults: int, wrong: int, most_lag: float) -> list[str]:
     """What is beyond its bound."""
     found = [
         ("MB resident", peak, MOST_MEMORY),
         ("more descriptors", warm[-1].descriptors - warm[0].descriptors, MOST_DESCRIPTORS),
-        ("s of loop lag, p99", percentile([sample.lag for sample in warm], 0.99), MOST_LAG),
+        ("s of loop lag, p99", percentile([sample.lag for sample in warm], 0.99), most_lag),
         ("detections unaccounted for", unaccounted(warm[-1].series), 0),
         ("faults in the log", faults, 0),
         ("wrong answers", wrong, 0),
@@ -257,6 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--detections-per-second", type=float, default=24_000.0)
     parser.add_argument("--tracker", choices=("none", "embedded"), default="none")
     parser.add_argument("--every", type=float, default=60.0, help="s between two lines")
+    parser.add_argument("--most-lag", type=float, default=MOST_LAG, help="s of loop lag, p99")
     options = parser.parse_args(arguments)
     seconds = 60 * options.minutes
     print(f"{machine()}; load {os.getloadavg()[0]:.1f} before")
@@ -290,7 +292,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"RSS MB: {warm[0].rss:.1f} warm, {warm[-1].rss:.1f} at the end, {peak:.1f} at most; "
         f"{slope(warm):+.1f} MB/h since {warm[0].at / 60:.1f} min"
     )
-    broken = judged(warm, peak, faults, sum(sensor.wrong for sensor in sensors))
+    wrong = sum(sensor.wrong for sensor in sensors)
+    broken = judged(warm, peak, faults, wrong, options.most_lag)
     print("bounds hold" if not broken else f"beyond bounds: {', '.join(broken)}")
     return 1 if broken else 0
 

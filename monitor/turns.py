@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ class Share:
 
     def by(self, now: float) -> float:
         """What of it is not forgotten."""
-        return self.had * 2.0 ** ((self.at - now) / HALF_LIFE)
+        return self.had * math.exp2((self.at - now) / HALF_LIFE)
 
     def add(self, now: float, seconds: float) -> None:
         """It had some more."""

@@ -41,6 +41,7 @@ from tests import mutations
 from tests.as_protobuf import assert_same_frame
 from tests.mutations import Field, Mutations
 from tests.piped import BY_SLICE, CLASSES, XYZ, opened, pipeline_of
+from tests.written import varint
 
 LIMITS = WireLimits(max_message_bytes=1 << 16, max_detections=64)
 BOX = Space(
@@ -274,7 +275,7 @@ class Fuzz:
     def unary(self, data: bytes) -> None:
         """The same bytes as the frame of a message of ProcessFrame, and alone."""
         name = self.world.header.stream.encode()
-        whole = b"\x0a" + bytes([len(name)]) + name + b"\x7a" + mutations.varint(len(data)) + data
+        whole = b"\x0a" + bytes([len(name)]) + name + b"\x7a" + varint(len(data)) + data
         for sent in (whole, data):
             decoded = decode_process_frame_request(sent, LIMITS)
             self.outcomes["unary refused" if isinstance(decoded, Refusal) else "unary read"] += 1

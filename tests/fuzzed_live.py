@@ -21,10 +21,10 @@ from monitor.v1 import (
     perception_monitor_pb2,
     recalibrator_admin_pb2,
 )
-from tests import mutations
 from tests.fuzzed import Fuzz, World, worlds
 from tests.mutations import Mutations
 from tests.piped import CLASSES, XYZ
+from tests.written import varint
 
 MONITOR, ADMIN = "/monitor.v1.PerceptionMonitor/", "/monitor.v1.RecalibratorAdmin/"
 PATIENCE = 30.0  # s for the answer to a message
@@ -235,7 +235,7 @@ def _unary_frame(world: World, data: bytes, random: random_.Random) -> bytes:
     """A request of Process as one of ProcessFrame; some with a header, some with none."""
     at = next((i for i in range(1, len(data)) if data[i] < 0x80), 0) + 1
     frame = data[at:]
-    whole = b"\x7a" + mutations.varint(len(frame)) + frame
+    whole: bytes = b"\x7a" + varint(len(frame)) + frame
     if random.random() < 0.7:
         return encode_header(world.header).replace(b"\x0a", b"\x12", 1) + whole
     name = world.header.stream.encode()

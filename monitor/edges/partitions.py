@@ -106,6 +106,8 @@ class PartitionStore:
     _unsynced: set[int] = field(default_factory=set)
     _dropped: deque[Dropped] = field(default_factory=deque)
     _aside: int = 0  # bytes
+    # Whether a partition was dropped for a full disk, and there was no room all the same.
+    _in_vain: bool = False
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -242,12 +244,14 @@ class PartitionStore:
         except StoreFailed as error:
             # What a failed write leaves in SQLite's memory is not to be trusted.
             self._close(number)
-            if error.reason != "full" or not self._make_room(number):
+            # Where others fill the disk, dropping more helps nobody.
+            if error.reason != "full" or self._in_vain or not self._make_room(number):
                 raise
         try:
             self._write_once(number, changes, durable)
-        except StoreFailed:
+        except StoreFailed as error:
             self._close(number)
+            self._in_vain = error.reason == "full"
             raise
         except ValueError as error:
             self.refuse(number, error)
@@ -266,6 +270,7 @@ class PartitionStore:
             bytes=self.folder.size(number),
         )
         (self._unsynced.discard if durable else self._unsynced.add)(number)
+        self._in_vain = False
 
     def _opened(self, number: int) -> PartitionFile:
         """A partition to write to, made where there is none."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from monitor.calibration.drift.going_on import ClockState
+
 # s; of a longer pause between two frames of a source no more was driving.
 _LONGEST_STEP = 5.0
 # s; a stamp that lies so far back is of a clock that was set back: time goes on from there.
@@ -43,6 +47,25 @@ class DrivingClock:
     _frames: int = 0
     _active: int = 1
     _sources: dict[int, _Source] = field(default_factory=dict)
+
+    def state(self) -> ClockState:
+        """A value that `restore` makes the same clock of, but for what was driven."""
+        known = self._sources.values()
+        return ClockState(
+            frames=self._frames,
+            active=self._active,
+            source=np.array(list(self._sources), np.int64),
+            latest_ns=np.array([one.latest_ns for one in known], np.int64),
+            seen_at=np.array([one.seen_at for one in known], np.int64),
+            waiting=np.array([one.waiting for one in known], np.float64),
+        )
+
+    def restore(self, state: ClockState) -> None:
+        """Go on from there."""
+        self._frames, self._active = state.frames, state.active
+        columns = state.source, state.latest_ns, state.seen_at, state.waiting
+        rows = zip(*(one.tolist() for one in columns), strict=True)
+        self._sources = {name: _Source(*row) for name, *row in rows}
 
     def drive(self, source: int, stamp_ns: int) -> float:
         """Take in a frame with truth; the seconds that it adds."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from monitor.calibration.drift.going_on import TimesState
 from monitor.calibration.drift.watched import BLOCK_NS
 from monitor.calibration.space import BoolArray, IntArray
 
@@ -63,6 +64,20 @@ class SourceTimes:
     _elapsed: int = 0
     # The one not heard of for longest comes first.
     _sources: dict[int, _Source] = field(default_factory=dict)
+
+    def state(self) -> TimesState:
+        """A value that `restore` makes the same times of."""
+        rows = [(name, s.time_ns, s.life, s.turn, s.elapsed) for name, s in self._sources.items()]
+        columns = np.array(rows, np.int64).reshape(-1, 5).T
+        return TimesState(self._frames, self._lives, self._turns, self._elapsed, *columns)
+
+    def restore(self, state: TimesState) -> None:
+        """Go on from there; in place of all."""
+        self._frames, self._lives = state.frames, state.lives
+        self._turns, self._elapsed = state.turns, state.elapsed
+        columns = state.time_ns, state.life, state.turn, state.heard
+        rows = zip(state.source.tolist(), *(one.tolist() for one in columns), strict=True)
+        self._sources = {name: _Source(*row) for name, *row in rows}
 
     def take(self, source: IntArray, stamp_ns: IntArray) -> Arrivals:
         """F frames in the order in which their truth came: (F,) each.

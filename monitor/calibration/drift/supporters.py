@@ -12,7 +12,7 @@ from monitor.calibration.drift.watched import BLOCK_NS
 from monitor.calibration.space import IntArray
 
 # Tracks of a chart that are remembered; nobody asks for more.
-_MOST = 256
+MOST = 256
 
 
 def _by_chart() -> defaultdict[tuple[int, int], dict[int, int]]:
@@ -21,9 +21,7 @@ def _by_chart() -> defaultdict[tuple[int, int], dict[int, int]]:
 
 @dataclass(slots=True)
 class Supporters:
-    """By slice and chart, tracks with a second that spoke for it, and the latest such second. Not
-    kept over a restart: tracks begin anew then.
-    """
+    """By slice and chart, tracks with a second that spoke for it, and the latest such second."""
 
     _seconds: defaultdict[tuple[int, int], dict[int, int]] = field(default_factory=_by_chart)
 
@@ -34,8 +32,17 @@ class Supporters:
             # The latest ones last.
             known.pop(track, None)
             known[track] = second
-            if len(known) > _MOST:
+            if len(known) > MOST:
                 del known[next(iter(known))]
+
+    def of(self, slice: int, chart: int) -> tuple[ClusterArray, IntArray]:
+        """Tracks that spoke for a chart of a slice (n,), and the second of each (n,)."""
+        known = self._seconds.get((slice, chart), {})
+        return np.array(list(known), np.uint64), np.array(list(known.values()), np.int64)
+
+    def put(self, slice: int, chart: int, tracks: ClusterArray, seconds: IntArray) -> None:
+        """The inverse of `of`."""
+        self._seconds[slice, chart] = dict(zip(tracks.tolist(), seconds.tolist(), strict=True))
 
     def count(self, slice: int, chart: int, since_ns: int) -> int:
         """Of a slice and chart, how many spoke for it after a time."""

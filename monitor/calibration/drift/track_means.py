@@ -16,16 +16,24 @@ import numpy as np
 from monitor.calibration.clusters import ALONE
 from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.drift.source_times import Arrivals, SourceTimes
-from monitor.calibration.drift.track_records import Records, found, joined, longest_unseen, put
+from monitor.calibration.drift.track_records import (
+    Records,
+    by_slice,
+    copied,
+    found,
+    joined,
+    longest_unseen,
+    put,
+)
 from monitor.calibration.drift.watched import BLOCK_NS, WatchedRows
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 # A track that goes on for longer is used then; parked cars would else be heard of too late.
 LONGEST_NS = 60 * BLOCK_NS
 
-_NOWHERE = -1
+NOWHERE = -1
 _TINY = np.finfo(np.float64).tiny
-_TRACK = np.dtype(
+TRACK = np.dtype(
     [
         ("key", np.uint64),
         ("source", np.int64),
@@ -70,6 +78,7 @@ class TrackMeans:
     follows is not counted until it was idle. There are never more than most_open.
 
     width     C, number of bets
+    times     of its sources
     late      detections that came more than idle_seconds late: their track may be over
     beyond    detections of tracks that had been used
     left_out  detections of tracks that had to make room
@@ -80,14 +89,14 @@ class TrackMeans:
     late: int = 0
     beyond: int = 0
     left_out: int = 0
-    _times: SourceTimes = field(init=False)
+    times: SourceTimes = field(init=False)
     _tracks: Records = field(init=False)
     _sums: FloatArray = field(init=False)
     _free: IntArray = field(init=False)
 
     def __post_init__(self) -> None:
-        self._times = SourceTimes(self.settings.most_open)
-        self._tracks = np.zeros(0, _TRACK)
+        self.times = SourceTimes(self.settings.most_open)
+        self._tracks = np.zeros(0, TRACK)
         self._sums = np.zeros((0, self.width))
         self._free = np.zeros(0, np.int64)
 
@@ -105,7 +114,7 @@ class TrackMeans:
 
         likelihood  (n, C) L of each row and bet, ≥ 0, finite
         """
-        arrivals = self._times.take(rows.source, rows.stamp_ns)
+        arrivals = self.times.take(rows.source, rows.stamp_ns)
         self._add(rows, likelihood, arrivals)
         finished = self._finished()
         self._make_room()
@@ -114,6 +123,23 @@ class TrackMeans:
     def forget(self, slices: IntArray) -> None:
         """Tracks in these slices begin anew."""
         self._drop(np.isin(self._tracks["slice"], slices))
+
+    def of_slices(self, slices: int) -> list[tuple[Records, FloatArray]]:
+        """Of each slice its tracks by key, and (m, C) ΣL of those that are not used yet."""
+        found: list[tuple[Records, FloatArray]] = []
+        for tracks in by_slice(self._tracks, slices):
+            waits = tracks["row"] != NOWHERE
+            sums = self._sums[tracks["row"][waits]]
+            tracks["row"][waits] = np.arange(sums.shape[0])
+            found.append((tracks, sums))
+        return found
+
+    def put_tracks(self, tracks: Records, sums: FloatArray) -> None:
+        """Tracks of one slice that go on, of times that do; as of_slices() has them."""
+        tracks, rows = copied(tracks), self._empty_rows(sums.shape[0])
+        self._sums[rows] = sums
+        tracks["row"][tracks["row"] != NOWHERE] = rows
+        self._tracks = joined((self._tracks, tracks))
 
     def _add(self, rows: WatchedRows, likelihood: FloatArray, arrivals: Arrivals) -> None:
         order = self._in_time(rows, arrivals)
@@ -127,13 +153,13 @@ class TrackMeans:
         stretch = np.cumsum(anew) - 1
         last = np.append(start[1:], order.size) - 1
 
-        tracks = np.zeros(start.size, _TRACK)
+        tracks = np.zeros(start.size, TRACK)
         tracks["key"] = key[start]
         tracks["source"] = rows.source[frame[start]]
         tracks["life"] = life[start]
         tracks["slice"] = rows.slices[order[start]]
         tracks["opened"] = time_ns[start]
-        tracks["row"] = _NOWHERE
+        tracks["row"] = NOWHERE
         place, old = found(self._tracks, tracks["key"])
         # Only the first stretch of a track here can go on: the others came after it was idle.
         before = self._tracks.take(place[old])
@@ -141,7 +167,7 @@ class TrackMeans:
             tracks["opened"][old] - before["last"] <= self._idle_ns
         )
         put(tracks, np.flatnonzero(old), self._tracks.take(place[old]))
-        used = old & (tracks["row"] == _NOWHERE)
+        used = old & (tracks["row"] == NOWHERE)
         tracks["last"] = time_ns[last]
         tracks["arrived"] = arrivals.number[frame[last]]
         tracks["row"][~old] = self._empty_rows(int(np.count_nonzero(~old)))
@@ -173,15 +199,15 @@ class TrackMeans:
 
     def _finished(self) -> Finished:
         tracks = self._tracks
-        now, lives = self._times.now(tracks["life"])
+        now, lives = self.times.now(tracks["life"])
         # This ends as well what came before the idle time of a track that is there again.
         over = ~lives | (now - tracks["last"] > self._idle_ns)
-        used = (over | (now - tracks["opened"] > LONGEST_NS)) & (tracks["row"] != _NOWHERE)
+        used = (over | (now - tracks["opened"] > LONGEST_NS)) & (tracks["row"] != NOWHERE)
         ended = tracks.compress(used)
         ended = ended.take(np.lexsort((ended["key"], ended["last"], ended["source"])))
         # The smallest number there is, so that ln of it is finite.
         mean = np.maximum(self._sums[ended["row"]] / ended["count"][:, None], _TINY)
-        tracks["row"][used] = _NOWHERE
+        tracks["row"][used] = NOWHERE
         self._free = np.append(self._free, ended["row"])
         self._tracks = tracks.compress(~over)
         return Finished(
@@ -195,13 +221,13 @@ class TrackMeans:
         many = self._tracks.size - self.settings.most_open
         if many > 0:
             leaves = longest_unseen(self._tracks["arrived"], many)
-            unused = leaves & (self._tracks["row"] != _NOWHERE)
+            unused = leaves & (self._tracks["row"] != NOWHERE)
             self.left_out += int(self._tracks["count"][unused].sum())
             self._drop(leaves)
 
     def _drop(self, which: BoolArray) -> None:
         rows = self._tracks["row"][which]
-        self._free = np.append(self._free, rows[rows != _NOWHERE])
+        self._free = np.append(self._free, rows[rows != NOWHERE])
         self._tracks = self._tracks.compress(~which)
 
     def _empty_rows(self, many: int) -> IntArray:

@@ -1,5 +1,5 @@
 """Seconds of tracks: the mean ln NEES of one track over one second of event time, and what the
-track was like before. A memory of the tracks that may go on, bounded, and not kept over a restart.
+track was like before. A memory of the tracks that may go on, bounded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.drift.source_times import Arrivals, SourceTimes
 from monitor.calibration.drift.track_records import (
     Records,
+    by_slice,
     copied,
     found,
     joined,
@@ -32,7 +33,7 @@ _SMALLEST_NEES = 1e-6
 # ln NEES is kept on this grid: sums of it are exact, however rows are cut into calls.
 _UNIT = 2.0**-24
 
-_OPEN = np.dtype(
+BLOCK = np.dtype(
     [
         ("key", np.uint64),
         ("turn", np.int64),
@@ -47,7 +48,7 @@ _OPEN = np.dtype(
         ("sums", np.float64, (2,)),
     ]
 )
-_HISTORY = np.dtype(
+HISTORY = np.dtype(
     [
         ("key", np.uint64),
         ("life", np.int64),
@@ -70,6 +71,7 @@ class TrackSeconds:
     after more than idle_seconds without detections in the time of its source, after its source
     began anew, and when it had to make room: there are never more than most_open.
 
+    times     of its sources
     late      detections of a second that was over already
     short     detections of blocks with fewer than FEWEST of them
     left_out  detections of blocks that had to make room
@@ -79,14 +81,14 @@ class TrackSeconds:
     late: int = 0
     short: int = 0
     left_out: int = 0
-    _times: SourceTimes = field(init=False)
+    times: SourceTimes = field(init=False)
     _open: Records = field(init=False)
     _history: Records = field(init=False)
 
     def __post_init__(self) -> None:
-        self._times = SourceTimes(self.settings.most_open)
-        self._open = np.zeros(0, _OPEN)
-        self._history = np.zeros(0, _HISTORY)
+        self.times = SourceTimes(self.settings.most_open)
+        self._open = np.zeros(0, BLOCK)
+        self._history = np.zeros(0, HISTORY)
 
     @property
     def tracks(self) -> int:
@@ -99,7 +101,7 @@ class TrackSeconds:
         Rows of no known track are not taken. Frames without rows tell the time as well.
         How rows are cut into calls changes nothing, unless there are more than most_open tracks.
         """
-        arrivals = self._times.take(rows.source, rows.stamp_ns)
+        arrivals = self.times.take(rows.source, rows.stamp_ns)
         self._add(self._gathered(rows, arrivals))
         over, by = _ended(self._open["turn"], arrivals)
         if over.any():
@@ -116,6 +118,16 @@ class TrackSeconds:
         """Tracks in these slices begin anew."""
         self._open = self._open.compress(~np.isin(self._open["slice"], slices))
         self._history = self._history.compress(~np.isin(self._history["slice"], slices))
+
+    def of_slices(self, slices: int) -> list[tuple[Records, Records]]:
+        """Of each slice its blocks that are not over, and the histories of its tracks, by key."""
+        both = by_slice(self._open, slices), by_slice(self._history, slices)
+        return list(zip(*both, strict=True))
+
+    def put(self, blocks: Records, histories: Records) -> None:
+        """Tracks that go on, of times that do."""
+        self._open = joined((self._open, blocks))
+        self._history = joined((self._history, histories))
 
     def tracks_between(self, slice: int, since_ns: int, until_ns: int) -> int:
         """Tracks of a slice that are followed, of which something came within this time."""
@@ -137,12 +149,12 @@ class TrackSeconds:
         # A track is of one source, whose turns ascend: stable order by key is order by turn too.
         order = taken[np.argsort(rows.track[taken], kind="stable")]
         if order.size == 0:
-            return np.zeros(0, _OPEN)
+            return np.zeros(0, BLOCK)
         key, frame = rows.track[order], rows.frame[order]
         turn = arrivals.turn[frame]
         new = np.append(True, (key[1:] != key[:-1]) | (turn[1:] != turn[:-1]))
         start = np.flatnonzero(new)
-        blocks = np.zeros(start.size, _OPEN)
+        blocks = np.zeros(start.size, BLOCK)
         size = np.diff(start, append=key.size)
         first, last = frame[start], frame[start + size - 1]
         logs = rows.nees.take(order, axis=1)
@@ -184,11 +196,11 @@ class TrackSeconds:
         track = np.cumsum(new) - 1
         # Of the blocks of one track that close together, each counts the earlier ones.
         rank = np.arange(key.size) - start[track]
-        history = np.zeros(start.size, _HISTORY)
+        history = np.zeros(start.size, HISTORY)
         place, there = found(self._history, key[start])
         history["life"] = _NO_LIFE
         put(history, np.flatnonzero(there), self._history.take(place[there]))
-        earlier = np.zeros(key.size, _HISTORY)
+        earlier = np.zeros(key.size, HISTORY)
         for number in range(int(rank.max()) + 1):
             at = np.flatnonzero(rank == number)
             then, now = self._gone_on(history.take(track[at]), over.take(at))
@@ -226,7 +238,7 @@ class TrackSeconds:
     def _end_idle(self) -> None:
         # What may still join a block of the present second came when the second began, at the
         # earliest: a track that is idle by then can have no more blocks.
-        time_ns, lives = self._times.now(self._history["life"])
+        time_ns, lives = self.times.now(self._history["life"])
         began = time_ns // BLOCK_NS * BLOCK_NS
         goes_on = lives & (began - self._history["last"] <= self._idle_ns)
         self._history = self._history.compress(goes_on)
@@ -282,4 +294,4 @@ def _blocks(block: Records, earlier: Records, by: IntArray) -> Blocks:
 
 @cache
 def _no_blocks() -> Blocks:
-    return _blocks(np.zeros(0, _OPEN), np.zeros(0, _HISTORY), np.zeros(0, np.int64))
+    return _blocks(np.zeros(0, BLOCK), np.zeros(0, HISTORY), np.zeros(0, np.int64))
