@@ -33,7 +33,7 @@ demo: $(CORE)
 
 # pytest comes last, so that its summary closes the output.
 test: lint types $(PROTOC) $(FILTERPY)
-	$(BIN)/pytest $(PYTEST_FLAGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -3,8 +3,8 @@ beside them one fault after the other, each by a process of its own.
 
 For each: resident memory before, at most and after; p99 of the six, and against the calm p99
 measured just before in the same sidecar; how long after the end of the fault they are calm again;
-and what the sidecar left undone. The machine has to run the faulty client too: what the same
-client costs an echo on the same machine is printed beside it (`floor`).
+and what the sidecar left undone. The machine has to run the faulty client too: what those that
+push cost an echo in place of the sidecar is printed below.
 
     python -m benchmarks.faults [--seconds 30] [--only NAME]
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -283,6 +284,15 @@ def main() -> None:
         if chosen:
             rows += asyncio.run(by_clients(sidecar, chosen, options.seconds))
         faults = told(sidecar)
+    pushing = [fault for fault in chosen if fault.name.startswith("pushes")]
+    if pushing:
+        print("the same clients, and an echo in place of the sidecar:")
+        with (
+            tempfile.TemporaryDirectory() as name,
+            serving(Path(name), "", echo=True) as server,
+        ):
+            floor = asyncio.run(by_clients(server, pushing, options.seconds))
+        rows += [dataclasses.replace(row, name=f"echo: {row.name}") for row in floor]
     if options.only in "tracker":
         address = free_address()
         config = f'[tracker]\nkind = "grpc"\naddress = "{address}"\n'

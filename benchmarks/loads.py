@@ -65,6 +65,8 @@ class Running:
 
     def metrics(self) -> dict[str, float]:
         """All series, by name and labels, without the prefix; empty where none came in time."""
+        if not self.http:
+            return {}
         try:
             with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=PATIENCE) as answer:
                 text = answer.read().decode()
@@ -79,12 +81,17 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, config: str) -> Iterator[Running]:
-    """A sidecar whose files are in the folder; it is told to stop at the end of the block."""
+def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Running]:
+    """A sidecar whose files are in the folder; it is told to stop at the end of the block.
+
+    echo  a server instead that sends back what it gets: what gRPC and the machine cost alone
+    """
     settings, log = folder / "sidecar.toml", folder / "stderr.txt"
     settings.write_text(config, encoding="utf-8")
     command = [sys.executable, "-m", "monitor", "serve", "--config", str(settings)]
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
+    if echo:
+        command = [sys.executable, str(Path(__file__).with_name("echo_server.py"))]
     path = str(Path(__file__).parents[1])
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -100,7 +107,7 @@ def serving(folder: Path, config: str) -> Iterator[Running]:
         line = process.stdout.readline()
         assert line.startswith("listening "), log.read_text("utf-8")
         addresses = json.loads(line.removeprefix("listening "))
-        yield Running(process, addresses["grpc"], addresses["http"], log)
+        yield Running(process, addresses["grpc"], addresses.get("http", ""), log)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -142,7 +142,7 @@ class DriftKeeping:
         given, selection = known.usual.given, self._in_force()
         self.entry = state.entry
         if state.entry is not None:
-            watch.has(Position(state.entry, frozenset(state.beyond)))
+            watch.has(Position(state.entry, frozenset(state.beyond)), state.order)
         family, changes = restored_family(state, watch.settings, given, selection)
         for name, k in zip(known.names, known.degrees, strict=True):
             family.grow(name, k)
@@ -185,12 +185,17 @@ class DriftKeeping:
 
     async def _made(self) -> Iterable[bytes]:
         watch, ledger = self.pipeline.drift, self.pipeline.ledger
-        while watch.at_work:
-            await asyncio.sleep(0)
+        # What waits would come again in another order; after this nothing does.
+        await in_steps(watch.catch_up())
         with watch.held():
             position = watch.position(ledger.sequence)
             state = family_state(watch.family, self._in_force())
-            state = replace(state, entry=position.entry, beyond=tuple(sorted(position.beyond)))
+            state = replace(
+                state,
+                entry=position.entry,
+                beyond=tuple(sorted(position.beyond)),
+                order=watch.order(),
+            )
             document = await in_steps(family_to_json(state))
         await self.covered(max(position.beyond, default=position.entry))
         return family_text(document)

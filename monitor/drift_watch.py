@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.drift.watched import WatchedRows
 from monitor.calibration.matched import MatchedRows
 from monitor.calibration.measured import measure
-from monitor.calibration.reorder import ReorderBuffer
+from monitor.calibration.reorder import ReorderBuffer, ReorderState
 from monitor.calibration.slices import TOTAL, SliceTable
 from monitor.calibration.space import BoolArray, Space
 from monitor.calibration.steps import finished
@@ -169,9 +169,27 @@ class DriftWatch:
         self._order.begin_anew()
         self._take_over()
 
-    def has(self, position: Position) -> None:
-        """What the last run had taken in; to be told before anything is added again."""
+    def order(self) -> ReorderState[_Frame]:
+        """What is known of the order in which frames come. What is held comes again, from the
+        ledger; that of a source with frames that wait does too, and of it less is known then.
+        """
+        state, waits = self._order.state(), {frame.rows.source for frame in self._waiting}
+
+        def settled(stamps: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+            return tuple([one for one in stamps if one[0] not in waits]) if waits else stamps
+
+        newest, given = map(settled, (state.newest, state.given))
+        return replace(state, out=(), held=(), newest=newest, given=given)
+
+    def has(self, position: Position, order: ReorderState[_Frame] | None = None) -> None:
+        """What the last run had taken in; to be told before anything is added again.
+
+        order  as it was then
+        """
         self._taken = set(position.beyond)
+        if order is not None:
+            seen = tuple([(one, min(ns, self.disorder_ns)) for one, ns in order.seen])
+            self._order.restore(replace(order, seen=seen))
 
     # ---- in steps
 

@@ -25,13 +25,20 @@ from monitor.calibration.drift.evidence import (
     by_severity,
     without_coverage,
 )
+from monitor.calibration.drift.going_on import OpenSlice
 from monitor.calibration.drift.increments import BETS, Aim
 from monitor.calibration.drift.judging import Crossing, Judging
 from monitor.calibration.drift.observed import CHARTS_OF, likelihood_of_rows
 from monitor.calibration.drift.reference import Origin, Reference
 from monitor.calibration.drift.reference_json import reference_to_json
 from monitor.calibration.drift.settings import DriftSettings, Unit
-from monitor.calibration.drift.slice_state import SliceState, in_next_epoch, of_stage
+from monitor.calibration.drift.slice_state import (
+    SliceState,
+    in_next_epoch,
+    of_stage,
+    without_tracks,
+    without_whole_tracks,
+)
 from monitor.calibration.drift.supporters import Supporters
 from monitor.calibration.drift.track_means import Finished, TrackMeans
 from monitor.calibration.drift.track_seconds import TrackSeconds
@@ -70,6 +77,7 @@ class Family:
     left      slices of the last run that have not come yet, by name and K
     supporters
               tracks that say that something is wrong
+    frames    that ever came
     given     references from recorded drives, as in Usual
     """
 
@@ -87,12 +95,12 @@ class Family:
     clock: DrivingClock = field(default_factory=DrivingClock)
     left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
     supporters: Supporters = field(default_factory=Supporters)
+    frames: int = 0
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
     whole: TrackMeans | None = field(init=False)
     thresholds: FloatArray = field(init=False)
     _aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
-    _frames: int = 0
 
     def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
         self.usual = Usual(self.settings, given or {})
@@ -133,6 +141,7 @@ class Family:
         self.epochs[slice], self.known[slice] = state.epoch, state.known
         self.labelled[slice], self.fed[slice] = state.labelled, state.fed
         self.evidence.put(np.array([slice]), state.evidence)
+        open, heeded = state.open, True
         for stage in Stage:
             known = state.references[stage]
             begun = self.usual.references[slice][stage]
@@ -140,9 +149,26 @@ class Family:
             if learns and known.origin is not Origin.FILE:
                 self.usual.put(slice, stage, known)
                 self.usual.learners[slice][stage] = state.learners[stage]
+                began = None if open is None else open.began[stage]
+                if began is not None:
+                    self.usual.began[slice, stage] = began
             elif reference_to_json(known) != reference_to_json(begun):
                 # It was gathered against another reference.
                 self.evidence.begin_anew(slice, of_stage(stage))
+                heeded = False
+        if open is not None:
+            self._open_again(slice, open if heeded else without_whole_tracks(open))
+
+    def _open_again(self, slice: int, open: OpenSlice) -> None:
+        self.usual.frame_size[slice] = open.frame_size
+        # Of the index of a slice keys of its tracks are made: by another one none is found again.
+        if open.index != slice:
+            return
+        for chart, (tracks, seconds) in enumerate(open.supporters):
+            self.supporters.put(slice, chart, tracks, seconds)
+        self.seconds.go_on(open.blocks, open.histories)
+        if self.whole is not None:
+            self.whole.go_on(open.tracks, open.sums)
 
     def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
         """Another recalibrator serves some slices: what it forwards is watched from the beginning.
@@ -214,6 +240,9 @@ class Family:
 
         k  degrees of freedom of all of them
         """
+        if any(state.open is not None and state.open.goes_on for state in self.left.values()):
+            # Their sources go on without them.
+            self.left = {key: without_tracks(state) for key, state in self.left.items()}
         self.usual.see(rows)
         blocks, finished = self.seconds.take(rows), self._finished(k, rows)
         of_tracks = rows.slices[:0] if finished is None else finished.slices
@@ -259,8 +288,8 @@ class Family:
             for crossing in judging.crossings(stretch, driven):
                 changes += self._raised(crossing, driven)
         self.evidence.put(chosen, chunk.board)
-        self._frames += rows.stamp_ns.size
-        return Taken(changes + self._calmed(), rows, blocks, self._frames - rows.stamp_ns.size)
+        self.frames += rows.stamp_ns.size
+        return Taken(changes + self._calmed(), rows, blocks, self.frames - rows.stamp_ns.size)
 
     def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
         alarm, slice = crossing.alarm, crossing.slice

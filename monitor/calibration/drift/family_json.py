@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,8 +33,21 @@ from monitor.calibration.drift.family_state import (
     FamilyState,
     Gathered,
 )
+from monitor.calibration.drift.going_on_json import (
+    going_on_to_json,
+    order_to_json,
+    read_going_on,
+    read_order,
+)
 from monitor.calibration.drift.learner import ReferenceLearner
 from monitor.calibration.drift.learner_json import learner_from_json, learner_to_json
+from monitor.calibration.drift.open_json import (
+    PORTIONS,
+    Goes,
+    lately_to_json,
+    portions_to_json,
+    read_open,
+)
 from monitor.calibration.drift.reference import Origin, Reference, shipped
 from monitor.calibration.drift.reference_fields import Fields, Refusal, shown
 from monitor.calibration.drift.reference_json import reference_from_json, reference_to_json
@@ -42,17 +56,27 @@ from monitor.calibration.drift.slice_state import SliceState
 from monitor.calibration.limits import MOST_DIMENSIONS
 from monitor.calibration.space import FloatArray
 
+Lists: TypeAlias = Mapping[str, "Lists"]
+
 FORMAT = "calibration-monitor/drift/1"
 # Σ of x and of x² over what came since the evidence rose.
 _LARGEST_RUN = 1e15
 # That one number can count.
 _MOST_TRACKS = 2**31 - 1
-_FAMILY = ("format", "entry", "beyond", "gathered", "driven", "peak", "latched", "counts", "slices")
+_FAMILY = (
+    *("format", "entry", "beyond", "gathered", "driven", "peak", "latched", "counts"),
+    *("goes_on", "order", "slices"),
+)
 # Of a ledger: more than will ever be entered.
 _MOST_ENTRIES = 2**53
 _MOST_BEYOND = 2**18
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
-_SLICE = ("name", "k", "epoch", "labelled", "fed", "known", "evidence", "references", "learners")
+_SLICE = (
+    *("name", "k", "epoch", "labelled", "fed", "known", "evidence", "references", "learners"),
+    *("lately", *PORTIONS),
+)
+# Lists that are long, and those of what is in them.
+_LISTS: Lists = {"slices": {"learners": {}, **{name: {} for name in PORTIONS}}}
 _EVIDENCE = ("sums", "shares", "since", "clean", "run", "tracks", "fresh", "peak")
 
 
@@ -81,7 +105,11 @@ def family_to_json(state: FamilyState) -> Generator[None, None, Document]:
         for learner in one.learners:
             learners.append(None if learner is None else learner_to_json(learner))
             yield
-        slices.append(_of_slice(one) | {"learners": learners})
+        tracks: dict[str, list[Document]] = {name: [] for name in PORTIONS}
+        for name, portion in () if one.open is None else portions_to_json(one.open):
+            tracks[name].append(portion)
+            yield
+        slices.append(_of_slice(one) | {"learners": learners} | tracks)
     gathered = state.gathered
     return {
         "format": FORMAT,
@@ -97,6 +125,8 @@ def family_to_json(state: FamilyState) -> Generator[None, None, Document]:
         "peak": state.peak.tolist(),
         "latched": latched_to_json(state.latched),
         "counts": counts_to_json(state.counts),
+        "goes_on": going_on_to_json(state.goes_on),
+        "order": order_to_json(state.order),
         "slices": slices,
     }
 
@@ -106,23 +136,24 @@ def family_text(document: Document) -> Iterator[bytes]:
 
     Raises ValueError where a number is not finite.
     """
-    yield from _in_parts(document, ("slices", "learners"))
+    yield from _in_parts(document, _LISTS)
 
 
-def _in_parts(content: Document, lists: tuple[str, ...]) -> Iterator[bytes]:
-    """An object with a list under the first name, of objects with a list under the next one."""
-    name, *inner = lists
-    values = content[name]
-    assert isinstance(values, list)
-    yield _text({key: value for key, value in content.items() if key != name})[:-1]
-    yield f',"{name}":['.encode("ascii")
-    for i, one in enumerate(values):
-        yield b",\n" if i else b"\n"
-        if inner:
-            yield from _in_parts(one, tuple(inner))
-        else:
-            yield _text(one)
-    yield b"]}"
+def _in_parts(content: Document, lists: Lists) -> Iterator[bytes]:
+    """An object with lists under some names, of objects with lists of their own."""
+    yield _text({key: value for key, value in content.items() if key not in lists})[:-1]
+    for name, inner in lists.items():
+        values = content[name]
+        assert isinstance(values, list)
+        yield f',"{name}":['.encode("ascii")
+        for i, one in enumerate(values):
+            yield b",\n" if i else b"\n"
+            if inner:
+                yield from _in_parts(one, inner)
+            else:
+                yield _text(one)
+        yield b"]"
+    yield b"}"
 
 
 def _text(value: object) -> bytes:
@@ -144,6 +175,7 @@ def _of_slice(state: SliceState) -> Document:
             None if one.origin is Origin.SHIPPED else reference_to_json(one)
             for one in state.references
         ],
+        "lately": None if state.open is None else lately_to_json(state.open),
     }
 
 
@@ -160,6 +192,8 @@ def family_from_json(text: str | bytes) -> FamilyState:
     if isinstance(content, dict):
         content.setdefault("entry", None)  # there was no ledger yet
         content.setdefault("beyond", [])
+        content.setdefault("goes_on", None)  # what was open was lost
+        content.setdefault("order", None)
     if isinstance(found, str) and found != FORMAT:
         raise OtherFamily(
             f"'format' is {shown(found)}, but this monitor reads {FORMAT!r}: use the monitor that "
@@ -171,8 +205,12 @@ def family_from_json(text: str | bytes) -> FamilyState:
 def _family(fields: Fields) -> FamilyState:
     read_word(fields, "format", (FORMAT,))
     slices: dict[tuple[str, int], SliceState] = {}
+    goes_on = read_going_on(fields, "goes_on")
+    goes = Goes.of(goes_on)
     for i, value in enumerate(fields.listed("slices", 0, MOST_KEPT)):
-        state = _slice(fields.inner(value, f"slices[{i}]", _SLICE))
+        if isinstance(value, dict) and goes_on is None:
+            value = {"lately": None, **{name: [] for name in PORTIONS}, **value}
+        state = _slice(fields.inner(value, f"slices[{i}]", _SLICE), goes)
         if (state.name, state.k) in slices:
             raise fields.wrong(f"slices[{i}].name", state.name, "another name")
         slices[state.name, state.k] = state
@@ -186,6 +224,8 @@ def _family(fields: Fields) -> FamilyState:
         latched=read_latched(fields, "latched"),
         counts=read_counts(fields, "counts"),
         slices=tuple(slices.values()),
+        goes_on=goes_on,
+        order=read_order(fields, "order"),
     )
 
 
@@ -198,7 +238,7 @@ def _gathered(fields: Fields) -> Gathered:
     )
 
 
-def _slice(fields: Fields) -> SliceState:
+def _slice(fields: Fields, goes: Goes) -> SliceState:
     k = fields.whole("k", 1, MOST_DIMENSIONS)
     content = fields.content["evidence"]
     stages = [_stage(fields, stage, k) for stage in Stage]
@@ -212,6 +252,7 @@ def _slice(fields: Fields) -> SliceState:
         evidence=_evidence(fields.inner(content, "evidence", _EVIDENCE)),
         references=tuple(reference for reference, _ in stages),
         learners=tuple(learner for _, learner in stages),
+        open=read_open(fields, goes),
     )
 
 

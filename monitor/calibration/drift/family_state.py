@@ -1,9 +1,13 @@
-"""What is known of all slices when the program ends, and a family that goes on from there."""
+"""What is known of all slices when the program ends, and a family that goes on from there.
+
+All is kept that what comes next is judged by: who goes on is who never stopped.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +16,14 @@ from monitor.calibration.drift.alarms import Alarms, Key, Latched, Raised
 from monitor.calibration.drift.charts import CHARTS, SEVERITIES, Stage
 from monitor.calibration.drift.evidence import Evidence
 from monitor.calibration.drift.family import Family
+from monitor.calibration.drift.going_on import GoingOn, OpenSlice, WholeState
+from monitor.calibration.drift.increments import BETS
 from monitor.calibration.drift.reference import Reference
 from monitor.calibration.drift.settings import DriftSettings, Unit
 from monitor.calibration.drift.slice_state import SliceState, without_evidence
+from monitor.calibration.drift.track_means import TRACK
 from monitor.calibration.limits import MOST_SLICES
+from monitor.calibration.reorder import ReorderState
 from monitor.calibration.space import FloatArray
 
 # Slices that are kept, at most: those that are there, and as many that have not come back.
@@ -26,6 +34,8 @@ MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
 LONGEST_NAME = 4096
 # No R in hours says more, and sums of it stay finite.
 LARGEST_EVIDENCE = 1e200
+# Sums of a whole track: by bet, and whether a recalibrator has changed it.
+WIDTH = len(CHARTS) * BETS + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class FamilyState:
     peak    (2,)
     entry   of the ledger, the last one up to which all are in it; None where that is not known
     beyond  entries behind it that are in it too
+    goes_on clocks of sources and what they tell of tracks; None: not known, all begin anew
+    order   what is known of the order in which frames come, of none that is held
     """
 
     gathered: Gathered
@@ -64,13 +76,15 @@ class FamilyState:
     slices: tuple[SliceState, ...]
     entry: int | None = None
     beyond: tuple[int, ...] = ()
+    goes_on: GoingOn | None = None
+    order: ReorderState[Any] = field(default_factory=ReorderState)
 
 
 # ---- what is known
 
 
 def family_state(family: Family, selection: str) -> FamilyState:
-    """As of now, but for what is being learned, which goes on.
+    """As of now, but for what is being learned, which goes on; `order` is for others to say.
 
     selection  version of the recalibrator in force
     """
@@ -79,7 +93,8 @@ def family_state(family: Family, selection: str) -> FamilyState:
     sums = np.where(evidence.weights > 0, np.minimum(evidence.sums, LARGEST_EVIDENCE), 0.0)
     copy = evidence.take(np.arange(evidence.slices))
     copy.sums, copy.peak = sums, np.minimum(copy.peak, LARGEST_EVIDENCE)
-    slices = [_slice_state(family, copy, slice) for slice in range(len(family.names))]
+    opened = _open_slices(family)
+    slices = [_slice_state(family, copy, slice, one) for slice, one in enumerate(opened)]
     slices += family.left.values()
     return FamilyState(
         gathered=Gathered.under(family.settings, selection),
@@ -90,6 +105,7 @@ def family_state(family: Family, selection: str) -> FamilyState:
         ),
         counts=dict(family.alarms.counts),
         slices=tuple([one for one in slices if _kept(one.name)][:MOST_KEPT]),
+        goes_on=_going_on(family),
     )
 
 
@@ -97,7 +113,42 @@ def _kept(name: str) -> bool:
     return 0 < len(name) <= LONGEST_NAME
 
 
-def _slice_state(family: Family, evidence: Evidence, slice: int) -> SliceState:
+def _going_on(family: Family) -> GoingOn:
+    seconds, whole = family.seconds, family.whole
+    return GoingOn(
+        frames=family.frames,
+        clock=family.clock.state(),
+        times=seconds.times.state(),
+        late=seconds.late,
+        short=seconds.short,
+        left_out=seconds.left_out,
+        whole=None
+        if whole is None
+        else WholeState(whole.times.state(), whole.late, whole.beyond, whole.left_out),
+    )
+
+
+def _open_slices(family: Family) -> list[OpenSlice]:
+    slices, whole, usual = len(family.names), family.whole, family.usual
+    none = (np.zeros(0, TRACK), np.zeros((0, WIDTH)))
+    tracks = [none] * slices if whole is None else whole.of_slices(slices)
+    charts = range(len(CHARTS))
+    return [
+        OpenSlice(
+            index=i,
+            frame_size=float(usual.frame_size[i]),
+            began=tuple(usual.began.get((i, stage)) for stage in Stage),
+            supporters=tuple(family.supporters.of(i, chart) for chart in charts),
+            blocks=blocks,
+            histories=histories,
+            tracks=tracks[i][0],
+            sums=tracks[i][1],
+        )
+        for i, (blocks, histories) in enumerate(family.seconds.of_slices(slices))
+    ]
+
+
+def _slice_state(family: Family, evidence: Evidence, slice: int, opened: OpenSlice) -> SliceState:
     own = (getattr(evidence, name)[slice : slice + 1] for name in evidence.__dataclass_fields__)
     return SliceState(
         name=family.names[slice],
@@ -109,6 +160,7 @@ def _slice_state(family: Family, evidence: Evidence, slice: int) -> SliceState:
         evidence=Evidence(*own),
         references=tuple(family.usual.references[slice]),
         learners=tuple(family.usual.learners[slice]),
+        open=opened,
     )
 
 
@@ -133,7 +185,10 @@ def restored_family(
     family.clock.driven = state.driven
     family.alarms = Alarms(dict(state.latched), dict(state.counts))
     now, slices = Gathered.under(settings, selection), list(state.slices)
-    if replace(state.gathered, selection=selection) == now:
+    same = replace(state.gathered, selection=selection) == now
+    if state.goes_on is not None:
+        _go_on(family, state.goes_on, of_whole=same)
+    if same:
         family.peak = state.peak.copy()
     else:
         slices = [without_evidence(one, np.ones(len(CHARTS), bool)) for one in slices]
@@ -141,3 +196,16 @@ def restored_family(
     if state.gathered.selection == selection:
         return family, []
     return family, family.new_epoch([], left=True)
+
+
+def _go_on(family: Family, state: GoingOn, *, of_whole: bool) -> None:
+    """of_whole: whole tracks as well."""
+    family.frames = state.frames
+    family.clock.restore(state.clock)
+    seconds, whole = family.seconds, family.whole
+    seconds.times.restore(state.times)
+    seconds.late, seconds.short, seconds.left_out = state.late, state.short, state.left_out
+    if of_whole and whole is not None and state.whole is not None:
+        whole.times.restore(state.whole.times)
+        whole.late, whole.beyond = state.whole.late, state.whole.beyond
+        whole.left_out = state.whole.left_out

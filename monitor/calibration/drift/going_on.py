@@ -91,3 +91,8 @@ class OpenSlice:
     histories: Records
     tracks: Records
     sums: FloatArray
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether any track does."""
+        return self.blocks.size + self.histories.size + self.tracks.size > 0

@@ -14,7 +14,7 @@ from monitor.calibration.drift.reference_levels import LevelSums
 from monitor.calibration.space import FloatArray, IntArray
 
 # Rows that are taken in together: a call costs as much as some hundred of them.
-_AT_ONCE = 512
+AT_ONCE = 512
 
 
 @dataclass(slots=True)
@@ -46,6 +46,19 @@ class ReferenceLearner:
         """Whether the track of any detection was known."""
         return self.tracks > 0
 
+    def waiting(self) -> tuple[FloatArray, ClusterArray, IntArray]:
+        """What is not taken in yet: NEES, track and frame of rows, as `add` has them."""
+        nothing = np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        nees, track, frame = (
+            np.concatenate(part) for part in zip(nothing, *self._waiting, strict=True)
+        )
+        return nees, track, frame
+
+    def wait(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
+        """Rows that were added before: fewer than AT_ONCE."""
+        self._waiting.append((nees, track, frame))
+        self._rows_waiting += int(nees.size)
+
     def add(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
         """n detections, in the order in which their truth came. The arrays are kept for a while.
 
@@ -56,7 +69,7 @@ class ReferenceLearner:
         self.detections += int(nees.size)
         self._waiting.append((nees, track, frame))
         self._rows_waiting += int(nees.size)
-        if self._rows_waiting >= _AT_ONCE:
+        if self._rows_waiting >= AT_ONCE:
             self.take_in()
 
     def take_in(self) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.drift.learner import ReferenceLearner
+from monitor.calibration.clusters import ClusterArray
+from monitor.calibration.drift.learner import AT_ONCE, ReferenceLearner
 from monitor.calibration.drift.reference_correlation import (
     LONGEST_BATCH,
     OPEN,
@@ -26,16 +27,17 @@ from monitor.calibration.drift.reference_fields import (
 from monitor.calibration.drift.reference_histogram import BINS, NeesHistogram
 from monitor.calibration.drift.reference_levels import LONGEST, LevelSums
 from monitor.calibration.limits import MOST_DIMENSIONS
+from monitor.calibration.space import FloatArray, IntArray
 
-_LEARNER = ("k", "detections", "total", "bins", "counts", "tracks", "frames", "seconds")
+_LEARNER = ("k", "detections", "total", "bins", "counts", "tracks", "frames", "seconds", "waiting")
 _TRACKS = ("tracks", "rows", "totals", "products", "ids", "seen", "last", "parts")
 _FRAMES = ("waiting", "last", "batches", "pairs")
+_WAITING = ("nees", "track", "frame")
 _SECONDS = ("tracks", "means", "squares", "within", "again", "blocks", "rows")
 
 
 def learner_to_json(learner: ReferenceLearner) -> dict[str, object]:
-    """All of it."""
-    learner.take_in()
+    """All of it; what waits to be taken in goes on waiting, so that sums round alike."""
     bins = np.flatnonzero(learner.histogram.counts)
     tracks, frames, seconds = learner.along_tracks, learner.along_frames, learner.seconds
     known = tracks.going_on
@@ -70,6 +72,7 @@ def learner_to_json(learner: ReferenceLearner) -> dict[str, object]:
             "blocks": seconds.blocks,
             "rows": seconds.rows,
         },
+        "waiting": dict(zip(_WAITING, (part.tolist() for part in learner.waiting()), strict=True)),
     }
 
 
@@ -77,26 +80,42 @@ def learner_from_json(
     value: object, where: str = "learner", refusal: Refusal = OF_REFERENCE
 ) -> ReferenceLearner:
     """The inverse of learner_to_json. Raises as `refusal` says for anything else."""
+    if isinstance(value, dict):
+        value = {"waiting": {name: [] for name in _WAITING}, **value}  # nothing was kept waiting
     fields = Fields.of(value, where, _LEARNER, refusal)
     detections = fields.whole("detections")
     content: dict[str, Any] = fields.content
-    return ReferenceLearner(
+    waiting = _waiting(fields.inner(content["waiting"], "waiting", _WAITING))
+    found = ReferenceLearner(
         k=fields.whole("k", 1, MOST_DIMENSIONS),
         detections=detections,
         total=fields.number("total", 0.0),
-        histogram=_histogram(fields, detections),
+        histogram=_histogram(fields, detections, waiting[0].size),
         along_tracks=_tracks(fields.inner(content["tracks"], "tracks", _TRACKS)),
         along_frames=_frames(fields.inner(content["frames"], "frames", _FRAMES)),
         seconds=_seconds(fields.inner(content["seconds"], "seconds", _SECONDS)),
     )
+    if waiting[0].size:
+        found.wait(*waiting)
+    return found
 
 
-def _histogram(fields: Fields, detections: int) -> NeesHistogram:
+def _waiting(fields: Fields) -> tuple[FloatArray, ClusterArray, IntArray]:
+    frame = np.array(fields.wholes("frame", 0, AT_ONCE - 1, 0, LARGEST_COUNT), np.int64)
+    if (np.diff(frame) < 0).any():
+        raise fields.wrong("frame", frame.tolist(), "numbers that never fall")
+    size = frame.size
+    track = np.array(fields.wholes("track", size, size, 0, 2**64 - 1), np.uint64)
+    return fields.numbers("nees", (size,), 0.0), track, frame
+
+
+def _histogram(fields: Fields, detections: int, waiting: int) -> NeesHistogram:
     bins = fields.wholes("bins", 0, BINS, 0, BINS - 1)
     _ascending(fields, "bins", bins)
     counts = fields.wholes("counts", len(bins), len(bins), 1, LARGEST_COUNT)
-    if sum(counts) != detections:
-        raise fields.wrong("detections", detections, f"{sum(counts)}, the sum of counts")
+    if sum(counts) + waiting != detections:
+        expected = f"{sum(counts)}, the sum of counts, and {waiting} that wait"
+        raise fields.wrong("detections", detections, expected)
     found = NeesHistogram()
     found.counts[bins] = counts
     return found

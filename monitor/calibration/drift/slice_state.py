@@ -1,6 +1,4 @@
-"""What is known of one slice when the program ends. Seconds of tracks that are open are not of it:
-tracks begin anew.
-"""
+"""What is known of one slice when the program ends."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import numpy as np
 
 from monitor.calibration.drift.charts import CHARTS, Stage
 from monitor.calibration.drift.evidence import Evidence
+from monitor.calibration.drift.going_on import OpenSlice
 from monitor.calibration.drift.learner import ReferenceLearner
 from monitor.calibration.drift.observed import CHARTS_OF
 from monitor.calibration.drift.reference import Reference, shipped
@@ -24,6 +23,7 @@ class SliceState:
     evidence    of this slice alone
     references  by Stage
     learners    by Stage, which may go on learning; None where the reference is known
+    open        what goes on; None: not known
     """
 
     name: str
@@ -35,6 +35,7 @@ class SliceState:
     evidence: Evidence
     references: tuple[Reference, ...]
     learners: tuple[ReferenceLearner | None, ...]
+    open: OpenSlice | None = None
 
 
 def of_stage(stage: Stage) -> BoolArray:
@@ -49,14 +50,33 @@ def without_evidence(state: SliceState, charts: BoolArray) -> SliceState:
     evidence = state.evidence.take(np.arange(1))
     evidence.begin_anew(0, charts)
     evidence.peak[:] = 0.0
-    return replace(state, evidence=evidence)
+    open = None if state.open is None else without_whole_tracks(state.open)
+    return replace(state, evidence=evidence, open=open)
+
+
+def without_whole_tracks(open: OpenSlice) -> OpenSlice:
+    """What they say is evidence."""
+    return replace(open, tracks=open.tracks[:0], sums=open.sums[:0])
+
+
+def without_tracks(state: SliceState) -> SliceState:
+    """All of them begin anew."""
+    if state.open is None:
+        return state
+    open = without_whole_tracks(state.open)
+    open = replace(open, blocks=open.blocks[:0], histories=open.histories[:0])
+    return replace(state, open=open)
 
 
 def in_next_epoch(state: SliceState) -> SliceState:
     """Another recalibrator serves it."""
     raw, learner = state.references[Stage.RAW], state.learners[Stage.RAW]
+    state = without_tracks(without_evidence(state, of_stage(Stage.RECALIBRATED)))
+    if state.open is not None:
+        began = state.open.began[Stage.RAW], None
+        state = replace(state, open=replace(state.open, began=began))
     return replace(
-        without_evidence(state, of_stage(Stage.RECALIBRATED)),
+        state,
         epoch=state.epoch + 1,
         labelled=0,
         references=(raw, shipped(state.k)),

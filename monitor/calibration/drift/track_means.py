@@ -24,6 +24,7 @@ from monitor.calibration.drift.track_records import (
     joined,
     longest_unseen,
     put,
+    with_more,
 )
 from monitor.calibration.drift.watched import BLOCK_NS, WatchedRows
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
@@ -134,12 +135,12 @@ class TrackMeans:
             found.append((tracks, sums))
         return found
 
-    def put_tracks(self, tracks: Records, sums: FloatArray) -> None:
+    def go_on(self, tracks: Records, sums: FloatArray) -> None:
         """Tracks of one slice that go on, of times that do; as of_slices() has them."""
         tracks, rows = copied(tracks), self._empty_rows(sums.shape[0])
         self._sums[rows] = sums
         tracks["row"][tracks["row"] != NOWHERE] = rows
-        self._tracks = joined((self._tracks, tracks))
+        self._tracks = with_more(self._tracks, tracks)
 
     def _add(self, rows: WatchedRows, likelihood: FloatArray, arrivals: Arrivals) -> None:
         order = self._in_time(rows, arrivals)

@@ -33,6 +33,11 @@ def joined(tables: tuple[Records, ...]) -> Records:
     return together.take(np.argsort(together["key"], kind="stable"))
 
 
+def with_more(table: Records, more: Records) -> Records:
+    """Those too whose keys are not there yet; keys of both are unique."""
+    return joined((table, more.compress(~found(table, more["key"])[1])))
+
+
 def put(table: Records, place: IntArray, records: Records) -> None:
     """Lay records (n,) into a table at places (n,)."""
     _plain(table)[place] = _plain(records)

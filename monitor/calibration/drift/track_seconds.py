@@ -20,6 +20,7 @@ from monitor.calibration.drift.track_records import (
     joined,
     longest_unseen,
     put,
+    with_more,
 )
 from monitor.calibration.drift.watched import BLOCK_NS, Blocks, WatchedRows
 from monitor.calibration.space import BoolArray, IntArray
@@ -124,10 +125,10 @@ class TrackSeconds:
         both = by_slice(self._open, slices), by_slice(self._history, slices)
         return list(zip(*both, strict=True))
 
-    def put(self, blocks: Records, histories: Records) -> None:
+    def go_on(self, blocks: Records, histories: Records) -> None:
         """Tracks that go on, of times that do."""
-        self._open = joined((self._open, blocks))
-        self._history = joined((self._history, histories))
+        known = self._open, self._history
+        self._open, self._history = map(with_more, known, (blocks, histories))
 
     def tracks_between(self, slice: int, since_ns: int, until_ns: int) -> int:
         """Tracks of a slice that are followed, of which something came within this time."""

@@ -80,6 +80,7 @@ class Usual:
 
     given       by name of the slice, from recorded drives: in every epoch
     frame_size  (G,) detections in a frame of each slice, lately; 0 where their tracks are known
+    began       s of driving with truth of a slice when learning began
     """
 
     settings: DriftSettings
@@ -87,10 +88,9 @@ class Usual:
     references: list[list[Reference]] = field(default_factory=list)
     learners: list[list[ReferenceLearner | None]] = field(default_factory=list)
     frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
+    began: dict[tuple[int, Stage], float] = field(default_factory=dict)
     _given: list[Mapping[Stage, Reference]] = field(default_factory=list)
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
-    # s of driving with truth of a slice when learning began.
-    _began: dict[tuple[int, Stage], float] = field(default_factory=dict)
 
     def grow(self, name: str, k: int) -> None:
         """The next slice, of K degrees of freedom."""
@@ -120,7 +120,7 @@ class Usual:
 
     def _learn_anew(self, slice: int, stage: Stage, k: int) -> None:
         self.learners[slice][stage] = ReferenceLearner(k)
-        self._began.pop((slice, stage), None)
+        self.began.pop((slice, stage), None)
 
     def put(self, slice: int, stage: Stage, reference: Reference) -> None:
         """Take a reference as what is usual from now on."""
@@ -185,7 +185,7 @@ class Usual:
             learner = learners[stage]
             if learner is None:
                 continue
-            began = self._began.setdefault((slice, stage), fed)
+            began = self.began.setdefault((slice, stage), fed)
             learner.add(rows.nees[stage, chosen], track, frame)
             learner.add_blocks(
                 blocks.level[stage, seconds],

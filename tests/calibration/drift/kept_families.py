@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
+from typing import TypeAlias
 
 import numpy as np
 
+from monitor.calibration.drift.alarm import AlarmChange
+from monitor.calibration.drift.charts import Stage
 from monitor.calibration.drift.family import Family
 from monitor.calibration.drift.family_json import (
     family_from_json,
@@ -16,10 +21,12 @@ from monitor.calibration.drift.family_state import (
     FamilyState,
     family_state,
 )
+from monitor.calibration.drift.reference import Reference
 from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.steps import finished
-from tests.calibration.drift.watched_rows import some_frames, watched
+from tests.calibration.drift.watched_rows import Frame, some_frames, watched
 
+Given: TypeAlias = Mapping[str, Mapping[Stage, Reference]]
 K = 3
 NAMES = ("car", "van", "bus")
 SHORT = DriftSettings(
@@ -71,3 +78,46 @@ def text_of(family: Family, selection: str = "identity") -> bytes:
 
 def through_text(family: Family, selection: str = "identity") -> FamilyState:
     return family_from_json(text_of(family, selection))
+
+
+# ---- frame by frame
+
+
+def empty(wanted: DriftSettings, given: Given | None = None) -> Family:
+    """Of three slices, of which nothing is known but this."""
+    family = Family(wanted, given or {})
+    for name in NAMES:
+        family.grow(name, K)
+    return family
+
+
+def frames_of(seed: int, frames: int, factor: float) -> list[Frame]:
+    """None of them without rows."""
+    return [
+        (source, stamp, changed, [(t, s, factor * raw, factor * made) for t, s, raw, made in rows])
+        for source, stamp, changed, rows in some_frames(seed, frames, wild=seed % 3 == 0)
+        if rows
+    ]
+
+
+def fed(family: Family, frames: Sequence[Frame], sizes: Sequence[int] = (1,)) -> list[AlarmChange]:
+    """Have a family take in frames in portions of these sizes, over and over, and learn from them;
+    what became of alarms.
+    """
+    changes: list[AlarmChange] = []
+    begin = 0
+    for size in cycle(sizes):
+        if begin >= len(frames):
+            return changes
+        taken = family.take(K, watched(frames[begin : begin + size]))
+        changes += taken.changes
+        finished(family.learn(taken))
+        begin += size
+    return changes
+
+
+def counts_of(family: Family) -> list[int]:
+    """Detections that say nothing of tracks."""
+    seconds, whole = family.seconds, family.whole
+    of_whole = [] if whole is None else [whole.late, whole.beyond, whole.left_out, whole.tracks]
+    return [seconds.late, seconds.short, seconds.left_out, *of_whole]

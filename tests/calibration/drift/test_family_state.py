@@ -4,18 +4,20 @@ find.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from monitor.calibration.drift.alarm import Why
 from monitor.calibration.drift.alarms import key_of
 from monitor.calibration.drift.charts import CHARTS, SEVERITIES, Severity, Stage
-from monitor.calibration.drift.driving import DrivingClock
 from monitor.calibration.drift.family import Family
+from monitor.calibration.drift.family_json import family_from_json
 from monitor.calibration.drift.family_state import (
     MOST_KEPT,
     family_state,
@@ -25,18 +27,22 @@ from monitor.calibration.drift.learner import ReferenceLearner
 from monitor.calibration.drift.learner_json import learner_to_json
 from monitor.calibration.drift.reference import Origin, Reference
 from monitor.calibration.drift.settings import DriftSettings, Unit
-from monitor.calibration.drift.track_seconds import TrackSeconds
 from monitor.calibration.slices import TOTAL
 from tests.calibration.drift.kept_families import (
     LONG,
     NAMES,
     SHORT,
     K,
+    counts_of,
+    empty,
     family_of,
+    fed,
     feed,
+    frames_of,
     text_of,
     through_text,
 )
+from tests.calibration.drift.watched_rows import watched
 from tests.laws import assert_same
 
 FORWARDED = np.array([chart.stage is Stage.RECALIBRATED for chart in CHARTS])
@@ -103,16 +109,130 @@ def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
 
 @quick
 @given(seeds, st.sampled_from([1.0, 4.0]), st.sampled_from(list(Unit)))
-def test_it_goes_on_as_if_it_had_not_stopped_but_for_open_tracks_and_clocks(seed, factor, unit):
-    family = family_of(seed, replace(LONG, unit=unit), factor=factor)
-    restored, _ = gone_on(family)
-    # Of these nothing is kept.
-    family.clock = DrivingClock(family.clock.driven)
-    family.seconds = TrackSeconds(family.settings)
-    family.whole = Family(family.settings).whole
-    for one in (family, restored):
-        feed(one, seed + 1, 60, factor)
-    assert_same_family(restored, family)
+def test_it_goes_on_as_if_it_had_not_stopped_to_the_last_bit(seed, factor, unit):
+    """Nor had it been written."""
+    wanted = replace(SHORT, unit=unit)
+    frames = frames_of(seed, 250, factor)
+    cut = seed % 160
+    whole, begun = empty(wanted), empty(wanted)
+    told = fed(whole, frames)
+    told_before = fed(begun, frames[:cut])
+    restored, changes = gone_on(begun)
+    assert changes == []
+    assert told_before + fed(restored, frames[cut:]) == told
+    assert_same_family(restored, whole)
+    assert text_of(restored) == text_of(whole)
+    assert restored.seconds.tracks == whole.seconds.tracks > 0
+    assert counts_of(restored) == counts_of(whole)
+
+
+@quick
+@given(seeds, st.sampled_from([1.0, 4.0]), st.lists(st.integers(1, 40), min_size=1, max_size=20))
+def test_however_frames_are_portioned_before_and_after_evidence_is_the_same(seed, factor, sizes):
+    """Of references that are known: one that is learned is known after a portion."""
+    known = {name: dict.fromkeys(Stage, file_reference(seed)) for name in NAMES}
+    wanted = replace(LONG, unit=(Unit.TRACK_SECOND, Unit.DETECTION)[seed % 2])
+    frames = frames_of(seed, 250, factor)
+    cut = seed % 160
+    whole, begun = empty(wanted, known), empty(wanted, known)
+    fed(whole, frames)
+    fed(begun, frames[:cut], sizes)
+    restored, _ = gone_on(begun, given=known)
+    fed(restored, frames[cut:], sizes)
+    for name in ("sums", "clean", "since", "tracks", "fresh", "peak"):
+        ours, theirs = getattr(restored.evidence, name), getattr(whole.evidence, name)
+        assert_allclose(ours, theirs, rtol=1e-9, err_msg=name)
+    assert restored.fed == pytest.approx(whole.fed, rel=1e-9)
+    assert restored.clock.driven == pytest.approx(whole.clock.driven, rel=1e-9)
+    assert restored.alarms.latched.keys() == whole.alarms.latched.keys()
+
+
+def test_what_was_open_is_lost_of_a_document_of_before_it_was_kept():
+    family = family_of(3, LONG, factor=2.0)
+    document = json.loads(text_of(family))
+    for name in ("goes_on", "order"):
+        del document[name]
+    for one in document["slices"]:
+        for name in ("lately", "blocks", "histories", "tracks"):
+            del one[name]
+        for learner in filter(None, one["learners"]):
+            taken_in(learner)
+    state = family_from_json(json.dumps(document))
+    restored, _ = restored_family(state, LONG, {}, "identity")
+    for name in NAMES:
+        restored.grow(name, K)
+    assert restored.seconds.tracks == 0
+    assert restored.frames == 0
+    assert restored.clock.driven == family.clock.driven
+    assert_same(restored.evidence.since, family.evidence.since)
+    feed(restored, 4, 50)
+    assert restored.clock.driven > family.clock.driven
+
+
+def taken_in(learner) -> None:
+    """As it was written before: of what waits nothing is there."""
+    waits = learner.pop("waiting")
+    learner["detections"] -= len(waits["nees"])
+
+
+@pytest.mark.parametrize("unit", list(Unit))
+def test_tracks_of_a_slice_that_has_another_index_now_begin_anew(unit):
+    family = family_of(3, replace(LONG, unit=unit), factor=2.0)
+    assert family.seconds.tracks > 0
+    restored, _ = gone_on(family, names=("bus", "car", "van"))
+    assert restored.seconds.tracks == 0
+    assert restored.whole is None or restored.whole.tracks == 0
+    assert restored.labelled.tolist() == [family.labelled[i] for i in (2, 0, 1)]
+    same, _ = gone_on(family)
+    assert same.seconds.tracks == family.seconds.tracks
+
+
+def test_tracks_of_a_slice_that_comes_after_others_went_on_begin_anew():
+    family = family_of(3, LONG, factor=2.0)
+    restored, _ = gone_on(family, names=("car",))
+    assert restored.seconds.tracks > 0
+    kept = family_state(restored, "identity").slices
+    assert all(one.open is not None and one.open.goes_on for one in kept)
+    restored.take(K, watched([(0, 10**9, False, [(1, 0, 3.0, 3.0)])]))
+    left = list(restored.left.values())
+    assert len(left) == 2
+    assert not any(one.open is None or one.open.goes_on for one in left)
+    restored.grow("van", K)
+    restored.grow("bus", K)
+    assert restored.evidence.sums[1].any()
+
+
+def test_another_epoch_forgets_tracks_of_slices_that_have_not_come_back_as_of_those_that_have():
+    family = family_of(7, LONG, frames=200, factor=3.0)
+    restored, _ = gone_on(family, names=())
+    restored.new_epoch([], left=True)
+    family.new_epoch(range(3))
+    for name in NAMES:
+        restored.grow(name, K)
+    assert text_of(restored) == text_of(family)
+    assert restored.seconds.tracks == 0
+
+
+def test_under_another_tolerance_what_whole_tracks_said_is_forgotten():
+    wanted = replace(LONG, unit=Unit.TRACK)
+    family = family_of(3, wanted)
+    assert family.whole is not None and family.whole.tracks > 0
+    restored, _ = gone_on(family, replace(wanted, page_tolerance=2.0))
+    assert restored.whole is not None and restored.whole.tracks == 0
+    assert restored.seconds.tracks == family.seconds.tracks
+
+
+def test_keys_that_are_there_already_are_not_taken_twice():
+    family = family_of(3, replace(LONG, unit=Unit.TRACK))
+    before = family.seconds.tracks
+    for blocks, histories in family.seconds.of_slices(3):
+        family.seconds.go_on(blocks, histories)
+    assert family.whole is not None
+    followed = family.whole.tracks
+    for tracks, sums in family.whole.of_slices(3):
+        family.whole.go_on(tracks, sums)
+    assert family.seconds.tracks == before
+    assert family.whole.tracks == followed
 
 
 def test_a_latched_alarm_is_not_raised_again_and_ends_when_it_is_acknowledged():
