@@ -75,8 +75,8 @@ class ServerConfig(Section):
     )
     grace_seconds: NonNegativeFloat = 5.0  # s; how long SIGTERM waits for frames in work
     # Above either, frames are answered and forwarded, but neither remembered nor counted.
-    shed_lag_seconds: NonNegativeFloat = 0.1  # s that the event loop is late; 0: any time
-    shed_rows: NonNegativeInt = 1 << 18  # detections that wait for the statistics; 0: any number
+    shed_lag_seconds: NonNegativeFloat = 0.1  # s that frames wait or the loop is late; 0: never
+    shed_rows: NonNegativeInt = 1 << 18  # detections that wait for the statistics; 0: never
     # s that a frame may wait on its way; older ones are passed through, uncounted. 0: any age.
     stale_seconds: NonNegativeFloat = 0.0
     clock_step_seconds: PositiveFloat = 0.5  # s; a wall clock that is set by more begins an epoch

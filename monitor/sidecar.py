@@ -75,9 +75,6 @@ class Sidecar:
     drift: DriftKeeping = field(init=False)
     overload: Overload = field(init=False)
     wall_clock: WallClock = field(init=False)
-    # Told the new epoch when the wall clock was set; and how many detections wait to be counted.
-    clock_stepped: Callable[[int], None] = field(default=lambda _: None)
-    waiting_rows: Callable[[], int] = field(default=lambda: 0)
     _cache: ReadingCache = field(init=False)
     _window_caches: dict[str, ReadingCache] = field(init=False)
     _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
@@ -115,8 +112,6 @@ class Sidecar:
         self.journal = Journal(self.config.pending)
         self.resumed = Resumption(self.pipeline, 0, 0, 0)
         self.pipeline.overload = self.overload
-        self.clock_stepped = self.pipeline.clock_stepped
-        self.waiting_rows = lambda: self.pipeline.live.waiting
         self._recalibration = RecalibrationReadings(self.promotions)
         bins = self.config.statistics.bins
         self._cache = ReadingCache(bins)
@@ -330,7 +325,8 @@ class Sidecar:
         if self._stopping.is_set():
             return  # what was said last is that we end
         service = self.server.service
-        if self.overload.look(now, lag, self.waiting_rows()):
+        waited = max(lag, service.turns.longest_wait())
+        if self.overload.look(now, waited, self.pipeline.live.waiting):
             service.announce(Health(True, OVERLOADED if self.overload.shedding else CALM))
         counters.shedding, counters.overloads = self.overload.shedding, self.overload.episodes
         step = self.wall_clock.look(wall_ns, monotonic_ns)
@@ -342,7 +338,7 @@ class Sidecar:
             service.announce(Health(True, text))
             # It has happened; it is no state that who begins to watch later is in.
             service.events.health = known
-            self.clock_stepped(clock.epoch)
+            self.pipeline.clock_stepped(clock.epoch)
 
 
 def _page(snapshot: Snapshot) -> str:

@@ -44,10 +44,23 @@ class Turns:
     """
 
     clock: Callable[[], float] = time.monotonic
-    _waiting: list[tuple[float, int, Share, asyncio.Future[None]]] = field(default_factory=list)
+    # What each has had, the order in which they came, and since when they wait.
+    _waiting: list[tuple[float, int, float, Share, asyncio.Future[None]]] = field(
+        default_factory=list
+    )
     _came: int = 0
     _at: Share | None = None  # whose turn it is
     _since: float = 0.0
+    _longest: float = 0.0
+
+    def longest_wait(self) -> float:
+        """s that a message waited for its turn, at most, of those that got one since last asked or
+        still wait: a loop that is punctual may have more to do than it can all the same.
+        """
+        now = self.clock()
+        waits = [now - since for _, _, since, _, turn in self._waiting if not turn.done()]
+        longest, self._longest = max([self._longest, *waits]), 0.0
+        return longest
 
     async def take(self, share: Share) -> None:
         """Wait for a turn; at once where nobody has one."""
@@ -56,8 +69,10 @@ class Turns:
             return
         turn = asyncio.get_running_loop().create_future()
         self._came += 1
-        heapq.heappush(self._waiting, (share.by(self.clock()), self._came, share, turn))
+        now = self.clock()
+        heapq.heappush(self._waiting, (share.by(now), self._came, now, share, turn))
         await turn
+        self._longest = max(self._longest, self.clock() - now)
 
     def _give(self, share: Share) -> None:
         self._at, self._since = share, self.clock()

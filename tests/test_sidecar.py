@@ -51,14 +51,28 @@ def test_an_overload_is_told_when_it_begins_and_when_it_ends_and_counted():
     assert (counters.overloads, counters.shedding, counters.loop_lag_seconds) == (1, False, 0.3)
 
 
-def test_a_wall_clock_that_is_set_is_told_and_hooks_learn_the_epoch():
-    sidecar, epochs = quiet(), list[int]()
-    sidecar.clock_stepped = epochs.append
+def test_frames_that_wait_long_for_their_turn_are_an_overload_of_a_punctual_loop():
+    sidecar = quiet()
+    turns = sidecar.server.service.turns
+
+    async def wait(*seconds: float) -> list[bool]:
+        found = []
+        for now, waited in enumerate(seconds):
+            turns._longest = waited
+            sidecar._look(float(now), 0.0, 0, 0)
+            found.append(sidecar.overload.shedding)
+        return found
+
+    assert asyncio.run(wait(0.05, 0.3, 0.3, 0.3)) == [False, False, True, True]
+
+
+def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():
+    sidecar = quiet()
     told = looked_at(sidecar, (0.0, 0.0, 0), (0.05, 0.0, -3 * 10**9), (0.1, 0.0, -3 * 10**9))
     assert [health.message for health in told] == [
         "the wall clock was set by -3.000 s: clock epoch 1"
     ]
-    assert epochs == [1]
+    assert sidecar.pipeline.ledger.epoch == 1
     counters = sidecar.pipeline.counters
     assert (counters.clock_epoch, counters.clock_steps) == (1, 1)
     assert sidecar.server.service.events.health == Health(False, "starting")

@@ -125,3 +125,21 @@ def test_who_goes_while_it_waits_costs_the_others_nothing(clock):
         await asyncio.wait_for(turns.take(Share()), 10)
 
     asyncio.run(work())
+
+
+def test_the_longest_wait_for_a_turn_is_told_once(clock):
+    turns = Turns(clock)
+
+    async def pushing() -> None:
+        share = Share()
+        for _ in range(5):
+            await turns.take(share)
+            clock.now += 0.01
+
+    async def work() -> None:
+        await asyncio.wait_for(asyncio.gather(*(pushing() for _ in range(4))), 10)
+
+    asyncio.run(work())
+    # Three others have theirs meanwhile.
+    assert turns.longest_wait() == pytest.approx(0.03)
+    assert turns.longest_wait() == 0.0
