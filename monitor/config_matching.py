@@ -12,7 +12,7 @@ from monitor.config_section import Section
 Name = Annotated[str, Field(min_length=1, max_length=64)]
 
 
-class Distance(StrEnum):
+class DistanceKind(StrEnum):
     """How far a detection is from an object."""
 
     CENTRE = "centre"  # of the means, over `dimensions`; gate in the unit of the stream
@@ -23,15 +23,15 @@ class Distance(StrEnum):
 
 # How many names `box` has, for each distance that reads it.
 _BOX = {
-    Distance.BEV_IOU: (5, "centre, length, width and heading"),
-    Distance.IMAGE_IOU: (4, "left, top, right and bottom"),
+    DistanceKind.BEV_IOU: (5, "centre, length, width and heading"),
+    DistanceKind.IMAGE_IOU: (4, "left, top, right and bottom"),
 }
 
 
 class MatchingConfig(Section):
     """How labels in the labeller's own space of ids find their detections."""
 
-    distance: Distance = Distance.CENTRE
+    distance: DistanceKind = DistanceKind.CENTRE
     gate: PositiveFloat = 2.0  # beyond it nothing matches; unit: see distance
     gates: dict[Name, PositiveFloat] = Field(default_factory=dict)  # of single classes
     # Of the centre and Mahalanobis distances; those of them that a stream has.

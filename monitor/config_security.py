@@ -26,6 +26,9 @@ class SecurityConfig(Section):
     admin_token_file: str = ""  # all of these, recalibrators, export and import, acknowledging
     reload_seconds: PositiveFloat = 60.0  # s; how often the files are looked at for a change
     allow_plain_text: bool = False  # True: gRPC may listen on a network without TLS
+    # True: over TLS on a network, whoever connects may administer, with neither a certificate of
+    # its own nor a token.
+    allow_open_administration: bool = False
     allow_plain_metrics: bool = False  # True: HTTP, which has no TLS, may listen on a network
 
     @model_validator(mode="after")
@@ -56,7 +59,16 @@ class SecurityConfig(Section):
 
 
 def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> None:
-    """Raises ValueError where others could listen in, and nobody has said that they may."""
+    """Raises ValueError where others could listen in or take over, and nobody has said that they
+    may.
+    """
+    if not is_loopback(grpc_host) and security.tls and not _keeps_strangers_out(security):
+        raise ValueError(
+            f"[server] grpc_address is on {grpc_host}, which other machines can reach, and whoever "
+            "connects may promote recalibrators and import statistics. Name [security] "
+            "client_authority or admin_token_file, listen on 127.0.0.1, or, where all of them may, "
+            "set [security] allow_open_administration = true"
+        )
     if not is_loopback(grpc_host) and not security.tls:
         if security.token_files:
             raise ValueError(
@@ -76,6 +88,12 @@ def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> 
             "TLS. Listen on 127.0.0.1, or, where others may read the statistics, set [security] "
             "allow_plain_metrics = true"
         )
+
+
+def _keeps_strangers_out(security: SecurityConfig) -> bool:
+    """Whether nobody can administer who was given neither a certificate nor a token."""
+    shown = bool(security.client_authority or security.admin_token_file)
+    return shown or security.allow_open_administration
 
 
 def is_loopback(host: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, fields
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from monitor.config_section import Section
+from monitor.config_security import is_loopback
 from monitor.tracking.settings import (
     UPRIGHT,
     Association,
@@ -41,6 +42,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e6)]
 
 # host:port, or the path of a socket; what else gRPC resolves may be written before it.
 _ADDRESS = re.compile(r"unix:\S+|\S*[^\s:/]:(\d{1,5})")
+_RESOLVED_BY = re.compile(r"dns:(///)?|ipv4:|ipv6:")
 
 
 class DimensionNoiseConfig(Section):
@@ -58,6 +60,7 @@ class TrackerConfig(Section):
     # Of a tracker elsewhere, kind = grpc: host:port, or unix:path.
     address: str = "127.0.0.1:50052"
     certificate_authority: str = ""  # path, PEM: its TLS certificate is of this one; empty: no TLS
+    allow_plain_text: bool = False  # True: frames may go over a network without TLS
     # s that a frame waits for the tracker, and an answer that is to have tracks for them.
     timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 0.02
     # Frames of all streams that wait to be sent; beyond it the oldest is left out.
@@ -100,6 +103,18 @@ class TrackerConfig(Section):
             raise ValueError("must be host:port, such as 127.0.0.1:50052, or unix:path")
         return address
 
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        if self.kind is not TrackerKind.GRPC or self.certificate_authority or self.allow_plain_text:
+            return self
+        if not _stays_here(self.address):
+            raise ValueError(
+                f"address '{self.address}': frames would go over the network in plain text, and "
+                "tracks be believed from whoever answers. Name certificate_authority, or, on a "
+                "network that you trust, set allow_plain_text = true"
+            )
+        return self
+
     @property
     def tracks_here(self) -> bool:
         """Whether the sidecar has a tracker of its own, be it one that stands by."""
@@ -113,3 +128,11 @@ class TrackerConfig(Section):
         known = {field.name for field in fields(TrackerSettings)}
         chosen = {name: value for name, value in dict(self).items() if name in known}
         return TrackerSettings(**(chosen | {"dimensions": own}))
+
+
+def _stays_here(address: str) -> bool:
+    """Whether what is sent there leaves this machine by no network; in doubt it does."""
+    if address.startswith("unix:"):
+        return True
+    host = _RESOLVED_BY.sub("", address, count=1).rpartition(":")[0]
+    return is_loopback(host.removeprefix("[").removesuffix("]"))

@@ -64,6 +64,10 @@ class ClassAccount:
     failed: int = 0
 
 
+# Why a call had no right to be made: no token that is known, or one of another right.
+CALLS_REFUSED = ("unauthenticated", "permission_denied")
+
+
 @dataclass(slots=True)
 class Counters:
     """Counts since the start.
@@ -73,6 +77,7 @@ class Counters:
     truth            labels by outcome, inline ones included
     unmatched        detections of completely labelled frames that no label claimed
     dropped          detections that left the pending store without truth
+    calls_refused    calls that had no right to be made, by why
     shedding         whether monitoring work is left undone now, and overloads: how often that began
     clock_epoch      of the wall clock, and clock_steps: how often it was set
     uncertain        detections by what they were too uncertain: entropy, deviation, both
@@ -98,6 +103,7 @@ class Counters:
     overflow_detections: int = 0
     overflow_classified: int = 0
     streams_dropped: int = 0
+    calls_refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CALLS_REFUSED, 0))
     frame_seconds: Histogram = field(default_factory=Histogram)
     truth_delay: Histogram = field(default_factory=lambda: Histogram(TRUTH_DELAY))
     loop_lag_seconds: float = 0.0
@@ -125,6 +131,11 @@ class Counters:
     def refused(self) -> int:
         """Detections that were no usable estimates."""
         return self.detections - self.recalibrated - self.passed_through
+
+    def refuse_call(self, why: str) -> int:
+        """Count a call that had no right, for one of CALLS_REFUSED; how many there are by now."""
+        self.calls_refused[why] += 1
+        return sum(self.calls_refused.values())
 
     def count_frame(self, reason: npt.NDArray[np.uint8], *, fast: bool) -> None:
         """Count a frame that was answered, with the Reason of each detection, (N,)."""

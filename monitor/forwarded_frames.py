@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     """How it ended with a frame; every frame ends once."""
 
     ANSWERED = "answered"  # in time
-    LATE = "late"  # sent, and not answered in time
+    LATE = "late"  # its turn had come, and it was not answered in time
     DROPPED = "dropped"  # newer ones took its place in the queue
     EXPIRED = "expired"  # too old before it could be sent
     FAILED = "failed"  # the tracker was away or went away, or its answer could not be used
@@ -58,16 +58,6 @@ class FrameLine:
     _waiting: OrderedDict[ForwardedFrame, None] = field(default_factory=OrderedDict)
     _out: dict[int, ForwardedFrame] = field(default_factory=dict)
     _sequence: int = 0
-
-    @property
-    def waiting(self) -> int:
-        """Frames in the queue."""
-        return len(self._waiting)
-
-    @property
-    def out(self) -> int:
-        """Frames that were taken and have not ended."""
-        return len(self._out)
 
     def add(self, frame: ForwardedFrame) -> None:
         """At the end of the queue; the oldest ones make room."""

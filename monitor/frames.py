@@ -140,6 +140,11 @@ class FrameAnswer:
     extras: AnswerExtras | None = None
     untracked: Untracked | None = None
 
+    @property
+    def stale(self) -> bool:
+        """Whether it waited too long on its way, and nothing was done with it."""
+        return any(notice.reason is Reason.STALE for notice in self.notices)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ReceivedObjects:

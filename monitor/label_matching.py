@@ -14,11 +14,12 @@ from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 from monitor.config_matching import MatchingConfig
 from monitor.counters import TruthAccount
-from monitor.frames import ReceivedTruth
-from monitor.ledger import Gate, Outcome
+from monitor.frames import Header, ReceivedTruth
+from monitor.ledger import GateVerdict, Outcome
 from monitor.matching import Matching, match_by_id
 from monitor.object_labels import Candidates, ObjectMatching, match_objects, objects_told
 from monitor.pending import PendingFrame
+from monitor.stored_frame import StoredFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +56,22 @@ def matched_labels(
     *,
     again: bool,
 ) -> LabelsMatched:
-    """Those by id first; objects are for the detections that are left.
+    """Those by id first; objects are for the detections that are left. In a foreign coordinate
+    frame no truth is where it seems to be: all is refused, and every detection stays open.
 
     resolved  (n,) those that do not wait any more
     again     objects of the same revision have come before: these are duplicates
     """
+    stored, foreign = frame.stored, labels.foreign
+    elsewhere = _foreign_frame(labels, stored.header)
+    if elsewhere is not None:
+        return _all_refused(labels, stored, elsewhere)
     by_id = match_by_id(labels, frame, resolved, limits)
-    foreign = labels.foreign
     if foreign is None and not labels.regions:
         return _alone(by_id)
     if again or frame.released:
         by_id.account.duplicate += objects_told(foreign)
         return _alone(by_id)
-    stored = frame.stored
     free = ~resolved
     free[by_id.settled] = False
     everything = np.arange(stored.n)
@@ -78,6 +82,38 @@ def matched_labels(
         stamp_ns=stored.stamp_ns,
     )
     return _both(by_id, match_objects(labels, candidates, stored.header, config, limits), frame)
+
+
+def _foreign_frame(labels: ReceivedTruth, header: Header) -> Notice | None:
+    """Why the labels cannot be where the detections are; None: they are."""
+    told, ours = labels.coordinate_frame, header.coordinate_frame
+    if not told or told == ours:
+        return None
+    message = (
+        f"'{told[:64]}': the detections are in '{ours}'. Send labels in the coordinate "
+        "frame of the stream's header."
+    )
+    return Notice(Reason.COORDINATE_FRAME, "coordinate_frame", message, labels.n)
+
+
+def _all_refused(labels: ReceivedTruth, stored: StoredFrame, notice: Notice) -> LabelsMatched:
+    nothing = np.zeros(0, np.int64)
+    return LabelsMatched(
+        account=TruthAccount(refused=labels_told(labels)),
+        settled=nothing,
+        outcome=np.zeros(0, np.uint8),
+        rows=nothing,
+        truth=np.zeros((0, stored.header.space.k)),
+        truth_covariance=None,
+        objects=None,
+        class_rows=nothing,
+        true_class=nothing,
+        open_rows=np.arange(stored.n),
+        gate=None,
+        objects_told=False,
+        invalid={notice.reason: notice.count},
+        notices=(notice,),
+    )
 
 
 def _alone(by_id: Matching) -> LabelsMatched:
@@ -127,8 +163,8 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
         open_rows=by_id.open_rows if found.whole else np.arange(frame.stored.n),
         gate=np.concatenate(
             [
-                np.full(by_id.rows.size, Gate.NONE, np.uint8),
-                np.where(found.near_gate, Gate.NEAR, Gate.WITHIN).astype(np.uint8),
+                np.full(by_id.rows.size, GateVerdict.NONE, np.uint8),
+                np.where(found.near_gate, GateVerdict.NEAR, GateVerdict.WITHIN).astype(np.uint8),
             ]
         ),
         # Where none could be used, they may be sent again.

@@ -30,7 +30,7 @@ class Outcome(IntEnum):
     UNMATCHED = 3  # of a completely labelled frame, and no label claims it
 
 
-class Gate(IntEnum):
+class GateVerdict(IntEnum):
     """How a match came about."""
 
     NONE = 0  # the label named the detection
@@ -54,7 +54,7 @@ class LabelRecord:
     generation        how often it had begun anew
     delay_ns, live    by how much it came later than the frame; whether in time for the counters
     objects_told      objects of this revision have come: more of them change nothing
-    gate              (m,) of Gate; None where none decided
+    gate              (m,) of GateVerdict; None where none decided
     """
 
     revision: int

@@ -66,6 +66,9 @@ class ObjectMatching:
     true_class        (m,) as the detections': only within a class are objects matched
     ignored           (i,) rows that are neither right nor wrong, ascending
     near_gate         (m,) which matches lie near the gate
+    whole             whether all objects and regions could be used. Without it, a detection that
+                      none claims may belong to one that could not: it is no false positive,
+                      however complete the labels are
     invalid           samples and regions by the reason for which they cannot be used
     """
 
@@ -77,15 +80,9 @@ class ObjectMatching:
     true_class: IntArray
     ignored: IntArray
     near_gate: BoolArray
+    whole: bool
     invalid: dict[Reason, int]
     notices: tuple[Notice, ...]
-
-    @property
-    def whole(self) -> bool:
-        """Whether all objects could be placed. Without it, a detection that none belongs to may
-        belong to one that could not: it is no false positive, however complete the labels are.
-        """
-        return self.account.refused == 0
 
 
 def objects_told(objects: ReceivedObjects | None) -> int:
@@ -104,16 +101,15 @@ def match_objects(
 ) -> ObjectMatching:
     """Find the detections of objects, and those that objects and regions ignore.
 
+    labels  in the coordinate frame of the detections
+
     Objects of the detector's classes are matched first, among all detections: one whose
     detection was labelled before is a duplicate. What is left may be ignored.
     """
     objects, space = labels.foreign, header.space
-    refused = _foreign_frame(labels, header)
     gate = stream_gate(config, header)
-    if refused is not None or isinstance(gate, Notice):
-        notice = refused or gate
-        assert isinstance(notice, Notice)
-        return _all_refused(objects, notice, space)
+    if isinstance(gate, Notice):
+        return _all_refused(objects, gate, space)
     if objects is None:
         objects = _NO_OBJECTS
     named = labels.class_names or header.classes
@@ -150,12 +146,13 @@ def match_objects(
         region_notice,
     )
     notices = tuple(notice for notice in found if notice is not None)
+    refused = at.told - at.label.size - at.duplicate
     return ObjectMatching(
         account=TruthAccount(
             matched=fresh.object.size,
             duplicate=at.duplicate + pairs.object.size - fresh.object.size,
             ignored=own.size - real,
-            refused=at.told - at.label.size - at.duplicate,
+            refused=refused,
             missed=left if labels.complete else 0,
             unassigned=0 if labels.complete else left,
         ),
@@ -166,6 +163,7 @@ def match_objects(
         true_class=own[fresh.object],
         ignored=rows[ignored],
         near_gate=gate.nears(fresh.distance, own[fresh.object]),
+        whole=refused == 0 and region_notice is None,
         invalid=_by_reason(notices),
         notices=notices,
     )
@@ -193,18 +191,6 @@ def _classes(
     return np.where(ignore, -1, own), ignores
 
 
-def _foreign_frame(labels: ReceivedTruth, header: Header) -> Notice | None:
-    """Why the objects cannot be where the detections are; None: they are."""
-    told, ours = labels.coordinate_frame, header.coordinate_frame
-    if not told or told == ours:
-        return None
-    message = (
-        f"'{told[:64]}': the detections are in '{ours}'. Send objects in the coordinate "
-        "frame of the stream's header."
-    )
-    return Notice(Reason.COORDINATE_FRAME, "coordinate_frame", message)
-
-
 def _by_reason(notices: tuple[Notice, ...]) -> dict[Reason, int]:
     counts: dict[Reason, int] = {}
     for notice in notices:
@@ -224,6 +210,7 @@ def _all_refused(objects: ReceivedObjects | None, notice: Notice, space: Space) 
         true_class=nothing,
         ignored=nothing,
         near_gate=np.zeros(0, bool),
+        whole=False,
         invalid={notice.reason: notice.count},
         notices=(notice,),
     )

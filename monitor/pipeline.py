@@ -51,6 +51,7 @@ from monitor.stream_tracker import StreamTracker, Tracked, tracker_of
 from monitor.streams import EventTime, Stream
 from monitor.track_readings import TrackReading, read_tracks
 from monitor.tracking.motion import one_second
+from monitor.tracking.reported import FOREIGN_TRACKS
 from monitor.tracking.settings import TrackerSettings
 from monitor.truth_ledger import Search, TruthLedger
 from monitor.truth_rows import Origin, inline_rows, tracks_of_rows
@@ -67,9 +68,6 @@ SHED = Notice(
     "frame",
     "answered and forwarded, but in no statistics: the sidecar has more to do than it can.",
 )
-
-# Tracks of a tracker elsewhere have numbers up to this one, those of ours that stands in higher.
-FOREIGN_TRACKS = 2**62
 
 
 @dataclass(slots=True)

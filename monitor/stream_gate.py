@@ -13,14 +13,14 @@ from monitor.calibration.truth_matching.distances import (
     UprightOverlap,
 )
 from monitor.calibration.truth_matching.frame_matching import Gate
-from monitor.config_matching import Distance, MatchingConfig
+from monitor.config_matching import DistanceKind, MatchingConfig
 from monitor.frames import Header
 
 
 def stream_gate(config: MatchingConfig, header: Header) -> Gate | Notice:
     """The gate, or why nothing of the stream can be measured so."""
     space, names = header.space, config.box
-    if config.distance in (Distance.CENTRE, Distance.MAHALANOBIS):
+    if config.distance in (DistanceKind.CENTRE, DistanceKind.MAHALANOBIS):
         names = tuple(name for name in config.dimensions if name in space.names)
     lacking = [name for name in names if name not in space.names]
     if lacking or not names:
@@ -33,11 +33,11 @@ def stream_gate(config: MatchingConfig, header: Header) -> Gate | Notice:
     columns = tuple(space.names.index(name) for name in names)
     widths = np.array([config.gate_of(name) for name in header.classes])
     match config.distance:
-        case Distance.CENTRE:
+        case DistanceKind.CENTRE:
             return Gate(CentreDistance(space, columns), widths, config.near_gate)
-        case Distance.MAHALANOBIS:
+        case DistanceKind.MAHALANOBIS:
             return Gate(MahalanobisDistance(space, columns), widths, config.near_gate)
-        case Distance.BEV_IOU:
+        case DistanceKind.BEV_IOU:
             return Gate(RotatedOverlap(columns), widths, config.near_gate)
-        case Distance.IMAGE_IOU:
+        case DistanceKind.IMAGE_IOU:
             return Gate(UprightOverlap(columns), widths, config.near_gate)

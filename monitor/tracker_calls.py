@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 FIRST_BACKOFF = 0.05
 # A tracker that takes frames and says nothing for so many seconds hangs: it is called anew.
 SILENCE = 5.0
-# Seconds between two lines of the log: a tracker may come and go many times a second.
+# Seconds between two lines of the log on one matter: a tracker may come and go many times a second.
 SAY_EVERY = 1.0
 
 
@@ -52,8 +52,9 @@ class TrackerCalls:
     dial: Dial
     random: Random = field(default_factory=Random)
     silence: float = SILENCE
-    _told: bool | None = None
-    _said: float = float("-inf")
+    _state: tuple[str, str] | None = None  # as it is, and why
+    _told: str = ""  # as the log says it is
+    _said: dict[str, float] = field(default_factory=dict)  # when, by matter
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -72,7 +73,7 @@ class TrackerCalls:
                 why = "a fault of the sidecar"
             finally:
                 tracker.be(False)
-            self._tell(False, f"away: {why}")
+            self._tell("away", f": {why}")
             longest = tracker.config.backoff_seconds
             if tracker.heard or loop.time() - began > longest:
                 failures = 0
@@ -108,12 +109,18 @@ class TrackerCalls:
                 tracker.ready.clear()
                 await tracker.ready.wait()
                 continue
-            if tracker.unheard_since is None:
+            first = tracker.unheard_since is None
+            if first:
                 tracker.unheard_since = loop.time()
             name, number = frame.stream.header.stream, frame.stream.number
             if announced.get(name) != number:
                 await link.write(encode_header_update(frame.stream.header))
                 announced[name] = number
+                # Meanwhile it may have ended, with the detector long gone on.
+                if frame.outcome is not None:
+                    if first:
+                        tracker.unheard_since = None  # a header has no answer
+                    continue
             data = tracker.encoded(frame, loop.time())
             if data is not None:
                 await link.write(data)
@@ -126,38 +133,51 @@ class TrackerCalls:
             try:
                 self.tracker.take(data, loop.time())
             except UnusableAnswer as error:
-                self._say(f"answered what cannot be used: {error}")
+                self._say("answers", f"answered what cannot be used: {error}")
 
     async def _watch(self, link: Link) -> None:
         """What the tracker says of its own health; where it says nothing, it is well."""
-        async for healthy in link.health():
-            self._be(healthy)
+        healthy = True
+        while True:
+            async for told in link.health():
+                healthy = told
+                self._be(healthy)
+            if healthy:
+                break
+            # It does not serve, and tells no more of it: ask again, lest it be away for ever.
+            await asyncio.sleep(self.tracker.config.backoff_seconds)
         self._be(True)
         await asyncio.Event().wait()
 
     def _be(self, up: bool) -> None:
         self.tracker.be(up)
-        self._tell(up, "there" if up else "there, but says that it does not serve")
+        self._tell("there" if up else "there, but says that it does not serve")
 
     async def _listen(self) -> None:
-        """Whether anything is heard of the tracker. Raises LinkLost if not."""
+        """Whether anything is heard of the tracker. Raises LinkLost if not.
+
+        Says a state, too, that came too soon after the one before: it would be unsaid for good.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.silence / 4)
+            if self._state is not None:
+                self._tell(*self._state)
             since = self.tracker.unheard_since
             if since is not None and loop.time() - since > self.silence:
                 raise LinkLost(f"it took frames and answered none for {self.silence:g} s")
 
-    def _tell(self, up: bool, what: str) -> None:
+    def _tell(self, state: str, why: str = "") -> None:
         """Say a state, unless it was the last that was said."""
-        if up != self._told and self._say(f"is {what}"):
-            self._told = up
+        self._state = (state, why)
+        if state != self._told and self._say("state", f"is {state}{why}"):
+            self._told = state
 
-    def _say(self, what: str) -> bool:
-        """Whether it was said: not so soon after the line before."""
+    def _say(self, matter: str, what: str) -> bool:
+        """Whether it was said: not so soon after the line before on the same matter."""
         now = asyncio.get_running_loop().time()
-        if now - self._said < SAY_EVERY:
+        if now - self._said.get(matter, float("-inf")) < SAY_EVERY:
             return False
-        self._said = now
+        self._said[matter] = now
         log.warning("the tracker at %s %s", self.tracker.config.address, what)
         return True

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -22,9 +23,9 @@ from monitor.calibration.space import BoolArray, IntArray, Space
 from monitor.config import Config
 from monitor.counters import Counters, TruthAccount
 from monitor.counting import ALL, Counting, Parts
-from monitor.frames import ReceivedTruth, TruthAnswer
+from monitor.frames import ReceivedObjects, ReceivedTruth, TruthAnswer
 from monitor.label_matching import LabelsMatched, labels_told, matched_labels
-from monitor.ledger import Entry, FrameEntry, Gate, Kept, LabelEntry, LabelRecord, Outcome
+from monitor.ledger import Entry, FrameEntry, GateVerdict, Kept, LabelEntry, LabelRecord, Outcome
 from monitor.matching import orphan_notice
 from monitor.pending import FrameKey, Gone, PendingFrame, PendingStore
 from monitor.stored_frame import StoredFrame
@@ -36,7 +37,8 @@ K = TypeVar("K")
 _RECENT = 4096
 
 
-# Objects times detections that are too many to be matched between two frames.
+# Pairs of an object and a detection, and values of the objects' covariances, that are too many to
+# be gone through between two frames: some milliseconds.
 HEAVY = 40_000
 
 JOURNAL_FULL = Notice(
@@ -86,12 +88,14 @@ class Search:
 class Ahead:
     """Labels of a frame matched ahead of their report.
 
-    records  that the frame had
-    work     does it; the result is `matched`
+    frame            a copy: what the loop does to its own meanwhile does not reach it
+    resolved, again  as matched_labels has them
+    work             does it; the result is `matched`
     """
 
     frame: PendingFrame
-    records: int
+    resolved: BoolArray
+    again: bool
     work: Callable[[], LabelsMatched]
     matched: LabelsMatched | None = None
 
@@ -99,9 +103,18 @@ class Ahead:
         """Do it: on any thread, once."""
         self.matched = self.work()
 
-    def still(self, frame: PendingFrame) -> LabelsMatched | None:
-        """What came of it, if the frame is what it was."""
-        same = frame is self.frame and len(frame.records) == self.records and not frame.released
+    def still(
+        self, frame: PendingFrame, resolved: BoolArray, again: bool
+    ) -> LabelsMatched | None:
+        """What came of it, if matching the frame now would come to the same."""
+        ours = self.frame
+        same = (
+            abs(frame.sequence) == abs(ours.sequence)
+            and frame.stored.stamp_ns == ours.stored.stamp_ns
+            and frame.released == ours.released
+            and again == self.again
+            and np.array_equal(resolved, self.resolved)
+        )
         return self.matched if same else None
 
 
@@ -304,19 +317,28 @@ class TruthLedger:
         """Whether the disk has lost what was found while it was on its way."""
         return _last_of(found) <= self._lost.get(found.entry.partition, -1)
 
-    def heavy(self, labels: ReceivedTruth) -> Ahead | None:
+    def heavy(self, labels: ReceivedTruth, found: Kept | None = None) -> Ahead | None:
         """Finding the detections of many objects, which may be done anywhere, before `report`.
 
-        None where it is light, or the frame is not at hand.
+        found    as `report` has it
+        returns  None where it is light, or the frame is not at hand
         """
         foreign = labels.foreign
+        if foreign is None:
+            return None
         frame = self.store.get((labels.stream, -1 if labels.frame_id is None else labels.frame_id))
-        if foreign is None or frame is None or foreign.n * frame.stored.n < HEAVY:
+        if frame is not None and not (frame.released and self._asks_for_estimates(labels, frame)):
+            if _work(foreign, frame.stored) < HEAVY:
+                return None
+            frame = copy(frame)
+        elif found is not None and _work(foreign, found.entry.frame) >= HEAVY:
+            frame = self._again(found)
+        else:
             return None
         resolved, again = self._before(labels, frame)
         settings = self.config.matching, self.limits
         work = partial(matched_labels, labels, frame, resolved, *settings, again=again)
-        return Ahead(frame, len(frame.records), work)
+        return Ahead(frame, resolved, again, work)
 
     def _before(self, labels: ReceivedTruth, frame: PendingFrame) -> tuple[BoolArray, bool]:
         """(n,) which detections wait no more for these labels, and whether objects have come."""
@@ -371,9 +393,9 @@ class TruthLedger:
             return TruthAnswer(account, (JOURNAL_FULL,))
         # Where nothing was told, nothing is taken back.
         replaces = revises and bool(frame.records)
-        matched = None if ahead is None else ahead.still(frame)
+        resolved, again = self._before(labels, frame)
+        matched = None if ahead is None else ahead.still(frame, resolved, again)
         if matched is None:
-            resolved, again = self._before(labels, frame)
             matched = matched_labels(
                 labels, frame, resolved, self.config.matching, self.limits, again=again
             )
@@ -472,8 +494,8 @@ class TruthLedger:
         if record.gate is None:
             return
         slices = frame.slices[record.rows]
-        self.shares.add("gated", slices[record.gate != Gate.NONE], times)
-        self.shares.add("near_gate", slices[record.gate == Gate.NEAR], times)
+        self.shares.add("gated", slices[record.gate != GateVerdict.NONE], times)
+        self.shares.add("near_gate", slices[record.gate == GateVerdict.NEAR], times)
 
     # ---- again
 
@@ -590,6 +612,12 @@ def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
     if brought is not None and abs(brought.sequence) != abs(frame.sequence):
         return True
     return entry.partition != frame.partition
+
+
+def _work(objects: ReceivedObjects, frame: StoredFrame) -> int:
+    """What HEAVY is held against."""
+    unsure = int(np.count_nonzero(objects.covariance_length))
+    return objects.n * frame.n + unsure * frame.header.space.k**2
 
 
 def _remember(known: OrderedDict[K, int], key: K, number: int) -> None:

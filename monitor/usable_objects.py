@@ -79,15 +79,18 @@ def _covariances(
     matrices = full_matrices(values, np.where(known, length, 0), forms)
     with np.errstate(invalid="ignore", over="ignore"):
         variance = np.diagonal(matrices, axis1=1, axis2=2)
-        plausible = (variance >= 0) & (variance <= limits.largest_deviation**2)
-        finite = np.isfinite(matrices).all(axis=(1, 2)) & plausible.all(axis=1)
+        # No covariance is larger than the largest variance. Beyond the limit the eigenvalues
+        # could overflow.
+        plausible = np.abs(matrices) <= limits.largest_deviation**2
+        finite = plausible.all(axis=(1, 2)) & (variance >= 0).all(axis=1)
     matrices = np.where((known & finite)[:, None, None], matrices, 0.0)
     matrices, asymmetric = symmetric(matrices, known & (length == forms[2]))
     invalid |= known & ~finite
     if asymmetric is not None:
         invalid |= asymmetric
     eigenvalues = np.linalg.eigvalsh(matrices)
-    invalid |= eigenvalues[:, 0] < -_ROUNDING * np.maximum(eigenvalues[:, -1], 0)
+    # So said that NaN is invalid, too.
+    invalid |= ~(eigenvalues[:, 0] >= -_ROUNDING * np.maximum(eigenvalues[:, -1], 0))
     matrices = np.where(invalid[:, None, None], 0.0, matrices)
     return (matrices if known.any() else None), invalid
 

@@ -190,6 +190,7 @@ async def _streams(
             sent += 1
         size = min(LENGTH, left)
         left -= size
+        size += sent  # the header is none of those that went wrong
         while answered < sent or sent < size:
             while sent < size and sent - answered < WINDOW:
                 await call.write(message())

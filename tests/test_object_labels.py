@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from monitor.calibration.detections import Limits, Reason
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.config_matching import Distance, MatchingConfig
+from monitor.config_matching import DistanceKind, MatchingConfig
 from monitor.counters import TruthAccount
 from monitor.frames import Header, ReceivedObjects, ReceivedRegion, ReceivedTruth
 from monitor.object_labels import Candidates, ObjectMatching, match_objects, objects_told
@@ -272,31 +272,11 @@ def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(told,
     assert found.invalid == {Reason.GROUND_TRUTH_INVALID: 1}
 
 
-def test_objects_in_another_coordinate_frame_are_all_refused_and_nothing_is_ignored():
-    region = ReceivedRegion(-1, ("x",), np.array([-1.0]), np.array([1.0]))
-    rows = (Told(1, CAR, (0.0, 0.0)), Told(1, CAR, (0.0, 0.0)), Told(2, CAR, (9.0, 0.0), True))
-    told = replace(message(*rows, regions=[region]), coordinate_frame="map")
-    found = match(told, frame((0, 0, 0)))
-    assert counts(found.account) == {"refused": 3}
-    assert found.rows.size == found.ignored.size == 0
-    assert not found.whole
-    (notice,) = found.notices
-    assert notice.reason is Reason.COORDINATE_FRAME
-    assert "'map'" in notice.message
-    assert "'base_link'" in notice.message
-
-
-@pytest.mark.parametrize("named", ["", "base_link"])
-def test_objects_in_the_frame_of_the_header_or_in_none_that_is_named_are_matched(named):
-    told = replace(message(Told(1, CAR, (0.0, 0.0))), coordinate_frame=named)
-    assert counts(match(told, frame((0, 0, 0))).account) == {"matched": 1}
-
-
 @pytest.mark.parametrize(
     ("config", "word"),
     [
         (MatchingConfig(dimensions=("u", "v")), "dimensions"),
-        (MatchingConfig(distance=Distance.BEV_IOU, gate=0.5), "box"),
+        (MatchingConfig(distance=DistanceKind.BEV_IOU, gate=0.5), "box"),
     ],
 )
 def test_a_stream_that_cannot_be_measured_so_has_its_objects_refused(config, word):
@@ -361,7 +341,7 @@ def test_the_covariance_of_the_truth_comes_with_it_in_each_form_and_is_zero_wher
 
 
 def test_mahalanobis_distance_weighs_the_covariances_of_both_sides():
-    config = MatchingConfig(distance=Distance.MAHALANOBIS, gate=3.0)
+    config = MatchingConfig(distance=DistanceKind.MAHALANOBIS, gate=3.0)
     told = message(
         Told(1, CAR, (0.0, 3.1)), Told(2, CAR, (20.0, 4.2), covariance=(1.0, 1.0)), complete=False
     )
@@ -378,7 +358,7 @@ def test_overlap_seen_from_above_decides_where_it_is_configured():
             Dimension("yaw", "rad", DimensionKind.ANGLE),
         )
     )
-    config = MatchingConfig(distance=Distance.BEV_IOU, gate=0.5)
+    config = MatchingConfig(distance=DistanceKind.BEV_IOU, gate=0.5)
     mean = np.array([[0, 0, 4, 2, 0], [10, 0, 4, 2, np.pi / 2]])
     where = Candidates(
         np.zeros(2, np.int64),
@@ -415,12 +395,11 @@ detections = st.tuples(st.integers(0, 1), coordinates, coordinates)
     st.lists(st.tuples(detections, st.booleans()), max_size=8),
     st.booleans(),
     st.none() | st.just(0),
-    st.sampled_from(["", "map"]),
 )
 def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
-    rows, places, complete, stamp, named
+    rows, places, complete, stamp
 ):
-    told = replace(message(*rows, complete=complete), coordinate_frame=named)
+    told = message(*rows, complete=complete)
     where = frame(*[place for place, _ in places], free=[free for _, free in places], stamp=stamp)
     found = match(told, where)
     account = counts(found.account)
@@ -478,7 +457,7 @@ def test_a_section_that_measures_nothing_is_refused_with_the_remedy(section, wor
 
 def test_overlap_in_the_image_takes_four_names():
     box = ("left", "top", "right", "bottom")
-    config = MatchingConfig(distance=Distance.IMAGE_IOU, gate=0.5, box=box)
+    config = MatchingConfig(distance=DistanceKind.IMAGE_IOU, gate=0.5, box=box)
     header = replace(HEADER, space=plain_space(box))
     mean = np.array([[0.0, 0, 10, 10], [20, 0, 30, 10]])
     where = Candidates(

@@ -17,7 +17,7 @@ def test_a_sidecar_beset_with_messages_gone_wrong_answers_each_and_serves_on(tmp
     config = CONFIG + f'folder = "{folder}"\n'
     with running(tmp_path, config) as sidecar:
         siege = asyncio.run(besieged(sidecar.grpc, MESSAGES, seed=8))
-        assert siege.sent > 0.9 * MESSAGES
+        assert siege.sent >= MESSAGES
         assert siege.beside > 20
         kinds = {outcome.partition(" ")[0] for outcome in siege.outcomes}
         assert {"frame", "labels:", "ProcessFrame", "ImportStatistics", "Promote"} <= kinds

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import grpc
 
+from monitor.counters import Counters
 from monitor.edges.calls import Context, refuse_call
 from monitor.edges.service import ADMIN, MONITOR
 from monitor.edges.tokens import NotAuthenticated, NotPermitted, Right, Tokens
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 # Beside max_calls, so that a full sidecar still says that it lives.
 MOST_PROBES = 64
+PROBES_END = "end some that watch the health."
 _HEALTH = "/grpc.health.v1.Health/"
 
 # Of the methods; what is not here needs the right of administration, reflection too.
@@ -52,11 +54,11 @@ def right_of(method: str) -> Right | None:
 class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
     """Lets calls pass that have the right; the others end before a message of theirs is read.
 
-    refused  calls so far
+    counters  told of those that end
     """
 
     tokens: Tokens
-    refused: int = 0
+    counters: Counters
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -76,11 +78,11 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         return await continuation(handler_call_details)
 
     def _refusing(self, code: grpc.StatusCode, text: str, right: Right) -> grpc.RpcMethodHandler:
-        self.refused += 1
-        if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+        refused = self.counters.refuse_call(code.name.lower())
+        if refused & (refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …
             log.warning(
                 "security: a call that needs the right '%s' was refused as %s; %d so far",
-                *(right, code.name.lower(), self.refused),
+                *(right, code.name.lower(), refused),
             )
 
         async def refuse(_: object, context: Context) -> NoReturn:
@@ -92,9 +94,13 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
 
 @dataclass(slots=True)
 class Room:
-    """For so many calls at a time."""
+    """For so many calls at a time.
+
+    remedy  for who finds it full
+    """
 
     most: int
+    remedy: str = "end some, or raise [server] max_calls."
     taken: int = 0
 
     @contextlib.contextmanager
@@ -117,7 +123,7 @@ class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships
     """
 
     calls: Room
-    probes: Room = field(default_factory=lambda: Room(MOST_PROBES))
+    probes: Room = field(default_factory=lambda: Room(MOST_PROBES, PROBES_END))
     # By method; only those that exist get here: the handler, and what counts it.
     _counted: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = field(
         default_factory=dict
@@ -151,9 +157,7 @@ def _counted(handler: grpc.RpcMethodHandler, room: Room) -> grpc.RpcMethodHandle
 
 
 async def _full(context: Context, room: Room) -> NoReturn:
-    text = (
-        f"{room.most} calls are open, and no more are taken: end some, or raise [server] max_calls."
-    )
+    text = f"{room.most} calls are open, and no more are taken: {room.remedy}"
     await refuse_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
 

@@ -102,25 +102,32 @@ class ServerCertificates:
 
     settings: SecurityConfig
     _pem: Pem = field(init=False)
-    # Taken by the next connection.
-    _next: grpc.ServerCertificateConfiguration | None = None
+    # In force, and what gRPC has been given. Each is written in one thread alone, that of
+    # look_again or gRPC's: with one that both wrote, a change could be lost.
+    _current: grpc.ServerCertificateConfiguration = field(init=False)
+    _given: grpc.ServerCertificateConfiguration = field(init=False)
     _complaint: str = ""
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration."""
         self._pem = read_pem(self.settings)
+        self._current = self._given = self._pem.configuration()
         warn_of_readers(self.settings.key, "key")
 
     def credentials(self) -> grpc.ServerCredentials:
         """For the port to listen on."""
+        self._given = self._current
         return grpc.dynamic_ssl_server_credentials(
-            self._pem.configuration(), self._fetch, bool(self.settings.client_authority)
+            self._given, self._fetch, bool(self.settings.client_authority)
         )
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC for every new connection, in a thread of its own; None: as before."""
-        changed, self._next = self._next, None
-        return changed
+        current = self._current
+        if current is self._given:
+            return None
+        self._given = current
+        return current
 
     def look_again(self) -> None:
         """Take over what the files hold now. What cannot be used is said once, and left alone."""
@@ -134,7 +141,7 @@ class ServerCertificates:
         self._complaint = ""
         if found != self._pem:
             self._pem = found
-            self._next = found.configuration()
+            self._current = found.configuration()
             log.info("security: new connections see certificate sha256:%s", found.fingerprint)
 
 

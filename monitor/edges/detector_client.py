@@ -204,9 +204,7 @@ class MonitorClient:
         """The stream is over; only the first to say so is heard. With the lock held."""
         if stream is None or self._stream is not stream:
             return
-        if stream.opened and not self._closing.is_set():
-            log.warning("monitor: detections of %s go raw: %s", self.header.stream, trouble.text)
-        self._stream, self._trouble = None, trouble
+        self._stream, self._trouble, stream.trouble = None, trouble, trouble
         stream.end()
         self._change.notify_all()
 
@@ -217,7 +215,8 @@ class MonitorClient:
         channel: grpc.Channel | None = None
         pause = FIRST_PAUSE
         while not self._closing.is_set():
-            if self._renew and channel is not None:
+            # A channel keeps the certificates that it began with, be they of yesterday.
+            if channel is not None and (self._renew or self._access.certificate_authority):
                 channel.close()
                 channel = None
             self._renew = False
@@ -242,12 +241,18 @@ class MonitorClient:
                 self._lose(stream, trouble)
                 stream.end()
             if stream.opened:
+                self._say_lost(stream.trouble or trouble)
                 pause = FIRST_PAUSE
             refusal = trouble.why is Why.REFUSED
             self._closing.wait(REFUSED_PAUSE if refusal else pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         if channel is not None:
             channel.close()
+
+    def _say_lost(self, trouble: Trouble) -> None:
+        """Without the lock, and never in the detector's thread: a log may be slow."""
+        if not self._closing.is_set():
+            log.warning("monitor: detections of %s go raw: %s", self.header.stream, trouble.text)
 
     def _connect(self) -> grpc.Channel:
         credentials = self._access.credentials()
@@ -257,17 +262,21 @@ class MonitorClient:
 
     def _converse(self, channel: grpc.Channel, stream: DetectorStream) -> None:
         """Send the header, take answers until there are no more. Raises Unusable, RpcError."""
+        # Files may be slow; the detector must not wait for them, as it would for the lock.
+        metadata = self._access.metadata(self.address)
+        stream.send(encode_header(self.header), time.monotonic())
+        requests = iter(stream.requests.get, None)
+        answers: Iterable[bytes] = channel.stream_stream(PROCESS)(requests, metadata=metadata)
         with self._change:
+            stream.call = answers
             if self._closing.is_set():
                 return
-            stream.send(encode_header(self.header), time.monotonic())
-            requests = iter(stream.requests.get, None)
-            metadata = self._access.metadata(self.address)
-            answers: Iterable[bytes] = channel.stream_stream(PROCESS)(requests, metadata=metadata)
-            stream.call = answers
             self._stream = stream
         for data in answers:
+            known = stream.opened
             self._take(stream, data)
+            if not known:
+                log.info("monitor: %s is connected to %s", self.header.stream, self.address)
 
     def _take(self, stream: DetectorStream, data: bytes) -> None:
         """Hand an answer to who waits for it. Raises Unusable for one to nothing."""
@@ -279,7 +288,6 @@ class MonitorClient:
                 self.track_dimensions = read_header_answer(data)
                 stream.opened = True
                 self.counters.connections += 1
-                log.info("monitor: %s is connected to %s", self.header.stream, self.address)
             elif index == self._wanted:
                 self._reply = data
             else:

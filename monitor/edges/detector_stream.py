@@ -29,12 +29,16 @@ class ClientCounters:
 
 @dataclass(eq=False, slots=True)
 class DetectorStream:
-    """One stream, from its header on; unanswered messages by index, with when they were sent."""
+    """One stream, from its header on; unanswered messages by index, with when they were sent.
+
+    trouble  what ended it; None: nothing yet, or it was never begun
+    """
 
     requests: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
     call: Any = None
     opened: bool = False
     over: bool = False
+    trouble: Trouble | None = None
     unanswered: dict[int, float] = field(default_factory=dict)
     _sent: int = 0
 

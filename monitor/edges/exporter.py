@@ -122,6 +122,12 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         ("reason",),
         (((reason.label,), _refused(counters, reason)) for reason in _REFUSING),
     )
+    yield counter(
+        "calls_refused",
+        "Calls that showed no token that is known, or one of another right.",
+        ("why",),
+        (((why,), count) for why, count in counters.calls_refused.items()),
+    )
     yield _frame_seconds(counters)
     handled = counters.fast_frames + counters.slow_frames
     for name, text, value in (

@@ -17,12 +17,18 @@ def forwarding(reading: ForwardingReading) -> Iterator[str]:
         (),
         [((), float(reading.up))],
     )
+    yield counter(
+        "tracker_sent",
+        "Frames that were written to the tracker elsewhere, whatever became of them then.",
+        (),
+        [((), float(reading.sent))],
+    )
     ended = [((str(outcome),), float(count)) for outcome, count in reading.ended.items()]
     yield counter(
         "tracker_forwarded",
-        "Frames for the tracker elsewhere: those sent, and all by how it ended with them.",
+        "Frames for the tracker elsewhere by how it ended with them, each in one of these.",
         ("outcome",),
-        [(("sent",), float(reading.sent)), *ended],
+        ended,
     )
     yield counter(
         "tracker_unusable_answers",

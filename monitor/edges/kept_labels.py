@@ -26,13 +26,13 @@ from monitor.edges.kept_arrays import (
     tracks_in,
     tracks_of,
 )
-from monitor.ledger import INLINE, Gate, LabelRecord, Outcome
+from monitor.ledger import INLINE, GateVerdict, LabelRecord, Outcome
 from monitor.stored_frame import StoredFrame
 from monitor.v1 import ledger_pb2 as pb
 
 _COUNTS = tuple(field.name for field in fields(TruthAccount))
 _OUTCOMES = len(Outcome)
-_GATES = len(Gate)
+_GATES = len(GateVerdict)
 
 
 def encode_labels(record: LabelRecord) -> bytes:

@@ -23,12 +23,16 @@ def read_private(path: str, key: str) -> bytes:
     try:
         # A pipe that nobody writes to would keep us for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InvalidConfiguration(
                     f"[security] {key} = '{path}' is no regular file: name one."
                 )
-            data = file.read(LARGEST + 1)
+            # fdopen leaves the descriptor of a folder open, so it comes after that.
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(LARGEST + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise InvalidConfiguration(
             f"[security] {key} = '{path}' cannot be read ({error.strerror}). Check the path, and "

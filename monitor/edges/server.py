@@ -115,7 +115,7 @@ class Server:
         config = self.service.pipeline.config
         if config.security.tls:
             self._certificates = ServerCertificates(config.security)
-        self.authorisation = Authorisation(Tokens(config.security))
+        self.authorisation = Authorisation(Tokens(config.security), self.service.pipeline.counters)
         self.open_calls = OpenCalls(Room(config.server.max_calls))
         self.states = StateService(self.service.pipeline)
         self.admin = AdminService(self.promotions, self.fit_now, self.settle)

@@ -162,7 +162,8 @@ class Service:
         self, stream: Stream, answer: FrameAnswer, context: Context
     ) -> FrameAnswer | Awaitable[FrameAnswer]:
         """The answer, later where it waits for a tracker elsewhere; no fault there costs it."""
-        if self.tracker is None:
+        # A tracker, too, has gone on since a stale frame was captured.
+        if self.tracker is None or answer.stale:
             return answer
         try:
             return self.tracker.forward(stream, answer, context.time_remaining())

@@ -84,11 +84,6 @@ class Tokens:
                 "recalibrators, though other rights need a token. Name one."
             )
 
-    @property
-    def needed(self) -> frozenset[Right]:
-        """Rights that need a token; the others are open."""
-        return frozenset(self._digests)
-
     def check(self, right: Right, authorization: Iterable[str | bytes]) -> None:
         """Raises NotAuthenticated, NotPermitted.
 

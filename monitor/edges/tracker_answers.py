@@ -11,7 +11,7 @@ from monitor.calibration.detections import ReceivedDetections
 from monitor.calibration.space import BoolArray, FloatArray, IntArray, square_from_triangle
 from monitor.edges.record_columns import RecordColumns, columns_by_layout
 from monitor.edges.records import Kind, Schema, TailReader
-from monitor.tracking.reported import ReportedTracks, TrackStatus
+from monitor.tracking.reported import FOREIGN_TRACKS, ReportedTracks, TrackStatus
 from monitor.v1 import tracker_pb2
 
 _SEQUENCE, _TRACKS = b"\x09", 2  # the tag of the one, the field number of the others
@@ -73,6 +73,7 @@ def reported_tracks(
     row, known = _rows(columns, detections)
     for field, wrong, remedy in (
         ("id", _repeated(track_id), "each track once"),
+        ("id", track_id > FOREIGN_TRACKS, "at most 2^62: those above are the sidecar's own"),
         ("class_index", (class_index < 0) | (class_index >= classes), f"0 to {classes - 1}"),
         ("status", status > max(TrackStatus), f"at most {int(max(TrackStatus))}"),
         ("detection_id", ~known, "an id of the frame, or none"),

@@ -42,7 +42,7 @@ class TrackerClient:
         channel = await self._channel()
         try:
             try:
-                await asyncio.wait_for(_connected(channel), CONNECTING)
+                await asyncio.wait_for(self._connected(channel), CONNECTING)
             except TimeoutError:
                 raise LinkLost(f"no connection within {CONNECTING:g} s") from None
             call = channel.stream_stream(UPDATE)()
@@ -72,15 +72,17 @@ class TrackerClient:
         credentials = grpc.ssl_channel_credentials(authority)
         return grpc.aio.secure_channel(self.config.address, credentials, options=options)
 
-
-async def _connected(channel: grpc.aio.Channel) -> None:
-    """Returns once there is a connection. Raises LinkLost."""
-    state = channel.get_state(try_to_connect=True)
-    while state in _ON_THE_WAY:
-        await channel.wait_for_state_change(state)
+    async def _connected(self, channel: grpc.aio.Channel) -> None:
+        """Returns once there is a connection. Raises LinkLost."""
         state = channel.get_state(try_to_connect=True)
-    if state is not grpc.ChannelConnectivity.READY:
-        raise LinkLost("nobody takes the connection")
+        while state in _ON_THE_WAY:
+            await channel.wait_for_state_change(state)
+            state = channel.get_state(try_to_connect=True)
+        if state is grpc.ChannelConnectivity.READY:
+            return
+        text, path = "nobody takes the connection", self.config.certificate_authority
+        # gRPC does not say which of the two.
+        raise LinkLost(f"{text}, or its certificate is not of '{path}'" if path else text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from monitor.edges.wire import WireLimits
 from monitor.frames import ReceivedTruth, Refusal, TruthAnswer
 from monitor.ledger import Kept
 from monitor.pipeline import Pipeline
-from monitor.truth_ledger import Search
+from monitor.truth_ledger import Ahead, Search
 
 log = logging.getLogger(__name__)
 
@@ -148,17 +148,26 @@ class TruthStream:
 
     async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
         ledger = self.pipeline.ledger
-        ahead = ledger.heavy(labels)
-        if ahead is not None:
-            await asyncio.to_thread(ahead.run)
-        answer = ledger.report(labels, ahead=ahead)
+        answer = ledger.report(labels, ahead=await self._ahead(labels))
         # Labels of the frame may come while it is looked for.
         while isinstance(answer, Search):
             found = await self._found(answer)
             if found is None:
                 return ledger.in_vain(labels)
-            answer = ledger.report(labels, found)
+            answer = ledger.report(labels, found, await self._ahead(labels, found))
         return answer
+
+    async def _ahead(self, labels: ReceivedTruth, found: Kept | None = None) -> Ahead | None:
+        """Heavy matching is done off the loop; where that fails, the report does it."""
+        ahead = self.pipeline.ledger.heavy(labels, found)
+        if ahead is None:
+            return None
+        try:
+            await asyncio.to_thread(ahead.run)
+        except Exception:
+            log.exception("labels were not matched ahead")
+            return None
+        return ahead
 
     async def _found(self, search: Search) -> Kept | None:
         if self.journal is None:

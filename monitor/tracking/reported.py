@@ -11,6 +11,9 @@ import numpy.typing as npt
 from monitor.calibration.detections import IdArray
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
+# Tracks of a tracker elsewhere have numbers up to this one, those of ours that stands in higher.
+FOREIGN_TRACKS = 2**62
+
 
 class TrackStatus(IntEnum):
     """How far a track can be relied on; the values are those of the wire."""

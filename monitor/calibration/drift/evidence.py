@@ -155,7 +155,7 @@ class Evidence:
     def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
         """What each detector has of some charts of a slice; who had none begins at nothing."""
         new = np.array([getattr(shares, detector) for detector in Detector])
-        begins = np.repeat((self.shares[slice, charts] == 0), _WIDTHS, axis=-1)
+        begins = np.repeat((self.shares[slice, charts] == 0) & (new > 0), _WIDTHS, axis=-1)
         self.sums[slice, charts][begins] = 0.0
         self.shares[slice, charts] = new
 

@@ -89,10 +89,10 @@ def family_state(family: Family, selection: str) -> FamilyState:
     selection  version of the recalibrator in force
     """
     evidence = family.evidence
-    # A bet without weight may have gathered anything.
-    sums = np.where(evidence.weights > 0, np.minimum(evidence.sums, LARGEST_EVIDENCE), 0.0)
     copy = evidence.take(np.arange(evidence.slices))
-    copy.sums, copy.peak = sums, np.minimum(copy.peak, LARGEST_EVIDENCE)
+    # Bets without weight too: from when tracks may have changed is told by what they gather.
+    copy.sums = np.minimum(copy.sums, LARGEST_EVIDENCE)
+    copy.peak = np.minimum(copy.peak, LARGEST_EVIDENCE)
     opened = _open_slices(family)
     slices = [_slice_state(family, copy, slice, one) for slice, one in enumerate(opened)]
     slices += family.left.values()

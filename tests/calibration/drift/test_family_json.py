@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -19,21 +20,35 @@ from monitor.calibration.drift.family_json import (
     family_to_json,
 )
 from monitor.calibration.drift.family_reading import family_reading
-from monitor.calibration.drift.family_state import MOST_KEPT, restored_family
+from monitor.calibration.drift.family_state import MOST_KEPT, family_state, restored_family
+from monitor.calibration.drift.settings import Unit
 from monitor.calibration.steps import finished
-from tests.calibration.drift.kept_families import NAMES, SHORT, K, family_of, feed, text_of
+from tests.calibration.drift.kept_families import (
+    LONG,
+    NAMES,
+    SHORT,
+    K,
+    empty,
+    family_of,
+    feed,
+    text_of,
+)
+from tests.calibration.drift.watched_rows import watched
 
 ODD: st.SearchStrategy[object] = st.sampled_from([None, True, [], {}, -0.0, 1e-300])
 JUNK = ODD | st.integers() | st.floats() | st.text()
 WHOLE: Any = json.loads(text_of(family_of(1, factor=8.0, frames=300)))
 # Of the first slice.
 EVIDENCE = ("slices", 0, "evidence")
+BLOCKS, HISTORIES = ("slices", 0, "blocks", 0), ("slices", 0, "histories", 0)
+STRICT: Any = json.loads(text_of(family_of(1, replace(LONG, unit=Unit.TRACK))))
+TRACKS = ("slices", 0, "tracks", 0)
 ALARM = ("latched", 0, "alarm")
 
 
-def changed(path, new) -> str:
+def changed(path, new, whole=WHOLE) -> str:
     """The document with another value at one place."""
-    copy = json.loads(json.dumps(WHOLE))
+    copy = json.loads(json.dumps(whole))
     inner = copy
     for step in path[:-1]:
         inner = inner[step]
@@ -78,6 +93,32 @@ def changed(path, new) -> str:
         (("gathered", "page_tolerance"), 0.5, "drift.gathered.page_tolerance"),
         (("gathered", "selection"), None, "drift.gathered.selection"),
         (("format",), 1, "drift.format"),
+        (("goes_on", "frames"), -1, "drift.goes_on.frames"),
+        (("goes_on", "clock", "waiting", 0), float("nan"), "drift.goes_on.clock.waiting[0]"),
+        (("goes_on", "clock", "latest_ns"), [], "drift.goes_on.clock.latest_ns"),
+        (("goes_on", "clock", "latest_ns", 0), 1.5, "drift.goes_on.clock.latest_ns[0]"),
+        (("goes_on", "clock", "source"), [1, 1], "drift.goes_on.clock.source"),
+        (("goes_on", "times", "time_ns", 0), 2**63, "drift.goes_on.times.time_ns[0]"),
+        (("goes_on", "times", "life", 0), 0, "drift.goes_on.times.life[0]"),
+        (("goes_on", "times", "elapsed"), 0, "drift.goes_on.times.heard"),
+        (("order", "given", "source"), [77], "drift.order.given"),
+        (("order", "newest", "ns"), [2**70], "drift.order.newest.ns"),
+        (("slices", 0, "lately", "index"), -1, "drift.slices[0].lately.index"),
+        (("slices", 0, "lately", "began"), [1.0], "drift.slices[0].lately.began"),
+        (("slices", 0, "lately", "began"), [1.0, -1], "drift.slices[0].lately.began[1]"),
+        (("slices", 0, "lately", "supporters"), [], "drift.slices[0].lately.supporters"),
+        (("slices", 0, "lately"), None, "drift.slices[0].blocks"),
+        (("goes_on",), None, "drift.slices[0].blocks[0].turn"),
+        ((*BLOCKS, "key", 0), 2**64, "drift.slices[0].blocks[0].key[0]"),
+        ((*BLOCKS, "key", 0), 2**64 - 1, "drift.slices[0].blocks"),
+        ((*BLOCKS, "turn", 0), 10**6, "drift.slices[0].blocks[0].turn"),
+        ((*BLOCKS, "opened", 0), 2**62, "drift.slices[0].blocks[0].opened"),
+        ((*BLOCKS, "count", 0), 0, "drift.slices[0].blocks[0].count[0]"),
+        ((*BLOCKS, "changed", 0), 2, "drift.slices[0].blocks[0].changed[0]"),
+        ((*BLOCKS, "sums", 0), float("inf"), "drift.slices[0].blocks[0].sums[0]"),
+        ((*HISTORIES, "life", 0), 10**6, "drift.slices[0].histories[0].life"),
+        ((*HISTORIES, "before", 0), -1, "drift.slices[0].histories[0].before[0]"),
+        ((*HISTORIES, "key"), [1] * 5000, "drift.slices[0].histories[0].key"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
@@ -86,6 +127,36 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
     assert said in str(refused.value)
     assert "remove it" in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "said"),
+    [
+        (("goes_on", "whole"), None, "tracks[0].life"),
+        ((*TRACKS, "life", 0), 10**6, "tracks[0].life"),
+        ((*TRACKS, "used", 0), -1, "tracks[0].used[0]"),
+        ((*TRACKS, "sums"), [], "tracks[0].sums"),
+        ((*TRACKS, "sums", 0), -1.0, "tracks[0].sums[0]"),
+    ],
+)
+def test_a_whole_track_that_cannot_be_is_refused_by_its_name(path, new, said):
+    with pytest.raises(InvalidFamily, match=f"{re.escape(said)}.*remove it"):
+        family_from_json(changed(path, new, STRICT))
+
+
+def test_thousands_of_tracks_take_a_few_megabytes_and_no_part_is_long():
+    family = empty(LONG)
+    rows = [(i + 1, i % 3, 2.0 + i / 7, 3.0 + i / 7) for i in range(4000)]
+    for at in range(3):
+        finished(family.learn(family.take(K, watched([(0, at * 10**9, True, rows)]))))
+    state = family_state(family, "identity")
+    parts = list(family_text(finished(family_to_json(state))))
+    document = json.loads(b"".join(parts))
+    for one in document["slices"]:
+        one["learners"] = []
+    assert len(json.dumps(document, separators=(",", ":"))) < 3 * 10**6
+    assert max(map(len, parts)) < 5 * 10**5
+    assert family.seconds.tracks == 4000
 
 
 @pytest.mark.parametrize("entry", [None, 0, 7, 2**53])
