@@ -143,7 +143,8 @@ async def measured(fault: Fault, watched: Watched, seconds: float) -> Row:
     calm = percentile(await watched.over(CALM), 0.99)
     start, skipped = await watched.series(), watched.skipped
     before = watched.most = watched.sidecar.rss()
-    with ExitStack() as ends:
+    ends = ExitStack()
+    async with off_the_loop(ends):
         await asyncio.to_thread(fault.begin, watched.sidecar.grpc, ends)
         during = percentile(await watched.over(fault.lasts or seconds), 0.99)
     skipped = watched.skipped - skipped
@@ -220,6 +221,16 @@ def tracker(milliseconds: int, address: str) -> AbstractContextManager[object]:
     return faulty("tracker", address, milliseconds)
 
 
+@contextlib.asynccontextmanager
+async def off_the_loop(context: AbstractContextManager[object]) -> AsyncIterator[None]:
+    """Processes begin and end beside the sensors, which are of this one."""
+    await asyncio.to_thread(context.__enter__)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
 async def by_tracker(sidecar: Running, address: str, seconds: float) -> list[Row]:
     """Calm is with one that answers at once; it goes, is slow, and comes and goes."""
     rows = []
@@ -232,7 +243,7 @@ async def by_tracker(sidecar: Running, address: str, seconds: float) -> list[Row
         del ends
 
     async with sensors(sidecar, bodies_of(DETECTIONS)) as watched:
-        with tracker(0, address):
+        async with off_the_loop(tracker(0, address)):
             await asyncio.sleep(5.0)
             calm = percentile(await watched.over(CALM), 0.99)
         for name, begin in (
@@ -242,12 +253,13 @@ async def by_tracker(sidecar: Running, address: str, seconds: float) -> list[Row
         ):
             start, before = await watched.series(), watched.sidecar.rss()
             watched.most, skipped = before, watched.skipped
-            with ExitStack() as ends:
+            ends = ExitStack()
+            async with off_the_loop(ends):
                 beginning = asyncio.create_task(asyncio.to_thread(begin, ends))
                 during = percentile(await watched.over(seconds), 0.99)
                 await beginning
             ended, recovered = time.perf_counter(), None
-            with tracker(0, address):
+            async with off_the_loop(tracker(0, address)):
                 while recovered is None and (now := time.perf_counter()) - ended < AGAIN:
                     await watched.over(STEP)
                     series = await asyncio.to_thread(watched.sidecar.metrics)

@@ -265,6 +265,23 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _paths_differ(self) -> Self:
+        kept = {
+            "[snapshot] path": self.snapshot.path,
+            "[drift] path": self.drift.path,
+            "[promotion] folder": self.promotion.folder,
+            "[pending] folder": self.pending.folder,
+        }
+        names: dict[Path, str] = {}
+        for key, value in kept.items():
+            path = Path(value).absolute()
+            if value and path in names:
+                raise ValueError(f"{names[path]} and {key} are both '{value}': each needs its own")
+            if value:
+                names[path] = key
+        return self
+
+    @model_validator(mode="after")
     def _export_edges_differ(self) -> Self:
         try:
             ExportEdges(self.metrics.export_edges, self.statistics.binning())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from monitor.config_section import Section
 
@@ -13,7 +13,8 @@ class PendingConfig(Section):
     """How long detections wait for their truth."""
 
     max_bytes: PositiveInt = 256 * 2**20  # bytes in memory; the oldest frames are dropped first
-    max_disorder_seconds: NonNegativeFloat = 2.0  # s; how far the watermark stays behind
+    # s; how far the watermark stays behind.
+    max_disorder_seconds: Annotated[float, Field(ge=0, le=3600)] = 2.0
     # Of frames and labels on disk, in the working directory; empty: in memory alone.
     folder: str = "calibration-monitor.pending"
     disk_bytes: PositiveInt = 2 * 2**30  # bytes on disk; the oldest partition is dropped first

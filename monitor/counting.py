@@ -113,11 +113,16 @@ class Counting:
             self.live.count(matched)
         if record.replaces and not record.live:
             return  # told before: neither can be told otherwise
-        if parts.drift:
-            self.drift.add(matched, version, sequence)
-        labelled = rows.labelled()
-        if parts.learning and labelled is not None and record.stamp_ns is not None:
-            self.learning.take(labelled)
+        try:
+            if parts.drift:
+                self.drift.add(matched, version, sequence)
+            labelled = rows.labelled()
+            if parts.learning and labelled is not None and record.stamp_ns is not None:
+                self.learning.take(labelled)
+        except Exception:
+            # What is in the statistics by now must be in the ledger too.
+            log.exception("neither drift nor recalibrators learned of matched detections")
+            self.counters.internal_errors += 1
 
     def _count_classes(
         self,

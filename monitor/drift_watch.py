@@ -56,6 +56,10 @@ class NoSuchSlice(ValueError):
     """A slice that nothing is known of."""
 
 
+def nowhere() -> None:
+    """Where nobody knows the time."""
+
+
 def nobody(*_: object) -> None:
     """Until there is somebody to tell."""
 
@@ -82,6 +86,7 @@ class DriftWatch:
     counters  of the pipeline
     disorder_ns
               how far behind others of its source a label's frame may be, and still be in order
+    now       how far event time has come, over all sources
     left_out  detections with truth that are not watched, by why
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
@@ -93,6 +98,7 @@ class DriftWatch:
     swapped: Callable[[], None] = field(default=nobody)
     counters: Counters = field(default_factory=Counters)
     disorder_ns: int = 0
+    now: Callable[[], int | None] = field(default=nowhere)
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(
@@ -136,12 +142,13 @@ class DriftWatch:
         else:
             frame = _Frame(rows, made_by, sequence)
             self._outstanding.add(sequence)
-            self._order.put(rows.stamp_ns, rows.source, frame, order=sequence, rows=rows.n)
+            who = rows.stamp_ns, rows.source, frame
+            self._order.put(*who, order=sequence, rows=rows.n, now_ns=self.now())
             self._take_over()
 
     def _take_over(self) -> None:
         """What nothing older can overtake any more waits for its turn."""
-        for held in self._order.ready():
+        for held in self._order.ready(self.now()):
             self._waiting.append(held.item)
             self._waiting_rows += held.rows
 
@@ -203,6 +210,8 @@ class DriftWatch:
             yield
         self.at_work = True
         try:
+            self._grow()
+            self._take_over()
             while self._waiting:
                 frames = self._some()
                 try:

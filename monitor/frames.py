@@ -200,6 +200,7 @@ class ReceivedTruth:
     foreign      objects in the labeller's own space of ids; None where none came
     class_names  the labeller's own; empty: the header's
     regions      where nobody looked
+    stamp_ns     of the frame; None: whichever has its number
     """
 
     stream: str
@@ -217,6 +218,7 @@ class ReceivedTruth:
     class_names: tuple[str, ...] = ()
     foreign: ReceivedObjects | None = None
     regions: tuple[ReceivedRegion, ...] = ()
+    stamp_ns: int | None = None
 
     @property
     def named(self) -> int:

@@ -35,14 +35,14 @@ class Opened:
 
     sequence    of the last entry; 0 where there is none
     frames      those that are on the disk, the newest last, at most 65536
-    partitions  numbers of those that have anything
-    complaints  what could not be used, and what became of it; they are in the log already
+    partitions  numbers of those that have anything, or cannot be read now
+    uncertain   not all was seen: there may be entries with higher numbers
     """
 
     sequence: int = 0
     frames: tuple[RecentFrame, ...] = ()
     partitions: tuple[int, ...] = ()
-    complaints: tuple[str, ...] = ()
+    uncertain: bool = False
 
 
 @dataclass(slots=True)
@@ -68,13 +68,15 @@ class Journal:
     _partitions: tuple[Partition, ...] = ()
     _bytes: int = 0
     _failed: int = 0
+    _keep: int = 0  # partitions of event time
+    _unread: int = 0
     _closed: bool = False
     _thread: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         config = self.config
         folder = PartitionFolder(Path(config.folder).absolute())
-        keep = math.ceil(config.keep_hours * 60 / config.partition_minutes)
+        keep = self._keep = math.ceil(config.keep_hours * 60 / config.partition_minutes)
         self._reader = PartitionReader(folder, self.codec)
         self._queue = JournalQueue(config.queue_frames)
         self._store = self._writer = None
@@ -95,25 +97,36 @@ class Journal:
         store, writer = self._store, self._writer
         if store is None or writer is None:
             return Opened()
-        complaints: list[str] = []
         frames: list[RecentFrame] = []
         try:
             frames = store.open()
         except StoreFailed as error:
-            complaints.append(str(error))
             log.warning("pending: %s", error)
             if error.reason == "taken":
                 self._store = self._writer = None
-                return Opened(complaints=tuple(complaints))
+                return Opened()
             writer.in_trouble()
-        except Exception as error:
-            complaints.append(f"{self.config.folder} cannot be read: {error}")
-            log.exception("pending: %s", complaints[-1])
-        complaints += [dropped.message for dropped in self._take_in()]
-        numbers = tuple(sorted(one.number for one in self._partitions if one.last))
+        except Exception:
+            log.exception("pending: %s cannot be read", self.config.folder)
+        self._take_in()
+        written = {one.number for one in self._partitions if one.last}
+        numbers = tuple(sorted(written | store.unread))
         last = max((one.last for one in self._partitions), default=0)
         writer.noted = writer.synced = last
-        return Opened(last, tuple(frames), numbers, tuple(complaints))
+        return Opened(last, tuple(frames), numbers, store.uncertain)
+
+    def missing(self, partition: int, now: int) -> str:
+        """Why a partition is not there that was when the last run ended, as far as can be told.
+
+        now  partition that event time is in
+        """
+        if partition < now - self._keep:
+            return "expired"
+        # The one that has the oldest entries goes first: mostly it is that of the oldest time. And
+        # what is left when one has gone for the budget is much of it.
+        there = [one.number for one in self._partitions]
+        oldest = bool(there) and partition < min(there)
+        return "budget" if oldest and 2 * self._bytes > self.config.disk_bytes else "vanished"
 
     def replay(self, after: int) -> Iterator[Entry]:
         """All entries with a higher sequence, in its order."""
@@ -163,13 +176,14 @@ class Journal:
     async def durable(self, sequence: int) -> bool:
         """Whether all that was taken up to a sequence survives the power failing.
 
-        False where it cannot be written now: it is tried again, but not waited for.
+        False where it cannot be written now: it is tried again, but not waited for. False too
+        where it is the number of labels whose frame went before they were written.
         """
         return self._writer is not None and await self._writer.durable(sequence)
 
-    async def flush(self) -> bool:
-        """The same for all that was taken so far."""
-        return self._writer is not None and await self._writer.durable(self._writer.noted)
+    async def settled(self, sequence: int) -> bool:
+        """The same, but for entries that never will be written, which is counted and said."""
+        return self._writer is not None and await self._writer.settled(sequence)
 
     async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
         """The latest frame of that name, with its labels, be they written or not."""
@@ -235,9 +249,10 @@ class Journal:
         return len(self._partitions)
 
     @property
-    def oldest(self) -> int | None:
-        """Number of the partition that goes first; None without any."""
-        return min(self._partitions, key=lambda one: one.last).number if self._partitions else None
+    def refused(self) -> int:
+        """Partitions that could not be used, or not be read at start."""
+        wrong = sum(count for why, count in self.drops.items() if why not in _AS_CONFIGURED)
+        return wrong + self._unread
 
     # ---- what is seen of the store
 
@@ -259,8 +274,9 @@ class Journal:
             return []
         gone = store.take_dropped()
         self._partitions, self._bytes = store.partitions, store.bytes
+        self._unread = len(store.unread)
         if gone:
-            self._thread.submit(self._reader.let_go)
+            self._thread.submit(self._reader.let_go, self._partitions)
         for dropped in gone:
             self.drops[dropped.reason] += 1
             # What others make of it must not end the writing.

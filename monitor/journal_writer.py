@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ _GATHER = 0.05
 _RETRY = 1.0
 # s after which frames are synced, whether labels have come or not.
 _SYNC = 5.0
+# Of the latest entries that are never written, the numbers are known.
+_MOST_LOST = 65536
 # Entries written at once: where that fails, so many are made into bytes again.
 _AT_ONCE = 256
 
@@ -37,7 +40,7 @@ class JournalWriter:
     tell      told in words when the disk takes nothing, and when it does again
     noted     sequence of the last entry that was taken
     synced    and of the last one that is on the disk for good
-    failures  writes that came to nothing
+    failures  writes that came to nothing, and entries that are never written
     """
 
     store: PartitionStore
@@ -50,6 +53,7 @@ class JournalWriter:
     failures: int = 0
     _trouble: int = 0  # failed attempts in a row
     _unsynced_since: float | None = None
+    _lost: OrderedDict[int, None] = field(default_factory=OrderedDict)
     _waiters: list[tuple[int, asyncio.Future[bool]]] = field(default_factory=list)
     _work: asyncio.Event = field(default_factory=asyncio.Event)
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,7 +73,13 @@ class JournalWriter:
         return True
 
     async def durable(self, sequence: int) -> bool:
-        """Whether all that was taken up to a sequence is on the disk; False after an attempt."""
+        """As settled; False for an entry that is never written, though others are."""
+        return await self.settled(sequence) and sequence not in self._lost
+
+    async def settled(self, sequence: int) -> bool:
+        """Whether all that was taken up to a sequence is on the disk, but for what never will be;
+        False after an attempt.
+        """
         wanted = min(sequence, self.noted)
         if wanted <= self.synced:
             return True
@@ -88,7 +98,7 @@ class JournalWriter:
     async def close(self) -> None:
         """Write what waits, if the disk takes it, and let go of the folder."""
         while self.queue or self.noted > self.synced:
-            if not await self.durable(self.noted):
+            if not await self.settled(self.noted):
                 break
         if self._task is not None:
             self._task.cancel()
@@ -118,7 +128,9 @@ class JournalWriter:
     async def _due(self) -> None:
         """Return when there is something to do, and it is time."""
         if not (self.queue or self._waiters):
-            await _set_within(self._work, None if self._unsynced_since is None else _SYNC)
+            since = self._unsynced_since
+            due = None if since is None else max(0.0, since + _SYNC - time.monotonic())
+            await _set_within(self._work, due)
         self._work.clear()
         if not self._waiters and (self._trouble or len(self.queue) < _AT_ONCE):
             await _set_within(self._hurry, _RETRY if self._trouble else _GATHER)
@@ -136,10 +148,9 @@ class JournalWriter:
             or any(isinstance(entry, LabelEntry) for entry in batch)
             or (since is not None and time.monotonic() - since >= _SYNC)
         )
-        lost = self.store.unwritable
         try:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._thread, self.store.commit, batch, durable)
+            lost = await loop.run_in_executor(self._thread, self.store.commit, batch, durable)
         except Exception as error:
             self._failed(error)
             _answer(waiters, False)
@@ -151,9 +162,9 @@ class JournalWriter:
             elif since is None:
                 self._unsynced_since = time.monotonic()
             self._recovered()
+            self._lose(lost)
             there = [one for one in waiters if one[0] <= self.synced]
-            # What has no bytes is on no disk.
-            _answer(there, self.store.unwritable == lost)
+            _answer(there, True)
             self._waiters[:0] = [one for one in waiters if one[0] > self.synced]
         self.after()
 
@@ -164,6 +175,16 @@ class JournalWriter:
             log.warning("pending: frames and labels are not written: %s", error)
         if self._trouble == 1:
             self.tell(f"frames and labels are not written: {error} They wait in memory.")
+
+    def _lose(self, sequences: set[int]) -> None:
+        """Those who wait for them must not take them for written."""
+        if not sequences:
+            return
+        self.failures += len(sequences)
+        self._lost.update(dict.fromkeys(sorted(sequences)))
+        while len(self._lost) > _MOST_LOST:
+            self._lost.popitem(last=False)
+        self.tell(f"{len(sequences)} entries of the ledger are not written (see the log)")
 
     def _recovered(self) -> None:
         failed, self._trouble = self._trouble, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,13 +16,29 @@ from monitor.drift_watch import nobody
 from monitor.edges.pane_bytes import PaneBytes
 from monitor.edges.snapshot import STATISTICS
 from monitor.edges.state import StoredState, parsed, serialised
+from monitor.edges.state_sums import InvalidState
 from monitor.edges.unknown_fields import NewerFields
 from monitor.kept_file import KeptFile
 from monitor.pipeline import Pipeline
-from monitor.resuming import progress_of, restore_progress, with_clusters
+from monitor.progress import Progress
+from monitor.resuming import IN_PARTITION, progress_of, restore_progress, with_clusters
 from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
+
+_PARTITION = re.compile(r"-?[0-9]{1,19}")
+
+
+def check_progress(progress: Progress) -> None:
+    """Whether it can be restored. Raises InvalidState."""
+    for name, count in progress.detections.items():
+        if name.startswith(IN_PARTITION):
+            number = name.removeprefix(IN_PARTITION)
+            if not _PARTITION.fullmatch(number) or count < 0:
+                raise InvalidState(
+                    f"progress.detections: '{name}' is {count}, where a partition and how many "
+                    "wait in it belong. The state is damaged or forged."
+                )
 
 
 @dataclass(slots=True)
@@ -88,6 +105,9 @@ class Keeper:
     def _imported(self, body: bytes) -> tuple[int, int]:
         """What came with it. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
         stored = parsed(body)
+        # All of it first: what is added already cannot be taken back.
+        if stored.progress is not None:
+            check_progress(stored.progress)
         added = finished(self.pipeline.live.import_in_steps(stored.state))
         self.newer.data = stored.unknown
         self.entry = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from monitor.accounts import Dropped
 from monitor.truth_ledger import TruthLedger
 
 
@@ -45,10 +46,17 @@ class DiskReading:
 class LedgerReading:
     """As of one moment; fates by name, those that wait among them: they add up to all that came."""
 
-    fates: Mapping[str, int]
-    retracted: int
-    shares: tuple[ShareReading, ...]
-    disk: DiskReading
+    fates: Mapping[str, int] = field(default_factory=dict)
+    retracted: int = 0
+    shares: tuple[ShareReading, ...] = ()
+    disk: DiskReading = DiskReading()
+
+    @property
+    def match_ratio(self) -> float:
+        """Matched ones among the usable detections whose fate is known; NaN without any."""
+        unusable = ("waiting", f"dropped_{Dropped.REFUSED}", f"dropped_{Dropped.BARE}")
+        known = sum(count for fate, count in self.fates.items() if fate not in unusable)
+        return _ratio(self.fates.get("matched", 0), known)
 
 
 def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:

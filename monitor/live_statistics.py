@@ -72,6 +72,18 @@ class LiveStatistics:
             self.generation += 1
             self._take_in(None)
 
+    def come_to(self, generation: int, clock_ns: int | None) -> bool:
+        """Let event time be what it was when something was counted; whether it began anew."""
+        anew = generation > self.generation
+        if anew:
+            self.generation, self.clock.now_ns = generation, clock_ns
+            self.clock.jumps += 1
+            self._take_in(None)
+        elif clock_ns is not None:
+            now_ns = self.clock.now_ns
+            self.clock.now_ns = clock_ns if now_ns is None else max(clock_ns, now_ns)
+        return anew
+
     def count(self, rows: MatchedRows) -> None:
         """Take in matched rows; cheap. They are of no time, if it is not believed."""
         self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))

@@ -60,6 +60,9 @@ def tracks_of(
 
 def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...], IntArray]:
     """What makes up the slices that any of n detections is in, and (n,) which of them."""
+    if slices.size and np.count_nonzero(slices == slices[0]) == slices.size:
+        entry = table.slices[int(slices[0])]  # most frames are of one class
+        return (SliceKey(entry.key, entry.overflow),), np.zeros(slices.size, np.int64)
     used, place = np.unique(slices, return_inverse=True)
     entries = [table.slices[index] for index in used.tolist()]
     return tuple(SliceKey(entry.key, entry.overflow) for entry in entries), place

@@ -108,6 +108,7 @@ class Pipeline:
             watched.watch,
             counters=self.counters,
             disorder_ns=self.disorder_ns,
+            now=lambda: self.live.clock.now_ns,
         )
         self.counting = Counting(self.live, self.slices, self.drift, self.learning, self.counters)
         self.ledger = TruthLedger(
@@ -439,7 +440,9 @@ class Pipeline:
             self.live.see(stamp_ns)
             if generation != self.live.generation:
                 self.drift.begin_anew()
-            self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
+            if self.live.believed(stamp_ns) is not None:
+                # One wild stamp would make all that follow late.
+                self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
 
     # ---- truth
 

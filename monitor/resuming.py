@@ -23,7 +23,7 @@ from monitor.streams import EventTime, Stream
 log = logging.getLogger(__name__)
 
 # Detections that wait, by partition, among the counts of progress.
-_IN_PARTITION = "waiting_in_"
+IN_PARTITION = "waiting_in_"
 # Entries done again between two looks at what they left to be done.
 _ENTRIES = 64
 _SHARES = ("predicted", "labelled", "gated", "near_gate")
@@ -60,7 +60,7 @@ def progress_of(pipeline: Pipeline) -> Progress:
         ),
         numbered=pipeline.numbered,
         detections=ledger.account.counts()
-        | {f"{_IN_PARTITION}{number}": count for number, count in waiting.items()},
+        | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()},
         labels={
             name: getattr(pipeline.counters.truth, name)
             for name in TruthAccount.__dataclass_fields__
@@ -106,8 +106,8 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
         if name in TruthAccount.__dataclass_fields__:
             setattr(pipeline.counters.truth, name, count)
     for name, count in progress.detections.items():
-        if name.startswith(_IN_PARTITION):
-            ledger.waiting[int(name.removeprefix(_IN_PARTITION))] = count
+        if name.startswith(IN_PARTITION):
+            ledger.waiting[int(name.removeprefix(IN_PARTITION))] = count
     in_memory = progress.waiting - sum(ledger.waiting.values())
     ledger.account.drop(Dropped.RESTART, max(0, in_memory))
     for share in progress.shares:
@@ -150,11 +150,7 @@ class Resumption:
             log.info("ledger: %d entries done again, %d not", self.entries, self.failed)
 
     def _again(self, entry: Entry, disk: Disk) -> bool:
-        parts = Parts(
-            statistics=entry.sequence > self.statistics,
-            drift=entry.sequence > self.drift,
-            learning=entry.sequence > self.learning,
-        )
+        parts = self._parts(entry.sequence)
         if isinstance(entry, FrameEntry):
             frame = entry.frame
             stream = self._stream_of(frame, now=parts.statistics)
@@ -168,7 +164,15 @@ class Resumption:
                 self._stream_of(found.entry.frame, now=False)
             return found
 
-        return self.pipeline.ledger.replay(entry, parts, find)
+        return self.pipeline.ledger.replay(entry, self._parts, find)
+
+    def _parts(self, sequence: int) -> Parts:
+        """Those that an entry is new to."""
+        return Parts(
+            statistics=sequence > self.statistics,
+            drift=sequence > self.drift,
+            learning=sequence > self.learning,
+        )
 
     def _stream_of(self, frame: StoredFrame, *, now: bool) -> Stream | None:
         """The stream that a frame came on; None where there is no room for it.

@@ -54,6 +54,8 @@ OVERLOADED = (
 CALM = "serving: the overload is over, frames are monitored again"
 # How often the windows are read, seconds: they are made of panes of some 50 s and more.
 WINDOW_SECONDS = 10.0
+# Numbers of the ledger that are left out where it is not known which were given.
+_BEYOND = 1 << 32
 
 
 @dataclass(slots=True)
@@ -182,15 +184,21 @@ class Sidecar:
         ledger.on_disk = journal.keeps
         ledger.sequence = opened.sequence
         self.keeper.load()
-        for partition in set(ledger.waiting) - set(opened.partitions):
-            if partition not in gone:
+        if opened.uncertain:
+            # What could not be read has numbers too, which must not be given again.
+            ledger.sequence += _BEYOND
+        for partition in sorted(set(ledger.waiting) - set(opened.partitions)):
+            why = gone.get(partition)
+            if why is None:
+                # It may have gone as it should, after the last snapshot.
+                why = journal.missing(partition, ledger.partition_of(None))
                 log.warning(
-                    "pending: partition %d is not there, or empty: what waited in it, %d "
+                    "pending: partition %d is not there, or empty (%s): what waited in it, %d "
                     "detections, is not known any more",
-                    *(partition, ledger.waiting[partition]),
+                    *(partition, why, ledger.waiting[partition]),
                 )
-                journal.drops["vanished"] += 1
-            ledger.dropped(partition, gone.get(partition, "vanished"))
+                journal.drops[why] += 1
+            ledger.dropped(partition, why)
         journal.dropped = ledger.dropped
         for frame in opened.frames:
             ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)
@@ -211,7 +219,7 @@ class Sidecar:
 
     async def _covered(self, entry: int) -> None:
         """Raises OSError where the ledger is not on the disk up to an entry."""
-        if not await self.journal.durable(entry):
+        if not await self.journal.settled(entry):
             raise OSError(
                 f"the ledger is not on the disk up to entry {entry}: see [pending] folder"
             )
@@ -278,7 +286,7 @@ class Sidecar:
         pipeline.counters.loop_lag_seconds = 0.0
 
     def _disk(self) -> DiskReading:
-        journal, refused = self.journal, self.journal.drops
+        journal = self.journal
         return DiskReading(
             bytes=journal.bytes,
             partitions=journal.partitions,
@@ -289,7 +297,7 @@ class Sidecar:
             refused={
                 "statistics": self.keeper.refused,
                 "drift": self.drift.refused,
-                "partition": sum(refused[why] for why in ("corrupt", "incompatible", "vanished")),
+                "partition": journal.refused,
             },
         )
 

@@ -68,7 +68,7 @@ def stored_estimates(estimates: Estimates) -> StoredEstimates:
         step = np.arange(k)
         packed = estimates.covariance[:, step, step]
     else:
-        packed = estimates.covariance.reshape(-1, k * k)[:, triangle_in_square(k)]
+        packed = estimates.covariance.reshape(-1, k * k).take(triangle_in_square(k), axis=1)
     return StoredEstimates(estimates.mean.copy(), packed, estimates.diagonal.copy())
 
 

@@ -9,6 +9,9 @@ from monitor.frames import Header
 from monitor.staleness import Staleness
 from monitor.stream_tracker import StreamTracker
 
+# What a stamp can be, and a time between two of them; stamps come as they will.
+EARLIEST, LONGEST = -(2**63), 2**63 - 1
+
 
 @dataclass(slots=True)
 class EventTime:
@@ -25,14 +28,14 @@ class EventTime:
         """See a frame, the watermark stays so far behind; whether it came behind that."""
         known, self.latest_ns = self.watermark_ns, stamp_ns
         if known is None or stamp_ns - disorder_ns > known:
-            self.watermark_ns = stamp_ns - disorder_ns
+            self.watermark_ns = max(stamp_ns - disorder_ns, EARLIEST)
         return known is not None and stamp_ns < known
 
     def since(self, stamp_ns: int | None) -> int:
         """Nanoseconds from a stamp to the last frame; 0 where either is not known."""
         if stamp_ns is None or self.latest_ns is None:
             return 0
-        return max(0, self.latest_ns - stamp_ns)
+        return min(max(0, self.latest_ns - stamp_ns), LONGEST)
 
 
 @dataclass(slots=True)

@@ -48,6 +48,13 @@ JOURNAL_FULL = Notice(
 )
 
 
+OTHER_FRAME = Notice(
+    Reason.GROUND_TRUTH_INVALID,
+    "stamp_ns",
+    "the frame of this number has another stamp: it is not the one that is labelled.",
+)
+
+
 class Journal(Protocol):
     """Where entries are kept."""
 
@@ -103,9 +110,7 @@ class Ahead:
         """Do it: on any thread, once."""
         self.matched = self.work()
 
-    def still(
-        self, frame: PendingFrame, resolved: BoolArray, again: bool
-    ) -> LabelsMatched | None:
+    def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
         """What came of it, if matching the frame now would come to the same."""
         ours = self.frame
         same = (
@@ -381,16 +386,14 @@ class TruthLedger:
     def _report(
         self, labels: ReceivedTruth, frame: PendingFrame, ahead: Ahead | None = None
     ) -> TruthAnswer:
-        revises = self._revises(labels, frame)
+        revises, told = self._revises(labels, frame), labels_told(labels)
+        if labels.stamp_ns not in (None, frame.stored.stamp_ns):
+            return self._answered(TruthAccount(orphan=told), OTHER_FRAME)
         if labels.revision < frame.revision or (frame.released and revises):
-            account = TruthAccount(duplicate=labels_told(labels))
-            self.counters.truth.add(account)
-            return TruthAnswer(account)
+            return self._answered(TruthAccount(duplicate=told))
         if self.journal.full:
             # Counted and not kept, they would be counted again when they are sent again.
-            account = TruthAccount(refused=labels_told(labels))
-            self.counters.truth.add(account)
-            return TruthAnswer(account, (JOURNAL_FULL,))
+            return self._answered(TruthAccount(refused=told), JOURNAL_FULL)
         # Where nothing was told, nothing is taken back.
         replaces = revises and bool(frame.records)
         resolved, again = self._before(labels, frame)
@@ -401,6 +404,9 @@ class TruthLedger:
             )
         for reason, invalid in matched.invalid.items():
             self.counters.note(reason, invalid)
+        if revises and told and matched.account.refused + matched.account.orphan == told:
+            # A mistake in all labels is no reason to take back what was good.
+            return self._answered(matched.account, *matched.notices)
         record = self._record(labels, frame, matched, replaces=replaces)
         self.counters.truth.add(matched.account)
         if not (revises or record.settled.size or record.objects_told):
@@ -417,6 +423,11 @@ class TruthLedger:
         if self.journal.note(entry) and not frame.kept and not frame.released:
             self._now_kept(frame)
         return TruthAnswer(matched.account, matched.notices, retracted, sequence)
+
+    def _answered(self, account: TruthAccount, *notices: Notice) -> TruthAnswer:
+        """Labels that change nothing."""
+        self.counters.truth.add(account)
+        return TruthAnswer(account, notices)
 
     def _now_kept(self, frame: PendingFrame) -> None:
         frame.kept = True
@@ -541,11 +552,18 @@ class TruthLedger:
         frame.sequence = entry.sequence
         return frame
 
-    def replay(self, entry: Entry, parts: Parts, find: Callable[[LabelEntry], Kept | None]) -> bool:
+    def replay(
+        self,
+        entry: Entry,
+        parts_of: Callable[[int], Parts],
+        find: Callable[[LabelEntry], Kept | None],
+    ) -> bool:
         """Do an entry again that some parts do not have yet; whether that was possible.
 
-        find  the frame of labels, with the labels of it that came before them
+        parts_of  those that do not have the entry of a sequence
+        find      the frame of labels, with the labels of it that came before them
         """
+        parts = parts_of(entry.sequence)
         self.sequence = max(self.sequence, entry.sequence)
         if isinstance(entry, FrameEntry):
             self._replay_frame(entry, parts)
@@ -555,18 +573,22 @@ class TruthLedger:
             kept = find(entry)
             if kept is None:
                 return False
-            frame = self._found_again(kept) if parts.statistics else self._placed(kept.entry)
+            again = parts.statistics
+            frame = self._found_again(kept, parts_of) if again else self._placed(kept.entry)
         if not parts.statistics:
             self.counting.count(frame, entry.record, entry.sequence, parts)
             return True
-        clock = self.counting.live.clock
-        if entry.record.clock_ns is not None:
-            clock.now_ns = max(entry.record.clock_ns, clock.now_ns or entry.record.clock_ns)
+        self._come_to(entry.record)
         self._tell(frame, entry.record, entry.sequence, parts)
         self.counters.truth.add(entry.record.account)
         return True
 
-    def _found_again(self, kept: Kept) -> PendingFrame:
+    def _come_to(self, record: LabelRecord) -> None:
+        """Let event time be what it was for a record: frames that moved it need not be kept."""
+        if self.counting.live.come_to(record.generation, record.clock_ns):
+            self.counting.drift.begin_anew()
+
+    def _found_again(self, kept: Kept, parts_of: Callable[[int], Parts]) -> PendingFrame:
         """The frame of labels that are told again."""
         entered = -kept.entry.sequence
         if entered < 0 or kept.labels:
@@ -574,10 +596,12 @@ class TruthLedger:
         # It goes to the disk with the first of its labels: until then memory alone had it.
         if entered > self.resumed:
             again = replace(kept.entry, sequence=entered)
-            return self._replay_frame(again, ALL)
+            return self._replay_frame(again, parts_of(entered))
         frame = self.restore(kept)
-        self.account.drop(Dropped.RESTART, -frame.waiting)
-        self.waiting[frame.partition] += frame.waiting
+        # Taken for lost at the start, if the disk did not have it then.
+        if self.account.dropped[Dropped.RESTART] >= frame.waiting:
+            self.account.drop(Dropped.RESTART, -frame.waiting)
+            self.waiting[frame.partition] += frame.waiting
         return frame
 
     def _replay_frame(self, entry: FrameEntry, parts: Parts) -> PendingFrame:
@@ -589,6 +613,9 @@ class TruthLedger:
             live.see(entry.frame.stamp_ns)
             if generation != live.generation:
                 self.counting.drift.begin_anew()
+            if entry.inline is not None:
+                self._come_to(entry.inline)
+            self.epoch = max(self.epoch, entry.frame.epoch)
             self._replace(frame.key)
             self._predicted(frame)
         if entry.inline is not None:

@@ -68,6 +68,12 @@ def labels(
     return LabelEntry(sequence, partition, stream, frame_id, record(revision), brought)
 
 
+def labels_alone(sequence: int, frame_id: int, partition: int = 0) -> LabelEntry:
+    """Labels that bring their frame."""
+    brought = frame(0, partition, frame_id)
+    return labels(sequence, frame_id, partition, brought=brought)
+
+
 def _frame_bytes(entry: FrameEntry) -> bytes:
     one = entry.frame
     head = json.dumps([one.header.stream, one.frame_id, one.stamp_ns, one.n]).encode()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from monitor.client import Dimension, Header, MonitorClient, Space, Why
+from monitor.client import Access, Dimension, Header, MonitorClient, Space, Why
+from monitor.edges import credentials
 from monitor.recalibration.selection import IDENTITY
 from monitor.v1 import frame_pb2
 from tests.foreign_client import promote, scaling
@@ -212,6 +214,29 @@ def test_a_connection_that_hangs_is_given_up_for_a_new_one(shared):
             os.kill(shared.process.pid, signal.SIGCONT)
         assert answered_again(client)
         assert client.counters.connections >= 2
+
+
+def test_a_token_file_that_is_slow_to_read_holds_up_no_frame(free_address, tmp_path, monkeypatch):
+    reading, go_on, too_late = threading.Event(), threading.Event(), threading.Event()
+    token = tmp_path / "token"
+    token.write_text("t" * 32, "ascii")
+    read = credentials._bytes
+
+    def slow(path: str, option: str) -> bytes:
+        reading.set()
+        if not go_on.wait(2):
+            too_late.set()
+        return read(path, option)
+
+    with MonitorClient(free_address, HEADER, access=Access(token_file=str(token))) as client:
+        monkeypatch.setattr(credentials, "_bytes", slow)
+        assert reading.wait(PATIENCE)
+        given = frame()
+        result = client.process(given)
+        assert not too_late.is_set()
+        assert_raw(result, given)
+        assert result.why is Why.DOWN
+        go_on.set()
 
 
 def test_waiting_for_a_connection_ends_when_there_is_none(free_address):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -174,6 +175,32 @@ def test_a_stream_that_ends_after_every_frame_is_opened_again_and_again():
             given = frame()
             assert_raw(client.process(given), given)
             assert client.counters.connections >= times
+
+
+def test_what_is_said_of_a_lost_stream_holds_up_no_frame():
+    said: list[tuple[str, bool, bool]] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            ours = threading.current_thread() is threading.main_thread()
+            locked = client._change._is_owned()  # type: ignore[attr-defined]
+            said.append((record.getMessage(), ours, locked))
+
+    def mute(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:
+        return accepted(index, request) if request.HasField("header") else iter(())
+
+    log, handler = logging.getLogger("monitor.edges.detector_client"), Listening()
+    with (
+        serving(mute) as address,
+        connected(address, hang_seconds=0.05, timeout_seconds=0.01) as client,
+    ):
+        log.addHandler(handler)
+        try:
+            assert eventually(lambda: client.process(frame()).why is Why.DOWN)
+            assert eventually(lambda: any("go raw: no answer" in text for text, *_ in said))
+        finally:
+            log.removeHandler(handler)
+    assert not any(ours or locked for _, ours, locked in said)
 
 
 def test_a_closed_client_ends_its_thread_and_is_refused_as_a_mistake_of_ours():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from monitor.client import Access, MonitorClient, Why
-from tests.certificates import Authority
+from tests.certificates import Authority, Pair
 from tests.scripted_monitor import HEADER, answered_again, assert_raw, frame
 from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running
 
@@ -57,6 +57,18 @@ def test_a_token_that_was_wrong_is_read_again_and_then_taken(guarded, authority,
         assert_raw(result, given)
         assert WRONG not in result.text
         written(token, TOKEN)
+        assert answered_again(detector)
+
+
+def test_a_certificate_that_was_wrong_is_read_again_and_then_taken(guarded, authority, tmp_path):
+    stranger, pair = Authority(tmp_path, "stranger").signed("client"), authority.signed("client")
+    shown = Pair(tmp_path / "shown.pem", tmp_path / "shown.key")
+    stranger.written_to(shown)
+    token = written(tmp_path / "token", TOKEN)
+    access = Access(str(authority.certificate), str(shown.certificate), str(shown.key), str(token))
+    with client(guarded, access) as detector:
+        assert not detector.wait_connected(0.3)
+        pair.written_to(shown)
         assert answered_again(detector)
 
 

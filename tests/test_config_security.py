@@ -46,7 +46,10 @@ def test_a_network_without_tls_is_refused_with_its_remedies(tmp_path, host):
 @pytest.mark.parametrize(
     "text",
     [
-        f"[server]\n{OPEN}[security]\n{TLS}",
+        f"[server]\n{OPEN}[security]\n{TLS}client_authority = 'a.pem'",
+        f"[server]\n{OPEN}[security]\n{TLS}admin_token_file = 't'",
+        f"[server]\n{OPEN}[security]\n{TLS}allow_open_administration = true",
+        f"[security]\n{TLS}",
         f"[server]\n{OPEN}[security]\n{TLS}{TOKEN}client_authority = 'a.pem'",
         f"[server]\n{OPEN}[security]\nallow_plain_text = true",
         '[server]\nhttp_address = "0.0.0.0:1"\n[security]\nallow_plain_metrics = true',
@@ -65,6 +68,12 @@ def test_what_is_encrypted_or_meant_or_stays_here_is_taken(tmp_path, text):
         (
             f"[server]\n{OPEN}[security]\nallow_plain_text = true\n{TOKEN}",
             "data_token_file: tokens would go over the network in plain text",
+        ),
+        (f"[server]\n{OPEN}[security]\n{TLS}", "client_authority or admin_token_file"),
+        (f"[server]\n{OPEN}[security]\n{TLS}{TOKEN}", "whoever connects may promote"),
+        (
+            f"[server]\n{OPEN}[security]\nallow_open_administration = true",
+            "allow_plain_text = true",
         ),
         ('[server]\nhttp_address = "0.0.0.0:1"', "allow_plain_metrics = true"),
         (

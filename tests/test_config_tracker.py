@@ -59,3 +59,29 @@ def test_what_cannot_be_reached_is_refused_with_the_remedy(address):
 def test_values_that_make_no_sense_are_refused(key, value):
     with pytest.raises(ValueError, match=key):
         TrackerConfig.model_validate({key: value})
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1:1", "[::1]:1", "localhost:1", "unix:/run/t", "unix:run/t:1"),
+        *("dns:///localhost:1", "dns:localhost:1", "ipv4:127.0.0.1:1", "ipv6:[::1]:1"),
+    ],
+)
+def test_a_tracker_on_this_machine_needs_no_tls(address):
+    TrackerConfig(kind=TrackerKind.GRPC, address=address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("10.0.0.5:50052", "tracker:1", "0.0.0.0:1", "dns:///tracker:80", "[::2]:1"),
+        *("dns://10.0.0.1/localhost:1", "ipv4:127.0.0.1:1,10.0.0.5:1", "ipv4:10.0.0.5:1"),
+    ],
+)
+def test_frames_go_over_a_network_in_plain_text_only_where_that_is_said(address):
+    with pytest.raises(ValueError, match="allow_plain_text = true"):
+        TrackerConfig(kind=TrackerKind.GRPC, address=address)
+    TrackerConfig(kind=TrackerKind.GRPC, address=address, allow_plain_text=True)
+    TrackerConfig(kind=TrackerKind.GRPC, address=address, certificate_authority="ca.pem")
+    TrackerConfig(kind=TrackerKind.EMBEDDED, address=address)

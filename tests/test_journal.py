@@ -5,14 +5,28 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from monitor import journal_writer
+from monitor.edges.partition_file import PartitionFile
+from monitor.edges.partition_parts import StoreFailed
+from monitor.edges.partition_reader import NEVER
 from monitor.edges.partitions import PartitionStore
 from monitor.journal import Journal
 from monitor.journal_queue import MOST_LABEL_BYTES
 from monitor.ledger import Entry
-from tests.journalled import PLAIN, all_told, flipped_in_a_body, frame, labels, settings, told
+from tests.journalled import (
+    PLAIN,
+    all_told,
+    flipped_in_a_body,
+    frame,
+    labels,
+    labels_alone,
+    settings,
+    told,
+)
 
 PATIENCE = 30.0  # s
 
@@ -47,8 +61,7 @@ def run(work):
 def begin(heard, path, **others):
     """A journal that has been opened."""
     journal = heard.journal(path, **others)
-    opened = journal.open()
-    assert opened.complaints == ()
+    assert not journal.open().uncertain
     return journal
 
 
@@ -75,10 +88,10 @@ def test_what_was_noted_is_there_at_the_next_start(heard, path):
         assert all(journal.note(entry) for entry in entries)
         assert journal.waiting == 3
         assert await journal.durable(2)
-        assert await journal.flush()
+        assert await journal.durable(NEVER)
         assert journal.waiting == 0
         assert journal.bytes > 0
-        assert (journal.partitions, journal.oldest) == (2, 1)
+        assert journal.partitions == 2
         await journal.close()
         again = begin(heard, path)
         assert again.open().sequence == 3
@@ -153,7 +166,7 @@ def test_frames_are_synced_before_labels_that_come_after_them_are_durable(heard,
         journal.note(frame(1, 1))
         while journal.waiting:
             await asyncio.sleep(0.01)
-        journal.note(labels(2, 1, 2))
+        journal.note(labels_alone(2, 1, 2))
         assert await journal.durable(2)
         assert synced == [1]
         await journal.close()
@@ -170,12 +183,12 @@ def test_without_a_folder_nothing_is_kept(heard, tmp_path, monkeypatch):
         assert list(journal.replay(0)) == []
         assert not journal.note(frame(1))
         assert not await journal.durable(0)
-        assert not await journal.flush()
+        assert not await journal.durable(NEVER)
         assert await journal.find("s", 1, None) is None
         assert journal.look_up("s", 1, None) is None
         journal.covered(3)
         assert (journal.bytes, journal.waiting, journal.partitions) == (0, 0, 0)
-        assert journal.oldest is None
+        assert journal.partitions == 0
         await journal.close()
 
     run(work())
@@ -190,7 +203,7 @@ def test_a_frame_is_found_whether_it_is_written_or_waits(heard, path):
         journal = begin(heard, path)
         journal.note(frame(1, 3, frame_id=7))
         waiting = await journal.find("s", 7, None)
-        await journal.flush()
+        await journal.durable(NEVER)
         written = await journal.find("s", 7, 3)
         assert waiting is not None
         assert written is not None
@@ -296,7 +309,7 @@ def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
 
     async def work():
         journal = heard.journal(tmp_path / "file" / "pending")
-        assert journal.open().complaints
+        assert journal.open().uncertain
         taken = [journal.note(labels(n, n, brought=large)) for n in range(1, 10)]
         assert 0 < sum(taken) <= MOST_LABEL_BYTES / large.frame.nbytes + 1
         assert not taken[-1]
@@ -310,7 +323,7 @@ def test_what_is_over_the_budget_is_told(heard, path):
         journal = begin(heard, path, disk_bytes=1_000_000)
         for n in range(1, 9):
             journal.note(frame(n, n, size=20_000))
-            await journal.flush()
+            await journal.durable(NEVER)
         assert journal.bytes <= 1_000_000
         assert journal.drops["budget"] == len(heard)
         await journal.close()
@@ -324,11 +337,11 @@ def test_partitions_expire_by_event_time(heard, path):
         journal = begin(heard, path, keep_hours=1, partition_minutes=30)
         for n in range(1, 6):
             journal.note(frame(n, n))
-        await journal.flush()
+        await journal.durable(NEVER)
         assert heard == []
         journal.covered(5, 5)
         journal.note(frame(6, 5))
-        await journal.flush()
+        await journal.durable(NEVER)
         await journal.close()
 
     run(work())
@@ -338,17 +351,17 @@ def test_partitions_expire_by_event_time(heard, path):
 # ---- trouble
 
 
-def test_two_journals_of_one_folder_are_one_that_keeps_and_one_that_says_so(heard, path):
+def test_two_journals_of_one_folder_are_one_that_keeps_and_one_that_says_so(heard, path, caplog):
     async def work():
         first = begin(heard, path)
         second = heard.journal(path)
-        (complaint,) = second.open().complaints
-        assert "another sidecar" in complaint
+        second.open()
+        assert "another sidecar" in caplog.text
         assert not second.note(frame(1))
-        assert not await second.flush()
+        assert not await second.durable(NEVER)
         await second.close()
         assert first.note(frame(1))
-        assert await first.flush()
+        assert await first.durable(NEVER)
         await first.close()
         third = begin(heard, path)
         assert third.note(frame(2))
@@ -366,13 +379,13 @@ def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_can_be_
         shutil.rmtree(path)
         path.touch()  # in the way of a folder
         for n in range(1, 4):
-            assert journal.note(labels(n, n))
+            assert journal.note(labels_alone(n, n))
             assert not await journal.durable(n)
         assert journal.failures == 3
         assert journal.waiting == 3
         assert len(heard) == 1
         path.unlink()
-        assert await journal.flush()
+        assert await journal.durable(NEVER)
         assert (journal.waiting, len(heard)) == (0, 2)
         await journal.close()
 
@@ -382,19 +395,19 @@ def test_what_cannot_be_written_waits_and_is_told_once_and_so_is_that_it_can_be_
     assert [entry.sequence for entry in left(path)] == [1, 2, 3]
 
 
-def test_a_folder_that_never_could_be_written_is_taken_when_it_can_be(heard, tmp_path):
+def test_a_folder_that_never_could_be_written_is_taken_when_it_can_be(heard, tmp_path, caplog):
     (tmp_path / "file").touch()
     path = tmp_path / "file" / "pending"
 
     async def work():
         journal = heard.journal(path)
-        (complaint,) = journal.open().complaints
-        assert "cannot be written" in complaint
-        assert journal.note(labels(1, 1))
-        assert not await journal.flush()
+        assert journal.open().uncertain
+        assert "cannot be written" in caplog.text
+        assert journal.note(labels_alone(1, 1))
+        assert not await journal.durable(NEVER)
         (tmp_path / "file").unlink()
         (tmp_path / "file").mkdir()
-        assert await journal.flush()
+        assert await journal.durable(NEVER)
         await journal.close()
 
     run(work())
@@ -405,10 +418,10 @@ def test_a_folder_removed_while_it_runs_is_made_again(heard, path):
     async def work():
         journal = begin(heard, path)
         journal.note(frame(1, 1))
-        assert await journal.flush()
+        assert await journal.durable(NEVER)
         shutil.rmtree(path)
         journal.note(frame(2, 1))
-        assert await journal.flush()
+        assert await journal.durable(NEVER)
         await journal.close()
 
     run(work())
@@ -424,10 +437,10 @@ def test_nothing_that_others_make_of_it_ends_the_writing(path):
         journal = Journal(settings(path), PLAIN, fails, fails)
         journal.open()
         journal.note(frame(1, 1))
-        assert await journal.flush()
+        assert await journal.durable(NEVER)
         shutil.rmtree(path)
         journal.note(frame(2, 1))
-        assert await journal.flush()
+        assert await journal.durable(NEVER)
         await journal.close()
 
     run(work())
@@ -438,7 +451,7 @@ def test_what_no_one_thought_of_is_a_failure_like_others(heard, path, monkeypatc
         journal = begin(heard, path)
         with monkeypatch.context() as patch:
             patch.setattr(PartitionStore, "commit", lambda *_: 1 / 0)
-            journal.note(labels(1, 1))
+            journal.note(labels_alone(1, 1))
             assert not await journal.durable(1)
         assert await journal.durable(1)
         await journal.close()
@@ -452,9 +465,109 @@ def test_labels_without_bytes_are_not_durable_and_stop_nothing(heard, path):
         journal = begin(heard, path)
         journal.note(labels(1, 1, stream="\ud800"))
         assert not await journal.durable(1)
-        journal.note(labels(2, 1))
+        journal.note(labels_alone(2, 1))
         assert await journal.durable(2)
         await journal.close()
 
     run(work())
     assert [entry.sequence for entry in left(path)] == [2]
+
+
+# ---- what goes while labels wait
+
+
+def test_labels_that_wait_while_their_partition_goes_are_not_durable(heard, path):
+    async def work():
+        journal = begin(heard, path)
+        journal.note(frame(1, 0))
+        assert await journal.durable(1)
+        journal.note(labels(2, 1, 0))
+        journal.note(frame(3, 1))
+        journal.note(labels(4, 3, 1))
+        journal._store._drop(0, "budget", "for a test")
+        # Others that waited with them are.
+        both = await asyncio.gather(journal.durable(2), journal.durable(4))
+        assert list(both) == [False, True]
+        # Nor are they later, and nobody waits for them in vain.
+        assert not await journal.durable(2)
+        assert await journal.settled(2)
+        assert journal.failures == 1
+        await journal.close()
+
+    run(work())
+    assert "1 entries of the ledger are not written" in str(heard)
+    assert [entry.sequence for entry in left(path)] == [3, 4]
+
+
+# ---- when
+
+
+def test_frames_that_were_written_wait_for_their_sync_no_longer_than_is_promised(path, monkeypatch):
+    waits: list[float | None] = []
+
+    async def noticed(_event, seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr(journal_writer, "_set_within", noticed)
+    monkeypatch.setattr(journal_writer, "time", SimpleNamespace(monotonic=lambda: 104.0))
+
+    async def work():
+        journal = Journal(settings(path), PLAIN)
+        writer = journal._writer
+        assert writer is not None
+        for since in (None, 100.0, 90.0):
+            writer._unsynced_since = since
+            await writer._due()
+        await journal.close()
+
+    run(work())
+    assert waits[::2] == [None, 1.0, 0.0]
+
+
+# ---- at start
+
+
+def test_a_partition_that_could_not_be_opened_is_counted_and_not_taken_for_gone(
+    heard, path, monkeypatch
+):
+    real = PartitionFile.open
+
+    def failing(file, number, create=False):
+        if number == 1:
+            raise StoreFailed("full", f"{file}: database or disk is full.")
+        return real(file, number, create)
+
+    async def work():
+        journal = begin(heard, path)
+        for n in (1, 2, 3):
+            journal.note(frame(n, n))
+        await journal.close()
+        monkeypatch.setattr(PartitionFile, "open", staticmethod(failing))
+        journal = heard.journal(path)
+        opened = journal.open()
+        assert (opened.uncertain, opened.partitions, journal.refused) == (True, (1, 2, 3), 1)
+        journal.drops.update(expired=4, budget=2, corrupt=1)
+        assert journal.refused == 2
+        await journal.close()
+
+    run(work())
+    assert heard == []
+
+
+def test_why_a_partition_is_missing_is_told_as_far_as_it_can_be(heard, path):
+    async def work():
+        half_full = {"keep_hours": 1, "partition_minutes": 30, "disk_bytes": 900_000}
+        journal = begin(heard, path, **half_full)
+        assert journal.missing(9, now=10) == "vanished"
+        journal.note(frame(1, 8))
+        journal.note(frame(2, 10))
+        assert await journal.durable(2)
+        # There is room: nothing went for want of it.
+        assert [journal.missing(number, now=9) for number in (6, 7)] == ["expired", "vanished"]
+        journal.note(frame(3, 10, size=30_000))
+        assert await journal.durable(3)
+        why = [journal.missing(number, now=9) for number in (6, 7, 9)]
+        assert why == ["expired", "budget", "vanished"]
+        await journal.close()
+
+    run(work())

@@ -1,7 +1,6 @@
 """The disk gets back what was removed: nobody keeps a file open that is gone."""
 
 import asyncio
-import os
 from pathlib import Path
 
 from monitor.journal import Journal
@@ -14,7 +13,7 @@ def removed_but_open(folder: Path) -> list[str]:
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(descriptor)
+            target = str(descriptor.readlink())
         except FileNotFoundError:
             continue  # it was of the listing itself
         if target.startswith(str(folder)) and target.endswith("(deleted)"):
@@ -30,7 +29,7 @@ def test_a_partition_that_was_looked_into_and_then_dropped_is_not_kept_open(tmp_
         journal.open()
         for number in range(1, 13):
             assert journal.note(frame(number, number, size=2000))
-            assert await journal.flush()
+            assert await journal.durable(number)
             assert await journal.find("s", number, None) is not None
         assert journal.drops["budget"] > 5
         for _ in range(TURNS):

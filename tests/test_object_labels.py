@@ -272,6 +272,23 @@ def test_an_object_that_cannot_be_used_is_refused_and_its_neighbours_count(told,
     assert found.invalid == {Reason.GROUND_TRUTH_INVALID: 1}
 
 
+@pytest.mark.parametrize("largest_deviation", [1e5, 1e154])
+@pytest.mark.parametrize("beside", [2.0, 1e200, 1.7e308])
+def test_a_covariance_with_huge_values_beside_its_diagonal_is_refused(beside, largest_deviation):
+    header = replace(HEADER, space=plain_space(("x", "y", "z")))
+    where = Candidates(
+        class_index=np.zeros(1, np.int64),
+        sent=Estimates(np.zeros((1, 3)), np.eye(3)[None], np.ones(1, bool)),
+        free=np.ones(1, bool),
+        stamp_ns=0,
+    )
+    told = message(Told(1, CAR, (0.0,) * 3, covariance=(1.0, beside, 1.0, beside, beside, 1.0)))
+    limits = Limits(largest_deviation=largest_deviation)
+    found = match_objects(told, where, header, CONFIG, limits)
+    assert counts(found.account) == {"refused": 1}
+    assert found.notices[0].field == "objects.covariance"
+
+
 @pytest.mark.parametrize(
     ("config", "word"),
     [

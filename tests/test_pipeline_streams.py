@@ -181,7 +181,7 @@ def test_a_frame_without_a_number_is_answered_and_its_inline_truth_counts():
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62)), max_size=20),
+    st.lists(st.one_of(st.none(), st.integers(-(10**11), 10**11)), max_size=20),
     st.sampled_from([0.0, 0.5, 2.0]),
 )
 def test_the_watermark_never_moves_back_and_stays_behind_the_latest_frame(stamps, disorder):
@@ -201,6 +201,25 @@ def test_the_watermark_never_moves_back_and_stays_behind_the_latest_frame(stamps
         expected = None if highest is None else highest - int(disorder * SECOND)
         assert stream.watermark_ns == expected
     assert pipeline.counters.late_frames == late
+
+
+@pytest.mark.parametrize("wild", [2 * 10**18, -(2**63), 2**63 - 1])
+def test_a_single_wild_stamp_moves_no_watermark_and_makes_no_frame_late(wild):
+    pipeline = pipeline_of()
+    stream = opened(pipeline)
+    for number, stamp in enumerate([SECOND, 2 * SECOND, wild, 3 * SECOND, 4 * SECOND]):
+        pipeline.process(stream, frame([], number, stamp))
+    assert stream.watermark_ns == 2 * SECOND
+    assert pipeline.counters.late_frames == 0
+
+
+def test_the_first_stamp_of_all_may_be_the_earliest_there_is():
+    pipeline = pipeline_of()
+    stream = opened(pipeline)
+    pipeline.process(stream, frame([], 1, -(2**63)))
+    assert stream.watermark_ns == -(2**63)
+    pipeline.process(stream, frame([], 2, 2**63 - 1))
+    assert 0 <= stream.time.since(-(2**63)) < 2**63
 
 
 def test_a_late_frame_is_answered_and_counted_like_any_other():

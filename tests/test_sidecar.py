@@ -1,11 +1,22 @@
 """The sidecar without its ports: what of its parts reaches the metrics."""
 
 import asyncio
+from pathlib import Path
+from unittest.mock import patch
 
+from monitor.accounts import Dropped
 from monitor.config import Config, ServerConfig, SnapshotConfig
+from monitor.config_pending import PendingConfig
 from monitor.config_promotion import PromotionConfig
+from monitor.edges.partition_parts import StoreFailed
+from monitor.edges.partitions import PartitionStore
 from monitor.events import Health
+from monitor.journal import Journal
+from monitor.keeping import Keeper
+from monitor.progress import Progress
+from monitor.resuming import restore_progress
 from monitor.sidecar import Sidecar
+from tests.journalled import frame
 
 
 def test_what_was_given_up_counts_as_a_failure_of_the_store_and_what_was_not_learned_is_told():
@@ -89,3 +100,66 @@ def test_the_limits_are_those_of_the_configuration():
     )
     assert (sidecar.overload.lag_seconds, sidecar.overload.waiting_rows) == (3.0, 7)
     assert sidecar.wall_clock.step_seconds == 9.0
+
+
+# ---- what the disk has at start
+
+
+def resumed(folder: Path, waiting: dict[int, int], now_ns: int | None = None) -> Sidecar:
+    """One that found frames 1 to 4 in partitions 6 to 9, of 30 min, and kept for 2 h.
+
+    waiting  detections that its snapshot says wait, by partition
+    """
+    pending = PendingConfig(folder=str(folder), keep_hours=2, partition_minutes=30)
+    quiet = Config(snapshot=SnapshotConfig(path=""), promotion=PromotionConfig(folder=""))
+
+    async def start() -> Sidecar:
+        journal = Journal(pending)
+        journal.open()
+        for number in range(1, 5):
+            journal.note(frame(number, number + 5))
+        await journal.close()
+        there = sum(file.stat().st_size for file in folder.iterdir())
+        almost_full = pending.model_copy(update={"disk_bytes": there + there // 4})
+        sidecar = Sidecar(quiet.model_copy(update={"pending": almost_full}))
+        progress = Progress(
+            4, now_ns, detections={f"waiting_in_{number}": n for number, n in waiting.items()}
+        )
+        with patch.object(Keeper, "load", lambda _: restore_progress(sidecar.pipeline, progress)):
+            sidecar._resume()
+        await sidecar.journal.close()
+        return sidecar
+
+    return asyncio.run(start())
+
+
+def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage(tmp_path):
+    half_hour = 1800 * 10**9
+    waiting = dict.fromkeys((4, 5, 6, 7, 8, 9, 10), 1)
+    sidecar = resumed(tmp_path / "pending", waiting, now_ns=9 * half_hour)
+    assert sidecar.journal.drops == {"expired": 1, "budget": 1, "vanished": 1}
+    assert sidecar._disk().refused["partition"] == 1
+    account = sidecar.pipeline.ledger.account
+    assert account.unlabelled == 1
+    assert (account.dropped[Dropped.BUDGET], account.dropped[Dropped.CORRUPT]) == (1, 1)
+    assert sidecar.pipeline.ledger.sequence == 4
+
+
+def test_where_a_partition_cannot_be_read_at_start_its_numbers_are_not_given_again(
+    tmp_path, monkeypatch
+):
+    seen = PartitionStore._seen
+
+    def failing(self, file):
+        if file.number == 9 and self.uncertain:
+            raise StoreFailed("failed", f"{file.path}: disk I/O error.")
+        return seen(self, file)
+
+    folder = tmp_path / "pending"
+    resumed(folder, {})
+    monkeypatch.setattr(PartitionStore, "_seen", failing)
+    sidecar = resumed(folder, {8: 1, 9: 1})
+    ledger = sidecar.pipeline.ledger
+    assert ledger.next_sequence() > 1 << 32
+    # It is there: what waits in it goes on to wait.
+    assert (ledger.waiting[9], sidecar._disk().refused["partition"]) == (1, 1)

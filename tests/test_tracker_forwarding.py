@@ -47,6 +47,7 @@ class PlayedTracker:
         self.reading.set()
         self.healthy: asyncio.Queue[bool] = asyncio.Queue()
         self.tells_health = False
+        self.asked_for_health = 0
         self.there = True
         self.dials: list[float] = []
 
@@ -75,6 +76,7 @@ class PlayedTracker:
         return answer
 
     async def health(self) -> AsyncIterator[bool]:
+        self.asked_for_health += 1
         while self.tells_health:
             yield await self.healthy.get()
 
@@ -151,7 +153,8 @@ def play(scene, behave: Behaviour = answering, **changes):
             await asyncio.gather(calls, return_exceptions=True)
         line = setting.tracker.line
         assert sum(line.ended.values()) == setting.forwarded
-        assert line.waiting == line.out == 0
+        assert not line._waiting
+        assert not line._out
         assert not setting.tracker.up
         assert setting.pipeline.counters.internal_errors == 0
 
@@ -367,7 +370,7 @@ def test_a_tracker_that_reads_nothing_holds_nothing_and_the_oldest_frames_are_dr
         for _ in range(40):
             assert isinstance(setting.begin(stream), FrameAnswer)
             await asyncio.sleep(0)
-            assert setting.tracker.line.waiting <= 4
+            assert len(setting.tracker.line._waiting) <= 4
         # One was taken and cannot be written, four wait.
         assert setting.ended == {Outcome.DROPPED: 35}
         asking = setting.stream("asking")
@@ -388,10 +391,14 @@ def test_a_frame_that_waited_too_long_is_left_out():
         for _ in range(3):
             assert reasons(await setting.ask(stream)) == [Reason.NOT_TRACKED]
         assert setting.ended == {Outcome.LATE: 1, Outcome.EXPIRED: 2}
-        assert setting.tracker.line.waiting == 0
+        assert not setting.tracker.line._waiting
         played.reading.set()
-        await setting.until(lambda: setting.tracker.line.sent == 1)
-        assert [r.frame.frame_id for r in played.frames()] == [1]
+        # The first was over while its header could not be written, and is not sent either.
+        await setting.until(lambda: played.requests)
+        setting.tracker.config = replace_timeout(setting.tracker.config, LONG)
+        assert (await setting.ask(stream)).tracks is not None
+        assert [r.frame.frame_id for r in played.frames()] == [4]
+        assert setting.tracker.line.sent == 1
 
     play(scene, timeout_seconds=SHORT)
 
@@ -434,6 +441,47 @@ def test_a_tracker_that_says_it_does_not_serve_is_away_until_it_says_it_does():
         assert len(played.dials) == 1
 
     play(scene)
+
+
+def test_a_tracker_that_does_not_serve_and_tells_no_more_is_away_and_is_asked_again():
+    async def scene(setting: Setting, played: PlayedTracker):
+        played.tells_health = True
+        played.healthy.put_nowait(True)
+        await setting.up()
+        played.tells_health = False  # from now on; it still waits for one word
+        played.healthy.put_nowait(False)
+        await setting.down()
+        await setting.until(lambda: played.asked_for_health >= 3)
+        assert not setting.tracker.up
+        played.tells_health = True
+        played.healthy.put_nowait(True)
+        await setting.up()
+        assert len(played.dials) == 1
+
+    play(scene, backoff_seconds=0.2)
+
+
+def test_the_last_line_of_the_log_says_how_the_tracker_is_however_soon_it_came_back(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(tracker_calls, "SAY_EVERY", 0.3)
+
+    def said() -> list[str]:
+        return [record.message.partition("the tracker at ")[2] for record in caplog.records]
+
+    async def scene(setting: Setting, played: PlayedTracker):
+        await setting.up()
+        await setting.until(lambda: said()[-1].endswith("is there"))
+        await asyncio.sleep(0.3)
+        played.vanish()
+        await setting.down()
+        await setting.until(lambda: "is away" in said()[-1])
+        played.there = True
+        await setting.up()
+        await setting.until(lambda: said()[-1].endswith("is there"))
+        assert len(said()) == 3
+
+    play(scene, silence=0.2)
 
 
 def test_a_client_that_hangs_up_while_its_answer_waits_harms_nobody():
@@ -585,15 +633,17 @@ def test_every_frame_ends_once_whatever_happens_and_in_what_order(capacity, step
                 line.overdue(frames[which % len(frames)])
             case "lose":
                 line.lose()
-                assert line.waiting == line.out == 0
+                assert not line._waiting
+                assert not line._out
             case "begin":
                 line.begin_call()
-                assert line.out == 0
+                assert not line._out
             case "wrong":
                 with pytest.raises(KeyError):
                     line.answered(1000 + which)
-        assert line.waiting <= capacity
-        assert line.waiting + line.out + sum(line.ended.values()) == len(frames)
+        assert len(line._waiting) <= capacity
+        under_way = len(line._waiting) + len(line._out)
+        assert under_way + sum(line.ended.values()) == len(frames)
     line.lose()
     assert sorted(number for number, _ in told) == list(range(len(frames)))
     assert [frames[number].outcome for number, _ in told] == [outcome for _, outcome in told]

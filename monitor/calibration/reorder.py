@@ -28,6 +28,7 @@ class Held(Generic[T]):
     order: int = 0
     rows: int = 1
     late: bool = False
+    at_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,16 @@ class ReorderBuffer(Generic[T]):
         """Items held or not yet asked for."""
         return len(self._out) + sum(map(len, self._held.values()))
 
-    def put(self, stamp_ns: int, source: int, item: T, *, order: int = 0, rows: int = 1) -> None:
+    def put(
+        self,
+        stamp_ns: int,
+        source: int,
+        item: T,
+        *,
+        order: int = 0,
+        rows: int = 1,
+        now_ns: int | None = None,
+    ) -> None:
         """Take in an item; `ready` gives out what need not wait any longer."""
         newest = self._newest.get(source)
         if newest is None or stamp_ns > newest:
@@ -99,7 +109,7 @@ class ReorderBuffer(Generic[T]):
             self._seen[source] = min(newest - stamp_ns, self.disorder_ns)
         given = self._given.get(source)
         late = given is not None and stamp_ns < given
-        held = Held(stamp_ns, source, item, order, rows, late)
+        held = Held(stamp_ns, source, item, order, rows, late, now_ns)
         if late:
             self.late += 1
             self._out.append(held)
@@ -109,18 +119,27 @@ class ReorderBuffer(Generic[T]):
             self._out.append(self._pop(self._oldest()))
             self.forced += 1
 
-    def ready(self) -> list[Held[T]]:
+    def ready(self, now_ns: int | None = None) -> list[Held[T]]:
         """What none can overtake any more, each once: first what went out late or early, then by
-        stamp, source and order."""
+        stamp, source and order.
+
+        now_ns  event time of all sources: what has waited disorder_ns of it waits no longer, or a
+                source that falls silent would keep its last for ever
+        """
         out, self._out = self._out, []
         found: list[Held[T]] = []
         for source, entries in list(self._held.items()):
             disorder_ns = self._seen.get(source, 0) if self.adaptive else self.disorder_ns
             until = self._newest[source] - disorder_ns
-            while entries and entries[0][0] <= until:
+            while entries and (entries[0][0] <= until or self._waited(entries[0][-1], now_ns)):
                 found.append(self._pop(source))
         found.sort(key=_place)
         return out + found
+
+    def _waited(self, held: Held[T], now_ns: int | None) -> bool:
+        if now_ns is None or held.at_ns is None:
+            return False
+        return now_ns - held.at_ns >= self.disorder_ns
 
     def drain(self) -> list[Held[T]]:
         """All that is left, in the same order."""

@@ -74,7 +74,7 @@ class Snapshot:
     recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
     drift: DriftReading | None = None
     forwarding: ForwardingReading | None = None
-    ledger: LedgerReading | None = None
+    ledger: LedgerReading = field(default_factory=LedgerReading)
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -89,7 +89,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _recalibration(snapshot),
         drift(snapshot.drift) if snapshot.drift is not None else (),
         _labels(snapshot.counters),
-        ledger(snapshot.ledger, snapshot.counters) if snapshot.ledger is not None else (),
+        ledger(snapshot.ledger, snapshot.counters),
         _tracks(snapshot.tracks),
         forwarding(snapshot.forwarding) if snapshot.forwarding is not None else (),
     ):
@@ -262,10 +262,6 @@ def _labels(counters: Counters) -> Iterator[str]:
         (),
         [((), counters.dropped)],
     )
-    resolved = truth.matched + counters.unmatched + counters.dropped
-    ratio = truth.matched / resolved if resolved else float("nan")
-    text = "Matched detections among those whose fate is known."
-    yield gauge("match_ratio", text, (), [((), ratio)])
 
 
 def _tracks(reading: TrackReading) -> Iterator[str]:

@@ -19,6 +19,12 @@ def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
         ("fate",),
         (((fate,), count) for fate, count in reading.fates.items()),
     )
+    yield gauge(
+        "match_ratio",
+        "Matched detections among the usable ones whose fate is known.",
+        (),
+        [((), reading.match_ratio)],
+    )
     yield counter(
         "retracted_detections",
         "Detections whose labels a later revision took back.",

@@ -11,7 +11,7 @@ import errno
 import os
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,8 @@ _SCHEMA = (
 )
 _FRAME = "frame_id, sequence, stamp_ns, crc, body, stream"
 _LABELS = "frame_id, sequence, revision, crc, body, stream"
-_AFTER = "WHERE sequence > ? ORDER BY sequence"
+
+Rows = Generator[Row, None, None]
 
 # Codes of SQLite by which a file is not what it should be, and those of a whole disk.
 _DAMAGED = {
@@ -146,10 +147,12 @@ class PartitionFile:
 
     # ---- writing
 
-    def write(self, changes: Changes, durable: bool) -> None:
-        """All of it or nothing; what is there already is as before.
+    def write(self, changes: Changes, durable: bool) -> list[int]:
+        """All that can be written, or nothing; what is there already is as before.
 
         durable  on the disk when the call returns, not only in the hands of the system
+        returns  sequences of what is not written, and never will be: labels of a frame that is
+                 not there, and what has the number of something else
         raises   DamagedPartition, StoreFailed
         """
         with _failures(self.path):
@@ -157,15 +160,21 @@ class PartitionFile:
             run(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             try:
                 run("BEGIN IMMEDIATE")
-                frames, labels = map(_columns, changes.frames), map(_columns, changes.labels)
-                many(f"INSERT OR REPLACE INTO frames ({_FRAME}) VALUES (?,?,?,?,?,?)", frames)
+                lost = self._insert("frames", _FRAME, changes.frames)
                 many(
                     f"INSERT INTO frames ({_FRAME}) SELECT ?1,?2,?3,?4,?5,?6 WHERE NOT EXISTS"
                     " (SELECT 1 FROM frames WHERE stream = ?6 AND frame_id = ?1"
                     " AND abs(sequence) = abs(?2))",
                     map(_columns, changes.absent),
                 )
-                many(f"INSERT OR REPLACE INTO labels ({_LABELS}) VALUES (?,?,?,?,?,?)", labels)
+                # Without its frame, nobody could say what the labels are of.
+                labels = []
+                for row in changes.labels:
+                    if self._has_frame_of(row):
+                        labels.append(row)
+                    else:
+                        lost.append(row.sequence)
+                lost += self._insert("labels", _LABELS, labels)
                 run("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
@@ -174,6 +183,31 @@ class PartitionFile:
                 raise
             if not self.is_there:
                 raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
+        return lost
+
+    def _insert(self, table: str, columns: str, rows: list[Row]) -> list[int]:
+        """Sequences of those whose place something else has."""
+        # Never replaced: what is there was promised.
+        insert = f"INSERT INTO {table} ({columns}) VALUES (?,?,?,?,?,?) ON CONFLICT DO NOTHING"
+        done = self._connection.executemany(insert, map(_columns, rows))
+        if not rows or done.rowcount == len(rows):
+            return []
+        same = (
+            f"SELECT 1 FROM {table} WHERE sequence = ? AND stream = ? AND frame_id = ? AND crc = ?"
+        )
+        run = self._connection.execute
+        return [
+            row.sequence
+            for row in rows
+            if not run(same, (row.sequence, row.stream, signed(row.frame_id), row.crc)).fetchone()
+        ]
+
+    def _has_frame_of(self, labels: Row) -> bool:
+        found = self._connection.execute(
+            "SELECT 1 FROM frames WHERE stream = ? AND frame_id = ? AND abs(sequence) < ? LIMIT 1",
+            (labels.stream, signed(labels.frame_id), labels.sequence),
+        )
+        return found.fetchone() is not None
 
     def sync(self) -> None:
         """What was written without it is on the disk now. Raises StoreFailed."""
@@ -193,25 +227,42 @@ class PartitionFile:
             run = self._connection.execute
             (frame,) = run("SELECT max(sequence) FROM frames").fetchone()
             (labels,) = run("SELECT max(sequence) FROM labels").fetchone()
-        return frame or 0, labels or 0
+        # Where all frames are there for their labels alone, the last of them is below 0.
+        return max(frame or 0, 0), labels or 0
 
     def keys(self, limit: int) -> list[tuple[int, str, int, int | None]]:
-        """Sequence, stream, frame_id and stamp of the latest frames, the newest first."""
+        """Sequence, stream, frame_id and stamp of the latest frames, the newest first.
+
+        A frame that labels brought has here the sequence that it was entered with.
+        """
         with _failures(self.path):
             rows = self._connection.execute(
-                "SELECT sequence, stream, frame_id, stamp_ns FROM frames"
-                " ORDER BY sequence DESC LIMIT ?",
+                "SELECT abs(sequence), stream, frame_id, stamp_ns FROM frames"
+                " ORDER BY abs(sequence) DESC LIMIT ?",
                 (limit,),
             ).fetchall()
         return [(sequence, stream, _unsigned(id_), stamp) for sequence, stream, id_, stamp in rows]
 
-    def frames(self, after: int) -> Iterator[Row]:
+    def names(self, after: int) -> tuple[list[tuple[str, int]], int]:
+        """Stream and frame_id of the frames that were written after so many; how many there are.
+
+        Nothing of their bodies is read.
+        """
+        # Rows are never removed: their numbers ascend in the order in which they were written.
+        query = "SELECT stream, frame_id, rowid FROM frames"
+        query += " WHERE rowid > ?" if after else " INDEXED BY frames_by_sequence WHERE ?1 = 0"
+        with _failures(self.path):
+            rows = self._connection.execute(query, (after,)).fetchall()
+        last = max((rowid for _, _, rowid in rows), default=after)
+        return [(stream, _unsigned(id_)) for stream, id_, _ in rows], last
+
+    def frames(self, after: int) -> Rows:
         """Frames with a higher sequence, in order. Raises DamagedPartition."""
         return self._rows(
             f"SELECT {_FRAME} FROM frames WHERE sequence > ? ORDER BY sequence", after
         )
 
-    def labels(self, after: int) -> Iterator[Row]:
+    def labels(self, after: int) -> Rows:
         """Labels with a higher sequence, in order. Raises DamagedPartition."""
         return self._rows(
             f"SELECT {_LABELS} FROM labels WHERE sequence > ? ORDER BY sequence", after
@@ -237,17 +288,7 @@ class PartitionFile:
         row = next(self._rows(query, stream, signed(frame_id), by), None)
         return None if row is None or row.sequence > 0 else row
 
-    def check(self) -> None:
-        """Read all of it. Raises DamagedPartition."""
-        with _failures(self.path):
-            (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise DamagedPartition(f"{self.path}: {found}.")
-        for rows in (self.frames(-1), self.labels(-1)):
-            for _ in rows:
-                pass
-
-    def _rows(self, query: str, *values: int | str) -> Iterator[Row]:
+    def _rows(self, query: str, *values: int | str) -> Rows:
         with _failures(self.path):
             cursor = self._connection.execute(query, values)
         try:

@@ -1,8 +1,7 @@
 """The folder of the pending store, and whose it is.
 
     p<number>.sqlite   one partition; -wal and -shm beside it belong to it
-    p….sqlite.corrupt  one that cannot be used; `.incompatible` where a later version can,
-                       `.unreadable` where the disk does not give it
+    p….sqlite.corrupt  one that cannot be used; `.incompatible` where a later version can
     pending.lock       held by the one sidecar that writes here
 
 All of it is private to its owner.
@@ -23,7 +22,7 @@ from monitor.edges.snapshot import Kind, SnapshotFile, sync_folder
 PENDING = Kind(b"calpend\0", "frames and labels", "pending", "It is no file of [pending] folder.")
 
 _NAME = re.compile(r"p(-?[0-9]{1,19})\.sqlite")
-_ASIDE = (".corrupt", ".incompatible", ".unreadable")
+_ASIDE = (".corrupt", ".incompatible")
 _BESIDE = ("-wal", "-shm")
 
 

@@ -61,11 +61,6 @@ class Changes:
     labels: list[Row] = field(default_factory=list)
     absent: list[Row] = field(default_factory=list)
 
-    @property
-    def last(self) -> int:
-        """Sequence of the last entry; 0 where there is none."""
-        return max((row.sequence for row in (*self.frames, *self.labels)), default=0)
-
 
 def mark_of(path: Path) -> tuple[int, int] | None:
     """What tells a file from another of the same name; None where there is none."""

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from monitor.edges.partition_codec import Codec
 from monitor.edges.partition_file import PartitionFile
 from monitor.edges.partition_folder import PartitionFolder
+from monitor.edges.partition_names import KnownNames
 from monitor.edges.partition_parts import StoreFailed, mark_of
 from monitor.edges.partitions import Partition
 from monitor.ledger import FrameEntry, LabelEntry
 
-# A name that is nowhere is looked for everywhere, and to open a file takes longer than to look.
+# To open a file takes longer than to look.
 _MOST_OPEN = 32
 # A sequence that no entry ever has.
 NEVER = (1 << 63) - 1
@@ -42,6 +43,7 @@ class PartitionReader:
 
     folder: PartitionFolder
     codec: Codec = field(default_factory=Codec)
+    _names: KnownNames = field(default_factory=KnownNames)
     _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -57,9 +59,13 @@ class PartitionReader:
         with self._turn:
             return self._find(stream, frame_id, partitions, before)
 
-    def let_go(self) -> None:
-        """Close files that were removed: as long as one is open, the disk has not got it back."""
+    def let_go(self, there: Sequence[Partition] = ()) -> None:
+        """Close files that were removed: as long as one is open, the disk has not got it back.
+
+        there  partitions whose names stay in memory
+        """
         with self._turn:
+            self._names.keep({one.number for one in there})
             for number, file in list(self._open.items()):
                 if not file.is_there:
                     self._close(number)
@@ -79,10 +85,11 @@ class PartitionReader:
         failed: list[str] = []
         for partition in partitions:
             if frame is not None and abs(frame.sequence) > partition.last:
-                break  # nor do labels of it lie elsewhere: they are where their frame is
+                continue  # nor do labels of it lie elsewhere: they are where their frame is
             try:
-                file = self._opened(partition)
-                row, rows = file.find(stream, frame_id, before)
+                if not self._may_have(partition, stream, frame_id):
+                    continue
+                row, rows = self._opened(partition).find(stream, frame_id, before)
                 if row is not None and (frame is None or abs(row.sequence) > abs(frame.sequence)):
                     frame = self.codec.frame(row, partition.number)
                     labels = [self.codec.labels(one, partition.number) for one in rows]
@@ -94,6 +101,13 @@ class PartitionReader:
                 if mark_of(self.folder.file(partition.number)) == partition.mark:
                     failed.append(str(error))
         return Found(frame, tuple(labels), tuple(damaged), tuple(failed))
+
+    def _may_have(self, partition: Partition, stream: str, frame_id: int) -> bool:
+        """Raises DamagedPartition, OtherPartition, StoreFailed."""
+        names = self._names
+        if not names.up_to_date(partition) and not names.read(partition, self._opened(partition)):
+            return True
+        return names.may_have(partition, stream, frame_id)
 
     def _opened(self, partition: Partition) -> PartitionFile:
         number = partition.number

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from monitor.edges.partition_codec import Codec
 from monitor.edges.partition_file import PartitionFile
@@ -12,18 +13,27 @@ from monitor.edges.partition_folder import PartitionFolder
 from monitor.edges.partition_parts import Row, StoreFailed
 from monitor.ledger import Entry, LabelEntry
 
+# Files that are open at once, however many partitions have entries between each other's.
+_MOST_OPEN = 8
+# Of one partition, what is in memory at once ends with the row that is beyond either.
+_BLOCK = 64  # rows
+_BLOCK_BYTES = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Entries behind one sequence. Few rows are in memory at once, and few files are open.
 
-    refuse  told of each partition that cannot be used, and why
+    refuse  told of each partition that is not as it was written, and why
+    leave   and of each that cannot be read now: the rest of it is not replayed
     """
 
     folder: PartitionFolder
     codec: Codec
     after: int
     refuse: Callable[[int, Exception], None]
+    leave: Callable[[int, StoreFailed], None]
+    _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
 
     def entries(self, numbers: Iterable[int]) -> Iterator[Entry]:
         """Those of some partitions. One that is damaged behind the sequence gives none."""
@@ -34,15 +44,20 @@ class Replay:
             if first is not None:
                 heap.append((first, number, None, self._of(number)))
         heapq.heapify(heap)
-        while heap:
-            _, number, entry, rest = heap[0]
-            if entry is not None:
-                yield entry
-            following = next(rest, None)
-            if following is None:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, (following.sequence, number, following, rest))
+        try:
+            while heap:
+                _, number, entry, rest = heap[0]
+                if entry is not None:
+                    yield entry
+                following = next(rest, None)
+                if following is None:
+                    self._close(number)
+                    heapq.heappop(heap)
+                else:
+                    heapq.heapreplace(heap, (following.sequence, number, following, rest))
+        finally:
+            for number in list(self._open):
+                self._close(number)
 
     def _first(self, number: int) -> int | None:
         """The first sequence of a partition whose rows are all as written; None without any."""
@@ -56,26 +71,62 @@ class Replay:
                         pass
             finally:
                 file.close()
-        except (StoreFailed, ValueError) as error:
+        except StoreFailed as error:
+            self.leave(number, error)
+            return None
+        except ValueError as error:
             self.refuse(number, error)
             return None
         return min((row.sequence for row in firsts if row is not None), default=None)
 
     def _of(self, number: int) -> Iterator[Entry]:
+        after = self.after
         try:
-            file = PartitionFile.open(self.folder.file(number), number)
-            try:
-                frames: Iterator[Entry] = (
-                    self.codec.frame(row, number) for row in file.frames(self.after)
-                )
-                labels: Iterator[Entry] = (
-                    self._labels(file, row) for row in file.labels(self.after)
-                )
-                yield from heapq.merge(frames, labels, key=lambda entry: entry.sequence)
-            finally:
-                file.close()
-        except (StoreFailed, ValueError) as error:
+            while block := self._block(self._opened(number), after):
+                yield from block
+                after = block[-1].sequence
+        except StoreFailed as error:
+            self._close(number)
+            self.leave(number, error)
+        except ValueError as error:
+            self._close(number)
             self.refuse(number, error)
+
+    def _block(self, file: PartitionFile, after: int) -> list[Entry]:
+        """The next ones of a partition; none at its end."""
+        frames, labels = file.frames(after), file.labels(after)
+        block: list[Entry] = []
+        size = 0
+        for row, is_frame in heapq.merge(
+            ((row, True) for row in frames),
+            ((row, False) for row in labels),
+            key=lambda one: one[0].sequence,
+        ):
+            size += len(row.body)
+            if is_frame:
+                block.append(self.codec.frame(row, file.number))
+            else:
+                block.append(self._labels(file, row))
+            if len(block) >= _BLOCK or size >= _BLOCK_BYTES:
+                break
+        frames.close()
+        labels.close()
+        return block
+
+    def _opened(self, number: int) -> PartitionFile:
+        file = self._open.get(number)
+        if file is None:
+            file = PartitionFile.open(self.folder.file(number), number)
+            self._open[number] = file
+        self._open.move_to_end(number)
+        while len(self._open) > _MOST_OPEN:
+            self._close(next(iter(self._open)))
+        return file
+
+    def _close(self, number: int) -> None:
+        file = self._open.pop(number, None)
+        if file is not None:
+            file.close()
 
     def _labels(self, file: PartitionFile, row: Row) -> LabelEntry:
         """With the frame that was written for them alone: nothing else brings it."""

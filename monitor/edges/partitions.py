@@ -18,7 +18,6 @@ from monitor.edges.partition_file import PartitionFile
 from monitor.edges.partition_folder import PartitionFolder
 from monitor.edges.partition_parts import (
     Changes,
-    DamagedPartition,
     OtherPartition,
     StoreFailed,
     mark_of,
@@ -32,11 +31,6 @@ log = logging.getLogger(__name__)
 MOST_KEYS = 65536
 # Partitions that are written to stay open: late labels go to older ones.
 _MOST_OPEN = 4
-
-
-def partition_of(stamp_ns: int, length_ns: int) -> int:
-    """The number of the partition that a time in ns lies in, each length_ns long."""
-    return stamp_ns // length_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class RecentFrame:
 class Dropped:
     """A partition that is no longer there.
 
-    reason   "budget", "expired", "corrupt", "incompatible", "unreadable" or "vanished"
+    reason   "budget", "expired", "corrupt", "incompatible" or "vanished"
     message  in words
     """
 
@@ -67,6 +61,8 @@ class Partition:
     """One that is there.
 
     frame, labels  sequence of the last of either; 0 where there is none
+    born, named    when it was first seen, and when frames were last written to it: counted in
+                   such events of the whole store, so that no two are the same
     """
 
     number: int
@@ -74,6 +70,8 @@ class Partition:
     frame: int = 0
     labels: int = 0
     bytes: int = 0
+    born: int = 0
+    named: int = 0
 
     @property
     def last(self) -> int:
@@ -90,7 +88,9 @@ class PartitionStore:
     covered      sequence of the last entry that a checkpoint has: what is beyond it is replayed,
                  and does not expire
     now          partition that event time is in; None: that of the latest entry
-    unwritable   entries that have no bytes, and are lost
+    partitions   those that are there, the one with the latest frame first
+    unread       those that are there, and could not be read at start
+    uncertain    not all was seen at start: numbers of entries may be taken that nobody knows of
     """
 
     folder: PartitionFolder
@@ -99,8 +99,12 @@ class PartitionStore:
     codec: Codec = field(default_factory=Codec)
     covered: int = 0
     now: int | None = None
-    unwritable: int = 0
     bytes: int = 0
+    partitions: tuple[Partition, ...] = ()
+    unread: set[int] = field(default_factory=set)
+    uncertain: bool = False
+    _place: dict[int, int] = field(default_factory=dict)  # in partitions
+    _events: int = 0
     _there: dict[int, Partition] = field(default_factory=dict)
     _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
     _unsynced: set[int] = field(default_factory=set)
@@ -108,12 +112,6 @@ class PartitionStore:
     _aside: int = 0  # bytes
     # Whether a partition was dropped for a full disk, and there was no room all the same.
     _in_vain: bool = False
-
-    @property
-    def partitions(self) -> tuple[Partition, ...]:
-        """Those that are there, the one with the latest frame first."""
-        there = list(self._there.values())  # at once: the writer may be at it
-        return tuple(sorted(there, key=lambda one: (-one.frame, -one.number)))
 
     def take_dropped(self) -> list[Dropped]:
         """Those that went since the last call."""
@@ -126,34 +124,36 @@ class PartitionStore:
 
         raises  StoreFailed where nothing can be written there
         """
+        self.uncertain = True  # until all is seen
         self.folder.claim()
         keys: list[tuple[int, RecentFrame]] = []
         try:
             numbers = self.folder.numbers()
         except OSError as error:
             raise StoreFailed("failed", f"{self.folder.path} cannot be read: {error}") from error
+        whole = True
         for number in numbers:
             try:
                 file = PartitionFile.open(self.folder.file(number), number)
+                try:
+                    one = self._seen(file)
+                    rows = file.keys(MOST_KEYS)
+                finally:
+                    file.close()
             except StoreFailed as error:
-                log.warning("pending: %s It is left where it is.", error)
+                self.leave(number, error)
+                whole = False
                 continue
             except ValueError as error:
                 self.refuse(number, error)
+                whole = False
                 continue
-            try:
-                frame, labels = file.last()
-                rows = file.keys(MOST_KEYS)
-            except (StoreFailed, DamagedPartition) as error:
-                self.refuse(number, error)
-                continue
-            finally:
-                file.close()
-            size = self.folder.size(number)
-            self._there[number] = Partition(number, file.mark, frame, labels, size)
+            self._there[number] = one
             keys += [(row[0], RecentFrame(*row[1:], number)) for row in rows]
             if len(keys) > 2 * MOST_KEYS:
                 keys = heapq.nlargest(MOST_KEYS, keys, key=lambda key: key[0])
+        self.uncertain = not whole
+        self._arrange()
         self._aside = self.folder.size_aside()
         self._count_bytes()
         keys.sort(key=lambda key: key[0])
@@ -165,32 +165,65 @@ class PartitionStore:
         A partition that is damaged anywhere behind it gives none.
         """
         numbers = [one.number for one in self._there.values() if one.last > after]
-        return Replay(self.folder, self.codec, after, self.refuse).entries(numbers)
+        return Replay(self.folder, self.codec, after, self.refuse, self.leave).entries(numbers)
+
+    def leave(self, number: int, error: StoreFailed) -> None:
+        """Take note of a partition that cannot be read now, and may be later."""
+        log.warning("pending: %s It is left where it is.", error)
+        self.unread.add(number)
+
+    def _seen(self, file: PartitionFile) -> Partition:
+        """What is in a file. Raises DamagedPartition, StoreFailed."""
+        frame, labels = file.last()
+        self._events += 1
+        size = self.folder.size(file.number)
+        return Partition(
+            file.number, file.mark, frame, labels, size, self._events, named=self._events
+        )
+
+    def _put(self, one: Partition) -> None:
+        """As it is now."""
+        number = one.number
+        before = self._there.get(number)
+        self._there[number] = one
+        place = self._place.get(number)
+        if before is None or place is None or (before.frame != one.frame and place != 0):
+            self._arrange()
+            return
+        # Most commits are to the latest one: nothing changes places.
+        self.partitions = (*self.partitions[:place], one, *self.partitions[place + 1 :])
+
+    def _arrange(self) -> None:
+        there = sorted(self._there.values(), key=lambda one: (-one.frame, -one.number))
+        self._place = {one.number: place for place, one in enumerate(there)}
+        self.partitions = tuple(there)
 
     # ---- while it runs
 
-    def commit(self, entries: Sequence[Entry], durable: bool) -> None:
+    def commit(self, entries: Sequence[Entry], durable: bool) -> set[int]:
         """Write entries, in the order of their sequence, then see to expiry and budget.
 
         durable  all that was ever committed is on the disk when it returns
+        returns  sequences of those that are not written, and never will be
         raises   StoreFailed: some partitions may have theirs, and to commit again does no harm
         """
         if self.folder.claim():
             self._find_vanished()
-        changes = self._changes(entries)
+        lost: set[int] = set()
+        changes = self._changes(entries, lost)
         for number, ours in changes.items():
-            self._write(number, ours, durable)
+            lost.update(self._write(number, ours, durable))
         if durable:
             for number in list(self._unsynced):
                 self._sync(number)
         self._count_bytes()
         self._expire(changes)
-        self._keep_budget(changes, durable)
+        lost.update(self._keep_budget(changes, durable))
+        return lost
 
     def refuse(self, number: int, error: Exception) -> None:
-        """Set a partition aside that cannot be used."""
+        """Set a partition aside that is not as it was written."""
         suffix = "incompatible" if isinstance(error, OtherPartition) else "corrupt"
-        suffix = "unreadable" if isinstance(error, OSError) else suffix
         aside = self.folder.set_aside(number, suffix)
         message = f"{error} {aside} What it had is not known any more."
         log.warning("pending: %s", message)
@@ -220,13 +253,13 @@ class PartitionStore:
         path = self.folder.file(number)
         self._forget(number, "vanished", f"{path} is gone: somebody has removed it.")
 
-    def _changes(self, entries: Sequence[Entry]) -> dict[int, Changes]:
+    def _changes(self, entries: Sequence[Entry], lost: set[int]) -> dict[int, Changes]:
         changes: dict[int, Changes] = {}
         for entry in entries:
             try:
                 rows = self.codec.rows_of(entry)
             except Exception as error:  # one entry must not stand in the way of all others
-                self.unwritable += 1
+                lost.add(entry.sequence)
                 log.warning("pending: entry %d cannot be written: %s", entry.sequence, error)
                 continue
             ours = changes.setdefault(entry.partition, Changes())
@@ -235,10 +268,10 @@ class PartitionStore:
             ours.absent.extend(rows.absent)
         return changes
 
-    def _write(self, number: int, changes: Changes, durable: bool) -> None:
+    def _write(self, number: int, changes: Changes, durable: bool) -> list[int]:
+        """Sequences of what is never written."""
         try:
-            self._write_once(number, changes, durable)
-            return
+            return self._write_once(number, changes, durable)
         except ValueError as error:
             self.refuse(number, error)
         except StoreFailed as error:
@@ -248,7 +281,7 @@ class PartitionStore:
             if error.reason != "full" or self._in_vain or not self._make_room(number):
                 raise
         try:
-            self._write_once(number, changes, durable)
+            return self._write_once(number, changes, durable)
         except StoreFailed as error:
             self._close(number)
             self._in_vain = error.reason == "full"
@@ -257,20 +290,32 @@ class PartitionStore:
             self.refuse(number, error)
             raise StoreFailed("failed", str(error)) from error
 
-    def _write_once(self, number: int, changes: Changes, durable: bool) -> None:
+    def _write_once(self, number: int, changes: Changes, durable: bool) -> list[int]:
         file = self._opened(number)
-        file.write(changes, durable)
-        before = self._there.get(number) or Partition(number, file.mark)
+        # One that could not be read at start has more than we know of.
+        before = self._there.get(number) or self._seen(file)
+        lost = file.write(changes, durable)
         frames = max((row.sequence for row in changes.frames), default=0)
         labels = max((row.sequence for row in changes.labels), default=0)
-        self._there[number] = replace(
-            before,
-            frame=max(before.frame, frames),
-            labels=max(before.labels, labels),
-            bytes=self.folder.size(number),
+        self._events += 1
+        self._put(
+            replace(
+                before,
+                frame=max(before.frame, frames),
+                labels=max(before.labels, labels),
+                bytes=self.folder.size(number),
+                named=self._events if changes.frames or changes.absent else before.named,
+            )
         )
+        if lost:
+            log.warning(
+                "pending: entries %s are not written: %s has no frame that they are of, or "
+                "another entry with their number",
+                *(", ".join(map(str, lost[:8])), file.path),
+            )
         (self._unsynced.discard if durable else self._unsynced.add)(number)
         self._in_vain = False
+        return lost
 
     def _opened(self, number: int) -> PartitionFile:
         """A partition to write to, made where there is none."""
@@ -312,19 +357,25 @@ class PartitionStore:
             if number < now - self.keep and one.last <= self.covered and number not in written:
                 self._drop(number, "expired", "it is older than [pending] keep_hours")
 
-    def _keep_budget(self, written: dict[int, Changes], durable: bool) -> None:
+    def _keep_budget(self, written: dict[int, Changes], durable: bool) -> list[int]:
+        """Sequences of labels that were just written, and went."""
         why = "[pending] disk_bytes is used up"
+        lost: list[int] = []
         while self.bytes > self.disk_bytes and self._remove_aside():
             pass
         while self.bytes > self.disk_bytes and len(self._there) > 1:
-            self._drop(self._oldest().number, "budget", why)
+            oldest = self._oldest().number
+            self._drop(oldest, "budget", why)
+            if oldest in written:
+                lost += [row.sequence for row in written[oldest].labels]
         if self.bytes > self.disk_bytes and self._there:
             # It alone is too large: it begins anew, with what has just been promised.
             (number,) = self._there
             self._drop(number, "budget", f"{why}: have [pending] partition_minutes smaller")
             if number in written:
-                self._write_once(number, written[number], durable)
+                lost += self._write_once(number, written[number], durable)
                 self._count_bytes()
+        return lost
 
     def _make_room(self, writing: int) -> bool:
         """Remove what is oldest and in a checkpoint; whether there was something."""
@@ -360,7 +411,9 @@ class PartitionStore:
 
     def _forget(self, number: int, reason: str, message: str) -> None:
         self._close(number)
-        self._there.pop(number, None)
+        if self._there.pop(number, None) is not None:
+            self._arrange()
+        self.unread.discard(number)
         self._unsynced.discard(number)
         self._dropped.append(Dropped(number, reason, message))
         self._count_bytes()

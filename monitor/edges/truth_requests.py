@@ -80,6 +80,7 @@ def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Ref
         class_names=tuple(truth.class_names),
         foreign=foreign,
         regions=regions,
+        stamp_ns=truth.stamp_ns if truth.HasField("stamp_ns") else None,
     )
 
 
@@ -109,6 +110,8 @@ def _head(truth: truth_pb2.FrameTruth) -> truth_pb2.FrameTruth:
     )
     if truth.HasField("frame_id"):
         head.frame_id = truth.frame_id
+    if truth.HasField("stamp_ns"):
+        head.stamp_ns = truth.stamp_ns
     return head
 
 

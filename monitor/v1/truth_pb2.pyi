@@ -49,7 +49,7 @@ class IgnoreRegion(_message.Message):
     def __init__(self, class_index: _Optional[int] = ..., dimensions: _Optional[_Iterable[str]] = ..., lower: _Optional[_Iterable[float]] = ..., upper: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class FrameTruth(_message.Message):
-    __slots__ = ("stream", "frame_id", "complete", "revision", "coordinate_frame", "class_names", "objects", "ignore_regions", "detections")
+    __slots__ = ("stream", "frame_id", "complete", "revision", "coordinate_frame", "class_names", "objects", "ignore_regions", "stamp_ns", "detections")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     FRAME_ID_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class FrameTruth(_message.Message):
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_REGIONS_FIELD_NUMBER: _ClassVar[int]
+    STAMP_NS_FIELD_NUMBER: _ClassVar[int]
     DETECTIONS_FIELD_NUMBER: _ClassVar[int]
     stream: str
     frame_id: int
@@ -67,8 +68,9 @@ class FrameTruth(_message.Message):
     class_names: _containers.RepeatedScalarFieldContainer[str]
     objects: _containers.RepeatedCompositeFieldContainer[TruthObject]
     ignore_regions: _containers.RepeatedCompositeFieldContainer[IgnoreRegion]
+    stamp_ns: int
     detections: _containers.RepeatedCompositeFieldContainer[DetectionTruth]
-    def __init__(self, stream: _Optional[str] = ..., frame_id: _Optional[int] = ..., complete: bool = ..., revision: _Optional[int] = ..., coordinate_frame: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., objects: _Optional[_Iterable[_Union[TruthObject, _Mapping]]] = ..., ignore_regions: _Optional[_Iterable[_Union[IgnoreRegion, _Mapping]]] = ..., detections: _Optional[_Iterable[_Union[DetectionTruth, _Mapping]]] = ...) -> None: ...
+    def __init__(self, stream: _Optional[str] = ..., frame_id: _Optional[int] = ..., complete: bool = ..., revision: _Optional[int] = ..., coordinate_frame: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., objects: _Optional[_Iterable[_Union[TruthObject, _Mapping]]] = ..., ignore_regions: _Optional[_Iterable[_Union[IgnoreRegion, _Mapping]]] = ..., stamp_ns: _Optional[int] = ..., detections: _Optional[_Iterable[_Union[DetectionTruth, _Mapping]]] = ...) -> None: ...
 
 class TruthAccount(_message.Message):
     __slots__ = ("matched", "unusable", "orphan", "duplicate", "too_late", "ignored", "refused", "missed", "unassigned")

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from monitor.config import InvalidConfiguration
 from monitor.config_security import SecurityConfig
-from monitor.edges.authorisation import RIGHTS, Authorisation, OpenCalls, Room, right_of
+from monitor.counters import Counters
+from monitor.edges.authorisation import (
+    PROBES_END,
+    RIGHTS,
+    Authorisation,
+    OpenCalls,
+    Room,
+    right_of,
+)
 from monitor.edges.tokens import (
     LONGEST,
     MOST_TOKENS,
@@ -52,7 +60,6 @@ def shows(tokens: Tokens, right: Right, token: str) -> bool:
 
 def test_a_right_without_a_file_is_open_and_the_others_are_not(tmp_path, caplog):
     tokens = Tokens(written(tmp_path, truth=ONE))
-    assert tokens.needed == {Right.TRUTH}
     tokens.check(Right.DATA, [])
     tokens.check(Right.ADMIN, [])
     with pytest.raises(NotAuthenticated):
@@ -163,7 +170,8 @@ async def _handle(interceptor, handler, method=f"/{MONITOR}/Process", metadata=(
 
 
 def test_refusals_are_in_the_log_ever_more_rarely_and_without_the_token(tmp_path, caplog):
-    authorisation = Authorisation(Tokens(written(tmp_path, admin=ONE, data=TWO)))
+    counters = Counters()
+    authorisation = Authorisation(Tokens(written(tmp_path, admin=ONE, data=TWO)), counters)
     caplog.clear()
     for _ in range(100):
         shown = (("authorization", "Bearer nobody-knows-this-token"),)
@@ -171,9 +179,17 @@ def test_refusals_are_in_the_log_ever_more_rarely_and_without_the_token(tmp_path
         with pytest.raises(Refused) as found:
             asyncio.run(handler.stream_stream(None, Caller()))
         assert found.value.status is grpc.StatusCode.UNAUTHENTICATED
-    assert authorisation.refused == 100
+    assert counters.calls_refused == {"unauthenticated": 100, "permission_denied": 0}
     assert len(caplog.records) == 7
     assert "nobody-knows" not in caplog.text
+
+
+def test_a_token_of_another_right_is_counted_as_such(tmp_path):
+    counters = Counters()
+    authorisation = Authorisation(Tokens(written(tmp_path, admin=ONE, data=TWO)), counters)
+    shown = (("authorization", f"Bearer {TWO}"),)
+    asyncio.run(_handle(authorisation, None, f"/{ADMIN}/Promote", shown))
+    assert counters.calls_refused == {"unauthenticated": 0, "permission_denied": 1}
 
 
 def test_a_place_is_free_again_however_a_call_ends():
@@ -213,7 +229,7 @@ def test_a_place_is_free_again_however_a_call_ends():
 
 
 def test_probes_of_health_have_room_of_their_own():
-    calls = OpenCalls(Room(0), Room(1))
+    calls = OpenCalls(Room(0), Room(1, PROBES_END))
 
     async def answer(request: bytes, _: object) -> bytes:
         return b"ok"
@@ -223,8 +239,12 @@ def test_probes_of_health_have_room_of_their_own():
         probe = await _handle(calls, handler, "/grpc.health.v1.Health/Check")
         assert await probe.unary_unary(b"", Caller()) == b"ok"
         other = await _handle(calls, handler)
-        with pytest.raises(Refused):
+        with pytest.raises(Refused, match="max_calls"):
             await other.unary_unary(b"", Caller())
+        # max_calls is no remedy for those.
+        with calls.probes.place(), pytest.raises(Refused, match="watch the health") as found:
+            await probe.unary_unary(b"", Caller())
+        assert "max_calls" not in str(found.value)
 
     asyncio.run(run())
 

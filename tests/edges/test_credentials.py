@@ -8,7 +8,7 @@ import pytest
 from monitor.config import InvalidConfiguration
 from monitor.config_security import SecurityConfig
 from monitor.edges.credentials import Access, InvalidAccess, ServerCertificates, read_pem
-from monitor.edges.private_files import LARGEST
+from monitor.edges.private_files import LARGEST, read_private
 from tests.certificates import Authority, Pair
 
 TOKEN = "a-token-of-enough-characters"
@@ -53,6 +53,26 @@ def test_a_certificate_is_taken_over_by_the_first_connection_after_it_has_change
     assert f"sha256:{read_pem(settings).fingerprint}" in caplog.text
     assert certificates._fetch() is not None
     assert certificates._fetch() is None
+
+
+def test_of_several_changes_the_next_connection_sees_the_last_and_none_sees_it_twice(
+    settings, signed
+):
+    certificates = ServerCertificates(settings)
+    certificates.credentials()
+    for name in ("other", "one", "other"):
+        signed[name].written_to(place_of(settings))
+        certificates.look_again()
+    assert certificates._fetch() is certificates._current
+    assert certificates._fetch() is None
+
+
+def test_reading_a_folder_in_place_of_a_file_leaves_nothing_open(tmp_path):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(InvalidConfiguration, match="no regular file"):
+            read_private(str(tmp_path), "key")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_certificate_without_its_key_is_complained_of_once_and_then_taken_when_the_key_comes(

@@ -96,6 +96,7 @@ LABELS = {
     "detections": {"outcome"},
     "passed_through": {"reason"},
     "rejected": {"reason"},
+    "calls_refused": {"why"},
     "uncertain_detections": {"by"},
     "class_recalibrations": {"outcome"},
     "frame_seconds": set(),
@@ -350,6 +351,7 @@ def test_label_values_come_from_closed_sets(samples):
         "mode": {"apply"},
         "output": {"gaussian"},
         "by": {"entropy", "deviation", "both"},
+        "why": {"unauthenticated", "permission_denied"},
         "order": {
             *("in_order", "rewound", "too_late", "repeated", "restarted"),
             *("unstamped", "unmoved"),

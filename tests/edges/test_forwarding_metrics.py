@@ -28,13 +28,13 @@ def test_frames_are_counted_by_how_it_ended_with_them_and_those_sent_beside():
     found = samples(reading(True))
     name = "calibration_tracker_forwarded_total"
     assert {label: value for (n, label), value in found.items() if n == name} == {
-        "sent": 9,
         "answered": 1,
         "late": 2,
         "dropped": 3,
         "expired": 4,
         "failed": 5,
     }
+    assert found["calibration_tracker_sent_total", ""] == 9
     assert found["calibration_tracker_unusable_answers_total", ""] == 5
     assert found["calibration_tracker_seconds_count", ""] == 4
     assert found["calibration_tracker_seconds_bucket", "0.005"] == 3

@@ -43,9 +43,7 @@ def test_writing_again_what_was_read_gives_the_same_bytes(seed, n):
     assert encode_labels(decode_labels(data)) == data
 
 
-@pytest.mark.parametrize(
-    "absent", ["truth_covariance", "objects", "stamp_ns", "clock_ns", "gate"]
-)
+@pytest.mark.parametrize("absent", ["truth_covariance", "objects", "stamp_ns", "clock_ns", "gate"])
 def test_what_is_not_there_is_not_there_when_it_is_read(absent):
     record = a_record(1, 5, 2, whole=True)
     assert getattr(decode_labels(encode_labels(record)), absent) is not None

@@ -5,17 +5,20 @@ from __future__ import annotations
 import sqlite3
 import stat
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.edges.partition_codec import kept
+from monitor.edges.partition_file import PartitionFile
 from monitor.edges.partition_folder import PartitionFolder
+from monitor.edges.partition_names import KnownNames
 from monitor.edges.partition_reader import PartitionReader
-from monitor.edges.partitions import PartitionStore, partition_of
+from monitor.edges.partitions import PartitionStore
 from monitor.ledger import Entry
-from tests.journalled import PLAIN, all_told, frame, gone, labels, store, told
+from tests.journalled import PLAIN, all_told, frame, gone, labels, labels_alone, store, told
 
 
 @contextmanager
@@ -71,7 +74,7 @@ def test_any_mixture_comes_back_as_it_was_and_what_comes_twice_is_there_once(
 ):
     path = tmp_path_factory.mktemp("store") / "pending"
     entries = [
-        frame(n, number) if whole else labels(n, n % 5, number)
+        frame(n, number) if whole else labels_alone(n, n % 5, number)
         for n, (number, whole) in enumerate(kinds, 1)
     ]
     with opened(path) as one:
@@ -153,10 +156,121 @@ def test_files_are_of_their_owner_alone(path):
     assert {"p0.sqlite", "p0.sqlite-wal", "pending.lock"} <= set(modes)
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 2**50))
-def test_a_partition_has_every_time_of_its_length_and_no_other(stamp, length):
-    number = partition_of(stamp, length)
-    assert number * length <= stamp < (number + 1) * length
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
+@settings(max_examples=25, deadline=None)
+def test_the_partition_with_the_latest_frame_is_named_first_after_every_commit(
+    tmp_path_factory, kinds
+):
+    with opened(tmp_path_factory.mktemp("store") / "pending") as one:
+        for n, (number, whole) in enumerate(kinds, 1):
+            one.commit([frame(n, number) if whole else labels_alone(n, 0, number)], durable=False)
+            there = one._there.values()
+            assert list(one.partitions) == sorted(there, key=lambda p: (-p.frame, -p.number))
+
+
+def test_partitions_are_not_sorted_again_where_none_changes_its_place(path, monkeypatch):
+    with opened(path) as one:
+        one.commit([frame(1, 1), frame(2, 2)], durable=False)
+        monkeypatch.setattr(PartitionStore, "_arrange", lambda _: pytest.fail("sorted"))
+        one.commit([frame(3, 2), labels(4, 1, 1)], durable=False)
+        assert [(p.number, p.last) for p in one.partitions] == [(2, 3), (1, 4)]
+        monkeypatch.undo()
+
+
+# ---- what is not written
+
+
+def test_labels_whose_frame_went_are_not_written_and_the_caller_knows(path, caplog):
+    with opened(path) as one:
+        one.commit([frame(1, 0), frame(2, 0)], durable=True)
+        one._drop(0, "budget", "for a test")
+        assert one.commit([labels(3, 1, 0), frame(4, 0), labels(5, 4, 0)], durable=True) == {3}
+        assert [entry.sequence for entry in one.replay(0)] == [4, 5]
+    assert "entries 3 are not written" in caplog.text
+
+
+def test_labels_are_not_of_a_frame_that_took_the_name_after_them(path):
+    with opened(path) as one:
+        assert one.commit([labels(3, 7, 0), frame(4, 0, frame_id=7)], durable=True) == {3}
+
+
+def test_labels_that_go_in_the_commit_that_writes_them_are_told(path):
+    with opened(path, disk_bytes=1_000_000) as one:
+        one.commit([frame(1, 1, size=30_000)], durable=True)
+        assert one.commit([labels(2, 1, 1), frame(3, 2, size=70_000)], durable=True) == {2}
+
+
+def test_what_was_promised_is_never_replaced_by_what_has_its_number(path):
+    first: list[Entry] = [frame(1), labels(2, 1, revision=5), frame(3)]
+    with opened(path) as one:
+        one.commit(first, durable=True)
+        assert one.commit(first, durable=True) == set()
+        other = [labels(2, 3, revision=9), frame(3, frame_id=3, size=4)]
+        assert one.commit(other, durable=True) == {2, 3}
+        assert all_told(one.replay(0)) == all_told(first)
+
+
+# ---- what is found
+
+
+def test_a_later_frame_that_labels_brought_is_found_behind_partitions_without_it(path):
+    with opened(path) as one:
+        one.commit([frame(5, 3, frame_id=1), frame(10, 1, frame_id=9)], durable=True)
+        brought = replace(frame(12, 2, frame_id=9), sequence=-12)
+        one.commit([labels(20, 9, 2, brought=brought)], durable=True)
+        found = find(one, path, "s", 9)
+        assert found is not None
+        assert found.entry.sequence == -12
+    again = store(path)
+    names = [(one.frame_id, one.partition) for one in again.open()]
+    assert names == [(1, 3), (9, 1), (9, 2)]
+    assert {p.number: p.frame for p in again.partitions} == {3: 5, 1: 10, 2: 0}
+    again.close()
+
+
+def test_a_name_that_is_nowhere_touches_no_file_once_the_names_are_known(path, monkeypatch):
+    with opened(path) as one:
+        one.commit([frame(n, n % 40) for n in range(1, 81)], durable=True)
+        reader = PartitionReader(one.folder, PLAIN)
+        assert reader.find("s", 999, one.partitions).frame is None
+        with monkeypatch.context() as patch:
+            for name in ("open", "find", "names"):
+                patch.setattr(PartitionFile, name, lambda *_: pytest.fail("touched"))
+            assert reader.find("s", 999, one.partitions).frame is None
+            assert reader.find("other", 5, one.partitions).frame is None
+        one.commit([frame(81, 3, frame_id=999), labels_alone(82, 998, 4)], durable=True)
+        for number, sequence in ((999, 81), (998, 0), (5, 5)):
+            found = reader.find("s", number, one.partitions).frame
+            assert found is not None
+            assert found.sequence == sequence
+        reader.close()
+
+
+def test_names_are_those_of_the_file_that_is_there_now(path):
+    with opened(path) as one:
+        reader = PartitionReader(one.folder, PLAIN)
+        for n in range(1, 4):
+            one.commit([frame(n, 0)], durable=True)
+            found = [reader.find("s", name, one.partitions).frame for name in range(1, 4)]
+            assert [frame is not None for frame in found] == [name == n for name in range(1, 4)]
+            one._drop(0, "budget", "for a test")
+        reader.close()
+
+
+def test_names_beyond_what_memory_may_hold_are_looked_for_in_their_files(path):
+    with opened(path) as one:
+        one.commit([frame(n, n % 5) for n in range(1, 51)], durable=True)
+        reader = PartitionReader(one.folder, PLAIN, KnownNames(most=15))
+        assert [reader.find("s", n, one.partitions).frame is None for n in (0, 1, 50, 51)] == [
+            True,
+            False,
+            False,
+            True,
+        ]
+        assert reader._names._count == 20
+        reader.let_go(one.partitions[:1])
+        assert reader._names._count <= 10
+        reader.close()
 
 
 # ---- what goes
@@ -229,8 +343,7 @@ def test_late_labels_to_many_partitions_leave_few_files_open(path):
 
 def test_an_entry_without_bytes_is_lost_alone(path, caplog):
     with opened(path) as one:
-        one.commit([frame(1), frame(2, stream="\ud800"), frame(3)], durable=True)
-        assert one.unwritable == 1
+        assert one.commit([frame(1), frame(2, stream="\ud800"), frame(3)], durable=True) == {2}
         assert [entry.sequence for entry in one.replay(0)] == [1, 3]
     assert "entry 2 cannot be written" in caplog.text
 

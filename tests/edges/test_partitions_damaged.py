@@ -10,6 +10,7 @@ import pytest
 from monitor.edges.partition_file import PartitionFile
 from monitor.edges.partition_parts import StoreFailed
 from monitor.edges.partition_reader import PartitionReader
+from monitor.ledger import Entry
 from tests.journalled import PLAIN, all_told, flipped_in_a_body, frame, gone, labels, store
 
 ENTRIES = [frame(n, n % 3, size=400) for n in range(1, 31)]
@@ -136,15 +137,86 @@ def test_damage_that_the_writer_finds_costs_what_was_there_and_not_what_comes(pa
     one.close()
 
 
-def test_all_of_a_file_can_be_checked(path):
-    file = PartitionFile.open(path / "p1.sqlite", 1)
-    file.check()
-    file.close()
-    flipped_in_a_body(path / "p1.sqlite")
-    file = PartitionFile.open(path / "p1.sqlite", 1)
-    with pytest.raises(ValueError, match="not as it was written"):
-        file.check()
-    file.close()
+# ---- what cannot be read now
+
+
+def failing(monkeypatch, number, times=1, after=0):
+    """Opening that partition fails so many times, after so many that it does not."""
+    real, calls = PartitionFile.open, iter(range(1000))
+
+    def limited(path, opened, create=False):
+        if opened == number and after <= next(calls) < after + times:
+            raise StoreFailed("failed", f"{path}: too many open files.")
+        return real(path, opened, create)
+
+    monkeypatch.setattr(PartitionFile, "open", staticmethod(limited))
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_partition_that_cannot_be_read_while_entries_are_replayed_stays(path, monkeypatch, after):
+    one = store(path)
+    one.open()
+    failing(monkeypatch, 1, after=after)
+    assert all_told(one.replay(0)) == all_told(OTHERS)
+    assert (gone(one), one.unread, one.uncertain) == ([], {1}, False)
+    assert all_told(one.replay(0)) == all_told(ENTRIES)
+    one.close()
+
+
+def test_a_partition_that_cannot_be_opened_at_start_is_known_as_it_is_once_it_can(
+    path, monkeypatch, caplog
+):
+    failing(monkeypatch, 1)
+    one = store(path)
+    one.open()
+    assert (gone(one), one.unread, one.uncertain) == ([], {1}, True)
+    assert "It is left where it is" in caplog.text
+    one.commit([frame(2**32, 1)], durable=True)
+    assert all_told(one.replay(0)) == all_told([*ENTRIES, frame(2**32, 1)])
+    one.close()
+
+
+def test_where_a_partition_was_set_aside_at_start_numbers_may_be_taken(path):
+    emptied_of_meaning(path / "p1.sqlite")
+    one = store(path)
+    one.open()
+    assert one.uncertain
+    one.close()
+    one = store(path)
+    one.open()
+    assert not one.uncertain
+    one.close()
+
+
+def test_labels_of_all_ages_are_replayed_with_few_files_open(tmp_path, monkeypatch):
+    one = store(tmp_path / "pending")
+    one.open()
+    count = 40
+    entries: list[Entry] = [frame(n, n) for n in range(1, count + 1)]
+    entries += [labels(count + n, n, n) for n in range(1, count + 1)]
+    one.commit(entries, durable=True)
+    one.close()
+    is_open, most = set(), []
+    real, close = PartitionFile.open, PartitionFile.close
+
+    def counted(path, number, create=False):
+        file = real(path, number, create)
+        is_open.add(number)
+        most.append(len(is_open))
+        return file
+
+    def closed(self):
+        is_open.discard(self.number)
+        close(self)
+
+    monkeypatch.setattr(PartitionFile, "open", staticmethod(counted))
+    monkeypatch.setattr(PartitionFile, "close", closed)
+    one = store(tmp_path / "pending")
+    one.open()
+    assert all_told(one.replay(0)) == all_told(entries)
+    assert max(most) <= 9
+    assert not is_open
+    one.close()
 
 
 # ---- folders
@@ -197,9 +269,9 @@ def test_a_file_that_is_removed_is_begun_again(path):
     one.open()
     one.commit([frame(31, 2)], durable=False)
     (path / "p2.sqlite").unlink()
-    one.commit([labels(32, 29, 2)], durable=True)
+    assert one.commit([labels(32, 29, 2), frame(33, 2)], durable=True) == {32}
     assert gone(one) == [(2, "vanished")]
-    assert [entry.sequence for entry in one.replay(30)] == [32]
+    assert [entry.sequence for entry in one.replay(30)] == [33]
     one.close()
 
 
@@ -227,7 +299,7 @@ def full(monkeypatch):
     def limited(self, changes, durable):
         pages = 30 if limit[0] else 1 << 30
         self._connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
-        write(self, changes, durable)
+        return write(self, changes, durable)
 
     monkeypatch.setattr(PartitionFile, "write", limited)
     return limit
@@ -272,7 +344,7 @@ def test_a_full_disk_that_has_room_again_by_what_goes_takes_all_of_it(path, monk
     def once(self, changes, durable):
         for failure in failures:
             raise failure
-        write(self, changes, durable)
+        return write(self, changes, durable)
 
     monkeypatch.setattr(PartitionFile, "write", once)
     one.commit([frame(31, 1)], durable=True)

@@ -207,6 +207,10 @@ def test_tracks_are_read_with_the_rows_of_their_detections():
     assert found.covariance.tolist() == [[[1.0, 0.5], [0.5, 2.0]]] * 2
 
 
+def test_the_largest_id_that_a_tracker_elsewhere_may_give_is_taken():
+    assert read([changed(id=2**62)]).id.tolist() == [2**62]
+
+
 def test_no_tracks_are_no_tracks():
     assert read([]).m == 0
 
@@ -242,6 +246,7 @@ def changed(**fields) -> frame_pb2.Track:
         (changed(covariance=[1.0]), "covariance"),
         (changed(state=[1.0] * (MOST_STATE + 1)), "state"),
         (changed(id=12), "id"),
+        (changed(id=2**62 + 1), "id: must be at most 2.62"),
     ],
 )
 def test_tracks_that_cannot_be_are_refused_with_the_field(track, field):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -63,11 +64,14 @@ class BrokenLater(Waiting):
         raise ZeroDivisionError
 
 
-def answers(tracker: Any) -> tuple[list[frame_pb2.FrameResult], Service]:
-    """To three frames of a stream."""
-    service = Service(pipeline_of(), Events(), WireLimits(2**20, 100))
+def answers(
+    tracker: Any, *frames: bytes, **settings: Any
+) -> tuple[list[frame_pb2.FrameResult], Service]:
+    """To three frames of a stream, or these."""
+    service = Service(pipeline_of(**settings), Events(), WireLimits(2**20, 100))
     service.tracker = tracker
-    call: Any = Call(encode_header(Header("lidar", XYZ, CLASSES)), *map(encoded, (1, 2, 3)))
+    frames = frames or tuple(map(encoded, (1, 2, 3)))
+    call: Any = Call(encode_header(Header("lidar", XYZ, CLASSES)), *frames)
     asyncio.run(service.process(None, call))
     responses = map(perception_monitor_pb2.ProcessResponse.FromString, call.written)
     return [response.frame for response in responses][1:], service
@@ -114,3 +118,13 @@ def test_one_frame_at_a_time_is_answered_alike(tracker):
     data = asyncio.run(service.process_frame(request.SerializeToString(), call))
     result = perception_monitor_pb2.ProcessFrameResponse.FromString(data).frame
     assert len(result.detections) == 2
+
+
+def test_a_stale_frame_is_not_forwarded():
+    tracker = Waiting()
+    # Stamps of one nanosecond after the other: all but the first came later than that.
+    late = [encode_frame(replace(frame(number), stamp_ns=number)) for number in (1, 2, 3)]
+    found, _ = answers(tracker, *late, server={"stale_seconds": 1e-9})
+    stale = [[notice.reason for notice in answer.notices] for answer in found]
+    assert stale == [[], [frame_pb2.REASON_STALE], [frame_pb2.REASON_STALE]]
+    assert len(tracker.left) == 1

@@ -56,12 +56,14 @@ class Taken:
     """What came of some frames.
 
     first_frame  number of the first of them, of all
+    fed          (G,) s of driving with truth of each slice, before them
     """
 
     changes: list[AlarmChange]
     rows: WatchedRows
     blocks: Blocks
     first_frame: int
+    fed: FloatArray
 
 
 @dataclass(slots=True)
@@ -278,7 +280,7 @@ class Family:
             others=by_severity(everything).sum(axis=0),
         )
         changes: list[AlarmChange] = []
-        driven = self.clock.driven
+        driven, fed = self.clock.driven, self.fed.copy()
         for stretch in chunk.stretches(lambda: judging.enough):
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
@@ -289,7 +291,8 @@ class Family:
                 changes += self._raised(crossing, driven)
         self.evidence.put(chosen, chunk.board)
         self.frames += rows.stamp_ns.size
-        return Taken(changes + self._calmed(), rows, blocks, self.frames - rows.stamp_ns.size)
+        first_frame = self.frames - rows.stamp_ns.size
+        return Taken(changes + self._calmed(), rows, blocks, first_frame, fed)
 
     def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
         alarm, slice = crossing.alarm, crossing.slice
@@ -319,6 +322,7 @@ class Family:
         for slice in np.unique(both).tolist():
             stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
             fed = float(self.fed[slice])
+            self.usual.begin(slice, stages, float(taken.fed[slice]))
             found = self.usual.learn(
                 slice, stages, taken.rows, taken.blocks, taken.first_frame, fed
             )

@@ -79,7 +79,7 @@ class Usual:
     """Of all slices.
 
     given       by name of the slice, from recorded drives: in every epoch
-    frame_size  (G,) detections in a frame of each slice, lately; 0 where their tracks are known
+    frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
     began       s of driving with truth of a slice when learning began
     """
 
@@ -139,14 +139,14 @@ class Usual:
     def see(self, rows: WatchedRows) -> None:
         """Whether tracks of what came are known."""
         slices = len(self.references)
-        count = np.bincount(rows.slices, minlength=slices)
-        tracked = np.bincount(rows.slices, rows.track != ALONE, slices) > 0
-        frames = np.bincount(
-            np.unique(rows.frame * slices + rows.slices) % slices, minlength=slices
-        )
+        # Of the last frame of each: how frames are cut into calls must not matter.
+        latest = np.zeros(slices, np.int64)
+        np.maximum.at(latest, rows.slices, rows.frame)
+        last = rows.frame == latest[rows.slices]
+        count = np.bincount(rows.slices[last], minlength=slices)
+        tracked = np.bincount(rows.slices[last], rows.track[last] != ALONE, slices) > 0
         there = count > 0
-        size = count[there] / frames[there]
-        self.frame_size[there] = np.where(tracked[there], 0.0, size)
+        self.frame_size[there] = np.where(tracked[there], 0.0, count[there])
 
     def worth(self, slice: int, stage: Stage) -> float:
         """Independent detections that one of them is worth, by what is known of tracks lately."""
@@ -159,6 +159,15 @@ class Usual:
     def learning(self) -> bool:
         """Whether anything is being learned."""
         return any(one is not None for of_slice in self.learners for one in of_slice)
+
+    def begin(self, slice: int, stages: Sequence[Stage], fed: float) -> None:
+        """Learning has begun by now, where it had not.
+
+        fed  s of driving with truth of the slice, so far
+        """
+        for stage in stages:
+            if self.learners[slice][stage] is not None:
+                self.began.setdefault((slice, stage), fed)
 
     def learn(
         self,

@@ -21,6 +21,8 @@ from monitor.calibration.drift.family_json import (
 )
 from monitor.calibration.drift.family_reading import family_reading
 from monitor.calibration.drift.family_state import MOST_KEPT, family_state, restored_family
+from monitor.calibration.drift.learner import ReferenceLearner
+from monitor.calibration.drift.learner_json import learner_from_json, learner_to_json
 from monitor.calibration.drift.settings import Unit
 from monitor.calibration.steps import finished
 from tests.calibration.drift.kept_families import (
@@ -110,7 +112,7 @@ def changed(path, new, whole=WHOLE) -> str:
         (("slices", 0, "lately"), None, "drift.slices[0].blocks"),
         (("goes_on",), None, "drift.slices[0].blocks[0].turn"),
         ((*BLOCKS, "key", 0), 2**64, "drift.slices[0].blocks[0].key[0]"),
-        ((*BLOCKS, "key", 0), 2**64 - 1, "drift.slices[0].blocks"),
+        (BLOCKS[:-1], [WHOLE["slices"][0]["blocks"][0]] * 2, "drift.slices[0].blocks"),
         ((*BLOCKS, "turn", 0), 10**6, "drift.slices[0].blocks[0].turn"),
         ((*BLOCKS, "opened", 0), 2**62, "drift.slices[0].blocks[0].opened"),
         ((*BLOCKS, "count", 0), 0, "drift.slices[0].blocks[0].count[0]"),
@@ -142,6 +144,27 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
 def test_a_whole_track_that_cannot_be_is_refused_by_its_name(path, new, said):
     with pytest.raises(InvalidFamily, match=f"{re.escape(said)}.*remove it"):
         family_from_json(changed(path, new, STRICT))
+
+
+@pytest.mark.parametrize(
+    ("name", "new"),
+    [
+        ("frame", [3, 2]),
+        ("frame", [0] * 512),
+        ("track", [1, -1]),
+        ("nees", [1.0]),
+        ("nees", [1.0, -1.0]),
+    ],
+)
+def test_rows_that_wait_to_be_learned_from_come_back_or_are_refused(name, new):
+    learner = ReferenceLearner(K)
+    learner.add(np.array([1.5, 2.5]), np.array([7, 0], np.uint64), np.array([4, 9]))
+    document: Any = learner_to_json(learner)
+    assert learner_to_json(learner_from_json(document)) == document
+    assert document["waiting"]["nees"] == [1.5, 2.5]
+    document["waiting"][name] = new
+    with pytest.raises(ValueError, match=r"learner\.waiting"):
+        learner_from_json(document)
 
 
 def test_thousands_of_tracks_take_a_few_megabytes_and_no_part_is_long():

@@ -40,6 +40,7 @@ def some_learner(seed: int, frames: int = 40) -> ReferenceLearner:
     for before in range(4):
         level, mean = random.standard_normal((2, 20))
         learner.add_blocks(level, np.full(20, 9), np.full(20, before), mean * (before > 0))
+    learner.take_in()
     return learner
 
 

@@ -1,0 +1,213 @@
+"""Labels of many objects are matched off the loop, and count as if they had been on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+import grpc
+import numpy as np
+import pytest
+
+from monitor import truth_ledger
+from monitor.edges.truth_stream import TruthStream
+from monitor.edges.wire import WireLimits
+from monitor.frames import ReceivedObjects, ReceivedTruth, TruthAnswer
+from monitor.label_matching import matched_labels
+from monitor.ledger import Kept
+from monitor.pipeline import Pipeline
+from monitor.truth_ledger import Ahead
+from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.v1 import truth_pb2
+from tests.journals import ListJournal
+from tests.ledger_oracle import APART, HEADERS, Came, Message, Thing
+from tests.piped import account_of, counted, opened, pipeline_of
+from tests.test_object_labels import Told, objects
+
+LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
+
+
+def world(journal: ListJournal | None = None, **pending: int) -> Pipeline:
+    """A frame of three detections in waiting."""
+    pipeline = pipeline_of(pending=pending, tracker={"kind": "none"})
+    if journal is not None:
+        pipeline.ledger.journal, pipeline.ledger.on_disk = journal, True
+    stream = opened(pipeline, HEADERS["lidar"])
+    pipeline.process(stream, Came("lidar", 1, 1).received())
+    return pipeline
+
+
+def told(revision: int = 0) -> ReceivedTruth:
+    return Message(
+        "lidar", 1, things=tuple(Thing(i, at=i) for i in range(3)), revision=revision
+    ).received()
+
+
+def heavy(pipeline: Pipeline, labels: ReceivedTruth, found: Kept | None = None) -> Ahead:
+    ahead = pipeline.ledger.heavy(labels, found)
+    assert ahead is not None
+    return ahead
+
+
+def reported(pipeline: Pipeline, labels: ReceivedTruth, ahead: Ahead) -> TruthAnswer:
+    answer = pipeline.ledger.report(labels, ahead=ahead)
+    assert isinstance(answer, TruthAnswer)
+    return answer
+
+
+def unsure(n: int, k: int) -> ReceivedObjects:
+    """n objects that the labeller is unsure of."""
+    return objects(*[Told(i, 0, (0.0,) * k, covariance=(1.0,) * k) for i in range(n)])
+
+
+@pytest.fixture
+def all_heavy(monkeypatch):
+    monkeypatch.setattr(truth_ledger, "HEAVY", 1)
+
+
+# ---- what is heavy
+
+
+def test_covariances_are_heavy_however_few_the_detections_are():
+    pipeline, n = world(), truth_ledger.HEAVY // 9
+    sure = replace(unsure(n, 3), covariance_length=np.zeros(n, np.int64))
+    assert pipeline.ledger.heavy(replace(told(), foreign=sure)) is None
+    assert pipeline.ledger.heavy(replace(told(), foreign=unsure(n, 3))) is not None
+
+
+def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_heavy, monkeypatch):
+    journal = ListJournal()
+    pipeline = world(journal, max_bytes=1)
+    assert ("lidar", 1) not in pipeline.ledger.store
+    assert pipeline.ledger.heavy(told()) is None
+    found = journal.look_up("lidar", 1, None)
+    ahead = heavy(pipeline, told(), found)
+    assert ("lidar", 1) not in pipeline.ledger.store
+    ahead.run()
+    # What was done ahead is not done again.
+    monkeypatch.delattr(truth_ledger, "matched_labels")
+    answer = pipeline.ledger.report(told(), found, ahead)
+    assert isinstance(answer, TruthAnswer)
+    assert account_of(answer.account) == {"matched": 3}
+    assert pipeline.ledger.account.waiting == pipeline.ledger.pending == 0
+
+
+# ---- what happens meanwhile
+
+
+def test_a_frame_that_is_released_meanwhile_is_matched_as_it_was(all_heavy):
+    pipeline = world()
+    whole = heavy(pipeline, told())
+    whole.run()
+    ahead = heavy(pipeline, told())
+    frame = pipeline.ledger.store.get(("lidar", 1))
+    assert frame is not None
+    frame.release()
+    ahead.run()
+    assert ahead.matched is not None and whole.matched is not None
+    assert ahead.matched.rows.tolist() == whole.matched.rows.tolist() == [0, 1, 2]
+    assert ahead.still(frame, frame.resolved, False) is None
+
+
+def test_a_revision_that_two_streams_send_at_once_counts_once(all_heavy):
+    pipeline = world()
+    pipeline.ledger.report(told())
+    one, other = heavy(pipeline, told(1)), heavy(pipeline, told(1))
+    one.run()
+    other.run()
+    first, second = (reported(pipeline, told(1), ahead) for ahead in (one, other))
+    assert account_of(first.account) == {"matched": 3}
+    assert account_of(second.account) == {"duplicate": 3}
+    assert pipeline.ledger.account.waiting == pipeline.ledger.pending == 0
+    assert counted(pipeline)["total"].raw.n == 3
+
+
+# ---- on a stream
+
+
+@dataclass
+class Call:
+    """One call whose client sends some messages and ends."""
+
+    messages: list[bytes]
+    answers: list[pb.ReportGroundTruthResponse] = field(default_factory=list)
+
+    async def read(self):
+        return self.messages.pop(0) if self.messages else grpc.aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        self.answers.append(pb.ReportGroundTruthResponse.FromString(message))
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        raise AssertionError(details)
+
+    def time_remaining(self) -> float | None:
+        return None
+
+
+@dataclass
+class Session:
+    reading: bool = False
+    writing_since: float | None = None
+    draining: bool = False
+    stuck: bool = False
+
+
+@dataclass
+class Disk:
+    """Durable at once."""
+
+    journal: ListJournal
+
+    async def durable(self, sequence: int) -> bool:
+        return True
+
+    async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
+        return self.journal.look_up(stream, frame_id, partition)
+
+
+async def at_once() -> None:
+    pass
+
+
+def answered(pipeline: Pipeline, journal: ListJournal | None) -> pb.ReportGroundTruthResponse:
+    """The three objects over a stream."""
+    sent = truth_pb2.FrameTruth(stream="lidar", frame_id=1)
+    for i in range(3):
+        place = [APART * (i + 1), 0.3, 0.0]
+        sent.objects.add(object_id=i, class_index=i, ground_truth=place)
+    call = Call([pb.ReportGroundTruthRequest(truth=sent).SerializeToString()])
+    disk = None if journal is None else Disk(journal)
+    stream = TruthStream(pipeline, disk, LIMITS, call, Session(), lambda: None, at_once, at_once)
+    asyncio.run(stream.run())
+    (answer,) = call.answers
+    return answer
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "on disk alone"])
+def test_heavy_labels_are_matched_once_and_off_the_loop(all_heavy, monkeypatch, in_memory):
+    threads = []
+
+    def noted(*args, **kwargs):
+        threads.append(threading.current_thread())
+        return matched_labels(*args, **kwargs)
+
+    monkeypatch.setattr(truth_ledger, "matched_labels", noted)
+    journal = ListJournal()
+    pipeline = world(journal, max_bytes=2**20 if in_memory else 1)
+    assert answered(pipeline, journal).account.matched == 3
+    (thread,) = threads
+    assert thread is not threading.main_thread()
+
+
+def test_where_matching_ahead_fails_the_report_does_it(all_heavy, monkeypatch, caplog):
+    def failing(*args, **kwargs):
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError
+        return matched_labels(*args, **kwargs)
+
+    monkeypatch.setattr(truth_ledger, "matched_labels", failing)
+    assert answered(world(), None).account.matched == 3
+    assert "not matched ahead" in caplog.text
