@@ -265,6 +265,8 @@ class Oracle:
         if message.revision < book.revision:
             return self._label({"duplicate": message.told}), False
         revises = message.revision > max(book.revision, 0)
+        if revises and (useless := self._useless(book, message)):
+            return self._label(useless), False
         if revises:
             book.fate = dict.fromkeys(book.fate, "waiting")
             book.told, book.inline, book.things = [], False, False
@@ -276,6 +278,20 @@ class Oracle:
             book.revision = message.revision
             book.told.append(message)
         return self._label(account), changed
+
+    @staticmethod
+    def _useless(book: Book, message: Message) -> dict[str, int]:
+        """The account of labels of which none at all can be used; empty where one can."""
+        if message.things or not message.named:
+            return {}
+        account: Counter[str] = Counter()
+        for one in message.named:
+            beside = 100 <= one.id < 100 + book.came.refused
+            beside |= 200 <= one.id < 200 + book.came.bare
+            if one.how != "wrong" and (one.id in book.fate or beside):
+                return {}
+            account["refused" if one.how == "wrong" else "orphan"] += 1
+        return dict(account)
 
     def _settle(self, book: Book, message: Message) -> tuple[dict[str, int], int]:
         account: Counter[str] = Counter()
