@@ -53,6 +53,7 @@ class Journal:
 
     dropped  told of each partition that went, and why; at start and on the loop
     tell     told in words when the disk takes no entries, when it does again, and of damage
+    pressed  asked for a checkpoint, without which the budget cannot be kept
     drops    partitions that went, by reason
     """
 
@@ -60,6 +61,7 @@ class Journal:
     codec: Codec = field(default_factory=Codec)
     dropped: Callable[[int, str], None] = lambda _number, _reason: None
     tell: Callable[[str], None] = lambda _message: None
+    pressed: Callable[[], None] = lambda: None
     drops: Counter[str] = field(default_factory=Counter)
     _store: PartitionStore | None = field(init=False)
     _reader: PartitionReader = field(init=False)
@@ -211,6 +213,10 @@ class Journal:
         if self._store is not None:
             self._store.covered, self._store.now = sequence, now
 
+    def covered_always(self) -> None:
+        """There are no checkpoints to wait for."""
+        self.covered(NEVER)
+
     async def close(self) -> None:
         """Write what waits, if the disk takes it, and let another sidecar have the folder."""
         if self._closed:
@@ -273,6 +279,9 @@ class Journal:
         if store is None:
             return []
         gone = store.take_dropped()
+        if store.pressed:
+            store.pressed = False
+            self.pressed()
         self._partitions, self._bytes = store.partitions, store.bytes
         self._unread = len(store.unread)
         if gone:

@@ -30,6 +30,9 @@ _SYNC = 5.0
 _MOST_LOST = 65536
 # Entries written at once: where that fails, so many are made into bytes again.
 _AT_ONCE = 256
+# So many times as long as a write took, none follows, unless somebody waits for it: frames that
+# find no room meanwhile stay in memory.
+_REST = 3.0
 
 
 @dataclass(slots=True)
@@ -57,6 +60,8 @@ class JournalWriter:
     _waiters: list[tuple[int, asyncio.Future[bool]]] = field(default_factory=list)
     _work: asyncio.Event = field(default_factory=asyncio.Event)
     _hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    _asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _rested_at: float = 0.0
     _task: asyncio.Task[None] | None = None
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "pending-writer")
@@ -87,6 +92,7 @@ class JournalWriter:
         self._waiters.append((wanted, written))
         self._wake()
         self._hurry.set()
+        self._asked.set()
         return await written
 
     async def refuse(self, partition: Partition, error: Exception) -> None:
@@ -123,7 +129,10 @@ class JournalWriter:
         while True:
             await self._due()
             if self.queue or self._waiters or self._unsynced_since is not None:
+                began = time.monotonic()
                 await self._attempt()
+                ended = time.monotonic()
+                self._rested_at = ended + _REST * (ended - began)
 
     async def _due(self) -> None:
         """Return when there is something to do, and it is time."""
@@ -135,6 +144,10 @@ class JournalWriter:
         if not self._waiters and (self._trouble or len(self.queue) < _AT_ONCE):
             await _set_within(self._hurry, _RETRY if self._trouble else _GATHER)
         self._hurry.clear()
+        if not self._waiters:
+            # What writes takes from what answers: the interpreter, and the processor.
+            await _set_within(self._asked, max(0.0, self._rested_at - time.monotonic()))
+        self._asked.clear()
 
     async def _attempt(self) -> None:
         batch = self.queue.first(_AT_ONCE)

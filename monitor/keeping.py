@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -26,6 +27,9 @@ from monitor.steps import in_steps
 
 log = logging.getLogger(__name__)
 
+# s between two snapshots that are asked for, at least.
+_APART = 1.0
+
 _PARTITION = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -48,6 +52,7 @@ class Keeper:
     newer    shared with whoever exports and imports
     covered  returns when the ledger has so many entries on disk; raises OSError where it cannot:
              labels that only a snapshot knew of would be counted again
+    soon     set by whoever cannot wait for the next one
     wrote    is told of the last entry in a snapshot that is on the disk
     entry    the last one that is in what was loaded; 0: nothing was, None: it is not known
     """
@@ -58,6 +63,7 @@ class Keeper:
     covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
     wrote: Callable[[int], None] = field(default=nobody)
     entry: int | None = field(default=0, init=False)
+    soon: asyncio.Event = field(default_factory=asyncio.Event)
     _last: int = 0
     _file: KeptFile = field(init=False)
     _encoded: PaneBytes = field(default_factory=PaneBytes)
@@ -119,8 +125,12 @@ class Keeper:
     async def keep(self) -> None:
         """Write snapshots, for ever."""
         while True:
-            await asyncio.sleep(self.config.every_seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.soon.wait(), self.config.every_seconds)
+            self.soon.clear()
             await self.write()
+            # Whoever asks for more of them asks in vain.
+            await asyncio.sleep(min(_APART, self.config.every_seconds))
 
     async def write(self) -> None:
         """Write one now, after those that are being written.

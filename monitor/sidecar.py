@@ -215,6 +215,9 @@ class Sidecar:
         if journal.keeps:
             service.journal = journal
             self.keeper.covered = self.drift.covered = self._covered
+            journal.pressed = self.keeper.soon.set
+            if not self.config.snapshot.path:
+                journal.covered_always()
             self.keeper.wrote = lambda entry: journal.covered(entry, ledger.partition_of(None))
 
     async def _covered(self, entry: int) -> None:

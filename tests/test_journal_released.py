@@ -27,6 +27,7 @@ def test_a_partition_that_was_looked_into_and_then_dropped_is_not_kept_open(tmp_
     async def work() -> None:
         journal = Journal(settings(folder, disk_bytes=600_000), PLAIN)
         journal.open()
+        journal.covered_always()
         for number in range(1, 13):
             assert journal.note(frame(number, number, size=2000))
             assert await journal.durable(number)

@@ -98,6 +98,8 @@ class PartitionStore:
     keep: int
     codec: Codec = field(default_factory=Codec)
     covered: int = 0
+    # Whether the budget waits for a checkpoint.
+    pressed: bool = False
     now: int | None = None
     bytes: int = 0
     partitions: tuple[Partition, ...] = ()
@@ -364,6 +366,8 @@ class PartitionStore:
         while self.bytes > self.disk_bytes and self._remove_aside():
             pass
         while self.bytes > self.disk_bytes and len(self._there) > 1:
+            if self._spared(self._oldest()):
+                return lost
             oldest = self._oldest().number
             self._drop(oldest, "budget", why)
             if oldest in written:
@@ -371,11 +375,22 @@ class PartitionStore:
         if self.bytes > self.disk_bytes and self._there:
             # It alone is too large: it begins anew, with what has just been promised.
             (number,) = self._there
+            if self._spared(self._there[number]):
+                return lost
             self._drop(number, "budget", f"{why}: have [pending] partition_minutes smaller")
             if number in written:
                 lost += self._write_once(number, written[number], durable)
                 self._count_bytes()
         return lost
+
+    def _spared(self, one: Partition) -> bool:
+        """Whether a partition stays for now: something of it is in no checkpoint, and the next one
+        is asked for. Not beyond twice the budget.
+        """
+        if one.last <= self.covered or self.bytes > 2 * self.disk_bytes:
+            return False
+        self.pressed = True
+        return True
 
     def _make_room(self, writing: int) -> bool:
         """Remove what is oldest and in a checkpoint; whether there was something."""

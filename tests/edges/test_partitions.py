@@ -196,6 +196,7 @@ def test_labels_are_not_of_a_frame_that_took_the_name_after_them(path):
 
 def test_labels_that_go_in_the_commit_that_writes_them_are_told(path):
     with opened(path, disk_bytes=1_000_000) as one:
+        one.covered = 1 << 60
         one.commit([frame(1, 1, size=30_000)], durable=True)
         assert one.commit([labels(2, 1, 1), frame(3, 2, size=70_000)], durable=True) == {2}
 
@@ -278,6 +279,7 @@ def test_names_beyond_what_memory_may_hold_are_looked_for_in_their_files(path):
 
 def test_the_partition_whose_last_entry_is_the_oldest_goes_over_the_budget(path):
     with opened(path, disk_bytes=700_000) as one:
+        one.covered = 1 << 60
         one.commit([frame(1, 9, size=20_000)], durable=False)
         one.commit([frame(2, 3, size=20_000)], durable=False)
         one.commit([labels(3, 1, 9)], durable=False)
@@ -291,6 +293,7 @@ def test_the_partition_whose_last_entry_is_the_oldest_goes_over_the_budget(path)
 
 def test_a_single_partition_over_the_budget_begins_anew_with_what_was_just_written(path):
     with opened(path, disk_bytes=1_000_000) as one:
+        one.covered = 1 << 60
         for n in range(1, 12):
             one.commit([frame(n, 1, size=10_000)], durable=True)
             assert n in [entry.sequence for entry in one.replay(0)]
@@ -328,6 +331,7 @@ def test_what_was_set_aside_goes_first(path):
     aside = path / "p1.sqlite.corrupt"
     aside.write_bytes(bytes(500_000))
     with opened(path, disk_bytes=600_000) as one:
+        one.covered = 1 << 60
         assert one.bytes >= 500_000
         one.commit([frame(1, 2, size=20_000)], durable=False)
         assert (gone(one), aside.exists()) == ([], False)
@@ -356,3 +360,23 @@ def test_others_may_read_a_file_while_it_is_written_to(path):
         assert other.execute("SELECT count(*) FROM frames").fetchone() == (1,)
         one.commit([frame(2)], durable=True)
         other.close()
+
+
+def test_what_no_checkpoint_has_stays_until_there_is_one_or_twice_the_budget_is_used(path):
+    with opened(path, disk_bytes=1_000_000) as one:
+        number = 0
+        while one.bytes <= one.disk_bytes:
+            number += 1
+            one.commit([frame(number, number, size=20_000)], durable=True)
+        assert one.pressed
+        assert gone(one) == []
+        one.covered = number - 1
+        number += 1
+        one.commit([frame(number, number, size=20_000)], durable=True)
+        assert one.bytes <= one.disk_bytes
+        assert (1, "budget") in gone(one)
+        for _ in range(20):
+            number += 1
+            one.commit([frame(number, number, size=20_000)], durable=True)
+            assert one.bytes <= 2 * one.disk_bytes
+        assert gone(one)
