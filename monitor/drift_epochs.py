@@ -4,7 +4,7 @@ that served the slice since another one last did otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +36,23 @@ class DriftEpochs:
         if len(self._number) > _MOST:
             del self._number[next(iter(self._number))]
         self._begins |= dict.fromkeys(slices, self._latest)
+
+    def state(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """Numbers by version, and begins by slice, of slices of these names."""
+        begins = {names[i]: n for i, n in self._begins.items() if i < len(names)}
+        return dict(self._number), begins
+
+    def restore(
+        self, numbers: Mapping[str, int], begins: Mapping[str, int], names: Sequence[str]
+    ) -> None:
+        """Go on where another one was, if the version that is in force now was so then."""
+        latest = max(numbers, key=numbers.__getitem__, default=None)
+        ours = max(self._number, key=self._number.__getitem__, default=latest)
+        if latest is None or ours != latest:
+            return
+        self._number, self._latest = dict(numbers), numbers[latest]
+        place = {name: i for i, name in enumerate(names)}
+        self._begins = {place[name]: n for name, n in begins.items() if name in place}
 
     def current(self, slices: IntArray, version: str | None) -> BoolArray:
         """(n,) whether detections of these slices, made by a version, are of their epoch.

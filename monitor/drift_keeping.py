@@ -143,6 +143,7 @@ class DriftKeeping:
         self.entry = state.entry
         if state.entry is not None:
             watch.has(Position(state.entry, frozenset(state.beyond)), state.order)
+            watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
         family, changes = restored_family(state, watch.settings, given, selection)
         for name, k in zip(known.names, known.degrees, strict=True):
             family.grow(name, k)
@@ -190,11 +191,14 @@ class DriftKeeping:
         with watch.held():
             position = watch.position(ledger.sequence)
             state = family_state(watch.family, self._in_force())
+            numbers, begins = watch.epochs.state(watch.slices.names)
             state = replace(
                 state,
                 entry=position.entry,
                 beyond=tuple(sorted(position.beyond)),
                 order=watch.order(),
+                numbers=numbers,
+                begins=begins,
             )
             document = await in_steps(family_to_json(state))
         await self.covered(max(position.beyond, default=position.entry))

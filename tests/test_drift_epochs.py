@@ -79,3 +79,19 @@ def test_slices_that_another_recalibrator_serves_are_those_whose_own_one_differs
         assert served_otherwise(table, IDENTITY, other) == [0]
     unfit = Selection(("depth",), some.fallback)
     assert served_otherwise(table, IDENTITY, unfit) == []
+
+
+def test_epochs_go_on_where_they_were_kept_and_the_same_version_is_in_force():
+    before, after, other = DriftEpochs(), DriftEpochs(), DriftEpochs()
+    before.begin("a", [])
+    before.begin("b", [0, 2])
+    numbers, begins = before.state(("car", "truck", "bus"))
+    assert (numbers, begins) == ({"a": 1, "b": 2}, {"car": 2, "bus": 2})
+    after.begin("b", [0, 1, 2])
+    after.restore(numbers, begins, ("bus", "car", "truck"))
+    found = {v: after.current(np.arange(3), v).tolist() for v in ("a", "b", "c")}
+    # By name, whatever the order of the slices is now.
+    assert found == {"a": [False, False, True], "b": [True] * 3, "c": [False, False, True]}
+    other.begin("c", [1])
+    other.restore(numbers, begins, ("bus", "car", "truck"))
+    assert other.current(np.arange(3), "b").tolist() == [True, False, True]

@@ -65,11 +65,12 @@ _LARGEST_RUN = 1e15
 _MOST_TRACKS = 2**31 - 1
 _FAMILY = (
     *("format", "entry", "beyond", "gathered", "driven", "peak", "latched", "counts"),
-    *("goes_on", "order", "slices"),
+    *("goes_on", "order", "epochs", "slices"),
 )
 # Of a ledger: more than will ever be entered.
 _MOST_ENTRIES = 2**53
 _MOST_BEYOND = 2**18
+_MOST_VERSIONS = 8192
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
 _SLICE = (
     *("name", "k", "epoch", "labelled", "fed", "known", "evidence", "references", "learners"),
@@ -127,6 +128,7 @@ def family_to_json(state: FamilyState) -> Generator[None, None, Document]:
         "counts": counts_to_json(state.counts),
         "goes_on": going_on_to_json(state.goes_on),
         "order": order_to_json(state.order),
+        "epochs": {"numbers": dict(state.numbers), "begins": dict(state.begins)},
         "slices": slices,
     }
 
@@ -194,6 +196,7 @@ def family_from_json(text: str | bytes) -> FamilyState:
         content.setdefault("beyond", [])
         content.setdefault("goes_on", None)  # what was open was lost
         content.setdefault("order", None)
+        content.setdefault("epochs", {"numbers": {}, "begins": {}})
     if isinstance(found, str) and found != FORMAT:
         raise OtherFamily(
             f"'format' is {shown(found)}, but this monitor reads {FORMAT!r}: use the monitor that "
@@ -226,7 +229,19 @@ def _family(fields: Fields) -> FamilyState:
         slices=tuple(slices.values()),
         goes_on=goes_on,
         order=read_order(fields, "order"),
+        numbers=_numbers(fields, "numbers"),
+        begins=_numbers(fields, "begins"),
     )
+
+
+def _numbers(fields: Fields, name: str) -> dict[str, int]:
+    """Whole numbers by name, of the epochs."""
+    epochs = fields.inner(fields.content["epochs"], "epochs", ("numbers", "begins"))
+    found = epochs.content[name]
+    if not isinstance(found, dict) or len(found) > _MOST_VERSIONS:
+        raise epochs.wrong(name, found, f"an object of at most {_MOST_VERSIONS} numbers")
+    inner = epochs.inner(found, name, tuple(found))
+    return {key: inner.whole(key, 0, _MOST_ENTRIES) for key in found}
 
 
 def _gathered(fields: Fields) -> Gathered:

@@ -66,6 +66,9 @@ class FamilyState:
     beyond  entries behind it that are in it too
     goes_on clocks of sources and what they tell of tracks; None: not known, all begin anew
     order   what is known of the order in which frames come, of none that is held
+    numbers, begins
+            versions in the order in which they came in force, and with which of them the epoch of
+            a slice began, by name
     """
 
     gathered: Gathered
@@ -78,6 +81,8 @@ class FamilyState:
     beyond: tuple[int, ...] = ()
     goes_on: GoingOn | None = None
     order: ReorderState[Any] = field(default_factory=ReorderState)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    begins: Mapping[str, int] = field(default_factory=dict)
 
 
 # ---- what is known
