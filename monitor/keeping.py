@@ -146,7 +146,7 @@ class Keeper:
         live = self.pipeline.live
         with live.held():
             progress = progress_of(self.pipeline)
-            state = await in_steps(live.state_in_steps())
+            state = await in_steps(live.state_in_steps(holder=True))
             progress = with_clusters(progress, self.pipeline)
         await self.covered(progress.sequence)
         self._last = progress.sequence

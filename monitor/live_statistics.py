@@ -190,8 +190,15 @@ class LiveStatistics:
                 yield
         return tuple(found)
 
-    def _up_to_now(self, *accumulators: PaneAccumulator[Any, Any]) -> Iterator[None]:
-        """All rows that wait now into panes, and these to where event time has come."""
+    def _up_to_now(
+        self, *accumulators: PaneAccumulator[Any, Any], holder: bool = False
+    ) -> Iterator[None]:
+        """All rows that wait now into panes, and these to where event time has come.
+
+        holder  whoever asks is the one who holds all as it is: others wait for what came meanwhile
+        """
+        while self._held is not None and not holder:
+            yield
         while True:
             jumps = self.clock.jumps
             for one in accumulators:
@@ -204,9 +211,12 @@ class LiveStatistics:
 
     # ---- state
 
-    def state_in_steps(self) -> Generator[None, None, StatisticsState]:
-        """Everything, as one value, folded up to the first step."""
-        yield from self._up_to_now(*self._accumulators)
+    def state_in_steps(self, *, holder: bool = False) -> Generator[None, None, StatisticsState]:
+        """Everything, as one value, folded up to the first step.
+
+        holder  whoever asks is in `held`
+        """
+        yield from self._up_to_now(*self._accumulators, holder=holder)
         # Frames passed meanwhile: the panes of both are to be of one clock.
         clock = max(
             (one.clock_ns for one in self._accumulators if one.clock_ns is not None), default=None
