@@ -13,17 +13,14 @@ from monitor.truth_ledger import TruthLedger
 
 @dataclass(frozen=True, slots=True)
 class ShareReading:
-    """Of one slice; ratios are NaN where there is nothing to divide by.
+    """Of one slice.
 
-    labelled   share of the detections that came of which labels told anything
-    near_gate  share of the matches a gate decided that lie near it
+    labelled  share of the detections that came of which labels told anything; NaN without any
     """
 
     slice: str
     predicted: int
     labelled: float
-    gated: int
-    near_gate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +41,17 @@ class DiskReading:
 
 @dataclass(frozen=True, slots=True)
 class LedgerReading:
-    """As of one moment; fates by name, those that wait among them: they add up to all that came."""
+    """As of one moment; fates by name, those that wait among them: they add up to all that came.
+
+    gated, near_gate  matches that a gate decided, and the share of them that lie near it
+    """
 
     fates: Mapping[str, int] = field(default_factory=dict)
     retracted: int = 0
     shares: tuple[ShareReading, ...] = ()
     disk: DiskReading = DiskReading()
+    gated: int = 0
+    near_gate: float = float("nan")
 
     @property
     def match_ratio(self) -> float:
@@ -68,13 +70,10 @@ def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
     found = []
     for index, entry in enumerate(ledger.slices.slices):
         predicted, labelled = shares.of("predicted", index), shares.of("labelled", index)
-        gated, near = shares.of("gated", index), shares.of("near_gate", index)
-        found.append(
-            ShareReading(
-                entry.name, predicted, _ratio(labelled, predicted), gated, _ratio(near, gated)
-            )
-        )
-    return LedgerReading(counts | {"waiting": ledger.pending}, retracted, tuple(found), disk)
+        found.append(ShareReading(entry.name, predicted, _ratio(labelled, predicted)))
+    gated, near = int(shares.gated.sum()), int(shares.near_gate.sum())
+    fates = counts | {"waiting": ledger.pending}
+    return LedgerReading(fates, retracted, tuple(found), disk, gated, _ratio(near, gated))
 
 
 def _ratio(part: int, whole: int) -> float:

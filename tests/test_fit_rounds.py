@@ -132,8 +132,12 @@ def test_fits_that_fail_are_tried_less_and_less_often_until_one_succeeds(clock):
             await until(lambda: Happened.BEGAN in happened(promotions))
             promotions.learning.register.on_trial.clear()
             teach(promotions, faulty(99, 10, begin_ns=10**14))
-            clock.now += 10
-            await until(lambda: len(fits.jobs) == 9)
+
+            def tried_again() -> bool:
+                clock.now += 10  # whenever the round before came to its end
+                return len(fits.jobs) == 9
+
+            await until(tried_again)
 
     asyncio.run(run())
     assert happened(promotions) == [Happened.FIT_FAILED] * 7 + [Happened.BEGAN] * 2

@@ -31,12 +31,12 @@ def drift(reading: DriftReading) -> Iterator[str]:
     )
     yield _scales(reading.standings, reading.stages)
     yield from _stages(reading.stages)
-    yield gauge(
-        "drift_epoch",
-        "How often a recalibrator of the slice was followed by another, with a reference of its "
-        "own.",
-        ("slice",),
-        (((name,), epoch) for name, epoch in reading.epochs),
+    yield counter(
+        "drift_epochs",
+        "How often a recalibrator of a slice was followed by another, with a reference of its own; "
+        "over all slices.",
+        (),
+        [((), sum(epoch for _, epoch in reading.epochs))],
     )
     driven = 3600 * reading.driven
     yield counter("drift_driving_seconds", "Driving that was watched.", (), [((), driven)])

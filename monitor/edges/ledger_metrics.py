@@ -39,15 +39,15 @@ def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
     )
     yield gauge(
         "gated_matches",
-        "Matches of a slice that the gate of [matching] decided.",
-        ("slice",),
-        (((share.slice,), share.gated) for share in reading.shares),
+        "Matches that the gate of [matching] decided.",
+        (),
+        [((), reading.gated)],
     )
     yield gauge(
         "near_gate_ratio",
         "Share of them near the gate: it cuts the tail of the errors off.",
-        ("slice",),
-        (((share.slice,), share.near_gate) for share in reading.shares),
+        (),
+        [((), reading.near_gate)],
     )
     delays = counters.truth_delay
     bounds = [f"{bound:g}" for bound in delays.bounds] + ["+Inf"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitor.accounts import DetectionAccount
 from monitor.calibration.class_evaluation import ClassEvaluation
 from monitor.calibration.export_bins import ExportEdges
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
@@ -19,7 +20,7 @@ from monitor.config import (
     TrackerConfig,
     TrackerKind,
 )
-from monitor.counters import FRAME_SECONDS
+from monitor.counters import FRAME_SECONDS, TRUTH_DELAY
 from monitor.edges.exporter import Snapshot, render
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
 from monitor.edges.truth_requests import decode_truth_request
@@ -30,6 +31,7 @@ from monitor.edges.wire import (
 )
 from monitor.forwarding import OUTPUT_NUMBER
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
+from monitor.ledger_reading import DiskReading, ledger_reading
 from monitor.pipeline import Pipeline
 from monitor.promotion.records import Factor
 from monitor.promotion.standing import TrialStanding, TrialState
@@ -135,7 +137,7 @@ LABELS = {
     "drift_scale_estimate": {"slice", "stage"},
     "drift_effective_sample_ratio": {"slice"},
     "drift_reference_tracks": {"slice", "origin", "unit"},
-    "drift_epoch": {"slice"},
+    "drift_epochs": set(),
     "drift_driving_seconds": set(),
     "drift_left_out": {"reason"},
     "drift_store_failures": set(),
@@ -143,6 +145,19 @@ LABELS = {
     "unmatched_detections": set(),
     "dropped_detections": set(),
     "match_ratio": set(),
+    "detection_fates": {"fate"},
+    "retracted_detections": set(),
+    "labelled_ratio": {"slice"},
+    "gated_matches": set(),
+    "near_gate_ratio": set(),
+    "ground_truth_delay_seconds": set(),
+    "ledger_bytes": set(),
+    "ledger_partitions": set(),
+    "ledger_waiting": set(),
+    "ledger_failures": set(),
+    "ledger_replayed_entries": set(),
+    "ledger_lost_entries": set(),
+    "files_refused": {"of"},
     "tracker_frames": {"order"},
     "tracks": {"slice", "status"},
     "track_nis_ratio": {"slice"},
@@ -234,6 +249,7 @@ def text_of(pipeline: Pipeline) -> str:
         readings=readings,
         pending_bytes=pipeline.ledger.store.bytes,
         pending_detections=pipeline.ledger.pending,
+        ledger=ledger_reading(pipeline.ledger, DiskReading(refused={"drift": 0})),
         streams=len(pipeline.streams),
         recalibrators=pipeline.recalibrators.in_force(),
         mode=str(pipeline.config.recalibration.mode),
@@ -367,7 +383,9 @@ def test_label_values_come_from_closed_sets(samples):
         "bin": {str(b) for b in range(10)},
         "lower": {"0", *edges},
         "upper": {*edges, "+Inf"},
-        "le": {f"{bound:g}" for bound in FRAME_SECONDS} | {"+Inf"},
+        "le": {f"{bound:g}" for bound in (*FRAME_SECONDS, *TRUTH_DELAY)} | {"+Inf"},
+        "fate": {*DetectionAccount().counts(), "waiting"},
+        "of": {"drift"},
     }
     seen: dict[str, set[str]] = {}
     for _, labels, _ in samples:
@@ -561,7 +579,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     by_bin = [labels for _, labels in gaussian if "bin" in labels]
     of_drift = [name for name, _ in gaussian if name.startswith("drift_")]
     assert len(by_bin) == 10 * (4 * 3 + 1 + 1 + 5) * 2
-    assert len(of_drift) == 9
+    assert len(of_drift) == 8
     assert len(gaussian) == 480
     assert len(of_classes) == 9
 

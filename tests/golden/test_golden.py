@@ -35,6 +35,7 @@ from monitor.edges.wire import (
     detection_tail,
 )
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal, TruthAnswer
+from monitor.ledger_reading import DiskReading, ledger_reading
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReading, ReadingCache, WindowReading
 from monitor.recalibration.selection import Selection
@@ -281,6 +282,7 @@ def exposition() -> str:
         readings=readings,
         pending_bytes=pipeline.ledger.store.bytes,
         pending_detections=pipeline.ledger.pending,
+        ledger=ledger_reading(pipeline.ledger, DiskReading(refused={"drift": 0})),
         streams=len(pipeline.streams),
         recalibrators=pipeline.recalibrators.in_force(),
         mode=str(pipeline.config.recalibration.mode),
