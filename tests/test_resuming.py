@@ -61,7 +61,7 @@ def family_of(pipeline: Pipeline) -> bytes:
 def checkpoint_of(pipeline: Pipeline) -> Checkpoint:
     with pipeline.live.held():
         progress = progress_of(pipeline)
-        state = finished(pipeline.live.state_in_steps())
+        state = finished(pipeline.live.state_in_steps(holder=True))
         progress = with_clusters(progress, pipeline)
     body = b"".join(serialised(StoredState(state, b"", progress)))
     return Checkpoint(body, family_of(pipeline))
