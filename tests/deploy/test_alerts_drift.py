@@ -43,7 +43,7 @@ def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unk
     forwarded = "recalibrated: errors are 2.20 times what was predicted."
     raw = "raw: errors are 0.50 times what was predicted."
     first = {TICKET: f"{forwarded} "}
-    later = {TICKET: f"{forwarded} {raw} "}
+    later = {TICKET: f"{raw} {forwarded} "}
     assert says(tmp_path, DRIFT, "scale", samples, {"0m": first, "5m": later})
     alone = [samples[0], samples[3], samples[4]]
     assert says(tmp_path, DRIFT, "scale", alone, {"0m": {PAGE: page}, "5m": {PAGE: page}})
