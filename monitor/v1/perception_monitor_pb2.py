@@ -27,50 +27,51 @@ from monitor.v1 import drift_pb2 as monitor_dot_v1_dot_drift__pb2
 from monitor.v1 import event_pb2 as monitor_dot_v1_dot_event__pb2
 from monitor.v1 import frame_pb2 as monitor_dot_v1_dot_frame__pb2
 from monitor.v1 import statistics_state_pb2 as monitor_dot_v1_dot_statistics__state__pb2
+from monitor.v1 import status_pb2 as monitor_dot_v1_dot_status__pb2
 from monitor.v1 import truth_pb2 as monitor_dot_v1_dot_truth__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/perception_monitor.proto\x12\nmonitor.v1\x1a\x1cmonitor/v1/calibration.proto\x1a\x16monitor/v1/drift.proto\x1a\x16monitor/v1/event.proto\x1a\x16monitor/v1/frame.proto\x1a!monitor/v1/statistics_state.proto\x1a\x16monitor/v1/truth.proto\"k\n\x0eProcessRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.StreamHeaderH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.monitor.v1.FrameH\x00\x42\t\n\x07message\"r\n\x0fProcessResponse\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.HeaderResultH\x00\x12(\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x17.monitor.v1.FrameResultH\x00\x42\t\n\x07message\"\x85\x01\n\x0cHeaderResult\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\"\n\x06notice\x18\x03 \x01(\x0b\x32\x12.monitor.v1.Notice\x12/\n\x10track_dimensions\x18\x04 \x03(\x0b\x32\x15.monitor.v1.Dimension\"q\n\x13ProcessFrameRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12(\n\x06header\x18\x02 \x01(\x0b\x32\x18.monitor.v1.StreamHeader\x12 \n\x05\x66rame\x18\x0f \x01(\x0b\x32\x11.monitor.v1.Frame\">\n\x14ProcessFrameResponse\x12&\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x17.monitor.v1.FrameResult\"A\n\x18ReportGroundTruthRequest\x12%\n\x05truth\x18\x01 \x01(\x0b\x32\x16.monitor.v1.FrameTruth\"\xc3\x01\n\x19ReportGroundTruthResponse\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x15\n\x08\x66rame_id\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12)\n\x07\x61\x63\x63ount\x18\x03 \x01(\x0b\x32\x18.monitor.v1.TruthAccount\x12#\n\x07notices\x18\x04 \x03(\x0b\x32\x12.monitor.v1.Notice\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x08\x12\x11\n\tretracted\x18\x06 \x01(\x04\x42\x0b\n\t_frame_id\"[\n\x15GetCalibrationRequest\x12\x0e\n\x06slices\x18\x01 \x03(\t\x12\x0c\n\x04\x62ins\x18\x02 \x01(\r\x12\x14\n\x0cinclude_bins\x18\x03 \x01(\x08\x12\x0e\n\x06window\x18\x04 \x01(\t\"\xab\x02\n\x16GetCalibrationResponse\x12\x0b\n\x03tau\x18\x01 \x03(\x01\x12,\n\x06slices\x18\x02 \x03(\x0b\x32\x1c.monitor.v1.SliceCalibration\x12)\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x19.monitor.v1.ServiceCounts\x12\x1c\n\x14recalibrator_version\x18\x04 \x01(\t\x12-\n\x07\x63lasses\x18\x05 \x03(\x0b\x32\x1c.monitor.v1.ClassCalibration\x12(\n\x05\x64rift\x18\x06 \x03(\x0b\x32\x19.monitor.v1.DriftStanding\x12\x34\n\x0c\x64rift_stages\x18\x07 \x03(\x0b\x32\x1e.monitor.v1.DriftStageStanding\"8\n\x17\x41\x63knowledgeDriftRequest\x12\x0e\n\x06slices\x18\x01 \x03(\t\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\"H\n\x18\x41\x63knowledgeDriftResponse\x12,\n\x0c\x61\x63knowledged\x18\x01 \x03(\x0b\x32\x16.monitor.v1.DriftAlarm\"\x19\n\x17\x45xportStatisticsRequest\"E\n\x18\x45xportStatisticsResponse\x12)\n\x04part\x18\x01 \x01(\x0b\x32\x1b.monitor.v1.StatisticsState\"D\n\x17ImportStatisticsRequest\x12)\n\x04part\x18\x01 \x01(\x0b\x32\x1b.monitor.v1.StatisticsState\"B\n\x18ImportStatisticsResponse\x12\x12\n\ndetections\x18\x01 \x01(\x04\x12\x12\n\nnew_slices\x18\x02 \x01(\r\"\x14\n\x12WatchEventsRequest\"7\n\x13WatchEventsResponse\x12 \n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.monitor.v1.Event2\xe0\x05\n\x11PerceptionMonitor\x12\x46\n\x07Process\x12\x1a.monitor.v1.ProcessRequest\x1a\x1b.monitor.v1.ProcessResponse(\x01\x30\x01\x12Q\n\x0cProcessFrame\x12\x1f.monitor.v1.ProcessFrameRequest\x1a .monitor.v1.ProcessFrameResponse\x12\x64\n\x11ReportGroundTruth\x12$.monitor.v1.ReportGroundTruthRequest\x1a%.monitor.v1.ReportGroundTruthResponse(\x01\x30\x01\x12W\n\x0eGetCalibration\x12!.monitor.v1.GetCalibrationRequest\x1a\".monitor.v1.GetCalibrationResponse\x12P\n\x0bWatchEvents\x12\x1e.monitor.v1.WatchEventsRequest\x1a\x1f.monitor.v1.WatchEventsResponse0\x01\x12_\n\x10\x45xportStatistics\x12#.monitor.v1.ExportStatisticsRequest\x1a$.monitor.v1.ExportStatisticsResponse0\x01\x12_\n\x10ImportStatistics\x12#.monitor.v1.ImportStatisticsRequest\x1a$.monitor.v1.ImportStatisticsResponse(\x01\x12]\n\x10\x41\x63knowledgeDrift\x12#.monitor.v1.AcknowledgeDriftRequest\x1a$.monitor.v1.AcknowledgeDriftResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#monitor/v1/perception_monitor.proto\x12\nmonitor.v1\x1a\x1cmonitor/v1/calibration.proto\x1a\x16monitor/v1/drift.proto\x1a\x16monitor/v1/event.proto\x1a\x16monitor/v1/frame.proto\x1a!monitor/v1/statistics_state.proto\x1a\x17monitor/v1/status.proto\x1a\x16monitor/v1/truth.proto\"k\n\x0eProcessRequest\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.StreamHeaderH\x00\x12\"\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.monitor.v1.FrameH\x00\x42\t\n\x07message\"r\n\x0fProcessResponse\x12*\n\x06header\x18\x01 \x01(\x0b\x32\x18.monitor.v1.HeaderResultH\x00\x12(\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x17.monitor.v1.FrameResultH\x00\x42\t\n\x07message\"\x85\x01\n\x0cHeaderResult\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\"\n\x06notice\x18\x03 \x01(\x0b\x32\x12.monitor.v1.Notice\x12/\n\x10track_dimensions\x18\x04 \x03(\x0b\x32\x15.monitor.v1.Dimension\"q\n\x13ProcessFrameRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12(\n\x06header\x18\x02 \x01(\x0b\x32\x18.monitor.v1.StreamHeader\x12 \n\x05\x66rame\x18\x0f \x01(\x0b\x32\x11.monitor.v1.Frame\">\n\x14ProcessFrameResponse\x12&\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x17.monitor.v1.FrameResult\"A\n\x18ReportGroundTruthRequest\x12%\n\x05truth\x18\x01 \x01(\x0b\x32\x16.monitor.v1.FrameTruth\"\xc3\x01\n\x19ReportGroundTruthResponse\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x15\n\x08\x66rame_id\x18\x02 \x01(\x06H\x00\x88\x01\x01\x12)\n\x07\x61\x63\x63ount\x18\x03 \x01(\x0b\x32\x18.monitor.v1.TruthAccount\x12#\n\x07notices\x18\x04 \x03(\x0b\x32\x12.monitor.v1.Notice\x12\x0f\n\x07\x64urable\x18\x05 \x01(\x08\x12\x11\n\tretracted\x18\x06 \x01(\x04\x42\x0b\n\t_frame_id\"[\n\x15GetCalibrationRequest\x12\x0e\n\x06slices\x18\x01 \x03(\t\x12\x0c\n\x04\x62ins\x18\x02 \x01(\r\x12\x14\n\x0cinclude_bins\x18\x03 \x01(\x08\x12\x0e\n\x06window\x18\x04 \x01(\t\"\xab\x02\n\x16GetCalibrationResponse\x12\x0b\n\x03tau\x18\x01 \x03(\x01\x12,\n\x06slices\x18\x02 \x03(\x0b\x32\x1c.monitor.v1.SliceCalibration\x12)\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x19.monitor.v1.ServiceCounts\x12\x1c\n\x14recalibrator_version\x18\x04 \x01(\t\x12-\n\x07\x63lasses\x18\x05 \x03(\x0b\x32\x1c.monitor.v1.ClassCalibration\x12(\n\x05\x64rift\x18\x06 \x03(\x0b\x32\x19.monitor.v1.DriftStanding\x12\x34\n\x0c\x64rift_stages\x18\x07 \x03(\x0b\x32\x1e.monitor.v1.DriftStageStanding\"8\n\x17\x41\x63knowledgeDriftRequest\x12\x0e\n\x06slices\x18\x01 \x03(\t\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\"H\n\x18\x41\x63knowledgeDriftResponse\x12,\n\x0c\x61\x63knowledged\x18\x01 \x03(\x0b\x32\x16.monitor.v1.DriftAlarm\"\x19\n\x17\x45xportStatisticsRequest\"E\n\x18\x45xportStatisticsResponse\x12)\n\x04part\x18\x01 \x01(\x0b\x32\x1b.monitor.v1.StatisticsState\"D\n\x17ImportStatisticsRequest\x12)\n\x04part\x18\x01 \x01(\x0b\x32\x1b.monitor.v1.StatisticsState\"B\n\x18ImportStatisticsResponse\x12\x12\n\ndetections\x18\x01 \x01(\x04\x12\x12\n\nnew_slices\x18\x02 \x01(\r\"\x14\n\x12WatchEventsRequest\"7\n\x13WatchEventsResponse\x12 \n\x05\x65vent\x18\x01 \x01(\x0b\x32\x11.monitor.v1.Event2\xaa\x06\n\x11PerceptionMonitor\x12\x46\n\x07Process\x12\x1a.monitor.v1.ProcessRequest\x1a\x1b.monitor.v1.ProcessResponse(\x01\x30\x01\x12Q\n\x0cProcessFrame\x12\x1f.monitor.v1.ProcessFrameRequest\x1a .monitor.v1.ProcessFrameResponse\x12\x64\n\x11ReportGroundTruth\x12$.monitor.v1.ReportGroundTruthRequest\x1a%.monitor.v1.ReportGroundTruthResponse(\x01\x30\x01\x12W\n\x0eGetCalibration\x12!.monitor.v1.GetCalibrationRequest\x1a\".monitor.v1.GetCalibrationResponse\x12P\n\x0bWatchEvents\x12\x1e.monitor.v1.WatchEventsRequest\x1a\x1f.monitor.v1.WatchEventsResponse0\x01\x12_\n\x10\x45xportStatistics\x12#.monitor.v1.ExportStatisticsRequest\x1a$.monitor.v1.ExportStatisticsResponse0\x01\x12_\n\x10ImportStatistics\x12#.monitor.v1.ImportStatisticsRequest\x1a$.monitor.v1.ImportStatisticsResponse(\x01\x12]\n\x10\x41\x63knowledgeDrift\x12#.monitor.v1.AcknowledgeDriftRequest\x1a$.monitor.v1.AcknowledgeDriftResponse\x12H\n\tGetStatus\x12\x1c.monitor.v1.GetStatusRequest\x1a\x1d.monitor.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'monitor.v1.perception_monitor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROCESSREQUEST']._serialized_start=212
-  _globals['_PROCESSREQUEST']._serialized_end=319
-  _globals['_PROCESSRESPONSE']._serialized_start=321
-  _globals['_PROCESSRESPONSE']._serialized_end=435
-  _globals['_HEADERRESULT']._serialized_start=438
-  _globals['_HEADERRESULT']._serialized_end=571
-  _globals['_PROCESSFRAMEREQUEST']._serialized_start=573
-  _globals['_PROCESSFRAMEREQUEST']._serialized_end=686
-  _globals['_PROCESSFRAMERESPONSE']._serialized_start=688
-  _globals['_PROCESSFRAMERESPONSE']._serialized_end=750
-  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_start=752
-  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_end=817
-  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_start=820
-  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_end=1015
-  _globals['_GETCALIBRATIONREQUEST']._serialized_start=1017
-  _globals['_GETCALIBRATIONREQUEST']._serialized_end=1108
-  _globals['_GETCALIBRATIONRESPONSE']._serialized_start=1111
-  _globals['_GETCALIBRATIONRESPONSE']._serialized_end=1410
-  _globals['_ACKNOWLEDGEDRIFTREQUEST']._serialized_start=1412
-  _globals['_ACKNOWLEDGEDRIFTREQUEST']._serialized_end=1468
-  _globals['_ACKNOWLEDGEDRIFTRESPONSE']._serialized_start=1470
-  _globals['_ACKNOWLEDGEDRIFTRESPONSE']._serialized_end=1542
-  _globals['_EXPORTSTATISTICSREQUEST']._serialized_start=1544
-  _globals['_EXPORTSTATISTICSREQUEST']._serialized_end=1569
-  _globals['_EXPORTSTATISTICSRESPONSE']._serialized_start=1571
-  _globals['_EXPORTSTATISTICSRESPONSE']._serialized_end=1640
-  _globals['_IMPORTSTATISTICSREQUEST']._serialized_start=1642
-  _globals['_IMPORTSTATISTICSREQUEST']._serialized_end=1710
-  _globals['_IMPORTSTATISTICSRESPONSE']._serialized_start=1712
-  _globals['_IMPORTSTATISTICSRESPONSE']._serialized_end=1778
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=1780
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=1800
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1802
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1857
-  _globals['_PERCEPTIONMONITOR']._serialized_start=1860
-  _globals['_PERCEPTIONMONITOR']._serialized_end=2596
+  _globals['_PROCESSREQUEST']._serialized_start=237
+  _globals['_PROCESSREQUEST']._serialized_end=344
+  _globals['_PROCESSRESPONSE']._serialized_start=346
+  _globals['_PROCESSRESPONSE']._serialized_end=460
+  _globals['_HEADERRESULT']._serialized_start=463
+  _globals['_HEADERRESULT']._serialized_end=596
+  _globals['_PROCESSFRAMEREQUEST']._serialized_start=598
+  _globals['_PROCESSFRAMEREQUEST']._serialized_end=711
+  _globals['_PROCESSFRAMERESPONSE']._serialized_start=713
+  _globals['_PROCESSFRAMERESPONSE']._serialized_end=775
+  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_start=777
+  _globals['_REPORTGROUNDTRUTHREQUEST']._serialized_end=842
+  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_start=845
+  _globals['_REPORTGROUNDTRUTHRESPONSE']._serialized_end=1040
+  _globals['_GETCALIBRATIONREQUEST']._serialized_start=1042
+  _globals['_GETCALIBRATIONREQUEST']._serialized_end=1133
+  _globals['_GETCALIBRATIONRESPONSE']._serialized_start=1136
+  _globals['_GETCALIBRATIONRESPONSE']._serialized_end=1435
+  _globals['_ACKNOWLEDGEDRIFTREQUEST']._serialized_start=1437
+  _globals['_ACKNOWLEDGEDRIFTREQUEST']._serialized_end=1493
+  _globals['_ACKNOWLEDGEDRIFTRESPONSE']._serialized_start=1495
+  _globals['_ACKNOWLEDGEDRIFTRESPONSE']._serialized_end=1567
+  _globals['_EXPORTSTATISTICSREQUEST']._serialized_start=1569
+  _globals['_EXPORTSTATISTICSREQUEST']._serialized_end=1594
+  _globals['_EXPORTSTATISTICSRESPONSE']._serialized_start=1596
+  _globals['_EXPORTSTATISTICSRESPONSE']._serialized_end=1665
+  _globals['_IMPORTSTATISTICSREQUEST']._serialized_start=1667
+  _globals['_IMPORTSTATISTICSREQUEST']._serialized_end=1735
+  _globals['_IMPORTSTATISTICSRESPONSE']._serialized_start=1737
+  _globals['_IMPORTSTATISTICSRESPONSE']._serialized_end=1803
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=1805
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=1825
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=1827
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=1882
+  _globals['_PERCEPTIONMONITOR']._serialized_start=1885
+  _globals['_PERCEPTIONMONITOR']._serialized_end=2695
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@ from monitor.v1 import drift_pb2 as _drift_pb2
 from monitor.v1 import event_pb2 as _event_pb2
 from monitor.v1 import frame_pb2 as _frame_pb2
 from monitor.v1 import statistics_state_pb2 as _statistics_state_pb2
+from monitor.v1 import status_pb2 as _status_pb2
 from monitor.v1 import truth_pb2 as _truth_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from monitor.v1 import perception_monitor_pb2 as monitor_dot_v1_dot_perception__monitor__pb2
+from monitor.v1 import status_pb2 as monitor_dot_v1_dot_status__pb2
 
 GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
@@ -75,6 +76,11 @@ class PerceptionMonitorStub(object):
                 request_serializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftRequest.SerializeToString,
                 response_deserializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftResponse.FromString,
                 _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/monitor.v1.PerceptionMonitor/GetStatus',
+                request_serializer=monitor_dot_v1_dot_status__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=monitor_dot_v1_dot_status__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
 
 
 class PerceptionMonitorServicer(object):
@@ -140,6 +146,13 @@ class PerceptionMonitorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatus(self, request, context):
+        """What the sidecar is, and what it has seen of every stream: for `calibration-monitor doctor`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PerceptionMonitorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -182,6 +195,11 @@ def add_PerceptionMonitorServicer_to_server(servicer, server):
                     servicer.AcknowledgeDrift,
                     request_deserializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftRequest.FromString,
                     response_serializer=monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=monitor_dot_v1_dot_status__pb2.GetStatusRequest.FromString,
+                    response_serializer=monitor_dot_v1_dot_status__pb2.GetStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -401,6 +419,33 @@ class PerceptionMonitor(object):
             '/monitor.v1.PerceptionMonitor/AcknowledgeDrift',
             monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftRequest.SerializeToString,
             monitor_dot_v1_dot_perception__monitor__pb2.AcknowledgeDriftResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/monitor.v1.PerceptionMonitor/GetStatus',
+            monitor_dot_v1_dot_status__pb2.GetStatusRequest.SerializeToString,
+            monitor_dot_v1_dot_status__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
