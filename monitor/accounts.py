@@ -58,6 +58,15 @@ class DetectionAccount:
         self.ignored += times * int(counts[Outcome.IGNORED])
         self.unmatched += times * int(counts[Outcome.UNMATCHED])
 
+    def retract(self, outcome: IntArray) -> None:
+        """Take outcomes (u,) back. Those of an account that was lost come into this one first."""
+        self.settle(outcome, -1)
+        self.retracted += outcome.size
+        for name in ("matched", "ignored", "unmatched"):
+            absent = max(0, -getattr(self, name))
+            setattr(self, name, getattr(self, name) + absent)
+            self.predicted += absent
+
     def drop(self, why: Dropped, count: int) -> None:
         """Detections are gone."""
         self.dropped[why] += count

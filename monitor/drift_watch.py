@@ -116,7 +116,7 @@ class DriftWatch:
     at_work: bool = False
 
     def __post_init__(self) -> None:
-        self._order = ReorderBuffer(self.disorder_ns, adaptive=True)
+        self._order = ReorderBuffer(self.disorder_ns)
         self.family = Family(self.settings)
 
     def give(self, references: Mapping[str, Mapping[Stage, Reference]]) -> None:

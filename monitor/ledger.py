@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -116,3 +117,27 @@ class Kept:
 
     entry: FrameEntry
     labels: tuple[LabelEntry, ...] = ()
+
+
+class Journal(Protocol):
+    """Where entries are kept."""
+
+    @property
+    def full(self) -> bool:
+        """Whether labels cannot be taken."""
+        ...
+
+    def note(self, entry: Entry) -> bool:
+        """Have an entry written, soon; whether it will be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoJournal:
+    """Nothing is kept."""
+
+    full: bool = False
+
+    def note(self, entry: Entry) -> bool:
+        """Never."""
+        return False

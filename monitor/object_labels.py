@@ -63,7 +63,6 @@ class ObjectMatching:
     rows              (m,) that an object belongs to, ascending, and its truth (m, K)
     truth_covariance  (m, K, K) zero where it is exact; None where all are
     objects           (m,) whose truth it is, by the labeller's own ids; None where no one has one
-    true_class        (m,) as the detections': only within a class are objects matched
     ignored           (i,) rows that are neither right nor wrong, ascending
     near_gate         (m,) which matches lie near the gate
     whole             whether all objects and regions could be used. Without it, a detection that
@@ -77,7 +76,6 @@ class ObjectMatching:
     truth: FloatArray
     truth_covariance: FloatArray | None
     objects: TrackIds | None
-    true_class: IntArray
     ignored: IntArray
     near_gate: BoolArray
     whole: bool
@@ -160,7 +158,6 @@ def match_objects(
         truth=placed.mean[fresh.object],
         truth_covariance=None if covariance is None else covariance[fresh.object],
         objects=object_ids if object_ids.known.any() else None,
-        true_class=own[fresh.object],
         ignored=rows[ignored],
         near_gate=gate.nears(fresh.distance, own[fresh.object]),
         whole=refused == 0 and region_notice is None,
@@ -207,7 +204,6 @@ def _all_refused(objects: ReceivedObjects | None, notice: Notice, space: Space) 
         truth=np.zeros((0, space.k)),
         truth_covariance=None,
         objects=None,
-        true_class=nothing,
         ignored=nothing,
         near_gate=np.zeros(0, bool),
         whole=False,

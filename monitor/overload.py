@@ -24,8 +24,6 @@ class Overload:
     calm_seconds  s below CALM_SHARE of both limits, without a break, that end it
     shedding      whether monitoring work is left undone now
     episodes      how often that began
-    frames, detections
-                  that were answered and forwarded, but neither remembered nor counted
     """
 
     lag_seconds: float = 0.1
@@ -33,8 +31,6 @@ class Overload:
     calm_seconds: float = 1.0
     shedding: bool = False
     episodes: int = 0
-    frames: int = 0
-    detections: int = 0
     _late: int = 0
     _calm_since: float | None = None
 
@@ -64,11 +60,6 @@ class Overload:
         self.shedding = False
         self._late = 0
         return True
-
-    def shed(self, detections: int) -> None:
-        """Count a frame of so many detections that was left out."""
-        self.frames += 1
-        self.detections += detections
 
 
 def _share(value: float, limit: float) -> float:

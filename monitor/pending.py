@@ -185,6 +185,20 @@ class PendingFrame:
         """What was forwarded, or would have been."""
         return self.stored.sent if self.stored.made is None else self.stored.made
 
+    def tell(self, record: LabelRecord) -> IntArray:
+        """Enter what labels told of it; (n,) outcomes that it takes back, if any."""
+        before: IntArray = self.outcome[:0].astype(np.int64)
+        if record.replaces:
+            before = self.outcome[self.outcome != Outcome.WAITING].astype(np.int64)
+            self.outcome[:] = Outcome.WAITING
+            self.records.clear()
+            self.objects_told = False
+        self.outcome[record.settled] = record.outcome
+        self.revision = max(self.revision, record.revision)
+        self.objects_told |= record.objects_told
+        self.records.append(record)
+        return before
+
     def release(self) -> None:
         """Let go of the estimates: nothing waits for them. The ids stay, to know a label again."""
         k = self.space.k
@@ -335,22 +349,13 @@ class PendingStore:
         return frame
 
     def told(self, frame: PendingFrame, record: LabelRecord) -> IntArray:
-        """Enter what labels told of a stored frame; (n,) outcomes that it takes back, if any."""
+        """PendingFrame.tell, of one that may be stored here; what it returns."""
         stored = self._frames.get(frame.key) is frame
         if stored:
             self.bytes -= frame.nbytes
             if not frame.kept:
                 self.unkept -= frame.waiting
-        before: IntArray = frame.outcome[:0].astype(np.int64)
-        if record.replaces:
-            before = frame.outcome[frame.outcome != Outcome.WAITING].astype(np.int64)
-            frame.outcome[:] = Outcome.WAITING
-            frame.records.clear()
-            frame.objects_told = False
-        frame.outcome[record.settled] = record.outcome
-        frame.revision = max(frame.revision, record.revision)
-        frame.objects_told |= record.objects_told
-        frame.records.append(record)
+        before = frame.tell(record)
         if stored:
             self.bytes += frame.nbytes
             if not frame.kept:

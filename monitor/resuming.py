@@ -15,6 +15,7 @@ from monitor.calibration.steps import finished
 from monitor.counters import TruthAccount
 from monitor.counting import Parts
 from monitor.ledger import Entry, FrameEntry, Kept, LabelEntry
+from monitor.ledger_replay import replay
 from monitor.pipeline import Pipeline
 from monitor.progress import KeptClusters, KeptStream, Progress, Share
 from monitor.stored_frame import SliceKey, StoredFrame
@@ -101,7 +102,7 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
     for kept in progress.streams:
         time = EventTime(kept.watermark_ns, kept.latest_ns)
         pipeline.restore_stream(kept.header, kept.number, time)
-    ledger.account = account_of(progress.detections)
+    ledger.fates.account = account_of(progress.detections)
     for name, count in progress.labels.items():
         if name in TruthAccount.__dataclass_fields__:
             setattr(pipeline.counters.truth, name, count)
@@ -164,7 +165,7 @@ class Resumption:
                 self._stream_of(found.entry.frame, now=False)
             return found
 
-        return self.pipeline.ledger.replay(entry, self._parts, find)
+        return replay(self.pipeline.ledger, entry, self._parts, find)
 
     def _parts(self, sequence: int) -> Parts:
         """Those that an entry is new to."""

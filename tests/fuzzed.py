@@ -288,7 +288,7 @@ class Fuzz:
         if isinstance(decoded, Refusal):
             self._tell(decoded)
             return
-        answer = self.pipeline.report_truth(decoded)
+        answer = self.pipeline.ledger.report(decoded)
         assert isinstance(answer, TruthAnswer)
         assert self.pipeline.counters.internal_errors == 0
         sent = encode_truth_response(decoded.stream, decoded.frame_id, answer)
@@ -302,8 +302,8 @@ class Fuzz:
                 self.outcomes[f"labels some {name}"] += 1
 
     def _tell(self, decoded: object) -> None:
-        known = isinstance(decoded, Refusal)
-        self.outcomes[f"refused {decoded.reason.label}" if known else "header"] += 1  # type: ignore[attr-defined]
+        told = f"refused {decoded.reason.label}" if isinstance(decoded, Refusal) else "header"
+        self.outcomes[told] += 1
 
     # ---- at the end
 

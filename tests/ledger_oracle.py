@@ -325,19 +325,20 @@ class Oracle:
 
     def _place(self, book: Book, message: Message, account: Counter[str]) -> None:
         for thing in message.things or ():
-            there = thing.at is not None and thing.at in book.fate
+            at = -1 if thing.at is None else thing.at
+            there = at in book.fate
             if thing.ignore:
                 account["ignored"] += 1
-                if there and book.fate[thing.at] == "waiting":  # type: ignore[index]
-                    book.fate[thing.at] = "ignored"  # type: ignore[index]
+                if there and book.fate[at] == "waiting":
+                    book.fate[at] = "ignored"
             elif not there:
                 account["missed" if message.complete else "unassigned"] += 1
-            elif book.fate[thing.at] != "waiting":  # type: ignore[index]
+            elif book.fate[at] != "waiting":
                 account["duplicate"] += 1
             else:
                 account["matched"] += 1
-                book.fate[thing.at] = "matched"  # type: ignore[index]
-                name = CLASSES[thing.at % len(CLASSES)]  # type: ignore[operator]
+                book.fate[at] = "matched"
+                name = CLASSES[at % len(CLASSES)]
                 book.near[f"gated {name}"] += 1
                 book.near[f"near_gate {name}"] += thing.near_gate
 
@@ -360,7 +361,7 @@ class Oracle:
 def tell(pipeline: Pipeline, journal: ListJournal | None, message: Message) -> TruthAnswer:
     """Labels as the service has them told; the disk is looked at where that is asked for."""
     labels = message.received()
-    answer = pipeline.report_truth(labels)
+    answer = pipeline.ledger.report(labels)
     while isinstance(answer, Search):
         found: Kept | None = None
         if journal is not None:
@@ -368,7 +369,7 @@ def tell(pipeline: Pipeline, journal: ListJournal | None, message: Message) -> T
         answer = (
             pipeline.ledger.in_vain(labels)
             if found is None
-            else pipeline.report_truth(labels, found)
+            else pipeline.ledger.report(labels, found)
         )
     return answer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import numpy as np
@@ -21,15 +22,15 @@ DIMENSIONS = Space((Dimension("x", "m"), Dimension("y", "m")))
 HEADER = Header("front", DIMENSIONS, ("car", "truck"))
 
 
-def frame(frame_id: int = 1, n: int = 3, **changes: object) -> OutgoingFrame:
+def frame(frame_id: int = 1, n: int = 3, **changes: Any) -> OutgoingFrame:
     """n detections at (i, 1) with full covariances."""
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "id": np.arange(n),
         "class_index": np.zeros(n, np.int64),
         "mean": np.stack([np.arange(n, dtype=float), np.ones(n)], axis=1),
         "covariance": np.tile([[4.0, 1.0], [1.0, 2.0]], (n, 1, 1)),
     }
-    return OutgoingFrame(frame_id=frame_id, stamp_ns=frame_id, **(given | changes))  # type: ignore[arg-type]
+    return OutgoingFrame(frame_id=frame_id, stamp_ns=frame_id, **(given | changes))
 
 
 def accepted(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:
@@ -88,7 +89,8 @@ def serving(script: Script, address: str = "127.0.0.1:0") -> Iterator[str]:
 
 def connected(address: str, header: Header = HEADER, **options: float) -> MonitorClient:
     """A client with an open stream and, unless told otherwise, a deadline that is never missed."""
-    client = MonitorClient(address, header, **({"timeout_seconds": PATIENCE} | options))  # type: ignore[arg-type]
+    given: dict[str, Any] = {"timeout_seconds": PATIENCE} | options
+    client = MonitorClient(address, header, **given)
     assert client.wait_connected(PATIENCE), client._trouble
     return client
 

@@ -183,6 +183,7 @@ def test_what_is_said_of_a_lost_stream_holds_up_no_frame():
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             ours = threading.current_thread() is threading.main_thread()
+            # Its typing leaves out what only those ask who wait for it.
             locked = client._change._is_owned()  # type: ignore[attr-defined]
             said.append((record.getMessage(), ours, locked))
 

@@ -11,14 +11,14 @@ import grpc
 import numpy as np
 import pytest
 
-from monitor import truth_ledger
+from monitor import labels_ahead, truth_ledger
 from monitor.edges.truth_stream import TruthStream
 from monitor.edges.wire import WireLimits
 from monitor.frames import ReceivedObjects, ReceivedTruth, TruthAnswer
 from monitor.label_matching import matched_labels
+from monitor.labels_ahead import Ahead
 from monitor.ledger import Kept
 from monitor.pipeline import Pipeline
-from monitor.truth_ledger import Ahead
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
 from tests.journals import ListJournal
@@ -64,14 +64,14 @@ def unsure(n: int, k: int) -> ReceivedObjects:
 
 @pytest.fixture
 def all_heavy(monkeypatch):
-    monkeypatch.setattr(truth_ledger, "HEAVY", 1)
+    monkeypatch.setattr(labels_ahead, "HEAVY", 1)
 
 
 # ---- what is heavy
 
 
 def test_covariances_are_heavy_however_few_the_detections_are():
-    pipeline, n = world(), truth_ledger.HEAVY // 9
+    pipeline, n = world(), labels_ahead.HEAVY // 9
     sure = replace(unsure(n, 3), covariance_length=np.zeros(n, np.int64))
     assert pipeline.ledger.heavy(replace(told(), foreign=sure)) is None
     assert pipeline.ledger.heavy(replace(told(), foreign=unsure(n, 3))) is not None
@@ -194,7 +194,8 @@ def test_heavy_labels_are_matched_once_and_off_the_loop(all_heavy, monkeypatch, 
         threads.append(threading.current_thread())
         return matched_labels(*args, **kwargs)
 
-    monkeypatch.setattr(truth_ledger, "matched_labels", noted)
+    for module in (labels_ahead, truth_ledger):
+        monkeypatch.setattr(module, "matched_labels", noted)
     journal = ListJournal()
     pipeline = world(journal, max_bytes=2**20 if in_memory else 1)
     assert answered(pipeline, journal).account.matched == 3
@@ -208,6 +209,6 @@ def test_where_matching_ahead_fails_the_report_does_it(all_heavy, monkeypatch, c
             raise MemoryError
         return matched_labels(*args, **kwargs)
 
-    monkeypatch.setattr(truth_ledger, "matched_labels", failing)
+    monkeypatch.setattr(labels_ahead, "matched_labels", failing)
     assert answered(world(), None).account.matched == 3
     assert "not matched ahead" in caplog.text

@@ -115,7 +115,6 @@ def test_objects_find_the_detections_of_their_class_and_the_rest_are_missed():
     assert counts(found.account) == {"matched": 2, "missed": 2}
     assert found.rows.tolist() == [0, 1]
     assert found.truth.tolist() == [[1, 0], [5, 1]]
-    assert found.true_class.tolist() == [0, 1]
     assert found.objects is not None
     assert found.objects.id.tolist() == [8, 7]
     assert found.truth_covariance is None
@@ -429,7 +428,6 @@ def test_every_object_is_in_one_count_and_every_detection_has_one_fate(
     settled = np.concatenate([found.rows, found.ignored])
     assert np.unique(settled).size == settled.size
     assert where.free[settled].all()
-    assert found.true_class.tolist() == where.class_index[found.rows].tolist()
     if found.truth_covariance is not None:
         assert (np.linalg.eigvalsh(found.truth_covariance) >= -1e-9).all()
 

@@ -313,11 +313,11 @@ def test_a_partition_that_goes_while_a_frame_of_it_is_looked_for_is_not_counted_
     world.move(Came("lidar", 1, 0))
     assert world.journal is not None
     labels = Message("lidar", 1, (Named(0),)).received()
-    search = world.pipeline.report_truth(labels)
+    search = world.pipeline.ledger.report(labels)
     assert isinstance(search, Search)
     found = world.journal.look_up("lidar", 1, search.partition)
     world.pipeline.ledger.dropped(0, "budget")
-    answer = world.pipeline.report_truth(labels, found)
+    answer = world.pipeline.ledger.report(labels, found)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"too_late": 1}
     assert world.pipeline.ledger.account.waiting == world.pipeline.ledger.pending == 0
@@ -329,10 +329,10 @@ def test_what_was_found_before_other_labels_came_is_looked_for_again():
     assert world.journal is not None
     labels = Message("lidar", 1, (Named(0),)).received()
     found = world.journal.look_up("lidar", 1, None)
-    assert isinstance(world.pipeline.report_truth(labels, found), TruthAnswer)
+    assert isinstance(world.pipeline.ledger.report(labels, found), TruthAnswer)
     world.move(Came("lidar", 2, 0))  # memory loses sight of the first again
     assert ("lidar", 1) not in world.pipeline.ledger.store
-    assert isinstance(world.pipeline.report_truth(labels, found), Search)
+    assert isinstance(world.pipeline.ledger.report(labels, found), Search)
     answer = tell(world.pipeline, world.journal, Message("lidar", 1, (Named(0),)))
     assert account_of(answer.account) == {"duplicate": 1}
 

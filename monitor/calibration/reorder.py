@@ -6,7 +6,6 @@ What sums does not care about order; what bets one observation after the other d
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -36,7 +35,7 @@ class ReorderState(Generic[T]):
     """All there is to know of a buffer, to go on from.
 
     out     given out already, but not yet asked for
-    held    in the order of `drain`
+    held    in the order in which they would be given out
     newest  (source, stamp) of the newest stamp put, ascending by source
     given   (source, stamp) of the newest stamp given out, likewise
     seen    (source, ns) how far behind its newest an item has come, likewise
@@ -47,8 +46,6 @@ class ReorderState(Generic[T]):
     newest: tuple[tuple[int, int], ...] = ()
     given: tuple[tuple[int, int], ...] = ()
     seen: tuple[tuple[int, int], ...] = ()
-    late: int = 0
-    forced: int = 0
 
 
 # Stamp, order and number of arrival, which tells apart what is otherwise alike.
@@ -59,26 +56,20 @@ _Entry: TypeAlias = tuple[int, int, int, Held[T]]
 class ReorderBuffer(Generic[T]):
     """Items in the order of their stamps, source by source.
 
-    An item is given out once its source has put one that is newer by its disorder or more, so that
-    sources need not wait for each other. Per source, items that come less than that behind
-    the newest are given out in one order, whatever order they came in: by stamp, then `order`;
-    only what is alike in both stays as it came. Stamps must be believable: one far ahead makes
-    all that follow late, until `restart`.
+    An item is given out once its source has put one that is newer by as much as items of it have
+    come behind, so that sources need not wait for each other, and one that keeps its order waits
+    for nothing. Per source, items that come less far behind the newest than one has before are
+    given out in one order, whatever order they came in: by stamp, then `order`; only what is
+    alike in both stays as it came. One that comes too late goes out at once. Stamps must be
+    believable: one far ahead makes all that follow late, until `restart`.
 
-    disorder_ns  how far behind the newest of its source an item may come, at most
-    adaptive     True: as far as items of the source have come, so that one which keeps its order
-                 waits for nothing; False: disorder_ns from the first item on
+    disorder_ns  what is farther behind the newest of its source is not waited for
     capacity     rows held; beyond them the oldest are given out early
-    late         items that came too late, and went out at once
-    forced       items that went out early for want of room
     rows         held now
     """
 
     disorder_ns: int
     capacity: int = 1 << 17
-    adaptive: bool = False
-    late: int = 0
-    forced: int = 0
     rows: int = 0
     _held: dict[int, list[_Entry[T]]] = field(default_factory=dict)
     _newest: dict[int, int] = field(default_factory=dict)
@@ -111,13 +102,11 @@ class ReorderBuffer(Generic[T]):
         late = given is not None and stamp_ns < given
         held = Held(stamp_ns, source, item, order, rows, late, now_ns)
         if late:
-            self.late += 1
             self._out.append(held)
             return
         self._keep(held)
         while self.rows > self.capacity:
             self._out.append(self._pop(self._oldest()))
-            self.forced += 1
 
     def ready(self, now_ns: int | None = None) -> list[Held[T]]:
         """What none can overtake any more, each once: first what went out late or early, then by
@@ -129,8 +118,7 @@ class ReorderBuffer(Generic[T]):
         out, self._out = self._out, []
         found: list[Held[T]] = []
         for source, entries in list(self._held.items()):
-            disorder_ns = self._seen.get(source, 0) if self.adaptive else self.disorder_ns
-            until = self._newest[source] - disorder_ns
+            until = self._newest[source] - self._seen.get(source, 0)
             while entries and (entries[0][0] <= until or self._waited(entries[0][-1], now_ns)):
                 found.append(self._pop(source))
         found.sort(key=_place)
@@ -141,14 +129,10 @@ class ReorderBuffer(Generic[T]):
             return False
         return now_ns - held.at_ns >= self.disorder_ns
 
-    def drain(self) -> list[Held[T]]:
-        """All that is left, in the same order."""
-        out, self._out = self._out, []
-        return out + self._released(list(self._held))
-
     def restart(self, source: int) -> None:
         """Its time began anew: what is held of it is given out next, then it is forgotten."""
-        self._out += self._released([source])
+        while source in self._held:
+            self._out.append(self._pop(source))
         self._newest.pop(source, None)
         self._given.pop(source, None)
         self._seen.pop(source, None)
@@ -159,10 +143,6 @@ class ReorderBuffer(Generic[T]):
             self.restart(source)
 
     # ---- to go on from
-
-    def pending(self) -> tuple[Held[T], ...]:
-        """What `drain` would give out; it stays."""
-        return (*self._out, *self._sorted())
 
     def _sorted(self) -> list[Held[T]]:
         held = [entry[-1] for entries in self._held.values() for entry in sorted(entries)]
@@ -176,13 +156,11 @@ class ReorderBuffer(Generic[T]):
             newest=tuple(sorted(self._newest.items())),
             given=tuple(sorted(self._given.items())),
             seen=tuple(sorted(self._seen.items())),
-            late=self.late,
-            forced=self.forced,
         )
 
     def restore(self, state: ReorderState[T]) -> None:
         """Go on where another one of the same disorder and capacity stopped; in place of all."""
-        self.late, self.forced, self.rows = state.late, state.forced, 0
+        self.rows = 0
         self._newest, self._given = dict(state.newest), dict(state.given)
         self._seen = dict(state.seen)
         self._out, self._held = list(state.out), {}
@@ -208,13 +186,6 @@ class ReorderBuffer(Generic[T]):
 
     def _oldest(self) -> int:
         return min(self._held, key=lambda source: (self._held[source][0][0], source))
-
-    def _released(self, sources: Iterable[int]) -> list[Held[T]]:
-        found = [self._pop(source) for source in sources for _ in range(self._count(source))]
-        return sorted(found, key=_place)
-
-    def _count(self, source: int) -> int:
-        return len(self._held.get(source, ()))
 
 
 def _place(held: Held[Any]) -> tuple[int, int, int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from monitor.edges.partition_codec import Codec
-from monitor.edges.partition_file import PartitionFile
 from monitor.edges.partition_folder import PartitionFolder
 from monitor.edges.partition_names import KnownNames
+from monitor.edges.partition_open import OpenPartitions
 from monitor.edges.partition_parts import StoreFailed, mark_of
 from monitor.edges.partitions import Partition
 from monitor.ledger import FrameEntry, LabelEntry
@@ -44,8 +43,11 @@ class PartitionReader:
     folder: PartitionFolder
     codec: Codec = field(default_factory=Codec)
     _names: KnownNames = field(default_factory=KnownNames)
-    _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
+    _open: OpenPartitions = field(init=False)
     _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._open = OpenPartitions(self.folder, _MOST_OPEN)
 
     def find(
         self, stream: str, frame_id: int, partitions: Sequence[Partition], before: int = NEVER
@@ -66,15 +68,12 @@ class PartitionReader:
         """
         with self._turn:
             self._names.keep({one.number for one in there})
-            for number, file in list(self._open.items()):
-                if not file.is_there:
-                    self._close(number)
+            self._open.close_removed()
 
     def close(self) -> None:
         """Close all files."""
         with self._turn:
-            for number in list(self._open):
-                self._close(number)
+            self._open.close_all()
 
     def _find(
         self, stream: str, frame_id: int, partitions: Sequence[Partition], before: int
@@ -89,15 +88,15 @@ class PartitionReader:
             try:
                 if not self._may_have(partition, stream, frame_id):
                     continue
-                row, rows = self._opened(partition).find(stream, frame_id, before)
+                row, rows = self._open.file(partition.number).find(stream, frame_id, before)
                 if row is not None and (frame is None or abs(row.sequence) > abs(frame.sequence)):
                     frame = self.codec.frame(row, partition.number)
                     labels = [self.codec.labels(one, partition.number) for one in rows]
             except ValueError as error:
-                self._close(partition.number)
+                self._open.close(partition.number)
                 damaged.append((partition, error))
             except StoreFailed as error:
-                self._close(partition.number)
+                self._open.close(partition.number)
                 if mark_of(self.folder.file(partition.number)) == partition.mark:
                     failed.append(str(error))
         return Found(frame, tuple(labels), tuple(damaged), tuple(failed))
@@ -105,25 +104,8 @@ class PartitionReader:
     def _may_have(self, partition: Partition, stream: str, frame_id: int) -> bool:
         """Raises DamagedPartition, OtherPartition, StoreFailed."""
         names = self._names
-        if not names.up_to_date(partition) and not names.read(partition, self._opened(partition)):
-            return True
+        if not names.up_to_date(partition):
+            file = self._open.file(partition.number)
+            if not names.read(partition, file):
+                return True
         return names.may_have(partition, stream, frame_id)
-
-    def _opened(self, partition: Partition) -> PartitionFile:
-        number = partition.number
-        file = self._open.get(number)
-        if file is not None and not file.is_there:
-            self._close(number)
-            file = None
-        if file is None:
-            file = PartitionFile.open(self.folder.file(number), number)
-            self._open[number] = file
-        self._open.move_to_end(number)
-        while len(self._open) > _MOST_OPEN:
-            self._close(next(iter(self._open)))
-        return file
-
-    def _close(self, number: int) -> None:
-        file = self._open.pop(number, None)
-        if file is not None:
-            file.close()

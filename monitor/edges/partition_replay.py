@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from monitor.edges.partition_codec import Codec
 from monitor.edges.partition_file import PartitionFile
 from monitor.edges.partition_folder import PartitionFolder
+from monitor.edges.partition_open import OpenPartitions
 from monitor.edges.partition_parts import Row, StoreFailed
 from monitor.ledger import Entry, LabelEntry
 
@@ -20,7 +20,7 @@ _BLOCK = 64  # rows
 _BLOCK_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replay:
     """Entries behind one sequence. Few rows are in memory at once, and few files are open.
 
@@ -33,7 +33,10 @@ class Replay:
     after: int
     refuse: Callable[[int, Exception], None]
     leave: Callable[[int, StoreFailed], None]
-    _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
+    _open: OpenPartitions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._open = OpenPartitions(self.folder, _MOST_OPEN)
 
     def entries(self, numbers: Iterable[int]) -> Iterator[Entry]:
         """Those of some partitions. One that is damaged behind the sequence gives none."""
@@ -51,13 +54,12 @@ class Replay:
                     yield entry
                 following = next(rest, None)
                 if following is None:
-                    self._close(number)
+                    self._open.close(number)
                     heapq.heappop(heap)
                 else:
                     heapq.heapreplace(heap, (following.sequence, number, following, rest))
         finally:
-            for number in list(self._open):
-                self._close(number)
+            self._open.close_all()
 
     def _first(self, number: int) -> int | None:
         """The first sequence of a partition whose rows are all as written; None without any."""
@@ -82,14 +84,15 @@ class Replay:
     def _of(self, number: int) -> Iterator[Entry]:
         after = self.after
         try:
-            while block := self._block(self._opened(number), after):
+            # One that is set aside meanwhile is good behind the sequence, and done to its end.
+            while block := self._block(self._open.file(number, removed_too=True), after):
                 yield from block
                 after = block[-1].sequence
         except StoreFailed as error:
-            self._close(number)
+            self._open.close(number)
             self.leave(number, error)
         except ValueError as error:
-            self._close(number)
+            self._open.close(number)
             self.refuse(number, error)
 
     def _block(self, file: PartitionFile, after: int) -> list[Entry]:
@@ -112,21 +115,6 @@ class Replay:
         frames.close()
         labels.close()
         return block
-
-    def _opened(self, number: int) -> PartitionFile:
-        file = self._open.get(number)
-        if file is None:
-            file = PartitionFile.open(self.folder.file(number), number)
-            self._open[number] = file
-        self._open.move_to_end(number)
-        while len(self._open) > _MOST_OPEN:
-            self._close(next(iter(self._open)))
-        return file
-
-    def _close(self, number: int) -> None:
-        file = self._open.pop(number, None)
-        if file is not None:
-            file.close()
 
     def _labels(self, file: PartitionFile, row: Row) -> LabelEntry:
         """With the frame that was written for them alone: nothing else brings it."""

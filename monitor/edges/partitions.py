@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from monitor.edges.partition_codec import Codec
 from monitor.edges.partition_file import PartitionFile
 from monitor.edges.partition_folder import PartitionFolder
+from monitor.edges.partition_open import OpenPartitions
 from monitor.edges.partition_parts import (
     Changes,
     OtherPartition,
@@ -108,12 +109,15 @@ class PartitionStore:
     _place: dict[int, int] = field(default_factory=dict)  # in partitions
     _events: int = 0
     _there: dict[int, Partition] = field(default_factory=dict)
-    _open: OrderedDict[int, PartitionFile] = field(default_factory=OrderedDict)
+    _open: OpenPartitions = field(init=False)
     _unsynced: set[int] = field(default_factory=set)
     _dropped: deque[Dropped] = field(default_factory=deque)
     _aside: int = 0  # bytes
     # Whether a partition was dropped for a full disk, and there was no room all the same.
     _in_vain: bool = False
+
+    def __post_init__(self) -> None:
+        self._open = OpenPartitions(self.folder, _MOST_OPEN, self._closing)
 
     def take_dropped(self) -> list[Dropped]:
         """Those that went since the last call."""
@@ -240,9 +244,7 @@ class PartitionStore:
 
     def close(self) -> None:
         """Copy what is in WAL files into the files, and let another process have the folder."""
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
+        self._open.close_all()
         self.folder.release()
 
     def _find_vanished(self) -> None:
@@ -278,14 +280,14 @@ class PartitionStore:
             self.refuse(number, error)
         except StoreFailed as error:
             # What a failed write leaves in SQLite's memory is not to be trusted.
-            self._close(number)
+            self._open.close(number)
             # Where others fill the disk, dropping more helps nobody.
             if error.reason != "full" or self._in_vain or not self._make_room(number):
                 raise
         try:
             return self._write_once(number, changes, durable)
         except StoreFailed as error:
-            self._close(number)
+            self._open.close(number)
             self._in_vain = error.reason == "full"
             raise
         except ValueError as error:
@@ -324,28 +326,18 @@ class PartitionStore:
         known, path = self._there.get(number), self.folder.file(number)
         if known is not None and mark_of(path) != known.mark:
             self._vanished(number)
-        file = self._open.get(number)
-        if file is None:
-            file = PartitionFile.open(path, number, create=True)
-            self._open[number] = file
-        self._open.move_to_end(number)
-        while len(self._open) > _MOST_OPEN:
-            oldest = next(iter(self._open))
-            if oldest in self._unsynced:
-                self._sync(oldest)
-            self._close(oldest)
-        return file
+        return self._open.file(number, create=True)
+
+    def _closing(self, number: int) -> None:
+        """What was written to a file is synced by whoever has it open."""
+        if number in self._unsynced:
+            self._sync(number)
 
     def _sync(self, number: int) -> None:
         file = self._open.get(number)
         if file is not None and file.is_there:
             file.sync()
         self._unsynced.discard(number)
-
-    def _close(self, number: int) -> None:
-        file = self._open.pop(number, None)
-        if file is not None:
-            file.close()
 
     # ---- what goes
 
@@ -417,7 +409,7 @@ class PartitionStore:
 
     def _drop(self, number: int, reason: str, why: str) -> None:
         path = self.folder.file(number)
-        self._close(number)
+        self._open.close(number)
         try:
             self.folder.remove(number)
         except OSError as error:
@@ -425,7 +417,7 @@ class PartitionStore:
         self._forget(number, reason, f"{path} is dropped: {why}.")
 
     def _forget(self, number: int, reason: str, message: str) -> None:
-        self._close(number)
+        self._open.close(number)
         if self._there.pop(number, None) is not None:
             self._arrange()
         self.unread.discard(number)

@@ -1,16 +1,33 @@
-"""The reorder buffer: nothing is lost or doubled, order is that of the stamps, late is counted."""
+"""The reorder buffer: nothing is lost or doubled, order is that of the stamps, late is marked."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.reorder import Held, ReorderBuffer
+from monitor.calibration.reorder import Held, ReorderBuffer, ReorderState
 
 DISORDER = 20
 Put = tuple[int, int]  # stamp, source; the item is its position
 
 
 arrivals = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2)), max_size=60)
+
+
+def buffer_of(capacity: int = 1000) -> ReorderBuffer[int]:
+    """One whose sources have come DISORDER behind before: it waits for that."""
+    buffer = ReorderBuffer[int](DISORDER, capacity)
+    buffer.restore(ReorderState(seen=tuple((source, DISORDER) for source in range(3))))
+    return buffer
+
+
+def left(buffer: ReorderBuffer[int]) -> list[Held[int]]:
+    """All that it holds, in the order in which it would give it out."""
+    state = buffer.state()
+    return [*state.out, *state.held]
+
+
+def items(held: list[Held[int]]) -> list[int]:
+    return [one.item for one in held]
 
 
 def run(buffer: ReorderBuffer[int], puts: list[Put], asked: list[bool]) -> list[Held[int]]:
@@ -20,7 +37,7 @@ def run(buffer: ReorderBuffer[int], puts: list[Put], asked: list[bool]) -> list[
         buffer.put(stamp, source, number)
         if asked[number % len(asked)]:
             out += buffer.ready()
-    return out + buffer.drain()
+    return out + left(buffer)
 
 
 def in_time(out: list[Held[int]], source: int) -> list[Held[int]]:
@@ -31,18 +48,18 @@ asking = st.lists(st.booleans(), min_size=1, max_size=7)
 
 
 @given(arrivals, asking, st.integers(1, 30))
-def test_every_item_comes_out_exactly_once_and_the_late_ones_are_counted(puts, asked, capacity):
-    buffer = ReorderBuffer[int](DISORDER, capacity)
+def test_every_item_comes_out_exactly_once_and_is_held_until_then(puts, asked, capacity):
+    buffer = buffer_of(capacity)
     out = run(buffer, puts, asked)
     assert sorted(held.item for held in out) == list(range(len(puts)))
     assert [(held.stamp_ns, held.source) for held in sorted(out, key=lambda h: h.item)] == puts
-    assert buffer.late == sum(held.late for held in out)
-    assert (len(buffer), buffer.rows, buffer.pending()) == (0, 0, ())
+    assert len(buffer) == len(left(buffer))
+    assert buffer.rows == len(buffer.state().held)
 
 
 @given(arrivals, asking, st.integers(1, 30))
 def test_stamps_of_a_source_never_go_back_but_for_the_late_ones(puts, asked, capacity):
-    out = run(ReorderBuffer[int](DISORDER, capacity), puts, asked)
+    out = run(buffer_of(capacity), puts, asked)
     for source in range(3):
         stamps = [held.stamp_ns for held in in_time(out, source)]
         assert stamps == sorted(stamps)
@@ -50,11 +67,11 @@ def test_stamps_of_a_source_never_go_back_but_for_the_late_ones(puts, asked, cap
 
 @given(arrivals, asking, st.integers(1, 30))
 def test_no_more_is_held_than_there_is_room_for(puts, asked, capacity):
-    buffer = ReorderBuffer[int](DISORDER, capacity)
+    buffer = buffer_of(capacity)
     for number, (stamp, source) in enumerate(puts):
         buffer.put(stamp, source, number)
         assert buffer.rows <= capacity
-    assert buffer.forced >= len(puts) - capacity - buffer.late
+    assert len(buffer) == len(puts)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 80), asking, asking)
@@ -68,15 +85,15 @@ def test_another_order_of_arrival_within_the_disorder_gives_the_same_sequence(
     one, other = (np.argsort(stamps + random.uniform(0, DISORDER, n)) for _ in range(2))
     sequences = []
     for order, when in ((one, asked), (other, asked_again)):
-        buffer = ReorderBuffer[int](DISORDER)
+        buffer = buffer_of()
         out = []
         for place, number in enumerate(order.tolist()):
             buffer.put(int(stamps[number]), 0, number, order=number)
             if when[place % len(when)]:
                 out += buffer.ready()
-        out += buffer.drain()
-        assert buffer.late == buffer.forced == 0
-        sequences.append([held.item for held in out])
+        out += left(buffer)
+        assert not any(held.late for held in out)
+        sequences.append(items(out))
     assert sequences[0] == sequences[1] == list(range(n))
 
 
@@ -84,7 +101,7 @@ def test_another_order_of_arrival_within_the_disorder_gives_the_same_sequence(
 def test_one_that_was_restored_goes_on_as_if_never_stopped(puts, asked, stopped, capacity):
     found: list[list[Held[int]]] = []
     for restarted in (False, True):
-        buffer = ReorderBuffer[int](DISORDER, capacity)
+        buffer = buffer_of(capacity)
         out: list[Held[int]] = []
         for number, (stamp, source) in enumerate(puts):
             if restarted and number == stopped:
@@ -96,64 +113,82 @@ def test_one_that_was_restored_goes_on_as_if_never_stopped(puts, asked, stopped,
             buffer.put(stamp, source, number)
             if asked[number % len(asked)]:
                 out += buffer.ready()
-        found.append([*out, *buffer.pending()])
-        assert found[-1] == out + buffer.drain()
+        found.append(out + left(buffer))
     assert found[0] == found[1]
 
 
 def test_an_item_waits_until_none_of_its_source_can_overtake_it():
-    buffer = ReorderBuffer[str](DISORDER)
-    buffer.put(100, 0, "first")
-    buffer.put(119, 0, "newer")
+    buffer = buffer_of()
+    buffer.put(100, 0, 1)
+    buffer.put(119, 0, 2)
     assert buffer.ready() == []
-    buffer.put(90, 0, "older, but in time")
-    buffer.put(120, 0, "newest")
-    assert [held.item for held in buffer.ready()] == ["older, but in time", "first"]
-    assert [held.item for held in buffer.pending()] == ["newer", "newest"]
+    buffer.put(90, 0, 3)
+    buffer.put(120, 0, 4)
+    assert items(buffer.ready()) == [3, 1]
+    assert items(left(buffer)) == [2, 4]
+
+
+def test_a_source_that_keeps_its_order_waits_for_nothing_and_another_as_far_as_it_has_come_behind():
+    buffer = ReorderBuffer[int](DISORDER)
+    for stamp in (100, 110):
+        buffer.put(stamp, 0, stamp)
+        assert items(buffer.ready()) == [stamp]
+    buffer.put(105, 0, 105)
+    buffer.put(114, 0, 114)
+    assert items(buffer.ready()) == [105]
+    buffer.put(115, 0, 115)
+    buffer.put(119, 0, 119)
+    assert items(buffer.ready()) == [114]
+    buffer.put(200, 0, 200)
+    buffer.put(120, 0, 120)  # so far behind that nothing waits for the like of it
+    buffer.put(219, 0, 219)
+    assert items(buffer.ready()) == [115, 119, 120]
+
+
+def test_what_has_waited_for_as_long_as_any_is_waited_for_waits_no_longer():
+    buffer = buffer_of()
+    buffer.put(100, 0, 1, now_ns=1000)
+    assert buffer.ready(1000 + DISORDER - 1) == []
+    assert items(buffer.ready(1000 + DISORDER)) == [1]
 
 
 def test_a_source_that_stands_still_holds_up_no_other():
-    buffer = ReorderBuffer[str](DISORDER)
-    buffer.put(0, 0, "still")
-    buffer.put(100, 1, "moves")
-    buffer.put(200, 1, "moves on")
-    assert [held.item for held in buffer.ready()] == ["moves"]
-    assert [held.item for held in buffer.drain()] == ["still", "moves on"]
+    buffer = buffer_of()
+    buffer.put(0, 0, 1)
+    buffer.put(100, 1, 2)
+    buffer.put(200, 1, 3)
+    assert items(buffer.ready()) == [2]
+    assert items(left(buffer)) == [1, 3]
 
 
 def test_an_item_behind_what_was_given_out_goes_out_at_once_and_is_marked():
-    buffer = ReorderBuffer[str](DISORDER)
-    buffer.put(100, 0, "a")
-    buffer.put(200, 0, "b")
-    assert [held.item for held in buffer.ready()] == ["a"]
-    buffer.put(99, 0, "too late")
-    buffer.put(100, 0, "just in time")
-    assert [(held.item, held.late) for held in buffer.ready()] == [
-        ("too late", True),
-        ("just in time", False),
-    ]
-    assert buffer.late == 1
+    buffer = buffer_of()
+    buffer.put(100, 0, 1)
+    buffer.put(200, 0, 2)
+    assert items(buffer.ready()) == [1]
+    buffer.put(99, 0, 3)
+    buffer.put(100, 0, 4)
+    assert [(held.item, held.late) for held in buffer.ready()] == [(3, True), (4, False)]
 
 
 def test_where_there_is_no_room_the_oldest_goes_out_early_by_rows():
-    buffer = ReorderBuffer[str](DISORDER, capacity=10)
-    buffer.put(3, 0, "c", rows=6)
-    buffer.put(1, 1, "a", rows=4)
-    buffer.put(2, 0, "b", rows=3)
-    assert [held.item for held in buffer.ready()] == ["a"]
-    assert (buffer.forced, buffer.rows) == (1, 9)
-    buffer.put(4, 0, "larger than all", rows=11)
-    assert [held.item for held in buffer.ready()] == ["b", "c", "larger than all"]
+    buffer = buffer_of(capacity=10)
+    buffer.put(3, 0, 3, rows=6)
+    buffer.put(1, 1, 1, rows=4)
+    buffer.put(2, 0, 2, rows=3)
+    assert items(buffer.ready()) == [1]
+    assert buffer.rows == 9
+    buffer.put(4, 0, 4, rows=11)
+    assert items(buffer.ready()) == [2, 3, 4]
 
 
-def test_a_source_whose_time_begins_anew_is_not_late():
-    buffer = ReorderBuffer[str](DISORDER)
-    buffer.put(1000, 0, "before")
-    buffer.put(1100, 0, "last before")
-    buffer.put(500, 1, "another")
-    assert [held.item for held in buffer.ready()] == ["before"]
+def test_a_source_whose_time_begins_anew_is_not_late_and_waits_for_nothing_as_at_first():
+    buffer = buffer_of()
+    buffer.put(1000, 0, 1)
+    buffer.put(1100, 0, 2)
+    buffer.put(500, 1, 3)
+    assert items(buffer.ready()) == [1]
     buffer.restart(0)
-    buffer.put(5, 0, "anew")
-    assert [held.item for held in buffer.ready()] == ["last before"]
-    assert [held.item for held in buffer.drain()] == ["anew", "another"]
-    assert buffer.late == 0
+    buffer.put(5, 0, 4)
+    assert [(held.item, held.late) for held in buffer.ready()] == [(2, False), (4, False)]
+    assert items(left(buffer)) == [3]

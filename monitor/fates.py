@@ -1,0 +1,195 @@
+"""What has become of every detection: counts of all, by slice, and of those that wait; and the
+frames in memory that they wait in. They change together, so that the counts always add up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.accounts import DetectionAccount, Dropped, SliceShares
+from monitor.calibration.space import IntArray
+from monitor.counters import Counters
+from monitor.ledger import GateVerdict, LabelRecord
+from monitor.pending import Gone, PendingFrame, PendingStore
+
+
+@dataclass(slots=True)
+class Fates:
+    """Of one pipeline: account.waiting == pending, between any two calls.
+
+    store    frames in memory
+    waiting  detections that wait in frames which the disk has, by partition
+    """
+
+    counters: Counters
+    store: PendingStore
+    account: DetectionAccount = field(default_factory=DetectionAccount)
+    shares: SliceShares = field(default_factory=SliceShares)
+    waiting: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def pending(self) -> int:
+        """Detections that wait, on disk or in memory."""
+        return self.store.unkept + sum(self.waiting.values())
+
+    # ---- frames come and go
+
+    def lose(self, received: int, why: Dropped) -> None:
+        """Detections that nobody will ever tell of."""
+        self.account.predicted += received
+        self._drop(why, received)
+
+    def _drop(self, why: Dropped, count: int) -> None:
+        self.account.drop(why, count)
+        if why not in (Dropped.REFUSED, Dropped.BARE):
+            self.counters.dropped += count
+
+    def unnamed(
+        self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
+    ) -> None:
+        """A frame has come that no label can name, with what came with it."""
+        settled = 0 if inline is None else inline.settled.size
+        self.account.predicted += received
+        self._drop(Dropped.BARE, bare)
+        self._drop(Dropped.REFUSED, received - slices.size - bare)
+        self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
+        self.shares.add("predicted", slices)
+        if inline is not None:
+            self.account.settle(inline.outcome.astype(np.int64))
+            self.shares.add("labelled", slices[inline.settled])
+
+    def came(self, frame: PendingFrame) -> None:
+        """A frame has come, in place of one of its number. It waits from `hold` on."""
+        earlier = self.store.discard(frame.key)
+        # The same number at another time: the detector began anew. One that the disk has waits
+        # there until its partition goes, as it does where memory has lost sight of it: how many
+        # wait in it would have to be read first.
+        if earlier is not None and not earlier.kept:
+            self._drop(Dropped.REPLACED, earlier.waiting)
+        stored = frame.stored
+        self.account.predicted += stored.received
+        self._drop(Dropped.BARE, stored.bare)
+        self._drop(Dropped.REFUSED, stored.received - stored.n - stored.bare)
+        self.shares.add("predicted", frame.slices)
+
+    def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
+        """What was told of a frame when it came, before it is held."""
+        self.store.told(frame, inline)
+        self._settle(frame, inline)
+
+    def hold(self, frame: PendingFrame, *, wanted: bool = False) -> None:
+        """In memory, as long as there is room.
+
+        wanted  something is told of it next
+        """
+        if frame.kept:
+            self.waiting[frame.partition] += frame.waiting
+        for gone in self.store.add(frame, wanted=wanted):
+            if not gone.kept:
+                self._drop(gone.why_not, gone.waiting)
+
+    def hold_again(self, frame: PendingFrame, *, lost: bool = False) -> None:
+        """A frame that the disk has given back, with all that was told of it.
+
+        lost  the disk did not have it when the process began
+        """
+        there = self.store.discard(frame.key)
+        if there is not None and there.kept:
+            self.waiting[there.partition] -= there.waiting
+        frame.kept = True
+        # It waited there all the time.
+        before = self.waiting[frame.partition]
+        self.hold(frame, wanted=True)
+        if there is None:
+            self.waiting[frame.partition] = before
+            if lost and self.account.dropped[Dropped.RESTART] >= frame.waiting:
+                self.account.drop(Dropped.RESTART, -frame.waiting)
+                self.waiting[frame.partition] += frame.waiting
+
+    def _admit(self, count: int, slices: IntArray) -> None:
+        """Detections wait that were taken for lost: their frame was written anew as its partition
+        went, or was not on the disk yet when what is known of it was kept.
+
+        slices  of at least so many
+        """
+        for why in (Dropped.RESTART, Dropped.BUDGET, Dropped.CORRUPT):
+            some = min(count, self.account.dropped[why])
+            self.account.drop(why, -some)
+            count -= some
+        some = min(count, self.account.unlabelled)
+        self.account.unlabelled -= some
+        count -= some
+        # What else there is came into an account that is lost.
+        self.account.predicted += count
+        self.shares.add("predicted", slices[:count])
+
+    def kept(self, frame: PendingFrame) -> None:
+        """The disk has a frame, or will, that only memory had."""
+        frame.kept = True
+        if frame.key in self.store:
+            self.store.unkept -= frame.waiting
+        self.waiting[frame.partition] += frame.waiting
+
+    def partition_gone(self, partition: int, why: str) -> None:
+        """The disk has a partition no more; what memory has of it goes on, unless it expired.
+
+        why  "expired", "budget", or how it was damaged
+        """
+        lost = self.waiting.pop(partition, 0)
+        expired = why == "expired"
+        reason = Dropped.BUDGET if why == "budget" else Dropped.CORRUPT
+        for frame in self.store.unkept_from(partition, forget=expired):
+            if expired:
+                continue
+            if any(record.revision >= 0 for record in frame.records):
+                # Its labels went too: written anew without them, it would be told twice.
+                self.store.discard(frame.key)
+                gone = Gone(frame.stored.stamp_ns, partition, False)
+                self.store.remember(frame.key, gone)
+                continue
+            frame.why_not = reason
+            lost -= frame.waiting
+            if lost < 0:
+                self._admit(-lost, frame.slices[~frame.resolved])
+                lost = 0
+        if expired:
+            self.account.unlabelled += lost
+        else:
+            self._drop(reason, lost)
+
+    # ---- labels
+
+    def tell(self, frame: PendingFrame, record: LabelRecord) -> int:
+        """Enter what labels tell of a frame; detections whose fate they take back."""
+        if record.replaces:
+            for earlier in frame.records:
+                self._gated(frame, earlier, -1)
+        waited = frame.waiting
+        told = frame.slices[frame.resolved] if record.replaces else frame.slices[:0]
+        back = self.store.told(frame, record)
+        if frame.kept:
+            self.waiting[frame.partition] += frame.waiting - waited
+            more = -self.waiting[frame.partition]
+            if more > 0:
+                # More wait there than was known: on the disk they were, all the same.
+                self.waiting[frame.partition] = 0
+                self._admit(more, frame.slices[record.settled])
+        self.account.retract(back)
+        self.shares.add("labelled", told, -1)
+        self._settle(frame, record)
+        return int(back.size)
+
+    def _settle(self, frame: PendingFrame, record: LabelRecord) -> None:
+        self.account.settle(record.outcome.astype(np.int64))
+        self.shares.add("labelled", frame.slices[record.settled])
+        self._gated(frame, record, 1)
+
+    def _gated(self, frame: PendingFrame, record: LabelRecord, times: int) -> None:
+        if record.gate is None:
+            return
+        slices = frame.slices[record.rows]
+        self.shares.add("gated", slices[record.gate != GateVerdict.NONE], times)
+        self.shares.add("near_gate", slices[record.gate == GateVerdict.NEAR], times)

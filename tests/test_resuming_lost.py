@@ -1,0 +1,155 @@
+"""A process that goes on with less than there was: with a partition that was dropped and written
+anew, or with no checkpoint. What the disk has all the same is counted when labels tell of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from monitor.accounts import Dropped
+from monitor.pipeline import Pipeline
+from tests.journals import ListJournal, Written
+from tests.ledger_oracle import HEADERS, Came, Message, Named, tell
+from tests.piped import DOUBLE, account_of, opened
+from tests.test_resuming import a_pipeline, checkpoint_of, done, named_frames, resumed
+from tests.test_truth_ledger import messages
+
+
+@dataclass(frozen=True)
+class Anew:
+    """A partition goes for the budget, and its last entries are written anew."""
+
+    partition: int
+    left: int
+
+
+def write_anew(pipeline: Pipeline, journal: ListJournal, move: Anew) -> None:
+    ours = [one for one in journal.entries if one.partition == move.partition]
+    stays: list[Written] = []
+    for one in ours[len(ours) - move.left :]:
+        names = {(other.stream, other.frame_id) for other in stays}
+        if one.frame is not None or (one.stream, one.frame_id) in names:
+            stays.append(one)
+    gone = {one.sequence for one in ours} - {one.sequence for one in stays}
+    journal.entries = [one for one in journal.entries if one.sequence not in gone]
+    pipeline.ledger.dropped(move.partition, "budget")
+
+
+def moved(pipeline: Pipeline, journal: ListJournal, move: Came | Message | Anew) -> None:
+    if isinstance(move, Anew):
+        write_anew(pipeline, journal, move)
+    else:
+        done(pipeline, move)
+
+
+def begun_anew(journal: ListJournal, **pending: int) -> Pipeline:
+    """A pipeline whose checkpoint is lost."""
+    fresh = a_pipeline(DOUBLE, journal, **pending)
+    for one in journal.entries:
+        frame = one.frame_entry()
+        if frame is not None:
+            fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
+    fresh.ledger.sequence = max((one.sequence for one in journal.entries), default=0)
+    for header in HEADERS.values():
+        opened(fresh, header)
+    return fresh
+
+
+def gone_on(pipeline: Pipeline, journal: ListJournal, **pending: int) -> Pipeline:
+    """One that goes on from a checkpoint of now."""
+    kept = checkpoint_of(pipeline)
+    fresh = a_pipeline(DOUBLE, journal, **pending)
+    resumed(kept, kept.drift, fresh, journal)
+    return fresh
+
+
+def assert_adds_up(pipeline: Pipeline) -> None:
+    ledger = pipeline.ledger
+    assert all(count >= 0 for count in ledger.waiting.values())
+    assert all(count >= 0 for count in ledger.account.counts().values())
+    assert ledger.account.waiting == ledger.pending >= 0
+
+
+ALL = Message("lidar", 1, tuple(Named(i) for i in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "why"), [(2**28, Dropped.RESTART), (1, Dropped.BUDGET)], ids=["memory", "disk"]
+)
+def test_a_frame_that_was_written_anew_is_not_lost_any_more_when_labels_tell_of_it(max_bytes, why):
+    journal = ListJournal()
+    pipeline = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
+    moved(pipeline, journal, Came("lidar", 1, 0))
+    moved(pipeline, journal, Anew(0, 1))
+    again = gone_on(pipeline, journal, max_bytes=max_bytes)
+    assert (again.ledger.account.dropped[why], again.ledger.pending) == (3, 0)
+    answer = tell(again, journal, ALL)
+    assert account_of(answer.account) == {"matched": 3}
+    assert_adds_up(again)
+    assert again.ledger.account.matched == again.ledger.account.predicted == 3
+    assert again.ledger.account.dropped[why] == 0
+
+
+def test_without_a_checkpoint_detections_come_into_the_account_with_their_labels():
+    journal = ListJournal()
+    pipeline = a_pipeline(DOUBLE, journal)
+    for number in (1, 2):
+        moved(pipeline, journal, Came("lidar", number, 0))
+    again = begun_anew(journal)
+    tell(again, journal, ALL)
+    assert_adds_up(again)
+    account = again.ledger.account
+    assert (account.predicted, account.matched, again.ledger.pending) == (3, 3, 0)
+
+
+def test_without_a_checkpoint_what_is_taken_back_comes_into_the_account_first():
+    journal = ListJournal()
+    pipeline = a_pipeline(DOUBLE, journal)
+    moved(pipeline, journal, Came("lidar", 1, 0))
+    tell(pipeline, journal, ALL)
+    again = begun_anew(journal)
+    tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
+    assert_adds_up(again)
+    account = again.ledger.account
+    assert (account.predicted, account.matched, again.ledger.pending) == (3, 1, 2)
+
+
+def test_without_a_checkpoint_what_waits_in_memory_is_not_taken_for_lost_with_its_partition():
+    journal = ListJournal()
+    moved(a_pipeline(DOUBLE, journal), journal, Came("lidar", 1, 0))
+    again = begun_anew(journal)
+    tell(again, journal, Message("lidar", 1, (Named(0, "wrong"),)))
+    moved(again, journal, Anew(0, 0))
+    assert_adds_up(again)
+    assert (again.ledger.account.predicted, again.ledger.pending) == (3, 3)
+    tell(again, journal, ALL)
+    assert_adds_up(again)
+    assert again.ledger.account.matched == 3
+
+
+anew = st.builds(Anew, st.integers(0, 5), st.integers(0, 3))
+moves = st.lists(st.one_of(named_frames, messages(), messages(), anew), max_size=15)
+
+
+@settings(deadline=None, max_examples=40)
+@given(moves, moves, st.booleans(), st.sampled_from([2**28, 9000, 1]))
+def test_whatever_was_lost_no_count_falls_below_zero_and_all_of_them_add_up(
+    before, after, checkpoint, max_bytes
+):
+    journal = ListJournal()
+    pipeline = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
+    for move in before:
+        moved(pipeline, journal, move)
+        assert_adds_up(pipeline)
+    if checkpoint:
+        again = gone_on(pipeline, journal, max_bytes=max_bytes)
+    else:
+        again = begun_anew(journal, max_bytes=max_bytes)
+    for move in after:
+        moved(again, journal, move)
+        assert_adds_up(again)
+    checkpoint_of(again)  # it can be written
