@@ -105,6 +105,14 @@ class DriftKeeping:
         """Files that could not be used at the start."""
         return self._file.refused
 
+    def adjust(self, config: DriftConfig, fit_tracks: int) -> None:
+        """Write as often, and ask for fits as other settings say.
+
+        fit_tracks  of a slice, before it is fitted
+        """
+        self.config = config
+        self._refits.enough = fit_tracks
+
     # ---- at start
 
     def begin(self) -> None:
@@ -222,7 +230,8 @@ class DriftKeeping:
     # ---- what is told
 
     def _announce(self, change: AlarmChange) -> None:
-        log.warning("%s", change_sentence(change))
+        # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
+        log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
         self.events.publish(change, time.time_ns())
         self._soon.set()
         page = change.why is Why.RAISED and change.alarm.severity is Severity.PAGE

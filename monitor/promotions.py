@@ -359,7 +359,8 @@ class Promotions:
             factors=() if decision is None else decision.factors,
         )
         self._records.append(record)
-        log.info("%s %s %s: %s (%s)", what, slice or "all", version, reason, actor)
+        about = slice or "all"
+        log.info("%s %s %s: %s (%s)", what, about, version, reason, actor, extra={"of": about})
         self.announce(record)
         return record
 
