@@ -13,6 +13,7 @@ from monitor import __version__
 
 VERBS = {
     "serve": "run the sidecar",
+    "doctor": "what is wrong with a running sidecar, why, and what to do",
     "demo": "a simulated drive through a real sidecar, with a fault",
     "replay": "stream recorded detections through a real sidecar",
     "reference": "learn what is usual of recorded drives, to tell drift from",
@@ -47,6 +48,8 @@ class _VerbsHelp(argparse.HelpFormatter):
 
 
 def _verb(name: str) -> Verb:
+    # Before gRPC is imported: its line for every handshake that fails would know no limit.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # Imported when asked for: the sidecar starts without the simulation, and the other way round.
     return cast("Verb", importlib.import_module(f"monitor.verbs.{name}"))
 

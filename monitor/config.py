@@ -31,6 +31,7 @@ from monitor.calibration.limits import (
 from monitor.calibration.slices import RangeBuckets, SliceBy
 from monitor.calibration.windows import Windows
 from monitor.config_drift import DriftConfig
+from monitor.config_log import LogConfig
 from monitor.config_matching import MatchingConfig
 from monitor.config_pending import PendingConfig
 from monitor.config_promotion import PromotionConfig
@@ -256,6 +257,7 @@ class Config(Section):
     tracker: TrackerConfig = TrackerConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     metrics: MetricsConfig = MetricsConfig()
+    log: LogConfig = LogConfig()
 
     @model_validator(mode="after")
     def _exposed_on_purpose(self) -> Self:
@@ -307,7 +309,7 @@ def load(path: str | Path) -> Config:
         settings = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfiguration(f"{path} is not TOML: {error}.") from None
-    return _checked(settings, str(path))
+    return checked(settings, str(path))
 
 
 def with_addresses(config: Config, grpc_address: str | None, http_address: str | None) -> Config:
@@ -317,10 +319,14 @@ def with_addresses(config: Config, grpc_address: str | None, http_address: str |
         settings["server"]["grpc_address"] = grpc_address
     if http_address is not None:
         settings["server"]["http_address"] = http_address
-    return _checked(settings, "command line")
+    return checked(settings, "command line")
 
 
-def _checked(settings: dict[str, Any], source: str) -> Config:
+def checked(settings: dict[str, Any], source: str) -> Config:
+    """The settings, if they can be used together. Raises InvalidConfiguration, which names source.
+
+    settings  by section and key
+    """
     try:
         return Config.model_validate(settings)
     except ValidationError as error:

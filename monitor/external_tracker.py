@@ -60,6 +60,7 @@ class ExternalTracker:
     """Whether the tracker is there, and the frames on their way to it.
 
     changed        told when it comes or goes
+    trouble        how it was when it was last found not to serve; empty: never was
     heard          whether it has answered anything in this call
     unheard_since  when the first frame was sent after what it answered last; None: none was
     """
@@ -69,6 +70,7 @@ class ExternalTracker:
     changed: Callable[[bool], None]
     stand_in: StandIn = nobody
     up: bool = False
+    trouble: str = ""
     heard: bool = False
     unheard_since: float | None = None
     unusable: int = 0

@@ -22,7 +22,7 @@ from monitor.promotion.open_tracks import OpenTracks
 from monitor.promotion.regime import latest_alike
 from monitor.promotion.register import Register
 from monitor.promotion.reservoir import Reservoir
-from monitor.promotion.settings import FitSettings, PromotionSettings
+from monitor.promotion.settings import FitSettings, PolicySettings, PromotionSettings
 from monitor.promotion.whole_track import WholeTrack
 from monitor.recalibration.identity import Identity
 from monitor.recalibration.recalibrator import Recalibrator
@@ -70,6 +70,11 @@ class Learning:
         self.reservoir = Reservoir(self.settings.tracks)
         self._open = OpenTracks(self.settings.tracks)
         self._sample = FrameSample(self.settings.tracks.sample_ns)
+
+    def adjust(self, fits: FitSettings, policy: PolicySettings) -> None:
+        """Fit and decide by other settings from now on; trials keep the rules they began with."""
+        self.settings = replace(self.settings, fits=fits, policy=policy)
+        self.register.settings = self.settings
 
     @property
     def left_out(self) -> int:

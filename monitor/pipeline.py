@@ -32,15 +32,12 @@ from monitor.frames import (
     FrameAnswer,
     Header,
     ReceivedFrame,
-    ReceivedTruth,
     Refusal,
-    TruthAnswer,
     Untracked,
 )
 from monitor.headers import refuse_header
 from monitor.inline_truth import inline_record, inline_truth, labels_sent
 from monitor.learning import Learning
-from monitor.ledger import Kept
 from monitor.live_statistics import LiveStatistics, live_statistics
 from monitor.overload import Overload
 from monitor.pending import stored_frame, tracks_of
@@ -53,7 +50,7 @@ from monitor.track_readings import TrackReading, read_tracks
 from monitor.tracking.motion import one_second
 from monitor.tracking.reported import FOREIGN_TRACKS
 from monitor.tracking.settings import TrackerSettings
-from monitor.truth_ledger import Search, TruthLedger
+from monitor.truth_ledger import TruthLedger
 from monitor.truth_rows import Origin, inline_rows, tracks_of_rows
 
 log = logging.getLogger(__name__)
@@ -154,6 +151,8 @@ class Pipeline:
         # A stream that begins anew numbers its tracks anew.
         self.numbered += 1
         stream = Stream(header, slices, self.numbered, tracker)
+        if known is not None:
+            stream.seen = known.seen
         stream.staleness.limit_seconds = self.config.server.stale_seconds
         self.streams[header.stream] = stream
         return stream
@@ -200,10 +199,12 @@ class Pipeline:
         arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
         """
         n, predicted = frame.detections.n, self.ledger.account.predicted
+        matched = self.counters.truth.matched
         try:
             if arrival_ns is not None and stream.staleness.is_stale(arrival_ns, frame.stamp_ns):
-                return self._stale(frame)
-            answer = self._process(stream, frame)
+                answer = self._stale(frame)
+            else:
+                answer = self._process(stream, frame)
         except Exception:
             log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
             self.counters.internal_errors += 1
@@ -211,6 +212,9 @@ class Pipeline:
             version = self.recalibrators.selection.version
             answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
         self.counters.count_frame(answer.reason, fast=frame.fast)
+        if arrival_ns is not None:
+            stream.seen.frame(n, frame.stamp_ns, arrival_ns)
+            stream.seen.labels(self.counters.truth.matched - matched, arrival_ns)
         return answer
 
     def _uncounted(self, received: int, predicted: int) -> None:
@@ -226,11 +230,9 @@ class Pipeline:
         n = frame.detections.n
         self.ledger.lose(n, Dropped.STALE)
         version = self.recalibrators.selection.version
-        answer = FrameAnswer(
+        return FrameAnswer(
             frame, np.full(n, Reason.STALE, np.uint8), versions=(version,), notices=(STALE,)
         )
-        self.counters.count_frame(answer.reason, fast=frame.fast)
-        return answer
 
     def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
         header = stream.header
@@ -366,7 +368,6 @@ class Pipeline:
         """Count inline truth, and keep the frame for the truth that comes later."""
         if self.overload.shedding:
             n = frame.detections.n
-            self.overload.shed(n)
             self.ledger.lose(n, Dropped.OVERLOAD)
             return (SHED,)
         notices: tuple[Notice, ...] = ()
@@ -445,16 +446,6 @@ class Pipeline:
                 self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
 
     # ---- truth
-
-    def report_truth(
-        self, labels: ReceivedTruth, found: Kept | None = None
-    ) -> TruthAnswer | Search:
-        """Match labels to the detections of their frame, and count what matched.
-
-        found    what a Search has found
-        returns  a Search where the frame may be on the disk alone
-        """
-        return self.ledger.report(labels, found)
 
     def clock_stepped(self, epoch: int) -> None:
         """The wall clock was set: stamps before and after are of two times. Nothing is dropped."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
-import html
 import logging
 import signal
 import sys
@@ -13,32 +11,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from monitor import __version__
-from monitor.config import Config, TrackerKind, split_address
+from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
 from monitor.drift_keeping import DriftKeeping
 from monitor.edges.allocator import keep_freed_memory
-from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.page import Endpoint
 from monitor.edges.server import CannotListen, Server
 from monitor.edges.service import Service
 from monitor.edges.tracker_client import TrackerClient
 from monitor.edges.wire import WireLimits
 from monitor.events import Events, Health
+from monitor.exporting import Exporting
 from monitor.external_tracker import ExternalTracker
 from monitor.fit_rounds import FitRounds
+from monitor.host import Host
 from monitor.journal import Journal
 from monitor.keeping import Keeper
 from monitor.keeping_recalibrators import RecalibratorKeeper
 from monitor.kept_promotions import KeptPromotions, configured
-from monitor.ledger_reading import DiskReading, ledger_reading
 from monitor.overload import Overload
 from monitor.pipeline import Pipeline
 from monitor.promotion.records import Record
 from monitor.promotions import Promotions
-from monitor.readings import ClassReadingCache, ReadingCache, WindowReading
-from monitor.recalibration_readings import RecalibrationReadings
+from monitor.reloading import Reloads, reloaded
 from monitor.resuming import Resumption
-from monitor.steps import in_steps
+from monitor.status import Status
+from monitor.status_reading import status
 from monitor.tracker_calls import TrackerCalls
 from monitor.wall_clock import WallClock
 
@@ -52,17 +49,22 @@ OVERLOADED = (
     "shed_lag_seconds and shed_rows"
 )
 CALM = "serving: the overload is over, frames are monitored again"
-# How often the windows are read, seconds: they are made of panes of some 50 s and more.
-WINDOW_SECONDS = 10.0
+# What the service manager shows.
+SERVING = "serving"
 # Numbers of the ledger that are left out where it is not known which were given.
 _BEYOND = 1 << 32
 
 
 @dataclass(slots=True)
 class Sidecar:
-    """All parts together."""
+    """All parts together.
+
+    config  in force; a reload puts another one there
+    host    the process that it runs in
+    """
 
     config: Config
+    host: Host = field(default_factory=Host)
     pipeline: Pipeline = field(init=False)
     promotions: Promotions = field(init=False)
     kept: KeptPromotions = field(init=False)
@@ -77,12 +79,10 @@ class Sidecar:
     drift: DriftKeeping = field(init=False)
     overload: Overload = field(init=False)
     wall_clock: WallClock = field(init=False)
-    _cache: ReadingCache = field(init=False)
-    _window_caches: dict[str, ReadingCache] = field(init=False)
-    _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
-    _recalibration: RecalibrationReadings = field(init=False)
-    _windows: tuple[WindowReading, ...] = ()
-    _windows_read: float = float("-inf")
+    exporting: Exporting = field(init=False)
+    reloads: Reloads = field(init=False)
+    _started_ns: int = field(default_factory=time.time_ns)
+    _read_again: asyncio.Event = field(default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -114,10 +114,12 @@ class Sidecar:
         self.journal = Journal(self.config.pending)
         self.resumed = Resumption(self.pipeline, 0, 0, 0)
         self.pipeline.overload = self.overload
-        self._recalibration = RecalibrationReadings(self.promotions)
-        bins = self.config.statistics.bins
-        self._cache = ReadingCache(bins)
-        self._window_caches = {name: ReadingCache(bins) for name in self.config.statistics.windows}
+        self.reloads = Reloads(self.host.path)
+        service.status = self._status
+        self.exporting = Exporting(
+            *(self.pipeline, self.promotions, self.keeper, self.kept, self.drift, self.journal),
+            *(self.tracker, self.reloads, self.host.logs, self.endpoint.published, self.resumed),
+        )
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
         """Serve until SIGTERM or SIGINT; `listening` is called once the ports are open.
@@ -127,7 +129,7 @@ class Sidecar:
         host, port = split_address(self.config.server.http_address, "http_address")
         keep_freed_memory()
         self._resume()
-        await self._refresh_if_possible()
+        await self.exporting.refresh_if_possible()
         await self.server.start()
         try:
             self.http_port = self.endpoint.start(host, port)
@@ -142,13 +144,16 @@ class Sidecar:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._read_again.set)
         self.endpoint.published.ready = True
         housekeeping = [
             asyncio.create_task(task())
             for task in (
-                self._keep_fresh,
+                self.exporting.keep_fresh,
                 self._watch_the_loop,
                 self._drop_stuck,
+                self._keep_configured,
+                self._tell_that_we_live,
                 self.keeper.keep,
                 self.fits.keep_learning,
                 self.kept.keep_trials,
@@ -160,13 +165,17 @@ class Sidecar:
             calls = TrackerCalls(self.tracker, client.dial)
             housekeeping.append(asyncio.create_task(calls.run()))
         listening(self)
+        manager = self.host.manager
+        manager.ready(SERVING)
         await self._stopping.wait()
+        manager.stopping()
         self.endpoint.published.ready = False
         await self.server.stop()
         for task in housekeeping:
             task.cancel()
         await asyncio.gather(*housekeeping, return_exceptions=True)
-        await self._refresh_if_possible()
+        self.endpoint.published.turned = None
+        await self.exporting.refresh_if_possible()
         await self.keeper.write()
         self.keeper.close()
         await self.kept.end()
@@ -209,6 +218,7 @@ class Sidecar:
         drift = statistics if self.drift.entry is None else self.drift.entry
         learning = statistics if self.kept.entry is None else self.kept.entry
         self.resumed = Resumption(self.pipeline, statistics, drift, learning)
+        self.exporting.resumed = self.resumed
         self.resumed.run(journal)
         self.wall_clock.epoch = ledger.epoch
         ledger.journal = journal
@@ -232,97 +242,76 @@ class Sidecar:
         self.server.service.events.publish(record, record.time_ns)
         self.kept.note(record)
 
-    async def _keep_fresh(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.metrics.refresh_seconds)
-            await self._refresh_if_possible()
-
-    async def _refresh_if_possible(self) -> None:
-        """Neither the start nor the last snapshot may fail for want of metrics."""
-        try:
-            await self._refresh()
-        except Exception:
-            log.exception("the metrics were not refreshed")
-            self.pipeline.counters.internal_errors += 1
-
-    async def _refresh(self) -> None:
-        """Make the exposition text, in steps that let frames pass in between."""
-        pipeline = self.pipeline
-        statistics = await in_steps(pipeline.live.in_steps())
-        counters = copy.deepcopy(pipeline.counters)
-        readings = await in_steps(self._cache.read(statistics))
-        if time.monotonic() - self._windows_read >= WINDOW_SECONDS:
-            self._windows = await self._read_windows()
-            self._windows_read = time.monotonic()
-        class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        store = self.kept.keeper
-        store_failures = store.failures + store.refused
-        drift = None
-        if self.config.drift.watch:
-            drift = await in_steps(pipeline.drift.reading(self.drift.failures))
-        snapshot = Snapshot(
-            counters=counters,
-            readings=readings,
-            pending_bytes=pipeline.ledger.store.bytes,
-            pending_detections=pipeline.ledger.pending,
-            streams=len(pipeline.streams),
-            recalibrators=pipeline.recalibrators.in_force(),
-            mode=str(self.config.recalibration.mode),
-            tracks=pipeline.tracks(),
-            bins=tuple(pipeline.live.export_bins()),
-            edges=pipeline.live.accumulator.edges,
-            windows=self._windows,
-            classes=await in_steps(self._class_cache.read(class_statistics)),
-            time_jumps=pipeline.live.clock.jumps,
-            checkpoint_age=self.keeper.age_seconds,
-            checkpoint_failures=self.keeper.failures,
-            recalibration=await in_steps(self._recalibration.read(store_failures)),
-            drift=drift,
-            forwarding=None if self.tracker is None else self.tracker.reading(),
-            ledger=ledger_reading(pipeline.ledger, self._disk()),
-        )
-        text = await in_steps(render(snapshot))
-        published = self.endpoint.published
-        published.content_type = CONTENT_TYPE
-        published.metrics = text
-        published.page = _page(snapshot).encode()
-        pipeline.counters.loop_lag_seconds = 0.0
-
-    def _disk(self) -> DiskReading:
-        journal = self.journal
-        return DiskReading(
-            bytes=journal.bytes,
-            partitions=journal.partitions,
-            waiting=journal.waiting,
-            failures=journal.failures,
-            replayed=self.resumed.entries,
-            not_replayed=self.resumed.failed,
-            refused={
-                "statistics": self.keeper.refused,
-                "drift": self.drift.refused,
-                "partition": journal.refused,
-            },
-        )
-
-    async def _read_windows(self) -> tuple[WindowReading, ...]:
-        found: list[WindowReading] = []
-        for level, (name, cache) in enumerate(self._window_caches.items()):
-            statistics = await in_steps(self.pipeline.live.in_steps(level))
-            readings = await in_steps(cache.read(statistics))
-            found += [WindowReading(name, reading) for reading in readings]
-        return tuple(found)
-
     async def _drop_stuck(self) -> None:
-        timeout = self.config.server.write_timeout_seconds
         while True:
+            timeout = self.config.server.write_timeout_seconds
             await asyncio.sleep(timeout / 4)
             self.server.service.drop_stuck(timeout)
+
+    def _status(self) -> Status:
+        streams, clocks = self.pipeline.streams.values(), (time.time_ns(), time.monotonic_ns())
+        return status(streams, self.tracker, self.reloads, self._started_ns, *clocks)
+
+    # ---- the process we are in
+
+    async def _tell_that_we_live(self) -> None:
+        """As long as this loop turns, and no longer."""
+        manager = self.host.manager
+        while manager.watchdog_seconds is not None:
+            manager.alive()
+            await asyncio.sleep(manager.watchdog_seconds)
+
+    async def _keep_configured(self) -> None:
+        """Read the configuration again whenever we are asked to."""
+        while True:
+            await self._read_again.wait()
+            self._read_again.clear()
+            self.host.manager.reloading(time.monotonic_ns() // 1000)
+            try:
+                await self._reconfigure()
+            except Exception:
+                log.exception("the configuration was not read again")
+                self.pipeline.counters.internal_errors += 1
+            self.host.manager.ready(SERVING)
+
+    async def _reconfigure(self) -> None:
+        """Take what can be taken while we run; what cannot be used changes nothing."""
+        try:
+            read = await asyncio.to_thread(self.host.reread)
+            found = reloaded(self.config, read)
+        except InvalidConfiguration as error:
+            self.reloads.refuse(str(error))
+            log.error("configuration: refused, all stays as it is: %s", error)
+            return
+        self._adjust(found.config)
+        self.reloads.take(found)
+        log.info(
+            "configuration: read again; new: %s; for a restart: %s",
+            ", ".join(found.changed) or "nothing",
+            ", ".join(found.waiting) or "nothing",
+        )
+
+    def _adjust(self, config: Config) -> None:
+        """Let settings be in force that have none of those that a restart must bring."""
+        self.config = self.pipeline.config = config
+        server = config.server
+        self.overload.lag_seconds = server.shed_lag_seconds
+        self.overload.waiting_rows = server.shed_rows
+        self.wall_clock.step_seconds = server.clock_step_seconds
+        for stream in self.pipeline.streams.values():
+            stream.staleness.limit_seconds = server.stale_seconds
+        settings = config.promotion.settings()
+        self.pipeline.learning.adjust(settings.fits, settings.policy)
+        self.keeper.config = config.snapshot
+        self.kept.every_seconds = config.snapshot.every_seconds
+        self.drift.adjust(config.drift, settings.fits.tracks)
+        self.host.adjusted(config)
 
     async def _watch_the_loop(self) -> None:
         while True:
             began = time.monotonic()
             await asyncio.sleep(LAG_PROBE)
-            now = time.monotonic()
+            now = self.endpoint.published.turned = time.monotonic()
             try:
                 self._look(now, now - began - LAG_PROBE, time.time_ns(), time.monotonic_ns())
             except Exception:
@@ -352,35 +341,12 @@ class Sidecar:
             self.pipeline.clock_stepped(clock.epoch)
 
 
-def _page(snapshot: Snapshot) -> str:
-    """A plain table of the state, for a person with a browser."""
-    rows = "".join(
-        f"<tr><td>{html.escape(reading.name)}<td>{reading.raw.rows}"
-        f"<td>{reading.raw.joint.nees_over_k:.3f}<td>{reading.recalibrated.joint.nees_over_k:.3f}"
-        f"<td>{reading.raw.joint.qce:.3f}<td>{reading.recalibrated.joint.qce:.3f}"
-        for reading in snapshot.readings
-    )
-    counters = snapshot.counters
-    versions = ", ".join(f"recalibrator {entry.version}" for entry in snapshot.recalibrators)
-    return (
-        "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5>"
-        "<title>calibration monitor</title><style>body{font:14px sans-serif;margin:2em}"
-        "td,th{padding:.2em 1em;text-align:right}td:first-child{text-align:left}</style>"
-        f"<h1>calibration monitor {__version__}</h1>"
-        f"<p>{counters.frames} frames, {counters.detections} detections, "
-        f"{counters.truth.matched} with ground truth; mode {html.escape(snapshot.mode)}, "
-        f"{html.escape(versions)}; <a href=/metrics>metrics</a></p>"
-        "<table><tr><th>slice<th>n<th>NEES/K raw<th>recalibrated<th>QCE raw<th>recalibrated"
-        f"{rows}</table>"
-    )
-
-
-def serve(config: Config, listening: Callable[[Sidecar], None]) -> Sidecar:
+def serve(config: Config, listening: Callable[[Sidecar], None], host: Host) -> Sidecar:
     """Run a sidecar until it is told to stop; returns it for a last look.
 
     Raises InvalidConfiguration, CannotListen.
     """
-    sidecar = Sidecar(config)
+    sidecar = Sidecar(config, host)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(sidecar.run(listening))
     return sidecar

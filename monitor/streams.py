@@ -39,6 +39,39 @@ class EventTime:
 
 
 @dataclass(slots=True)
+class Seen:
+    """What has come of one stream since the start; all times are of a clock that never moves back.
+
+    stamp_ns             capture stamp of the last frame that had one
+    stamped_ns           when that frame came
+    received_ns          when the last frame came, with a stamp or without
+    matched, matched_ns  labels that matched a detection, and when the last of them came
+    """
+
+    frames: int = 0
+    detections: int = 0
+    stamp_ns: int | None = None
+    stamped_ns: int = 0
+    received_ns: int | None = None
+    matched: int = 0
+    matched_ns: int | None = None
+
+    def frame(self, detections: int, stamp_ns: int | None, now_ns: int) -> None:
+        """See a frame that was answered."""
+        self.frames += 1
+        self.detections += detections
+        self.received_ns = now_ns
+        if stamp_ns is not None:
+            self.stamp_ns, self.stamped_ns = stamp_ns, now_ns
+
+    def labels(self, matched: int, now_ns: int) -> None:
+        """See labels, of which so many matched."""
+        if matched:
+            self.matched += matched
+            self.matched_ns = now_ns
+
+
+@dataclass(slots=True)
 class Stream:
     """One sensor's live state, as one connection sees it.
 
@@ -53,6 +86,7 @@ class Stream:
     tracker: StreamTracker | None = None
     time: EventTime = field(default_factory=EventTime)
     staleness: Staleness = field(default_factory=Staleness)
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def watermark_ns(self) -> int | None:

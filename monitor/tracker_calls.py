@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 # Seconds before the second attempt, at most; each further one may wait twice as long.
 FIRST_BACKOFF = 0.05
+# What the log calls a tracker that serves.
+THERE = "there"
 # A tracker that takes frames and says nothing for so many seconds hangs: it is called anew.
 SILENCE = 5.0
 # Seconds between two lines of the log on one matter: a tracker may come and go many times a second.
@@ -151,7 +153,7 @@ class TrackerCalls:
 
     def _be(self, up: bool) -> None:
         self.tracker.be(up)
-        self._tell("there" if up else "there, but says that it does not serve")
+        self._tell(THERE if up else "there, but says that it does not serve")
 
     async def _listen(self) -> None:
         """Whether anything is heard of the tracker. Raises LinkLost if not.
@@ -170,6 +172,8 @@ class TrackerCalls:
     def _tell(self, state: str, why: str = "") -> None:
         """Say a state, unless it was the last that was said."""
         self._state = (state, why)
+        if state != THERE:
+            self.tracker.trouble = f"is {state}{why}"
         if state != self._told and self._say("state", f"is {state}{why}"):
             self._told = state
 

@@ -32,6 +32,12 @@ PURE_STDLIB = (
 # What a pure package may import beside the stdlib above, numpy and scipy.
 PURE_PACKAGES = {
     "monitor/calibration": ("monitor.calibration",),
+    "monitor/diagnosis": (
+        "monitor.diagnosis",
+        "monitor.status",
+        "monitor.promotion",
+        "monitor.calibration",
+    ),
     "monitor/promotion": ("monitor.promotion", "monitor.recalibration", "monitor.calibration"),
     "monitor/recalibration": ("monitor.recalibration", "monitor.calibration"),
     "monitor/simulation": ("monitor.simulation", "monitor.calibration"),
@@ -67,11 +73,16 @@ OWNERS = {
         "monitor/edges/detector_client.py",
         "monitor/edges/truth_stream.py",
         "monitor/edges/state_client.py",
+        "monitor/edges/status_client.py",
         "monitor/edges/tracker_client.py",
         "monitor/edges/credentials.py",
         "monitor/edges/authorisation.py",
     ),
-    "grpc_health": ("monitor/edges/server.py", "monitor/edges/tracker_client.py"),
+    "grpc_health": (
+        "monitor/edges/server.py",
+        "monitor/edges/status_client.py",
+        "monitor/edges/tracker_client.py",
+    ),
     "grpc_reflection": ("monitor/edges/server.py",),
     "gzip": ("monitor/edges/tables.py",),
     "http": ("monitor/edges/page.py",),
@@ -84,6 +95,7 @@ OWNERS = {
         "monitor/config_security.py",
         "monitor/config_promotion.py",
         "monitor/config_drift.py",
+        "monitor/config_log.py",
         "monitor/config_pending.py",
         "monitor/config_matching.py",
         "monitor/config_tracker.py",

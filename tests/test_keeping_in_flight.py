@@ -188,10 +188,10 @@ def test_whatever_is_wrong_the_start_goes_on(keeper_of, path, monkeypatch, caplo
 # A sidecar whose metrics cannot be made, which is what a state of unheard-of sums might do.
 WITHOUT_METRICS = """
 import sys
-from monitor import cli, sidecar
+from monitor import cli, exporting
 async def failing(self):
     raise ValueError("no metrics")
-sidecar.Sidecar._refresh = failing
+exporting.Exporting.refresh = failing
 sys.exit(cli.main(["serve", *sys.argv[1:]]))
 """
 

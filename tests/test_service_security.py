@@ -196,6 +196,7 @@ def test_a_certificate_that_is_renewed_badly_leaves_the_one_before(guarded):
 UNARY = {
     f"/{MONITOR}/ProcessFrame": "data",
     f"/{MONITOR}/GetCalibration": "data",
+    f"/{MONITOR}/GetStatus": "data",
     f"/{MONITOR}/WatchEvents": "data",
     f"/{MONITOR}/ImportStatistics": "admin",
     f"/{MONITOR}/AcknowledgeDrift": "admin",

@@ -25,7 +25,7 @@ def test_what_was_given_up_counts_as_a_failure_of_the_store_and_what_was_not_lea
     store, learning = sidecar.kept.keeper, sidecar.pipeline.learning
     store.failures, store.refused = 2, 3
     learning._open.left_out = 7
-    asyncio.run(sidecar._refresh_if_possible())
+    asyncio.run(sidecar.exporting.refresh_if_possible())
     assert sidecar.pipeline.counters.internal_errors == 0
     lines = sidecar.endpoint.published.metrics.decode().splitlines()
     assert "calibration_recalibrator_store_failures_total 5.0" in lines
@@ -138,7 +138,7 @@ def test_what_went_as_configured_since_the_last_snapshot_is_not_taken_for_damage
     waiting = dict.fromkeys((4, 5, 6, 7, 8, 9, 10), 1)
     sidecar = resumed(tmp_path / "pending", waiting, now_ns=9 * half_hour)
     assert sidecar.journal.drops == {"expired": 1, "budget": 1, "vanished": 1}
-    assert sidecar._disk().refused["partition"] == 1
+    assert sidecar.exporting.disk().refused["partition"] == 1
     account = sidecar.pipeline.ledger.account
     assert account.unlabelled == 1
     assert (account.dropped[Dropped.BUDGET], account.dropped[Dropped.CORRUPT]) == (1, 1)
@@ -162,4 +162,4 @@ def test_where_a_partition_cannot_be_read_at_start_its_numbers_are_not_given_aga
     ledger = sidecar.pipeline.ledger
     assert ledger.next_sequence() > 1 << 32
     # It is there: what waits in it goes on to wait.
-    assert (ledger.waiting[9], sidecar._disk().refused["partition"]) == (1, 1)
+    assert (ledger.waiting[9], sidecar.exporting.disk().refused["partition"]) == (1, 1)

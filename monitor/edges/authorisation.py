@@ -31,6 +31,7 @@ RIGHTS = {
     f"/{MONITOR}/Process": Right.DATA,
     f"/{MONITOR}/ProcessFrame": Right.DATA,
     f"/{MONITOR}/GetCalibration": Right.DATA,
+    f"/{MONITOR}/GetStatus": Right.DATA,
     f"/{MONITOR}/WatchEvents": Right.DATA,
     f"/{MONITOR}/ReportGroundTruth": Right.TRUTH,
     f"/{MONITOR}/ExportStatistics": Right.ADMIN,

@@ -17,11 +17,13 @@ from monitor.edges.drift_metrics import drift
 from monitor.edges.exposition import counter, gauge, histogram
 from monitor.edges.forwarding_metrics import forwarding
 from monitor.edges.ledger_metrics import ledger
+from monitor.edges.operation_metrics import operation
 from monitor.edges.recalibration_metrics import recalibrators
 from monitor.edges.slice_metrics import classes, measures, windows
 from monitor.external_tracker import ForwardingReading
 from monitor.frames import UncertainBy
 from monitor.ledger_reading import LedgerReading
+from monitor.operation import OperationReading
 from monitor.readings import ClassReading, SliceReading, WindowReading
 from monitor.recalibration_reading import RecalibrationReading
 from monitor.recalibrators import InForce
@@ -54,6 +56,7 @@ class Snapshot:
     drift                None where nobody watches over it: then it has no families either
     forwarding           likewise, where there is no tracker elsewhere
     ledger               what became of every detection, and how the disk does
+    operation            of the sidecar as a program
     """
 
     counters: Counters
@@ -75,6 +78,7 @@ class Snapshot:
     drift: DriftReading | None = None
     forwarding: ForwardingReading | None = None
     ledger: LedgerReading = field(default_factory=LedgerReading)
+    operation: OperationReading = field(default_factory=OperationReading)
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
@@ -92,6 +96,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         ledger(snapshot.ledger, snapshot.counters),
         _tracks(snapshot.tracks),
         forwarding(snapshot.forwarding) if snapshot.forwarding is not None else (),
+        operation(snapshot.operation),
     ):
         pieces.append(piece.encode())
         yield

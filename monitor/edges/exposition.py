@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -57,6 +57,15 @@ def histogram(name: str, text: str, buckets: Iterable[tuple[str, float]], total:
     family = HistogramMetricFamily(f"calibration_{name}", text)
     family.add_metric((), list(buckets), total)
     return _text(family)
+
+
+# Of this process; it registers nowhere, and reads /proc when it is asked.
+_PROCESS = ProcessCollector(registry=None)
+
+
+def process() -> bytes:
+    """The families that every Prometheus client has of its process: memory, CPU, files, start."""
+    return "".join(map(_text, _PROCESS.collect())).encode()
 
 
 # The bins are thousands of samples of which only the numbers change. Written by the library

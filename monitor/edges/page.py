@@ -22,6 +22,8 @@ REQUEST_SECONDS = 10.0
 LARGEST_REQUEST = 16 * 2**10
 # At a time; each has a thread.
 MOST_CONNECTIONS = 32
+# A loop that has not turned for so many seconds answers no frame: only a restart helps.
+STANDS_SECONDS = 30.0
 # Seconds between two looks for requests that take too long.
 _LOOK_SECONDS = 0.25
 
@@ -34,6 +36,7 @@ class Published:
     content_type: str = "text/plain; charset=utf-8"
     page: bytes = b""
     ready: bool = False
+    turned: float | None = None  # monotonic s at which the loop turned last; None: not at work
 
 
 class _Bounded:
@@ -88,7 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
             case "/metrics":
                 self._send(200, published.metrics, published.content_type)
             case "/healthz":
-                self._send(200, b"ok\n")
+                turned = published.turned
+                stands = turned is not None and time.monotonic() - turned > STANDS_SECONDS
+                self._send(503 if stands else 200, b"the loop stands\n" if stands else b"ok\n")
             case "/readyz":
                 ready = published.ready
                 self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")

@@ -44,6 +44,7 @@ def _handlers(
         "ProcessFrame": unary(service.process_frame),
         "ReportGroundTruth": grpc.stream_stream_rpc_method_handler(service.report_ground_truth),
         "GetCalibration": unary(service.get_calibration),
+        "GetStatus": unary(service.get_status),
         "WatchEvents": grpc.unary_stream_rpc_method_handler(service.watch_events),
         "ExportStatistics": grpc.unary_stream_rpc_method_handler(
             guarded(service, states.export_statistics)
@@ -163,7 +164,8 @@ class Server:
         """Files that change are in force soon after, and end no stream."""
         security = self.service.pipeline.config.security
         while security.tls or security.token_files:
-            await asyncio.sleep(security.reload_seconds)
+            # The pause may be another one since a reload; which files there are may not.
+            await asyncio.sleep(self.service.pipeline.config.security.reload_seconds)
             try:
                 await asyncio.to_thread(self._look_again)
             except Exception:

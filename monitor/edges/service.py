@@ -18,11 +18,12 @@ from typing import NoReturn
 
 import grpc
 
+from monitor import __version__
 from monitor.calibration.detections import Reason
 from monitor.calibration.drift.alarm import DriftReading
 from monitor.calibration.space import Dimension
 from monitor.drift_watch import NoSuchSlice
-from monitor.edges import drift_messages, messages
+from monitor.edges import drift_messages, messages, status_messages
 from monitor.edges.admin_service import actor_of
 from monitor.edges.answers import (
     encode_header_answer,
@@ -44,10 +45,11 @@ from monitor.frames import FrameAnswer, Header, ReceivedFrame, Refusal
 from monitor.pace import Pace
 from monitor.pipeline import Pipeline
 from monitor.readings import ClassReadingCache, ReadingCache
+from monitor.status import Status
 from monitor.steps import in_steps
 from monitor.streams import Stream
 from monitor.turns import Share, Turns
-from monitor.v1 import perception_monitor_pb2
+from monitor.v1 import perception_monitor_pb2, status_pb2
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +85,16 @@ class _Session:
     stuck: bool = False
 
 
+def nothing_known() -> Status:
+    """Of a service that is no sidecar's."""
+    return Status(__version__, 0, 0)
+
+
 @dataclass(slots=True)
 class Service:
     """The handlers. Live state is the pipeline's; here are only the open streams.
 
+    status   of the sidecar, as of now
     settle   of what was done to drift
     journal  of frames and labels; None: nothing is kept
     tracker  elsewhere, which is forwarded what goes back; None: there is none
@@ -95,6 +103,7 @@ class Service:
     pipeline: Pipeline
     events: Events
     limits: WireLimits
+    status: Callable[[], Status] = nothing_known
     settle: Settle = at_once
     journal: Journal | None = None
     tracker: ExternalTracker | None = None
@@ -349,6 +358,11 @@ class Service:
         response = await in_steps(answer)
         return response.SerializeToString()
 
+    async def get_status(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.GetStatus."""
+        await parsed(status_pb2.GetStatusRequest(), data, context)
+        return status_messages.status_response(self.status()).SerializeToString()
+
     async def acknowledge_drift(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.AcknowledgeDrift."""
         request = await parsed(perception_monitor_pb2.AcknowledgeDriftRequest(), data, context)
@@ -370,7 +384,7 @@ class Service:
 
     def announce(self, what: Health) -> None:
         """Tell those who watch, and the log."""
-        log.info("%s", what)
+        log.info("health: %s", what.message)
         self.events.publish(what, time.time_ns())
 
     # ---- the end of streams

@@ -21,9 +21,10 @@ from monitor.edges.calls import INTERNAL_ERROR, Context, send
 from monitor.edges.truth_requests import decode_truth_request
 from monitor.edges.wire import WireLimits
 from monitor.frames import ReceivedTruth, Refusal, TruthAnswer
+from monitor.labels_ahead import Ahead
 from monitor.ledger import Kept
 from monitor.pipeline import Pipeline
-from monitor.truth_ledger import Ahead, Search
+from monitor.truth_ledger import Search
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +140,9 @@ class TruthStream:
             refused = TruthAnswer(TruthAccount(), (labels.notice(),))
             return self._answered("", None, refused)
         answer = await self._reported(labels)
+        stream = self.pipeline.streams.get(labels.stream)
+        if stream is not None:
+            stream.seen.labels(answer.account.matched, time.monotonic_ns())
         return self._answered(labels.stream, labels.frame_id, answer)
 
     def _answered(self, stream: str, frame_id: int | None, answer: TruthAnswer) -> _Answered:

@@ -10,12 +10,17 @@ import logging
 import os
 import signal
 import stat
-import sys
 
+from monitor import __version__
 from monitor.config import Config, SnapshotConfig, load, split_address, with_addresses
+from monitor.config_log import LogLevel
 from monitor.config_security import is_loopback
 from monitor.edges.credentials import ServerCertificates
+from monitor.edges.log_lines import Logs, start_logging
+from monitor.edges.service_manager import ServiceManager
+from monitor.edges.standard_error import standard_error
 from monitor.edges.tokens import Tokens
+from monitor.host import Host
 from monitor.kept_promotions import configured
 from monitor.recalibration.selection import IDENTITY
 from monitor.recalibrators import Recalibrators
@@ -40,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--grpc-address", metavar="H:P", help="overrides [server] grpc_address")
     parser.add_argument("--http-address", metavar="H:P", help="overrides [server] http_address")
     parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+        "--log-level", choices=tuple(map(str, LogLevel)), help="overrides [log] level"
     )
     parser.add_argument(
         "--exit-with-parent",
@@ -64,11 +69,42 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 after an orderly end. Raises InvalidConfiguration, CannotListen."""
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
+    config = _configured(options)
+    with start_logging(config.log, standard_error()) as logs:
+        return _run(options, config, logs)
+
+
+def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
+    if options.check:
+        print(f"configuration is valid; {_at_start(config)}")
+        return 0
+    if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
+        raise ValueError(
+            "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
+            "or leave the option out."
+        )
+    # Until the sidecar listens to it, a reload is asked for too early, and no reason to end.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    host = Host(
+        reread=functools.partial(_configured, options),
+        path=options.config or "",
+        logs=logs.counts,
+        adjusted=lambda config: logs.apply(config.log),
+        manager=ServiceManager.of(os.environ, os.getpid()),
     )
+    sidecar = serve(config, functools.partial(_listening, options.exit_with_parent, logs), host)
+    counters = sidecar.pipeline.counters
+    log.info(
+        "stopped: %d frames, %d detections, %d with ground truth",
+        counters.frames,
+        counters.detections,
+        counters.truth.matched,
+    )
+    return 0
+
+
+def _configured(options: argparse.Namespace) -> Config:
+    """The file as it is now, and what the options say. Raises InvalidConfiguration."""
     config = with_addresses(
         load(options.config) if options.config else Config(),
         options.grpc_address,
@@ -87,23 +123,10 @@ def run(options: argparse.Namespace) -> int:
     if options.never_shed:
         patient = config.server.model_copy(update={"shed_lag_seconds": 0.0, "shed_rows": 0})
         config = config.model_copy(update={"server": patient})
-    if options.check:
-        print(f"configuration is valid; {_at_start(config)}")
-        return 0
-    if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
-        raise ValueError(
-            "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
-            "or leave the option out."
-        )
-    sidecar = serve(config, functools.partial(_listening, options.exit_with_parent))
-    counters = sidecar.pipeline.counters
-    log.info(
-        "stopped: %d frames, %d detections, %d with ground truth",
-        counters.frames,
-        counters.detections,
-        counters.truth.matched,
-    )
-    return 0
+    if options.log_level is not None:
+        level = config.log.model_copy(update={"level": LogLevel(options.log_level)})
+        config = config.model_copy(update={"log": level})
+    return config
 
 
 def _at_start(config: Config) -> str:
@@ -118,7 +141,7 @@ def _at_start(config: Config) -> str:
     return f"{text}, or what the last run left in {folder}" if folder else text
 
 
-def _listening(exit_with_parent: bool, sidecar: Sidecar) -> None:
+def _listening(exit_with_parent: bool, logs: Logs, sidecar: Sidecar) -> None:
     """One line for people and programs that wait for the ports."""
     if exit_with_parent:
         loop = asyncio.get_running_loop()
@@ -128,6 +151,9 @@ def _listening(exit_with_parent: bool, sidecar: Sidecar) -> None:
         "grpc": f"{settings.grpc_address.rpartition(':')[0]}:{sidecar.server.port}",
         "http": f"{settings.http_address.rpartition(':')[0]}:{sidecar.http_port}",
     }
+    # Who reads this line finds what was said of the start already written.
+    logs.flush()
+    log.info("version %s: gRPC at %s, HTTP at %s", __version__, line["grpc"], line["http"])
     print(f"listening {json.dumps(line)}", flush=True)
     plain = ("http",) if sidecar.config.security.tls else ("grpc", "http")
     for key in plain:

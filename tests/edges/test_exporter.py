@@ -21,6 +21,7 @@ from monitor.config import (
     TrackerKind,
 )
 from monitor.counters import FRAME_SECONDS, TRUTH_DELAY
+from monitor.edges.build import build
 from monitor.edges.exporter import Snapshot, render
 from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
 from monitor.edges.truth_requests import decode_truth_request
@@ -32,6 +33,7 @@ from monitor.edges.wire import (
 from monitor.forwarding import OUTPUT_NUMBER
 from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.ledger_reading import DiskReading, ledger_reading
+from monitor.operation import OperationReading, StampLag
 from monitor.pipeline import Pipeline
 from monitor.promotion.records import Factor
 from monitor.promotion.standing import TrialStanding, TrialState
@@ -43,6 +45,7 @@ from monitor.recalibration.selection import Selection
 from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.recalibration_reading import RecalibrationReading, SliceFactors
 from monitor.recalibrators import Recalibrators
+from monitor.reloading import Outcome
 from monitor.streams import Stream
 from monitor.tracking.rewind import Order
 from monitor.v1 import frame_pb2
@@ -163,6 +166,12 @@ LABELS = {
     "track_nis_ratio": {"slice"},
     "track_innovation_correlation": {"slice"},
     "gate_reject_ratio": {"slice"},
+    "build_info": {"version", "revision", "python", "numpy", "grpc", "protobuf"},
+    "configuration_reloads": {"outcome"},
+    "configuration_waiting_keys": set(),
+    "stamp_lag_seconds": {"of"},
+    "log_lines": {"level"},
+    "log_lines_left_out": set(),
 }
 
 
@@ -222,7 +231,7 @@ def busy_pipeline(mode: Mode = Mode.APPLY, max_slices: int = 24) -> Pipeline:
                 )
                 received = decode_truth_request(labels, LIMITS)
                 assert isinstance(received, ReceivedTruth)
-                pipeline.report_truth(received)
+                pipeline.ledger.report(received)
         sent(pipeline, stream, b"\xff")
     assert pipeline.counters.internal_errors == 0
     return pipeline
@@ -272,6 +281,12 @@ def text_of(pipeline: Pipeline) -> str:
             ),
         ),
         drift=at_once(pipeline.drift.reading()),
+        operation=OperationReading(
+            build=build(),
+            reloads=dict.fromkeys(map(str, Outcome), 0),
+            lag=StampLag(0.1, 0.2),
+            lines={"info": 0},
+        ),
     )
     return at_once(render(found)).decode()
 
@@ -362,6 +377,7 @@ def test_label_values_come_from_closed_sets(samples):
             *("missed", "unassigned"),
             *("rolled_back", "adapted", "candidate", "nothing", "began", "proven", "superseded"),
             *("discarded_worse", "discarded_unsound", "discarded_over"),
+            *("applied", "unchanged"),
         },
         "method": {"variance-scaling"},
         "mode": {"apply"},
@@ -385,7 +401,9 @@ def test_label_values_come_from_closed_sets(samples):
         "upper": {*edges, "+Inf"},
         "le": {f"{bound:g}" for bound in (*FRAME_SECONDS, *TRUTH_DELAY)} | {"+Inf"},
         "fate": {*DetectionAccount().counts(), "waiting"},
-        "of": {"drift"},
+        "of": {"drift", "least", "most"},
+        "level": {"info"},
+        **{label: {text} for label, text in build().items() if label != "version"},
     }
     seen: dict[str, set[str]] = {}
     for _, labels, _ in samples:

@@ -118,3 +118,18 @@ def test_who_never_reads_the_answer_is_sent_away(port):
             connection = stack.enter_context(connected(port))
             connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 20)
         assert eventually(lambda: answer(port, b"GET /healthz HTTP/1.0\r\n\r\n")).endswith(b"ok\n")
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "status", "said"),
+    [(None, 200, b"ok\n"), (29.0, 200, b"ok\n"), (31.0, 503, b"the loop stands\n")],
+)
+def test_a_loop_that_stands_is_not_healthy(monkeypatch, silent_s, status, said):
+    now = 1000.0
+    monkeypatch.setattr("monitor.edges.page.time.monotonic", lambda: now)
+    turned = None if silent_s is None else now - silent_s
+    endpoint = Endpoint(Published(ready=True, turned=turned))
+    found = answer(endpoint.start("127.0.0.1", 0), b"GET /healthz HTTP/1.0\r\n\r\n")
+    endpoint.stop()
+    assert found.startswith(b"HTTP/1.1 %d " % status)
+    assert found.endswith(b"\r\n" + said)

@@ -72,7 +72,7 @@ async def _read_all(pipeline: Pipeline) -> None:
         assert await service.get_calibration(request.SerializeToString(), Caller())
     sidecar = Sidecar(pipeline.config)
     sidecar.pipeline = pipeline
-    await sidecar._refresh()
+    await sidecar.exporting.refresh()
     assert b'slice="total"' in sidecar.endpoint.published.metrics
 
 

@@ -108,7 +108,7 @@ def processed(pipeline: Pipeline, stream: Stream, data: bytes, index: int) -> by
 def labelled(pipeline: Pipeline, data: bytes) -> bytes:
     labels = decode_truth_request(data, LIMITS)
     assert isinstance(labels, ReceivedTruth)
-    answer = pipeline.report_truth(labels)
+    answer = pipeline.ledger.report(labels)
     assert isinstance(answer, TruthAnswer)
     return encode_truth_response(labels.stream, labels.frame_id, answer)
 

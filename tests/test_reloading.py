@@ -1,0 +1,83 @@
+"""What a configuration that is read again may change while the sidecar runs."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from monitor.config import Config, InvalidConfiguration, checked
+from monitor.config_section import Section
+from monitor.reloading import RELOADABLE, Outcome, Reloads, reloaded
+
+ROOT = Path(__file__).parents[1]
+
+
+def config(**sections: dict[str, object]) -> Config:
+    return checked(dict(sections), "test")
+
+
+def test_what_may_change_is_in_force_and_what_may_not_waits_and_is_named():
+    read = config(
+        recalibration={"mode": "observe"},
+        statistics={"bins": 7, "tau": [0.5]},
+        server={"grace_seconds": 1.0, "grpc_address": "127.0.0.1:1"},
+    )
+    found = reloaded(Config(), read)
+    assert found.changed == ("server.grace_seconds", "recalibration.mode")
+    assert found.waiting == ("server.grpc_address", "statistics.tau", "statistics.bins")
+    assert found.config.recalibration.mode == "observe"
+    assert found.config.server.grace_seconds == 1.0
+    assert found.config.statistics == Config().statistics
+    assert found.config.server.grpc_address == Config().server.grpc_address
+    assert found.outcome is Outcome.APPLIED
+
+
+def test_the_same_configuration_changes_nothing():
+    found = reloaded(config(snapshot={"path": "a"}), config(snapshot={"path": "a"}))
+    assert (found.changed, found.waiting, found.outcome) == ((), (), Outcome.UNCHANGED)
+    assert found.config == config(snapshot={"path": "a"})
+
+
+def test_what_only_a_restart_brings_alone_is_no_change():
+    found = reloaded(Config(), config(statistics={"bins": 7}))
+    assert (found.changed, found.waiting) == ((), ("statistics.bins",))
+    assert found.outcome is Outcome.UNCHANGED
+
+
+def test_what_is_taken_must_go_with_what_stays():
+    # Of the new file both are fine together; of the running sidecar only 50 tracks are kept.
+    running = config(promotion={"kept_tracks": 50})
+    read = config(promotion={"kept_tracks": 500, "fit_tracks": 200})
+    with pytest.raises(InvalidConfiguration, match="fit_tracks 200"):
+        reloaded(running, read)
+
+
+@pytest.mark.parametrize("section", sorted(RELOADABLE))
+def test_every_key_that_may_change_is_a_key(section):
+    fields = getattr(Config(), section)
+    assert isinstance(fields, Section)
+    assert set(RELOADABLE[section]) <= set(type(fields).model_fields)
+
+
+def test_the_defaults_file_says_of_each_key_whether_a_reload_takes_it():
+    text = (ROOT / "deploy" / "sidecar.toml").read_text("utf-8")
+    marked: dict[str, set[str]] = {}
+    section = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line[1 : line.index("]")]
+        elif " = " in line and "↻" in line:
+            marked.setdefault(section, set()).add(line.lstrip("# ").partition(" = ")[0].strip())
+    assert marked == {name: set(keys) for name, keys in RELOADABLE.items()}
+    assert tomllib.loads(text)
+
+
+def test_what_came_of_reloads_is_counted_and_the_last_refusal_stands_until_the_next_success():
+    reloads = Reloads("sidecar.toml")
+    reloads.refuse("[server.shed_rows] = -1: below 0")
+    assert (reloads.refused, reloads.waiting) == ("[server.shed_rows] = -1: below 0", ())
+    reloads.take(reloaded(Config(), config(statistics={"bins": 7})))
+    assert (reloads.refused, reloads.waiting) == ("", ("statistics.bins",))
+    reloads.take(reloaded(Config(), config(metrics={"refresh_seconds": 3.0})))
+    assert reloads.waiting == ()
+    assert reloads.outcomes == {Outcome.APPLIED: 1, Outcome.UNCHANGED: 1, Outcome.REFUSED: 1}
