@@ -1,0 +1,140 @@
+"""The dashboards compile against Grafana's own types, `@grafana/schema`; what is wrong does not.
+
+It proves names and types of keys; not how Grafana draws them, which nothing here can run.
+"""
+
+import copy
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from deploy.grafana.panels import PLUGINS
+from deploy.grafana.typed_source import TYPES, source
+from tests.deploy.scraping import program
+from tests.deploy.shown import boards, panels
+
+# s; the registry may be slow, and so may be a machine with much else to do.
+PATIENCE = 110
+BOARDS = {board["uid"]: board for board in boards()}
+KINDS = {panel["type"]: uid for uid, board in BOARDS.items() for panel in panels(board)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With what the lock file names, from npm's cache where it is there."""
+    folder = tmp_path_factory.mktemp("types")
+    for name in ("package.json", "package-lock.json", "tsconfig.json", "types.ts"):
+        shutil.copy(TYPES / name, folder)
+    install = [program("npm", "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    done = subprocess.run(
+        [*install, "--prefer-offline"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def complaints(folder, sources) -> dict[str, str]:
+    """What the compiler says of each file, by its name; of those that are right, nothing."""
+    for name, text in sources.items():
+        (folder / f"{name}.ts").write_text(text, "utf-8")
+    compiler = folder / "node_modules" / "typescript" / "bin" / "tsc"
+    done = subprocess.run(
+        [program("node", "nodejs"), str(compiler), "--project", "."],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    for name in sources:
+        (folder / f"{name}.ts").unlink()
+    found: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        name, _, said = line.partition(".ts(")
+        if said:
+            found.setdefault(name, said)
+    assert (done.returncode == 0) == (not found), done.stdout + done.stderr
+    return found
+
+
+def changed(uid, change):
+    """With one panel of each kind: mistakes in these are found, or in none."""
+    board = copy.deepcopy(BOARDS[uid])
+    firsts = {panel["type"]: panel for panel in reversed([*panels(board)])}
+    board["panels"] = list(firsts.values())
+    change(board)
+    return source(board)
+
+
+def of_kind(board, kind):
+    return next(panel for panel in panels(board) if panel["type"] == kind)
+
+
+def custom(panel):
+    return panel["fieldConfig"]["defaults"]["custom"]
+
+
+def unheard_option(kind):
+    return lambda board: of_kind(board, kind)["options"].update(unheardOf=True)
+
+
+def unheard_custom(kind):
+    return lambda board: custom(of_kind(board, kind)).update(unheardOf=True)
+
+
+OVERVIEW = "calibration-overview"
+MISTAKES = {
+    "title": (OVERVIEW, lambda board: board.update(title=3)),
+    "unknown-key": (OVERVIEW, lambda board: board.update(colour="red")),
+    "enumeration": (OVERVIEW, lambda board: board.update(graphTooltip=7)),
+    "variable": (OVERVIEW, lambda board: board["templating"]["list"][1].update(multi="yes")),
+    "annotation": (OVERVIEW, lambda board: board["annotations"]["list"][0].update(step=1)),
+    "link": (OVERVIEW, lambda board: board["links"][0].update(keepTime=1)),
+    "kind": (OVERVIEW, lambda board: of_kind(board, "stat").update(type="stats")),
+    "unit": (
+        OVERVIEW,
+        lambda board: of_kind(board, "stat")["fieldConfig"]["defaults"].update(unit=1),
+    ),
+    "query": (OVERVIEW, lambda board: of_kind(board, "stat")["targets"][0].update(format="json")),
+    "legend": (
+        OVERVIEW,
+        lambda board: of_kind(board, "timeseries")["options"]["legend"].update(placement="top"),
+    ),
+    **{f"option-of-{kind}": (uid, unheard_option(kind)) for kind, uid in KINDS.items()},
+    **{f"custom-of-{kind}": (uid, unheard_custom(kind)) for kind, uid in KINDS.items()},
+}
+
+
+def test_the_dashboards_are_of_grafanas_types_and_each_mistake_is_found(folder):
+    """In one go: most of the time is the compiler's start."""
+    right = {uid: source(board) for uid, board in BOARDS.items()}
+    wrong = {name: changed(*mistake) for name, mistake in MISTAKES.items()}
+    found = complaints(folder, right | wrong)
+    assert {name: said for name, said in found.items() if name in right} == {}
+    assert found.keys() == wrong.keys()
+    assert "Type 'number' is not assignable to type 'string'" in found["title"]
+    assert "'\"unheardOf\"' does not exist in type" in found["option-of-timeseries"]
+
+
+def test_versions_are_pinned_and_no_registry_is_named():
+    package = json.loads((TYPES / "package.json").read_text("utf-8"))
+    lock = (TYPES / "package-lock.json").read_text("utf-8")
+    assert "resolved" not in lock and "http" not in lock
+    packages = json.loads(lock)["packages"]
+    assert packages.pop("")["devDependencies"] == package["devDependencies"]
+    for name, version in package["devDependencies"].items():
+        assert version[0].isdigit()
+        assert packages.pop(f"node_modules/{name}")["version"] == version
+    assert packages == {}  # they need no others
+
+
+def test_the_types_are_of_the_version_that_the_dashboards_are_written_for():
+    package = json.loads((TYPES / "package.json").read_text("utf-8"))
+    assert package["devDependencies"]["@grafana/schema"] == PLUGINS
+    versions = {panel["pluginVersion"] for board in BOARDS.values() for panel in panels(board)}
+    assert versions == {PLUGINS}
