@@ -16,10 +16,15 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
 
+from monitor.config import split_address
 from monitor.edges.admin_client import AdminClient
 from monitor.edges.recalibrator_messages import Kind
+from monitor.verbs import demo_options
+from monitor.verbs.access import access_of
+from monitor.verbs.demo_config import config_text
+from monitor.verbs.demo_endless import Journey, drive_in_cycles
+from monitor.verbs.demo_options import DEFAULT, DEFAULT_CYCLE
 from monitor.verbs.drive_json import as_json
 from monitor.verbs.drive_plan import Plan
 from monitor.verbs.drive_record import Record
@@ -33,35 +38,10 @@ from monitor.verbs.sidecar_process import Addresses, running_sidecar
 EXAMPLE = """examples:
   calibration-monitor demo
   calibration-monitor demo --duration 30 --speed 2 --seed 3
-  calibration-monitor demo --json > summary.json"""
+  calibration-monitor demo --json > summary.json
+  calibration-monitor demo --print-config > sidecar.toml
+  calibration-monitor demo --address 127.0.0.1:50051 --forever"""
 
-# alpha is of one sensor: of six together it is the default again. The band is wider than the
-# default: with errors as heavy-tailed as these, a few tracks of a healthy sensor read 2, too. The
-# rest makes the story short, as the drive is: fits of enough tracks to be right at once, no second
-# step for a few tenths, tracks that are whole soon, and a quick way back.
-_CONFIG = """
-[statistics]
-slice_by = ["stream"]
-
-[tracker]
-kind = "embedded"
-
-[promotion]
-mode = "automatic"
-alpha = 0.003
-band = [0.5, 3.0]
-fit_every_seconds = {fit_every_s}
-fit_tracks = 20
-hysteresis = 1.5
-rollback_tracks = 1000.0
-track_seconds = 4.0
-
-[metrics]
-refresh_seconds = 1.0
-"""
-_FIT_EVERY_S = 1.0  # s of the drive
-_DEFAULT, _SHORTEST, _LONGEST = 60.0, 20.0, 3600.0  # s
-_FASTEST = 10.0
 _PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
 _LATE = 1.0  # s; a frame that was sent later than that was not sent in time
 
@@ -80,25 +60,7 @@ class TooFast(StoryIncomplete):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
-    parser.add_argument(
-        "--seed", type=_seed, default=4, metavar="N", help="of the drive (default 4)"
-    )
-    parser.add_argument(
-        "--duration",
-        type=_duration,
-        default=_DEFAULT,
-        metavar="S",
-        help=f"of the drive, {_SHORTEST:g} to {_LONGEST:g} seconds (default {_DEFAULT:g}); more "
-        "where the sidecar takes longer to find out",
-    )
-    parser.add_argument(
-        "--speed",
-        type=_speed,
-        default=1.0,
-        metavar="X",
-        help=f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    demo_options.add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -109,9 +71,13 @@ def run(options: argparse.Namespace) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # → and × on a terminal that has neither
-    plan = Plan(options.seed, options.duration, options.speed)
-    config = _CONFIG.format(fit_every_s=_FIT_EVERY_S / plan.speed)
-    with running_sidecar(config) as addresses:
+    if options.print_config:
+        print(config_text(options.speed).strip())
+        return 0
+    if options.address or options.forever:
+        return _run_in_cycles(options)
+    plan = Plan(options.seed, options.duration or DEFAULT, options.speed)
+    with running_sidecar(config_text(plan.speed)) as addresses:
         summary = asyncio.run(_run(plan, addresses, quiet=options.json))
     print(json.dumps(as_json(summary)) if options.json else as_text(summary))
     if summary.differences:
@@ -120,6 +86,30 @@ def run(options: argparse.Namespace) -> int:
         )
     if summary.missing:
         raise _incomplete(summary)
+    return 0
+
+
+def _run_in_cycles(options: argparse.Namespace) -> int:
+    """0 once it was told to end, or after one cycle."""
+    if options.json:
+        raise ValueError("--json: tells of a whole drive; leave out --forever and --address.")
+    plan = Plan(options.seed, options.duration or DEFAULT_CYCLE, options.speed)
+    cycles = math.inf if options.forever else 1
+    if not options.address:
+        with running_sidecar(config_text(plan.speed)) as addresses:
+            _line(f"sidecar at {addresses.grpc}, http://{addresses.http}/metrics")
+            drive_in_cycles(Journey(plan, addresses.grpc, cycles=cycles, patience_s=0.0), _line)
+        return 0
+    split_address(options.address, "--address")
+    if plan.speed > 1:
+        raise ValueError(
+            f"--speed {plan.speed:g}: stamps would run ahead of the clock, and a second drive "
+            "through this sidecar would begin in the past of the first. Give 1 or less."
+        )
+    access = access_of(options)
+    patience_s = options.patience if options.forever else 0.0
+    journey = Journey(plan, options.address, access, cycles, patience_s)
+    drive_in_cycles(journey, _line)
     return 0
 
 
@@ -212,25 +202,3 @@ async def _fresh_metrics(addresses: Addresses, matched: int) -> Metrics:
         if seen == matched or time.monotonic() > deadline:
             return metrics
         await asyncio.sleep(0.1)
-
-
-def _number(kind: Callable[[str], float], low: float, high: float, text: str) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"'{text}': give a number of {low:g} to {high:g}")
-    return value
-
-
-def _seed(text: str) -> int:
-    return int(_number(int, 0, 2**32 - 1, text))
-
-
-def _duration(text: str) -> float:
-    return _number(float, _SHORTEST, _LONGEST, text)
-
-
-def _speed(text: str) -> float:
-    return _number(float, 0.1, _FASTEST, text)

@@ -74,10 +74,11 @@ async def drive(client: Client, record: Record) -> None:
     try:
         await streams.run()
     except ExceptionGroup as group:
-        raise _first(group) from None
+        raise first(group) from None
 
 
-def _first(group: ExceptionGroup[Exception]) -> Exception:
+def first(group: ExceptionGroup[Exception]) -> Exception:
+    """Of the errors of tasks, groups in groups included."""
     error: Exception = group
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
