@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 
 from monitor.verbs.sidecar_process import SidecarFailed
@@ -56,3 +57,54 @@ async def _get(address: str, path: str) -> str:
         return (await reader.read()).decode("utf-8")
     finally:
         writer.close()
+
+
+# Of one page: more is not of a sidecar.
+_LARGEST_PAGE = 64 * 2**20
+# One label of a series; values are escaped.
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer over HTTP."""
+
+    status: int
+    text: str
+
+
+async def page(address: str, path: str, patience: float) -> Page:
+    """What http://address/path gives, within so many seconds.
+
+    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP.
+    """
+    async with asyncio.timeout(patience):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            words = head.split(b"\r\n", 1)[0].split()
+            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+                raise ValueError("what answers is not HTTP")
+            body = bytearray()
+            while piece := await reader.read(2**16):
+                body += piece
+                if len(body) > _LARGEST_PAGE:
+                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
+            return Page(int(words[1]), body.decode("utf-8", "replace"))
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            raise ValueError("what answers is not HTTP") from None
+        finally:
+            writer.close()
+
+
+def labels_of(series: str) -> tuple[str, dict[str, str]]:
+    """The name of a series of Metrics, and its labels."""
+    name, _, rest = series.partition("{")
+    return name, {key: _plain(value) for key, value in _LABEL.findall(rest)}
+
+
+def _plain(value: str) -> str:
+    return re.sub(r'\\[n"\\]', lambda found: _ESCAPED[found[0]], value)

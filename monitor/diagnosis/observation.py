@@ -1,0 +1,167 @@
+"""What two looks at a sidecar saw, with the clock of who looked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from monitor.calibration.drift.alarm import SliceStanding, StageStanding
+from monitor.diagnosis.samples import Change, Samples
+from monitor.promotion.standing import TrialStanding
+from monitor.status import Status, StreamStatus
+
+SECOND_NS = 10**9
+# A stream, or all of them, that have sent nothing for so many seconds are silent.
+SILENT_SECONDS = 10.0
+
+
+class Answer(StrEnum):
+    """How it went with one question."""
+
+    GIVEN = "given"
+    CLOSED = "closed"  # nothing listens there
+    NOWHERE = "nowhere"  # there is no such host, or no way to it
+    SILENT = "silent"  # no answer in time
+    FOREIGN = "foreign"  # something listens that does not speak as a sidecar does
+    NO_TRUST = "no_trust"  # the certificates do not fit together
+    NO_TOKEN = "no_token"  # none that is known there
+    NO_RIGHT = "no_right"  # a token of another right
+    UNKNOWN = "unknown"  # the sidecar is older than the question
+    FAILED = "failed"  # anything else
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How it went, and what was said to it; '' where it was answered."""
+
+    answer: Answer
+    words: str = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether there was an answer."""
+        return self.answer is Answer.GIVEN
+
+
+GIVEN = Asked(Answer.GIVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At one moment.
+
+    at_s          of a clock that never moves back
+    clock_ns      our wall clock, halfway between the question for the status and its answer
+    round_trip_s  between them
+    """
+
+    at_s: float = 0.0
+    samples: Samples | None = None
+    status: Status | None = None
+    clock_ns: int = 0
+    round_trip_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of the configuration; the defaults where it could not be read."""
+
+    pending_bytes: int = 256 * 2**20
+    disk_bytes: int = 2 * 2**30
+    on_disk: bool = True
+    streams: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All of it.
+
+    address, http_address    that were asked, and whether with certificates
+    version                  of who looked
+    http, metrics            how it went with HTTP at all, and with its /metrics
+    ready                    what /readyz said; None: nothing
+    grpc, status, drift, recalibrators
+                             how it went with gRPC at all, and with three of its questions
+    serving                  what its health said
+    first, last              the looks
+    standings, stages        of drift
+    trials, pinned           of recalibrators; None: not known
+    truth_within_s           seconds within which truth is due
+    """
+
+    address: str
+    http_address: str
+    version: str
+    tls: bool = False
+    http: Asked = GIVEN
+    metrics: Asked = GIVEN
+    ready: bool | None = True
+    grpc: Asked = GIVEN
+    serving: bool = True
+    status: Asked = GIVEN
+    drift: Asked = GIVEN
+    recalibrators: Asked = GIVEN
+    first: Look = field(default_factory=Look)
+    last: Look = field(default_factory=Look)
+    standings: tuple[SliceStanding, ...] = ()
+    stages: tuple[StageStanding, ...] = ()
+    trials: tuple[TrialStanding, ...] = ()
+    pinned: bool | None = None
+    limits: Limits = Limits()
+    truth_within_s: float = 1800.0
+
+    @property
+    def change(self) -> Change | None:
+        """Of the metrics; None where they were not seen at all, nothing where they were once."""
+        last = self.last.samples
+        if last is None:
+            return None
+        first = self.first.samples or last
+        return Change(first, last, max(0.0, self.last.at_s - self.first.at_s))
+
+    @property
+    def up_s(self) -> float:
+        """Seconds since the sidecar started, by its own clock; NaN where that is not known."""
+        status = self.last.status
+        if status is None or not status.started_ns:
+            return math.nan
+        return max(0.0, (status.now_ns - status.started_ns) / SECOND_NS)
+
+    @property
+    def own_refusals(self) -> int:
+        """Calls of ours that were refused, and counted as such, between the looks and in them."""
+        refused = (Answer.NO_TOKEN, Answer.NO_RIGHT)
+        if self.status.answer in refused:
+            return 2  # then nothing else was asked
+        return (self.drift.answer in refused) + (self.recalibrators.answer in refused)
+
+    @property
+    def fresh(self) -> tuple[StreamStatus, ...]:
+        """Streams that send: from which a frame came within the last seconds."""
+        status = self.last.status
+        if status is None:
+            return ()
+        return tuple(each for each in status.streams if self.silence_s(each) < SILENT_SECONDS)
+
+    def silence_s(self, stream: StreamStatus) -> float:
+        """Since its last frame; infinite where none came."""
+        status = self.last.status
+        if status is None or stream.received_ns is None:
+            return math.inf
+        return max(0.0, (status.now_ns - stream.received_ns) / SECOND_NS)
+
+    @property
+    def frames_come(self) -> bool:
+        """Whether any stream sends, as far as is known."""
+        if self.last.status is not None:
+            return bool(self.fresh)
+        change = self.change
+        return change is not None and change.increase("frames_total") > 0
+
+    @property
+    def before(self) -> Mapping[str, StreamStatus]:
+        """Streams as of the first look."""
+        status = self.first.status
+        return {} if status is None else {each.stream: each for each in status.streams}

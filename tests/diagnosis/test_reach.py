@@ -1,0 +1,98 @@
+"""What is said of a sidecar that cannot be reached, or that does not answer everything."""
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.diagnosis.finding import Severity
+from monitor.diagnosis.observation import GIVEN, Answer, Asked, Look
+from monitor.diagnosis.reach import reach
+from tests.diagnosis.observed import NOW, SECOND, seen, status, without
+
+CLOSED = Asked(Answer.CLOSED, "Connection refused")
+SILENT = Asked(Answer.SILENT, "no answer in time")
+NOWHERE = Asked(Answer.NOWHERE, "Name or service not known")
+
+
+def told(observation):
+    (found,) = reach(observation)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("grpc", "http", "tls", "words", "remedy"),
+    [
+        (CLOSED, CLOSED, False, "no sidecar can be reached", "kubectl exec"),
+        (SILENT, NOWHERE, False, "no way there (Name or service not known)", "--http-address"),
+        (CLOSED, GIVEN, False, "HTTP answers at 127.0.0.1:9464, but gRPC", "docker exec"),
+        (GIVEN, CLOSED, False, "but HTTP at 127.0.0.1:9464 does not", "allow_plain_metrics"),
+        (
+            *(Asked(Answer.FOREIGN, "Socket closed"), GIVEN, False),
+            *("does not speak gRPC as we do (Socket closed)", "does it serve with TLS?"),
+        ),
+        (
+            *(Asked(Answer.FOREIGN, "it does not speak TLS"), GIVEN, True),
+            *("it does not speak TLS", "leave --certificate-authority out"),
+        ),
+        (
+            *(Asked(Answer.NO_TRUST, "CERTIFICATE_VERIFY_FAILED"), GIVEN, True),
+            *("no trust between its certificate and ours", "--certificate-authority"),
+        ),
+    ],
+)
+def test_no_way_to_the_sidecar_is_told_with_what_it_may_be(grpc, http, tls, words, remedy):
+    found = told(replace(seen(), grpc=grpc, http=http, tls=tls))
+    assert found.severity is Severity.WRONG
+    assert words in found.what
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("changes", [{"ready": False}, {"serving": False}])
+def test_a_sidecar_that_is_not_ready_says_that_it_is_starting_or_ending(changes):
+    found = told(replace(seen(), **changes))
+    assert found.severity is Severity.WRONG
+    assert "says that it is not ready" in found.what
+
+
+def test_metrics_of_something_else_are_told():
+    found = told(without(seen(), metrics=Asked(Answer.FOREIGN, "/metrics gives nothing of ours")))
+    assert found.severity is Severity.WRONG
+    assert "has no metrics of a sidecar: /metrics gives nothing of ours" in found.what
+
+
+@pytest.mark.parametrize(
+    ("answer", "severity", "words"),
+    [
+        (Answer.NO_TOKEN, Severity.WRONG, "refuses to tell how it is: because"),
+        (Answer.NO_RIGHT, Severity.WRONG, "refuses to tell how it is: because"),
+        (Answer.UNKNOWN, Severity.REMARK, "does not know GetStatus"),
+        (Answer.SILENT, Severity.WRONG, "does not tell how it is: because"),
+    ],
+)
+def test_a_status_that_is_not_told_is_told(answer, severity, words):
+    asked = Asked(answer, "because")
+    found = told(replace(without(seen(), told=asked), drift=GIVEN, recalibrators=GIVEN))
+    assert found.severity is severity
+    assert words in found.what
+
+
+def test_what_only_an_administrator_may_ask_is_a_remark():
+    right = Asked(Answer.NO_RIGHT, "authorization: this call needs the right 'admin'.")
+    found = told(replace(seen(), recalibrators=right))
+    assert found.severity is Severity.REMARK
+    assert "not looked at: recalibrators (authorization: this call needs the" in found.what
+
+
+def test_a_sidecar_that_was_started_just_now_may_be_started_again_and_again():
+    young = status(started_ns=NOW - 12 * SECOND)
+    found = told(seen(told=young))
+    assert found.severity is Severity.REMARK
+    assert "started 12 s ago" in found.what
+    assert "again and again" in found.why
+
+
+def test_a_sidecar_that_started_anew_between_the_looks_is_wrong():
+    before = Look(100.0, status=status(started_ns=NOW - 9000 * SECOND))
+    found = told(replace(seen(), first=before))
+    assert found.severity is Severity.WRONG
+    assert "was started anew while doctor looked" in found.what

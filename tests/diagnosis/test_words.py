@@ -1,0 +1,42 @@
+"""Numbers as people say them."""
+
+import pytest
+
+from monitor.diagnosis.words import count, duration, names, share, shares, size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0, "0 ms"), (0.0053, "5.3 ms"), (0.25, "250 ms"), (0.9999, "1.0 s"), (3.04, "3.0 s"),
+        (-37.0, "37 s"), (119.0, "119 s"), (150.0, "2 min"), (3600.0, "60 min"),
+        (7199.99, "2 h"), (11_400.0, "3 h 10 min"), (259_217.0, "3 days"),
+        (190_800.0, "2 days 5 h"), (315_964_782.0, "10.0 years"), (float("inf"), "an unknown time"),
+        (float("nan"), "an unknown time"),
+    ],
+)  # fmt: skip
+def test_a_time_is_said_in_the_units_that_people_use(seconds, said):
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "said"),
+    [
+        (0, 5, "0 %"), (5, 5, "100 %"), (1, 8, "12 %"), (1, 3000, "less than 0.1 %"),
+        (0.034, 1, "3.4 %"), (9999, 10_000, "99.9 %"), (0, 0, "0 %"),
+        (float("nan"), 1, "an unknown share"),
+    ],
+)  # fmt: skip
+def test_a_share_is_all_or_nothing_only_where_it_is(part, whole, said):
+    assert share(part, whole) == said
+
+
+def test_counts_names_and_sizes():
+    assert count(1, "frame") == "1 frame"
+    assert count(2040, "frame") == "2,040 frames"
+    assert names([]) == "none"
+    assert names(["a"]) == "a"
+    assert names(["a", "b", "c"]) == "a, b and c"
+    assert names(list("abcdefgh")) == "a, b, c, d, e and 3 more"
+    assert shares({"a": 0.0, "b": 1.0, "c": 3.0}, 4.0) == "c 75 % and b 25 %"
+    assert [size(n) for n in (2000.0, 3.5 * 2**20, 2.0**31)] == ["1.95 kB", "3.5 MB", "2 GB"]

@@ -1,0 +1,50 @@
+"""What a sidecar tells of itself, over the wire and back: nothing is lost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.edges.status_messages import status_of, status_response
+from monitor.status import Status, StreamStatus, TrackerStatus
+from monitor.v1 import status_pb2
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+COUNT = st.integers(0, 2**64 - 1)
+TIME = st.integers(-(2**63), 2**63 - 1)
+STREAMS = st.builds(
+    StreamStatus,
+    stream=TEXT,
+    frames=COUNT,
+    detections=COUNT,
+    stamp_ns=st.none() | TIME,
+    stamped_received_ns=st.none() | TIME,
+    received_ns=st.none() | TIME,
+    matched=COUNT,
+    matched_received_ns=st.none() | TIME,
+)
+STATUS = st.builds(
+    Status,
+    version=TEXT,
+    started_ns=TIME,
+    now_ns=TIME,
+    streams=st.lists(STREAMS, max_size=3).map(tuple),
+    tracker=st.none() | st.builds(TrackerStatus, address=TEXT, up=st.booleans(), trouble=TEXT),
+    configuration=TEXT,
+    waiting_keys=st.lists(TEXT, max_size=3).map(tuple),
+    configuration_refused=TEXT,
+)
+
+
+@given(STATUS)
+def test_a_status_comes_back_as_it_was(status):
+    data = status_response(status).SerializeToString()
+    assert status_of(status_pb2.GetStatusResponse.FromString(data)) == status
+
+
+def test_a_stamp_of_nought_is_one_and_no_stamp_is_none():
+    bare = Status("1", 0, 0, (StreamStatus("a"), StreamStatus("b", stamp_ns=0)))
+    assert [each.stamp_ns for each in status_of(status_response(bare)).streams] == [None, 0]
+
+
+def test_a_path_that_is_no_utf8_is_told_all_the_same():
+    status = Status("1", 0, 0, configuration="/etc/\udcff.toml")
+    assert status_of(status_response(status)).configuration == "/etc/?.toml"

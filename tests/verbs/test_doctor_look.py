@@ -1,0 +1,28 @@
+"""What doctor reads: labels of metrics whatever is in them, limits of a file it may read."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.diagnosis.observation import Limits
+from monitor.edges.exposition import gauge
+from monitor.verbs.doctor_look import limits_of, samples_of
+
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=8)
+
+
+@given(TEXT, TEXT, st.floats())
+def test_labels_come_back_as_they_were_exported(one, other, value):
+    text = gauge("fate", "Text.", ("slice", "stage"), [((one, other), value)])
+    ((labels, found),) = samples_of(text).rows("fate")
+    assert labels == {"slice": one, "stage": other}
+    assert repr(found) == repr(value)
+
+
+def test_limits_are_those_of_the_file_or_the_defaults(tmp_path):
+    file = tmp_path / "sidecar.toml"
+    file.write_text('[pending]\nmax_bytes = 1000\nfolder = ""\n[server]\nmax_streams = 3\n')
+    assert limits_of(str(file)) == Limits(1000, 2**31, on_disk=False, streams=3)
+    file.write_text("nonsense")
+    assert limits_of(str(file)) == Limits()
+    for path in ("", "sidecar.toml", "/nowhere/sidecar.toml", str(tmp_path)):
+        assert limits_of(path) == Limits()
