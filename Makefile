@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 DEMO_FLAGS ?=
+LOCK_FLAGS ?=
 PYTEST_FLAGS ?=
 
 BIN := .venv/bin
@@ -24,7 +25,7 @@ INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test lint types protos benchmark benchmark-statistics benchmark-tracking \
+.PHONY: demo test test-image lint types protos dashboards lock picture benchmark benchmark-statistics benchmark-tracking \
 	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift benchmark-killed \
 	benchmark-fuzz benchmark-faults benchmark-soak clean
 
@@ -34,6 +35,10 @@ demo: $(CORE)
 # pytest comes last, so that its summary closes the output.
 test: lint types $(PROTOC) $(FILTERPY)
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
+
+# Builds the image on a stand-in for its base, and runs it: as root, with buildah and debootstrap.
+test-image: $(DEV)
+	$(BIN)/pytest tests/image $(PYTEST_FLAGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -47,6 +52,18 @@ protos: $(PROTOC)
 	rm -f monitor/v1/*_pb2.py monitor/v1/*_pb2.pyi monitor/v1/*_pb2_grpc.py
 	$(PROTOC_PYTHON) -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. $(PROTO_FILES)
 	$(PROTOC_PYTHON) -m grpc_tools.protoc -Iprotos --grpc_python_out=. $(SERVICE_FILES)
+
+# The JSON of the dashboards, from deploy/grafana.
+dashboards: $(DEV)
+	$(BIN)/python -m deploy.grafana
+
+# The lock files of the image, from pyproject.toml: LOCK_FLAGS=--upgrade for newer versions.
+lock: $(DEV)
+	deploy/image/lock $(LOCK_FLAGS)
+
+# That of the README, from a run of the demo.
+picture: $(CORE)
+	$(BIN)/python -m benchmarks.picture
 
 benchmark: $(CORE)
 	$(BIN)/python benchmarks/loopback.py
