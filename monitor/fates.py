@@ -12,8 +12,8 @@ import numpy as np
 from monitor.accounts import DetectionAccount, Dropped, SliceShares
 from monitor.calibration.space import IntArray
 from monitor.counters import Counters
-from monitor.ledger import GateVerdict, LabelRecord
-from monitor.pending import Gone, PendingFrame, PendingStore
+from monitor.ledger import GateVerdict, LabelRecord, Outcome
+from monitor.pending import FrameKey, Gone, PendingFrame, PendingStore
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class Fates:
 
     store    frames in memory
     waiting  detections that wait in frames which the disk has, by partition
+    absent   frames in memory that the account has not: they came, and what is known of them was
+             told, into one that is lost
     """
 
     counters: Counters
@@ -29,6 +31,7 @@ class Fates:
     account: DetectionAccount = field(default_factory=DetectionAccount)
     shares: SliceShares = field(default_factory=SliceShares)
     waiting: Counter[int] = field(default_factory=Counter)
+    absent: set[FrameKey] = field(default_factory=set)
 
     @property
     def pending(self) -> int:
@@ -63,17 +66,24 @@ class Fates:
 
     def came(self, frame: PendingFrame) -> None:
         """A frame has come, in place of one of its number. It waits from `hold` on."""
-        earlier = self.store.discard(frame.key)
+        earlier = self._discard(frame.key)
         # The same number at another time: the detector began anew. One that the disk has waits
         # there until its partition goes, as it does where memory has lost sight of it: how many
         # wait in it would have to be read first.
         if earlier is not None and not earlier.kept:
             self._drop(Dropped.REPLACED, earlier.waiting)
+        self._predicted(frame)
+
+    def _predicted(self, frame: PendingFrame) -> None:
         stored = frame.stored
         self.account.predicted += stored.received
         self._drop(Dropped.BARE, stored.bare)
         self._drop(Dropped.REFUSED, stored.received - stored.n - stored.bare)
         self.shares.add("predicted", frame.slices)
+
+    def _discard(self, key: FrameKey) -> PendingFrame | None:
+        self.absent.discard(key)
+        return self.store.discard(key)
 
     def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
         """What was told of a frame when it came, before it is held."""
@@ -88,21 +98,26 @@ class Fates:
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting
         for gone in self.store.add(frame, wanted=wanted):
+            self.absent.discard(gone.key)
             if not gone.kept:
                 self._drop(gone.why_not, gone.waiting)
 
-    def hold_again(self, frame: PendingFrame, *, lost: bool = False) -> None:
+    def hold_again(self, frame: PendingFrame, *, lost: bool = False, absent: bool = False) -> None:
         """A frame that the disk has given back, with all that was told of it.
 
-        lost  the disk did not have it when the process began
+        lost    the disk did not have it when the process began
+        absent  the account does not have it: it has it as soon as more is told of it
         """
-        there = self.store.discard(frame.key)
+        absent = absent and (frame.key in self.absent or frame.key not in self.store)
+        there = self._discard(frame.key)
         if there is not None and there.kept:
             self.waiting[there.partition] -= there.waiting
         frame.kept = True
         # It waited there all the time.
         before = self.waiting[frame.partition]
         self.hold(frame, wanted=True)
+        if absent:
+            self.absent.add(frame.key)
         if there is None:
             self.waiting[frame.partition] = before
             if lost and self.account.dropped[Dropped.RESTART] >= frame.waiting:
@@ -142,6 +157,8 @@ class Fates:
         expired = why == "expired"
         reason = Dropped.BUDGET if why == "budget" else Dropped.CORRUPT
         for frame in self.store.unkept_from(partition, forget=expired):
+            absent = frame.key in self.absent
+            self.absent.discard(frame.key)
             if expired:
                 continue
             if any(record.revision >= 0 for record in frame.records):
@@ -151,6 +168,10 @@ class Fates:
                 self.store.remember(frame.key, gone)
                 continue
             frame.why_not = reason
+            if absent:
+                self._predicted(frame)
+                self._fates_of(frame)
+                continue
             lost -= frame.waiting
             if lost < 0:
                 self._admit(-lost, frame.slices[~frame.resolved])
@@ -164,7 +185,13 @@ class Fates:
 
     def tell(self, frame: PendingFrame, record: LabelRecord) -> int:
         """Enter what labels tell of a frame; detections whose fate they take back."""
+        if frame.key in self.absent:
+            self.absent.discard(frame.key)
+            self._predicted(frame)
+            self._fates_of(frame)
+            self.waiting[frame.partition] += frame.waiting
         if record.replaces:
+            self._come_to_what_is_taken_back(frame)
             for earlier in frame.records:
                 self._gated(frame, earlier, -1)
         waited = frame.waiting
@@ -182,6 +209,30 @@ class Fates:
         self._settle(frame, record)
         return int(back.size)
 
+    def _fates_of(self, frame: PendingFrame) -> None:
+        """What was told of a frame, into an account that does not have it."""
+        for record in frame.records:
+            self._settle(frame, record)
+
+    def _come_to_what_is_taken_back(self, frame: PendingFrame) -> None:
+        """Where more is taken back than was ever counted, it was counted in an account that is
+        lost, though nobody knows any more: it comes into this one first.
+        """
+        resolved = frame.resolved
+        fates = np.bincount(frame.outcome[resolved], minlength=len(Outcome))
+        account, shares, told = self.account, self.shares, frame.slices[resolved]
+        counted = account.matched, account.ignored, account.unmatched
+        gated = [slices for record in frame.records for slices in _decided(frame, record)]
+        if (
+            bool((fates[1:] > counted).any())
+            or _more_than(shares.labelled, [told])
+            or _more_than(shares.gated, gated[::2])
+            or _more_than(shares.near_gate, gated[1::2])
+        ):
+            account.predicted += told.size
+            self.shares.add("predicted", told)
+            self._fates_of(frame)
+
     def _settle(self, frame: PendingFrame, record: LabelRecord) -> None:
         self.account.settle(record.outcome.astype(np.int64))
         self.shares.add("labelled", frame.slices[record.settled])
@@ -190,6 +241,21 @@ class Fates:
     def _gated(self, frame: PendingFrame, record: LabelRecord, times: int) -> None:
         if record.gate is None:
             return
-        slices = frame.slices[record.rows]
-        self.shares.add("gated", slices[record.gate != GateVerdict.NONE], times)
-        self.shares.add("near_gate", slices[record.gate == GateVerdict.NEAR], times)
+        gated, near = _decided(frame, record)
+        self.shares.add("gated", gated, times)
+        self.shares.add("near_gate", near, times)
+
+
+def _decided(frame: PendingFrame, record: LabelRecord) -> tuple[IntArray, IntArray]:
+    """Slices of the matches that a gate decided, and of those that lay near it."""
+    if record.gate is None:
+        return frame.slices[:0], frame.slices[:0]
+    slices = frame.slices[record.rows]
+    return slices[record.gate != GateVerdict.NONE], slices[record.gate == GateVerdict.NEAR]
+
+
+def _more_than(known: IntArray, slices: list[IntArray]) -> bool:
+    """Whether there are more detections of any slice than are known."""
+    counts = np.bincount(np.concatenate([known[:0], *slices]), minlength=known.size)
+    counts[: known.size] -= known
+    return bool((counts > 0).any())

@@ -25,6 +25,8 @@ def replay(
     find      the frame of labels, with the labels of it that came before them
     """
     parts = parts_of(entry.sequence)
+    if parts.statistics:
+        ledger.counts_from(entry.sequence)
     ledger.sequence = max(ledger.sequence, entry.sequence)
     if isinstance(entry, FrameEntry):
         _frame_again(ledger, entry, parts)
@@ -76,7 +78,7 @@ def _found_again(ledger: TruthLedger, kept: Kept, parts_of: Callable[[int], Part
     if entered < 0 or kept.labels:
         return ledger.restore(kept)
     # It goes to the disk with the first of its labels: until then memory alone had it.
-    if entered > ledger.resumed:
+    if entered > (ledger.resumed or 0):
         again = replace(kept.entry, sequence=entered)
         return _frame_again(ledger, again, parts_of(entered))
     return ledger.restore(kept, lost=True)

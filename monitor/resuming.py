@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # Detections that wait, by partition, among the counts of progress.
 IN_PARTITION = "waiting_in_"
+# The first entry of the ledger that is in the account, among the same.
+_BEGINS = "account_begins"
 # Entries done again between two looks at what they left to be done.
 _ENTRIES = 64
 _SHARES = ("predicted", "labelled", "gated", "near_gate")
@@ -61,7 +63,8 @@ def progress_of(pipeline: Pipeline) -> Progress:
         ),
         numbered=pipeline.numbered,
         detections=ledger.account.counts()
-        | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()},
+        | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()}
+        | {_BEGINS: ledger.account_begins},
         labels={
             name: getattr(pipeline.counters.truth, name)
             for name in TruthAccount.__dataclass_fields__
@@ -92,6 +95,7 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
     ledger, live = pipeline.ledger, pipeline.live
     ledger.sequence = max(ledger.sequence, progress.sequence)
     ledger.resumed = progress.sequence
+    ledger.began = progress.detections.get(_BEGINS, 0)
     ledger.epoch, live.generation = progress.epoch, progress.generation
     clock = live.clock
     # The panes may have moved on farther while they were read; what was then seen is seen again.

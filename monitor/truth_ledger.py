@@ -71,7 +71,8 @@ class TruthLedger:
     sequence  of the last entry
     on_disk   whether anything is kept
     epoch     of the wall clock
-    resumed   the last entry that was in what the process began with; 0: it began with nothing
+    resumed   the last entry that was in what the process began with; None: it began with nothing
+    began     account_begins, as soon as it is settled
     """
 
     config: Config
@@ -86,7 +87,8 @@ class TruthLedger:
     sequence: int = 0
     on_disk: bool = False
     epoch: int = 0
-    resumed: int = 0
+    resumed: int | None = None
+    began: int | None = None
     _recent: RecentChanges = field(default_factory=RecentChanges)
 
     def __post_init__(self) -> None:
@@ -125,10 +127,23 @@ class TruthLedger:
         """Detections that wait, on disk or in memory."""
         return self.fates.pending
 
+    @property
+    def account_begins(self) -> int:
+        """The first entry that is in the account: those before it came into one that is lost."""
+        if self.began is not None:
+            return self.began
+        return self.sequence + 1 if self.resumed is None else 0
+
+    def counts_from(self, sequence: int) -> None:
+        """The account has an entry, and those after it; and those that it began with, if any."""
+        if self.began is None:
+            self.began = sequence if self.resumed is None else 0
+
     # ---- frames
 
     def next_sequence(self) -> int:
         """The number of an entry that is to be made."""
+        self.counts_from(self.sequence + 1)
         self.sequence += 1
         return self.sequence
 
@@ -192,7 +207,10 @@ class TruthLedger:
         lost  the disk did not have it when the process began
         """
         frame = self.places.as_told(kept)
-        self.fates.hold_again(frame, lost=lost)
+        last = kept.labels[-1].sequence if kept.labels else abs(kept.entry.sequence)
+        # One that is lost was in the account that the process began with, as one in memory alone.
+        absent = not lost and last < self.account_begins
+        self.fates.hold_again(frame, lost=lost, absent=absent)
         return frame
 
     # ---- labels

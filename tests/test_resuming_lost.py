@@ -4,14 +4,15 @@ anew, or with no checkpoint. What the disk has all the same is counted when labe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from monitor.accounts import Dropped
 from monitor.pipeline import Pipeline
+from monitor.resuming import Resumption
 from tests.journals import ListJournal, Written
 from tests.ledger_oracle import HEADERS, Came, Message, Named, tell
 from tests.piped import DOUBLE, account_of, opened
@@ -71,7 +72,13 @@ def assert_adds_up(pipeline: Pipeline) -> None:
     ledger = pipeline.ledger
     assert all(count >= 0 for count in ledger.waiting.values())
     assert all(count >= 0 for count in ledger.account.counts().values())
-    assert ledger.account.waiting == ledger.pending >= 0
+    account, shares = ledger.account, ledger.shares
+    assert account.waiting == ledger.pending >= 0
+    for counts in (shares.predicted, shares.labelled, shares.gated, shares.near_gate):
+        assert (counts >= 0).all()
+    without_slice = account.dropped[Dropped.REFUSED] + account.dropped[Dropped.BARE]
+    assert shares.predicted.sum() == account.predicted - without_slice
+    assert shares.labelled.sum() == account.matched + account.ignored + account.unmatched
 
 
 ALL = Message("lidar", 1, tuple(Named(i) for i in range(3)))
@@ -118,6 +125,40 @@ def test_without_a_checkpoint_what_is_taken_back_comes_into_the_account_first():
     assert (account.predicted, account.matched, again.ledger.pending) == (3, 1, 2)
 
 
+def test_without_a_checkpoint_nothing_is_taken_from_what_others_have_become():
+    journal = ListJournal()
+    pipeline = a_pipeline(DOUBLE, journal)
+    moved(pipeline, journal, Came("lidar", 1, 0, refused=1))
+    tell(pipeline, journal, ALL)
+    again = begun_anew(journal)
+    moved(again, journal, Came("lidar", 2, 0))
+    tell(again, journal, replace(ALL, number=2))
+    tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
+    assert_adds_up(again)
+    account = again.ledger.account
+    assert (account.predicted, account.matched, again.ledger.pending) == (7, 4, 2)
+    assert again.ledger.shares.predicted.sum() == 6
+    # What has come into the account is in it, wherever it is found again.
+    tell(again, journal, Message("lidar", 1, (Named(1),), revision=2))
+    assert_adds_up(again)
+    assert (account.predicted, account.matched, again.ledger.pending) == (7, 4, 2)
+
+
+def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_no_second_time():
+    journal = ListJournal()
+    pipeline = a_pipeline(DOUBLE, journal)
+    moved(pipeline, journal, Came("lidar", 1, 0))
+    moved(pipeline, journal, Came("lidar", 2, 0))
+    tell(pipeline, journal, ALL)
+    again = a_pipeline(DOUBLE, journal, max_bytes=1)
+    again.ledger.sequence = 3
+    Resumption(again, 0, 0, 0).run(journal)
+    tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
+    assert_adds_up(again)
+    account = again.ledger.account
+    assert (account.predicted, account.matched, again.ledger.pending) == (6, 1, 5)
+
+
 def test_without_a_checkpoint_what_waits_in_memory_is_not_taken_for_lost_with_its_partition():
     journal = ListJournal()
     moved(a_pipeline(DOUBLE, journal), journal, Came("lidar", 1, 0))
@@ -133,12 +174,18 @@ def test_without_a_checkpoint_what_waits_in_memory_is_not_taken_for_lost_with_it
 
 anew = st.builds(Anew, st.integers(0, 5), st.integers(0, 3))
 moves = st.lists(st.one_of(named_frames, messages(), messages(), anew), max_size=15)
+short_moves = st.lists(st.one_of(named_frames, messages(), messages(), anew), max_size=8)
+
+
+LOST = [Came("lidar", 0, 0, n=0), Came("lidar", 1, 0, n=1), Message("lidar", 1, (Named(0),))]
+REVISED = [Came("lidar", 0, 0, n=0), Came("lidar", 0, 0, n=0), Message("lidar", 1, revision=1)]
 
 
 @settings(deadline=None, max_examples=40)
-@given(moves, moves, st.booleans(), st.sampled_from([2**28, 9000, 1]))
+@example(LOST, REVISED, False, [], 2**28)
+@given(moves, moves, st.booleans(), short_moves, st.sampled_from([2**28, 9000, 1]))
 def test_whatever_was_lost_no_count_falls_below_zero_and_all_of_them_add_up(
-    before, after, checkpoint, max_bytes
+    before, after, checkpoint, later, max_bytes
 ):
     journal = ListJournal()
     pipeline = a_pipeline(DOUBLE, journal, max_bytes=max_bytes)
@@ -152,4 +199,26 @@ def test_whatever_was_lost_no_count_falls_below_zero_and_all_of_them_add_up(
     for move in after:
         moved(again, journal, move)
         assert_adds_up(again)
-    checkpoint_of(again)  # it can be written
+    last = gone_on(again, journal, max_bytes=max_bytes)  # a checkpoint can be written
+    for move in later:
+        moved(last, journal, move)
+        assert_adds_up(last)
+    checkpoint_of(last)
+
+
+def test_who_goes_on_from_an_account_that_began_anew_knows_what_is_not_in_it():
+    journal = ListJournal()
+    pipeline = a_pipeline(DOUBLE, journal)
+    for number in (1, 2):
+        moved(pipeline, journal, Came("lidar", number, 0))
+        tell(pipeline, journal, replace(ALL, number=number))
+    again = begun_anew(journal)
+    moved(again, journal, Came("lidar", 3, 0))
+    tell(again, journal, replace(ALL, number=3))
+    tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
+    last = gone_on(again, journal)
+    tell(last, journal, Message("lidar", 1, (Named(1),), revision=2))
+    tell(last, journal, Message("lidar", 2, (Named(0),), revision=1))
+    assert_adds_up(last)
+    account = last.ledger.account
+    assert (account.predicted, account.matched, last.ledger.pending) == (9, 5, 4)
