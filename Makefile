@@ -22,18 +22,20 @@ SERVICE_FILES = $(shell grep -l '^service ' $(PROTO_FILES))
 MAKE_VENV = test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
+GRAFANA_TYPES := deploy/grafana/typed
+
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test test-image lint types protos dashboards lock picture benchmark benchmark-statistics benchmark-tracking \
+.PHONY: demo test test-image lint types protos dashboards dashboard-types lock picture benchmark benchmark-statistics benchmark-tracking \
 	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift benchmark-killed \
-	benchmark-fuzz benchmark-faults benchmark-soak clean
+	benchmark-fuzz benchmark-faults benchmark-panels benchmark-soak clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
 
 # pytest comes last, so that its summary closes the output.
-test: lint types $(PROTOC) $(FILTERPY)
+test: lint types dashboard-types $(PROTOC) $(FILTERPY)
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
 
 # Builds the image on a stand-in for its base, and runs it: as root, with buildah and debootstrap.
@@ -56,6 +58,9 @@ protos: $(PROTOC)
 # The JSON of the dashboards, from deploy/grafana.
 dashboards: $(DEV)
 	$(BIN)/python -m deploy.grafana
+
+# What the JSON is held against: Grafana's own types, and a compiler.
+dashboard-types: $(GRAFANA_TYPES)/node_modules/.installed
 
 # The lock files of the image, from pyproject.toml: LOCK_FLAGS=--upgrade for newer versions.
 lock: $(DEV)
@@ -99,6 +104,10 @@ benchmark-fuzz: $(DEV)
 benchmark-faults: $(DEV)
 	$(BIN)/python -m benchmarks.faults
 
+# Every panel of the dashboards while the demo's fault is on, as numbers; beside a real Prometheus.
+benchmark-panels: $(DEV)
+	$(BIN)/python -m benchmarks.panels
+
 SOAK_FLAGS ?= --minutes 30
 
 # Does anything grow? Fails where a bound is broken.
@@ -106,7 +115,7 @@ benchmark-soak: $(CORE)
 	$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 
 clean:
-	rm -rf .venv .venv-protoc .filterpy build dist .coverage *.egg-info
+	rm -rf $(GRAFANA_TYPES)/node_modules .venv .venv-protoc .filterpy build dist .coverage *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -127,3 +136,8 @@ $(PROTOC): Makefile
 
 .filterpy/%: | $(DEV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ filterpy==$*
+
+$(GRAFANA_TYPES)/node_modules/.installed: $(GRAFANA_TYPES)/package-lock.json
+	@command -v npm >/dev/null || { echo "npm is not installed; on Debian: apt-get install nodejs npm"; exit 1; }
+	npm --prefix $(GRAFANA_TYPES) ci --ignore-scripts --no-audit --no-fund --silent
+	touch $@

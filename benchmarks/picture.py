@@ -1,12 +1,13 @@
 """Draws the picture of the README: what flows where, and what one run of the demo has measured.
 
 `make picture` runs the demo's drive through a real sidecar and writes docs/picture.svg. Every curve
-and every line of it is of that run.
+and every mark of its lower half is of that run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html
 import math
 import sys
@@ -65,6 +66,9 @@ async def measured(plan: Plan, address: str) -> Run:
         looking = asyncio.create_task(look())
         await drive(client, record)
         looking.cancel()
+        # What stopped it before is heard here.
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking
     words = {Happened.PROMOTED: "promoted", Happened.ROLLED_BACK: "rolled back"}
     run.marks = [(plan.fault_s, "variances ÷ 5"), (record.fault_ended_s, "as before")]
     run.marks += [
@@ -149,13 +153,11 @@ def plot(run: Run) -> list[str]:
     ]
     for ratio in (0.1, 0.2, 0.5, 1, 2, 5, 10):
         y = y_of(ratio)
-        parts.append(
-            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}" stroke="#e5e7eb"/>'
-        )
+        parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}" stroke="#e5e7eb"/>')
         parts.append(text(LEFT - 8, y + 4, f"{ratio:g}", PALE, 12, text_anchor="end"))
-    for at_s in range(0, int(run.end_s) + 1, 10):
-        words = f"{at_s} s"
-        parts.append(text(x_of(run, at_s), BOTTOM + 18, words, PALE, 12, text_anchor="middle"))
+    for tick in range(0, int(run.end_s) + 1, 10):
+        words = f"{tick} s"
+        parts.append(text(x_of(run, tick), BOTTOM + 18, words, PALE, 12, text_anchor="middle"))
     for row, (at_s, words) in enumerate(sorted(run.marks)):
         x = x_of(run, at_s)
         parts.append(

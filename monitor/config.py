@@ -331,16 +331,23 @@ def checked(settings: dict[str, Any], source: str) -> Config:
         return Config.model_validate(settings)
     except ValidationError as error:
         findings = "; ".join(
-            f"{_where(item['loc'], item['input'])}{item['msg']}" for item in error.errors()
+            f"{_where(item['loc'], item['input'], item['type'])}{item['msg']}"
+            for item in error.errors()
         )
         raise InvalidConfiguration(
             f"{source}: {findings}. See deploy/sidecar.toml for every key and its unit."
         ) from None
 
 
-def _where(location: tuple[int | str, ...], value: object) -> str:
-    """The offending key and its value; what concerns whole sections says so in its message."""
+def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:
+    """The offending key and its value; what concerns whole sections says so in its message.
+
+    fault  as pydantic calls it
+    """
     if not location:
         return ""
     key = ".".join(str(part) for part in location)
-    return f"[{key}]: " if isinstance(value, dict) else f"[{key}] = {value!r}: "
+    # What stands under a key that there is not may be anything, a secret too; this goes to the log
+    # and to whoever asks for the status.
+    hidden = isinstance(value, dict) or fault == "extra_forbidden"
+    return f"[{key}]: " if hidden else f"[{key}] = {value!r}: "

@@ -15,13 +15,14 @@ from monitor.drift_keeping import DriftKeeping
 from monitor.edges.build import build
 from monitor.edges.exporter import CONTENT_TYPE, Snapshot, render
 from monitor.edges.exposition import process
+from monitor.edges.log_lines import LogCounts
 from monitor.edges.page import Published
 from monitor.external_tracker import ExternalTracker
 from monitor.journal import Journal
 from monitor.keeping import Keeper
 from monitor.kept_promotions import KeptPromotions
 from monitor.ledger_reading import DiskReading, ledger_reading
-from monitor.operation import LogCounts, OperationReading, stamp_lag
+from monitor.operation import OperationReading, stamp_lag
 from monitor.pipeline import Pipeline
 from monitor.promotions import Promotions
 from monitor.readings import ClassReadingCache, ReadingCache, WindowReading

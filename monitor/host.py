@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from monitor.config import Config
+from monitor.edges.log_lines import LogCounts
 from monitor.edges.service_manager import ServiceManager
-from monitor.operation import LogCounts, NoLog
 
 
 def nothing_new(_: Config) -> None:
@@ -29,6 +29,6 @@ class Host:
 
     reread: Callable[[], Config] = Config
     path: str = ""
-    logs: LogCounts = field(default_factory=NoLog)
+    logs: LogCounts = field(default_factory=LogCounts)
     adjusted: Callable[[Config], None] = nothing_new
     manager: ServiceManager = field(default_factory=lambda: ServiceManager(None, None))

@@ -6,30 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from monitor.streams import Stream
 
 # A stream that sent nothing for so long says nothing of clocks, ns.
 _RECENT_NS = 60 * 10**9
-
-
-class LogCounts(Protocol):
-    """Lines of the log by level, and those that were left out of it."""
-
-    @property
-    def lines(self) -> Mapping[str, int]: ...
-
-    @property
-    def left_out(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class NoLog:
-    """Where nobody counts."""
-
-    lines: Mapping[str, int] = field(default_factory=dict)
-    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from monitor.pending import FrameKey
 
 K = TypeVar("K")
 
-# So many changes are remembered: to look for a frame on the disk takes no longer.
+# So many changes are remembered: far more labels than come while one frame is looked for on the
+# disk, which is what they are compared with.
 _RECENT = 4096
 
 

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 # How often the loop's punctuality is looked at, seconds.
 LAG_PROBE = 0.05
+# How often a service manager that keeps no watch over us hears that we live, seconds.
+ALIVE_SECONDS = 5.0
 # What those who watch are told.
 OVERLOADED = (
     "overload: frames are answered and forwarded, but neither remembered nor counted; see [server] "
@@ -117,8 +119,17 @@ class Sidecar:
         self.reloads = Reloads(self.host.path)
         service.status = self._status
         self.exporting = Exporting(
-            *(self.pipeline, self.promotions, self.keeper, self.kept, self.drift, self.journal),
-            *(self.tracker, self.reloads, self.host.logs, self.endpoint.published, self.resumed),
+            pipeline=self.pipeline,
+            promotions=self.promotions,
+            keeper=self.keeper,
+            kept=self.kept,
+            drift=self.drift,
+            journal=self.journal,
+            tracker=self.tracker,
+            reloads=self.reloads,
+            logs=self.host.logs,
+            published=self.endpoint.published,
+            resumed=self.resumed,
         )
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
@@ -255,11 +266,11 @@ class Sidecar:
     # ---- the process we are in
 
     async def _tell_that_we_live(self) -> None:
-        """As long as this loop turns, and no longer."""
+        """As long as this loop turns, and no longer; what was not heard is told again with it."""
         manager = self.host.manager
-        while manager.watchdog_seconds is not None:
+        while True:
             manager.alive()
-            await asyncio.sleep(manager.watchdog_seconds)
+            await asyncio.sleep(manager.watchdog_seconds or ALIVE_SECONDS)
 
     async def _keep_configured(self) -> None:
         """Read the configuration again whenever we are asked to."""
@@ -272,7 +283,8 @@ class Sidecar:
             except Exception:
                 log.exception("the configuration was not read again")
                 self.pipeline.counters.internal_errors += 1
-            self.host.manager.ready(SERVING)
+            if not self._stopping.is_set():  # what was said last is that we end
+                self.host.manager.ready(SERVING)
 
     async def _reconfigure(self) -> None:
         """Take what can be taken while we run; what cannot be used changes nothing."""

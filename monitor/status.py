@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class StreamStatus:
     """What came of one stream since the start; times are ns since 1970 of the sidecar's clock.
 
-    frames, detections   that were answered
+    frames, detections   that were taken, and not refused as a whole
     stamp_ns             capture stamp of the last frame that had one; None: none had
     stamped_received_ns  when that frame came
     received_ns          when the last frame came, with a stamp or without; None: none did

@@ -57,7 +57,7 @@ class Seen:
     matched_ns: int | None = None
 
     def frame(self, detections: int, stamp_ns: int | None, now_ns: int) -> None:
-        """See a frame that was answered."""
+        """See a frame that was taken, whatever became of its detections."""
         self.frames += 1
         self.detections += detections
         self.received_ns = now_ns

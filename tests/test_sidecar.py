@@ -1,22 +1,29 @@
 """The sidecar without its ports: what of its parts reaches the metrics."""
 
 import asyncio
+import socket
 from pathlib import Path
 from unittest.mock import patch
 
 from monitor.accounts import Dropped
-from monitor.config import Config, ServerConfig, SnapshotConfig
+from monitor.config import Config, ServerConfig, SnapshotConfig, checked
 from monitor.config_pending import PendingConfig
 from monitor.config_promotion import PromotionConfig
 from monitor.edges.partition_parts import StoreFailed
 from monitor.edges.partitions import PartitionStore
+from monitor.edges.service_manager import ServiceManager
 from monitor.events import Health
+from monitor.frames import Header
+from monitor.host import Host
 from monitor.journal import Journal
 from monitor.keeping import Keeper
 from monitor.progress import Progress
+from monitor.reloading import RELOADABLE, reloaded
 from monitor.resuming import restore_progress
 from monitor.sidecar import Sidecar
+from monitor.streams import Stream
 from tests.journalled import frame
+from tests.piped import CLASSES, XYZ
 
 
 def test_what_was_given_up_counts_as_a_failure_of_the_store_and_what_was_not_learned_is_told():
@@ -163,3 +170,86 @@ def test_where_a_partition_cannot_be_read_at_start_its_numbers_are_not_given_aga
     assert ledger.next_sequence() > 1 << 32
     # It is there: what waits in it goes on to wait.
     assert (ledger.waiting[9], sidecar.exporting.disk().refused["partition"]) == (1, 1)
+
+
+def test_a_service_manager_that_keeps_no_watch_hears_later_that_we_are_ready(tmp_path):
+    path = str(tmp_path / "notify")
+    sidecar = quiet()
+    manager = ServiceManager.of({"NOTIFY_SOCKET": path}, 1)
+    sidecar.host = Host(manager=manager)
+    manager.ready("serving")
+
+    async def heard() -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+            bound.bind(path)
+            bound.setblocking(False)
+            telling = asyncio.create_task(sidecar._tell_that_we_live())
+            try:
+                async with asyncio.timeout(20):
+                    return await asyncio.get_running_loop().sock_recv(bound, 4096)
+            finally:
+                telling.cancel()
+
+    assert asyncio.run(heard()) == b"READY=1\nSTATUS=serving"
+    manager.close()
+
+
+# Every key that a reload takes, at another value than the default.
+TAKEN: dict[str, dict[str, object]] = {
+    "server": {
+        "max_streams": 3,
+        "max_messages_per_second": 7.0,
+        "write_timeout_seconds": 3.0,
+        "grace_seconds": 1.0,
+        "shed_lag_seconds": 0.7,
+        "shed_rows": 77,
+        "stale_seconds": 7.0,
+        "clock_step_seconds": 0.7,
+    },
+    "security": {"reload_seconds": 7.0},
+    "recalibration": {"mode": "observe"},
+    "promotion": {
+        "mode": "automatic",
+        "allow_shrinking": True,
+        "method": "adaptive-scaling",
+        "objective": None,
+        "time_constant_seconds": 70.0,
+        "band": [0.7, 1.7],
+        "hysteresis": 1.7,
+        "prior_tracks": 7.0,
+        "fit_tracks": 17,
+        "fit_every_seconds": 7.0,
+        "fit_timeout_seconds": 70.0,
+    },
+    "drift": {"refit_on_page": True, "every_seconds": 7.0},
+    "snapshot": {"every_seconds": 8.0},
+    "metrics": {"refresh_seconds": 7.0},
+    "log": {"level": "debug", "format": "json", "lines_a_minute": 7, "burst": 7},
+}
+
+
+def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
+    sidecar = quiet()
+    heard: list[Config] = []
+    sidecar.host = Host(adjusted=heard.append)
+    registered = sidecar.pipeline.register(Header("front", XYZ, CLASSES))
+    assert isinstance(registered, Stream)
+    settings = {section: dict(values) for section, values in TAKEN.items()}
+    settings["snapshot"]["path"] = settings["promotion"]["folder"] = ""
+    found = reloaded(sidecar.config, checked(settings, "test"))
+    assert set(found.changed) == {
+        f"{section}.{key}" for section, keys in RELOADABLE.items() for key in keys
+    } - {"promotion.objective"}
+    assert found.waiting == ()
+    sidecar._adjust(found.config)
+    assert sidecar.config is sidecar.pipeline.config is found.config
+    assert heard == [found.config]
+    assert (sidecar.overload.lag_seconds, sidecar.overload.waiting_rows) == (0.7, 77)
+    assert sidecar.wall_clock.step_seconds == 0.7
+    assert registered.staleness.limit_seconds == 7.0
+    learning, wanted = sidecar.pipeline.learning, found.config.promotion.settings()
+    assert (learning.settings.fits, learning.settings.policy) == (wanted.fits, wanted.policy)
+    assert learning.register.settings == learning.settings
+    assert (sidecar.keeper.config.every_seconds, sidecar.kept.every_seconds) == (8.0, 8.0)
+    assert sidecar.drift.config == found.config.drift
+    assert sidecar.drift._refits.enough == 17

@@ -124,11 +124,10 @@ def states(
     title: str,
     text: str,
     *queries: Query,
-    values: Values | None = None,
     span: int = 12,
     height: int = 8,
 ) -> Panel:
-    """Words over time, a row for each series."""
+    """States of drift over time, a row for each series."""
     options: Options = {
         "alignValue": "left",
         "legend": legend(),
@@ -142,7 +141,7 @@ def states(
         title,
         text,
         queries,
-        values or Values(words=STATES),
+        Values(words=STATES),
         span=span,
         height=height,
         options=options,

@@ -20,6 +20,8 @@ NONE_IS_GOOD: Steps = ((None, GOOD), (1, BAD))
 NONE_IS_CALM: Steps = ((None, CALM), (1, WARNING))
 # Of NEES/K and of factors on the variance: what fits and alerts leave alone.
 BAND: Steps = ((None, WARNING), (0.5, GOOD), (2, BAD))
+# The same of σ, which is the root of a variance.
+DEVIATION_BAND: Steps = ((None, WARNING), (0.7071, GOOD), (1.4142, BAD))
 # Of ENCE over its noise floor: at 1 a calibrated detector would read the same.
 ABOVE_FLOOR: Steps = ((None, GOOD), (1.5, WARNING), (3, BAD))
 # What `calibration_drift_state` says.
@@ -50,14 +52,12 @@ class Values:
               share, `ops` a second, `suffix:…` a word of our own
     steps     from which value on which colour holds
     words     of numbers that stand for them
-    unknown   what is shown for NaN and where there is nothing
     least, most, decimals   of axes and bars; None: as it comes
     """
 
     unit: str = "none"
     steps: Steps = NEUTRAL
     words: Words | None = None
-    unknown: str = "–"
     least: float | None = None
     most: float | None = None
     decimals: float | None = None
@@ -72,7 +72,7 @@ class Values:
         nothing = model.SpecialValueMap(
             options=model.DashboardSpecialValueMapOptions(
                 match=model.SpecialValueMatch.NULL_AND_NAN,
-                result=model.ValueMappingResult(text=self.unknown, color=CALM),
+                result=model.ValueMappingResult(text="–", color=CALM),
             )
         )
         if self.words is None:
@@ -82,3 +82,6 @@ class Values:
             for index, (value, (text, color)) in enumerate(self.words.items())
         }
         return [model.ValueMap(options=options), nothing]
+
+
+DRIFT = Values(steps=((None, GOOD), (1, "yellow"), (2, BAD), (3, "blue")), words=STATES)

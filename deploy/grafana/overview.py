@@ -7,12 +7,10 @@ from deploy.grafana.boards import Board, Row
 from deploy.grafana.charts import stat, states
 from deploy.grafana.looks import (
     ABOVE_FLOOR,
-    BAD,
     BAND,
+    DRIFT,
     GOOD,
     NONE_IS_GOOD,
-    STATES,
-    Steps,
     Values,
     above,
     below,
@@ -20,12 +18,10 @@ from deploy.grafana.looks import (
 from deploy.grafana.overview_labels import labels
 from deploy.grafana.overview_measures import measures
 from deploy.grafana.panels import Panel
-from deploy.grafana.queries import Query, of, or_none, rate
+from deploy.grafana.queries import BY_SLICE, SLICES, Query, compensated, of, or_none, rate
 from deploy.grafana.tables import Column, table
 
-_BY = "instance, slice"
-_SLICES = "~$slice"
-_FACTOR = of("recalibration_factor", slice=_SLICES)
+_FACTOR = of("recalibration_factor", slice=SLICES)
 
 
 def _now() -> list[Panel]:
@@ -59,8 +55,9 @@ def _now() -> list[Panel]:
         stat(
             "NEES/K now",
             """Mean NEES over the number of dimensions, of all slices, over the last five minutes
-            of event time, of what is forwarded. Healthy: 0.5 … 2, best 1. Above: standard
-            deviations are too small. docs/runbook.md#calibrationdriftpage""",
+            of event time, of what is forwarded; of several sidecars the highest. Healthy:
+            0.5 … 2, best 1. Above: standard deviations are too small.
+            docs/runbook.md#calibrationdriftpage""",
             Query(
                 f"max({of('window_nees_ratio', slice='total', stage='recalibrated', window='5m')})",
                 "NEES/K",
@@ -79,7 +76,7 @@ def _now() -> list[Panel]:
             """Slices in which a recalibrator more than doubles or halves a variance: what is
             forwarded looks healthy, the detector is not. Healthy: 0.
             docs/runbook.md#calibrationfaultcompensated""",
-            Query(or_none(f"count(count by ({_BY}) ({_FACTOR} < 0.5 or {_FACTOR} > 2))"), "slices"),
+            Query(or_none(compensated(_FACTOR)), "slices"),
             values=Values(steps=above(1)),
         ),
         stat(
@@ -101,20 +98,18 @@ def _now() -> list[Panel]:
 
 
 def _slices() -> list[Panel]:
-    window = {"window": "5m", "slice": _SLICES}
-    state: Steps = ((None, GOOD), (1, "yellow"), (2, BAD), (3, "blue"))
-    drift = Values(steps=state, words=STATES)
+    window = {"window": "5m", "slice": SLICES}
     ratio = Values(steps=BAND, decimals=2)
     ence = (
-        f"{of('ence', stage='recalibrated', slice=_SLICES)} / "
-        f"{of('ence_noise_floor', stage='recalibrated', slice=_SLICES)}"
+        f"{of('ence', stage='recalibrated', slice=SLICES)} / "
+        f"{of('ence_noise_floor', stage='recalibrated', slice=SLICES)}"
     )
 
     def column(heading: str, inner: str, values: Values, cell: str = "auto") -> Column:
-        return Column(Query(f"max by ({_BY}) ({inner})", heading, instant=True), values, cell)
+        return Column(Query(f"max by ({BY_SLICE}) ({inner})", heading, instant=True), values, cell)
 
     def drift_of(severity: str, metric: str) -> str:
-        return of(metric, severity=severity, slice=_SLICES)
+        return of(metric, severity=severity, slice=SLICES)
 
     found = table(
         "Slices",
@@ -126,8 +121,8 @@ def _slices() -> list[Panel]:
         its reliability diagram. docs/runbook.md#calibrationdriftpage""",
         ["instance", "slice"],
         [
-            column("Page", drift_of("page", "drift_state"), drift, "color-background"),
-            column("Ticket", drift_of("ticket", "drift_state"), drift, "color-background"),
+            column("Page", drift_of("page", "drift_state"), DRIFT, "color-background"),
+            column("Ticket", drift_of("ticket", "drift_state"), DRIFT, "color-background"),
             column(
                 "NEES/K raw, 5 min",
                 of("window_nees_ratio", stage="raw", **window),
@@ -153,18 +148,18 @@ def _slices() -> list[Panel]:
             ),
             column(
                 "Labelled",
-                of("labelled_ratio", slice=_SLICES),
+                of("labelled_ratio", slice=SLICES),
                 Values("percentunit", below(0.01, 0.05), decimals=0),
                 "color-text",
             ),
             column(
                 "Labelled detections",
-                of("matched_detections", slice=_SLICES),
+                of("matched_detections", slice=SLICES),
                 Values("locale", below(100)),
             ),
             column(
                 "Worth",
-                of("effective_detections", slice=_SLICES, stage="recalibrated"),
+                of("effective_detections", slice=SLICES, stage="recalibrated"),
                 Values("locale", decimals=0),
             ),
         ],
@@ -182,13 +177,13 @@ def _slices() -> list[Panel]:
         """What `drift_state` said, over time. Healthy: green, nothing found. Yellow: a tenth of
         what an alarm needs. Red: an alarm, until it is acknowledged, a new epoch, or calm. Blue:
         fewer than 100 labelled detections. docs/runbook.md#calibrationdriftpage""",
-        Query(f"max by ({_BY}) ({drift_of('page', 'drift_state')})", "{{slice}}"),
+        Query(f"max by ({BY_SLICE}) ({drift_of('page', 'drift_state')})", "{{slice}}"),
     )
     tickets = states(
         "Drift, tickets",
         """As beside, of what can wait: forwarded covariances too large, or raw ones wrong behind a
         recalibrator. Healthy: green. docs/runbook.md#calibrationdriftticket""",
-        Query(f"max by ({_BY}) ({drift_of('ticket', 'drift_state')})", "{{slice}}"),
+        Query(f"max by ({BY_SLICE}) ({drift_of('ticket', 'drift_state')})", "{{slice}}"),
     )
     return [found, history, tickets]
 

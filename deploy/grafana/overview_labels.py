@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from deploy.grafana.charts import bars, graph
 from deploy.grafana.looks import (
-    CALM,
     Values,
     below,
 )
 from deploy.grafana.panels import Panel
-from deploy.grafana.queries import Query, of, quantile, rate
-
-_BY = "instance, slice"
+from deploy.grafana.queries import BY_SLICE, Query, of, quantile, rate
 
 
 def labels() -> list[Panel]:
@@ -60,7 +57,7 @@ def labels() -> list[Panel]:
             """Share of a slice's detections of which labels told anything, since the start.
             Healthy: alike for all. A slice far below the others is not labelled like them: its
             measures may be of the easy ones. docs/runbook.md#calibrationlabelledsharelow""",
-            Query(f"max by ({_BY}) ({of('labelled_ratio')})", "{{slice}}"),
+            Query(f"max by ({BY_SLICE}) ({of('labelled_ratio')})", "{{slice}}"),
             values=Values("percentunit", below(0.01, 0.05), least=0, most=1, decimals=1),
         ),
         bars(
@@ -69,7 +66,7 @@ def labels() -> list[Panel]:
             unmatched had labels in their frame, but none of their own; unlabelled had none at all;
             dropped_… says why. docs/runbook.md#calibrationmatchratiolow""",
             Query(f"sum by (fate) ({of('detection_fates')})", "{{fate}}"),
-            values=Values("locale", ((None, CALM),), least=0),
+            values=Values("locale", least=0),
         ),
         graph(
             "Detections that wait for truth",

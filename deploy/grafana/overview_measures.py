@@ -11,16 +11,14 @@ from deploy.grafana.looks import (
     above,
 )
 from deploy.grafana.panels import Panel, dashed
-from deploy.grafana.queries import Query, of
+from deploy.grafana.queries import BY_SLICE, SLICES, Query, of
 
-_BY = "instance, slice"
-_SLICES = "~$slice"
-_FACTOR = of("recalibration_factor", slice=_SLICES)
+_FACTOR = of("recalibration_factor", slice=SLICES)
 
 
 def _evidence(severity: str, title: str, anchor: str) -> Panel:
     """Cut off from below: what is against drift falls to -9, and means no more than -3 does."""
-    evidence = of("drift_log10_evidence", severity=severity, slice=_SLICES)
+    evidence = of("drift_log10_evidence", severity=severity, slice=SLICES)
     return dashed(
         graph(
             title,
@@ -28,7 +26,7 @@ def _evidence(severity: str, title: str, anchor: str) -> Panel:
             dashed line is what an alarm needs (`[drift] hours_between_false_{severity}s`). Below -3
             it is drawn at -3. Healthy: well below the line. A line that rises steadily is drift
             that will be told soon. docs/runbook.md#{anchor}""",
-            Query(f"clamp_min(max by ({_BY}) ({evidence}), -3)", "{{slice}}"),
+            Query(f"clamp_min(max by ({BY_SLICE}) ({evidence}), -3)", "{{slice}}"),
             Query(f"max({of('drift_log10_threshold', severity=severity)})", "threshold"),
             values=Values("suffix: log h", decimals=1),
         ),
@@ -41,22 +39,22 @@ def measures() -> list[Panel]:
     """The same measure of the detector, and of what is forwarded."""
 
     def nees(stage: str, title: str, meaning: str) -> Panel:
-        window = of("window_nees_ratio", stage=stage, window="5m", slice=_SLICES)
+        window = of("window_nees_ratio", stage=stage, window="5m", slice=SLICES)
         return graph(
             title,
             f"""Mean NEES over K, over the last five minutes of event time, {meaning} Healthy: the
             green band, 0.5 … 2. At 5 variances are five times too small; at 0.2 five times too
             large. docs/runbook.md#calibrationdriftpage""",
-            Query(f"max by ({_BY}) ({window})", "{{slice}}"),
+            Query(f"max by ({BY_SLICE}) ({window})", "{{slice}}"),
             values=Values(steps=BAND, decimals=2),
             marks="dashed+area",
             log=2,
         )
 
-    furthest = f"exp(max by ({_BY}) (abs(ln({_FACTOR}))))"
+    furthest = f"exp(max by ({BY_SLICE}) (abs(ln({_FACTOR}))))"
     floor = (
-        f"max by ({_BY}) ({of('ence', stage='recalibrated', slice=_SLICES)} / "
-        f"{of('ence_noise_floor', stage='recalibrated', slice=_SLICES)})"
+        f"max by ({BY_SLICE}) ({of('ence', stage='recalibrated', slice=SLICES)} / "
+        f"{of('ence_noise_floor', stage='recalibrated', slice=SLICES)})"
     )
     return [
         _evidence("page", "Evidence for a page", "calibrationdriftpage"),

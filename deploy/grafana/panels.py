@@ -131,5 +131,5 @@ def legend(place: str = "bottom", *calculations: str, shown: bool = True) -> Opt
     }
 
 
-_HEADINGS = {"lastNotNull": "Last *", "max": "Max", "mean": "Mean", "sum": "Total"}
+_HEADINGS = {"lastNotNull": "Last *", "max": "Max"}
 TOOLTIP: Options = {"mode": "multi", "sort": "desc"}

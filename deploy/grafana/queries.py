@@ -7,6 +7,9 @@ from dataclasses import dataclass
 CHOSEN = 'job=~"$job",instance=~"$instance"'
 # At least four scrapes, whatever the scrape interval and the zoom: Grafana works it out.
 RATE = "$__rate_interval"
+# Of the chosen slices, where several may be; and what tells slices of several sidecars apart.
+SLICES, BY_SLICE = "~$slice", "instance, slice"
+STAGES = ("raw", "recalibrated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,9 @@ def increase(metric: str, by: str, over: str = RATE, **labels: str) -> str:
     return f"sum by ({by}) (increase({of(metric, **labels)}[{over}]))"
 
 
-def quantile(share: float, metric: str, by: str = "", over: str = "5m") -> str:
-    """Of a histogram; NaN where nothing was observed."""
-    labels = ", ".join(filter(None, ("le", by)))
-    return (
-        f"histogram_quantile({share:g}, sum by ({labels}) (rate({of(metric + '_bucket')}[{over}])))"
-    )
+def quantile(share: float, metric: str) -> str:
+    """Of a histogram, over five minutes; NaN where nothing was observed."""
+    return f"histogram_quantile({share:g}, {rate(metric + '_bucket', 'le', '5m')})"
 
 
 def or_none(expression: str) -> str:
@@ -63,3 +63,11 @@ def or_none(expression: str) -> str:
     Of a sidecar that cannot be reached there is nothing at all: that is no zero.
     """
     return f"{expression} or 0 * sum({of('recalibrator_pinned')})"
+
+
+def compensated(factor: str) -> str:
+    """In how many slices a recalibrator more than doubles or halves a variance.
+
+    factor  series of `recalibration_factor`
+    """
+    return f"count(count by ({BY_SLICE}) ({factor} < 0.5 or {factor} > 2))"

@@ -6,12 +6,11 @@ from deploy.grafana.boards import Board, Row
 from deploy.grafana.charts import graph, stat
 from deploy.grafana.looks import BAND, NONE_IS_CALM, NONE_IS_GOOD, Values, above
 from deploy.grafana.panels import Panel, colored, dashed
-from deploy.grafana.queries import Query, increase, of, or_none
+from deploy.grafana.queries import SLICES, STAGES, Query, compensated, increase, of, or_none
 from deploy.grafana.tables import Column, matrix, table
 from deploy.grafana.trials import trial_panels
 
-_SLICES = "~$slice"
-_FACTOR = of("recalibration_factor", slice=_SLICES, dimension="~$dimension")
+_FACTOR = of("recalibration_factor", slice=SLICES, dimension="~$dimension")
 
 
 def _now() -> list[Panel]:
@@ -39,10 +38,7 @@ def _now() -> list[Panel]:
             "Slices with factors outside 0.5 … 2",
             """There a fault of the detector is being compensated: what is forwarded looks healthy,
             the detector is not. Healthy: 0. docs/runbook.md#calibrationfaultcompensated""",
-            Query(
-                or_none(f"count(count by (instance, slice) ({_FACTOR} < 0.5 or {_FACTOR} > 2))"),
-                "slices",
-            ),
+            Query(or_none(compensated(_FACTOR)), "slices"),
             values=Values(steps=above(1)),
         ),
         stat(
@@ -160,16 +156,16 @@ def _over_time() -> list[Panel]:
         """Tracks, and frames with truth, a second, for which there was no room to learn from them.
         Healthy: 0. Rising: raise `[promotion] open_tracks`, or send labels less in bursts.""",
         Query(f"sum by (instance) (rate({of('learning_left_out_total')}[5m]))", "{{instance}}"),
-        values=Values("suffix:/s", ((None, "green"), (0.01, "orange")), least=0),
+        values=Values("suffix:/s", above(0.01), least=0),
         span=8,
     )
-    window = {"window": "5m", "slice": _SLICES}
+    window = {"window": "5m", "slice": SLICES}
     nees = [
         Query(
             f"max by (slice) ({of('window_nees_ratio', stage=stage, **window)})",
             f"{stage}: {{{{slice}}}}",
         )
-        for stage in ("raw", "recalibrated")
+        for stage in STAGES
     ]
     effect = graph(
         "What it is good for: NEES/K before and after",

@@ -135,7 +135,7 @@ def _refused() -> list[Panel]:
             title,
             text,
             Query(rate(metric, label), f"{{{{{label}}}}}"),
-            values=Values("suffix:/s", ((None, "green"), (0.01, "orange")), least=0),
+            values=Values("suffix:/s", above(0.01), least=0),
             calculations=("max", "lastNotNull"),
         )
 

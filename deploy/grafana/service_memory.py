@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy.grafana.charts import bars, graph
-from deploy.grafana.looks import CALM, NONE_IS_GOOD, Values, above
+from deploy.grafana.looks import NONE_IS_GOOD, Values, above
 from deploy.grafana.panels import Panel
 from deploy.grafana.queries import Query, increase, of
 
@@ -75,7 +75,7 @@ def disk_panels() -> list[Panel]:
             used. Healthy: lost and refused are 0. Else see the log of the start.""",
             *(Query(f"sum({of(metric)})", f"entries {name}") for name, metric in restart.items()),
             Query(f"sum by (of) ({of('files_refused_total')})", "refused: {{of}}"),
-            values=Values("locale", ((None, CALM),), least=0),
+            values=Values("locale", least=0),
         ),
     ]
 
@@ -97,7 +97,7 @@ def left_out_panels() -> list[Panel]:
             late: labels come too late; superseded: for a while after another
             recalibrator came in force; failed: see the log.""",
             Query(f"sum by (reason) (rate({of('drift_left_out_total')}[5m]))", "{{reason}}"),
-            values=Values("suffix:/s", ((None, "green"), (0.01, "orange")), least=0),
+            values=Values("suffix:/s", above(0.01), least=0),
             span=8,
         ),
         graph(

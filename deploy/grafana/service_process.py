@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy.grafana.charts import graph, stat
-from deploy.grafana.looks import NONE_IS_CALM, Values, above
+from deploy.grafana.looks import NONE_IS_CALM, NONE_IS_GOOD, Values, above
 from deploy.grafana.panels import Panel, dashed
 from deploy.grafana.queries import Query, increase, of, rate
 
@@ -59,7 +59,7 @@ def process_panels() -> list[Panel]:
             f"""1 while frames are answered and forwarded, but not monitored (docs/degradation.md).
             Healthy: 0. {_OVERLOAD}""",
             Query(f"max by (instance) ({of('overload')})", _PER),
-            values=Values(steps=((None, "green"), (1, "red")), least=0, most=1, decimals=0),
+            values=Values(steps=NONE_IS_GOOD, least=0, most=1, decimals=0),
         ),
     ]
 

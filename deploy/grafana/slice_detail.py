@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from deploy.grafana.boards import CLASS_PROBABILITIES, Board, Row
 from deploy.grafana.charts import stat
-from deploy.grafana.looks import ABOVE_FLOOR, BAD, BAND, STATES, Steps, Values, below
+from deploy.grafana.looks import ABOVE_FLOOR, BAND, DRIFT, Values, below
 from deploy.grafana.panels import Panel
-from deploy.grafana.queries import Query, of
+from deploy.grafana.queries import STAGES, Query, of
 from deploy.grafana.slice_drift import class_panels, drift_panels, track_panels
 from deploy.grafana.slice_reliability import error_panels, reliability_panels
 from deploy.grafana.slice_stages import stage_panels
 
-_STAGES = ("raw", "recalibrated")
-_NAMED = "{{stage}} {{instance}}"
-
 
 def _now() -> list[Panel]:
-    state: Steps = ((None, "green"), (1, "yellow"), (2, BAD), (3, "blue"))
-    drift = Values(steps=state, words=STATES)
-
     def nees(stage: str) -> Query:
         window = of("window_nees_ratio", slice="$slice", stage=stage, window="5m")
         return Query(f"max({window})", stage)
@@ -37,7 +31,7 @@ def _now() -> list[Panel]:
             wrong. Healthy: nothing found. docs/runbook.md#calibrationdriftpage""",
             drift_of("page"),
             drift_of("ticket"),
-            values=drift,
+            values=DRIFT,
             span=6,
             history=False,
         ),
@@ -46,7 +40,7 @@ def _now() -> list[Panel]:
             """Mean NEES over K of the joint block over the last five minutes of event time.
             Healthy: 0.5 … 2. Raw outside and recalibrated inside: a fault is compensated.
             docs/runbook.md#calibrationfaultcompensated""",
-            *(nees(stage) for stage in _STAGES),
+            *(nees(stage) for stage in STAGES),
             values=Values(steps=BAND, decimals=2),
             span=6,
         ),
@@ -54,7 +48,7 @@ def _now() -> list[Panel]:
             "ENCE of $dimension over its floor",
             """Expected normalised calibration error over what a calibrated detector with as many,
             as correlated errors reads; since the start. Healthy: near 1.""",
-            *(over_floor(stage) for stage in _STAGES),
+            *(over_floor(stage) for stage in STAGES),
             values=Values(steps=ABOVE_FLOOR, decimals=1),
             span=6,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy.grafana.charts import graph, stat
-from deploy.grafana.looks import BAD, BAND, Values, above
+from deploy.grafana.looks import BAD, BAND, DEVIATION_BAND, Values, above
 from deploy.grafana.panels import Panel, dashed, staged
 from deploy.grafana.queries import Query, of
 
@@ -38,7 +38,7 @@ def drift_panels() -> list[Panel]:
         Query(
             f"{told} >= 0 or on (job, instance, stage) sqrt({all_along})", "{{stage}} {{instance}}"
         ),
-        values=Values(steps=((None, "orange"), (0.7071, "green"), (1.4142, BAD)), decimals=2),
+        values=Values(steps=DEVIATION_BAND, decimals=2),
         marks="dashed",
         span=8,
     )

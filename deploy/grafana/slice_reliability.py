@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from deploy.grafana import reliability
 from deploy.grafana.charts import graph
-from deploy.grafana.looks import BAD, Values
+from deploy.grafana.looks import DEVIATION_BAND, Values, above
 from deploy.grafana.panels import Panel, dashed, staged
-from deploy.grafana.queries import Query, of
+from deploy.grafana.queries import STAGES, Query, of
 from deploy.grafana.tables import Column, Points, categories, plane, table
 
-_STAGES = ("raw", "recalibrated")
 _NAMED = "{{stage}} {{instance}}"
 
 
@@ -26,7 +25,7 @@ def reliability_panels() -> list[Panel]:
                 at(reliability.predicted(stage), f"predicted, {stage}"),
                 at(reliability.actual(stage), stage),
             )
-            for stage in _STAGES
+            for stage in STAGES
         ),
         Points(at(either, "predicted"), at(f"({either})", "calibrated")),
     ]
@@ -50,10 +49,8 @@ def reliability_panels() -> list[Panel]:
         0.71 and 1.41 (a factor of two on the variance). Bins with few detections scatter: see the
         table.""",
         "deviation",
-        [at(reliability.with_edges(reliability.ratio(stage)), stage) for stage in _STAGES],
-        values=Values(
-            steps=((None, "orange"), (0.7071, "green"), (1.4142, BAD)), decimals=2, least=0
-        ),
+        [at(reliability.with_edges(reliability.ratio(stage)), stage) for stage in STAGES],
+        values=Values(steps=DEVIATION_BAND, decimals=2, least=0),
         span=14,
         height=6,
         sort="bin",
@@ -64,15 +61,15 @@ def reliability_panels() -> list[Panel]:
                 at(reliability.with_edges(reliability.count(stage)), f"n {stage}"),
                 Values("locale", decimals=0),
             )
-            for stage in _STAGES
+            for stage in STAGES
         ),
         *(
             Column(
                 at(reliability.with_edges(reliability.ratio(stage)), f"RMSE/RMV {stage}"),
-                Values(steps=((None, "orange"), (0.7071, "green"), (1.4142, BAD)), decimals=2),
+                Values(steps=DEVIATION_BAND, decimals=2),
                 "color-text",
             )
-            for stage in _STAGES
+            for stage in STAGES
         ),
     ]
     bins = table(
@@ -91,15 +88,14 @@ def reliability_panels() -> list[Panel]:
 
 def error_panels() -> list[Panel]:
     chosen = {"slice": "$slice", "stage": "~$stage", "dimension": "$dimension"}
-    recorded = dict(chosen)
     ten = graph(
         "ENCE of $dimension, ten minutes",
         """Of the bins' counters, as the recording rules add them up. Dashed: what independent
         Gaussian errors of a calibrated detector would read; errors along tracks read more.
         Healthy: near its floor. It follows a fault within minutes.""",
-        Query(of("instance:calibration_ence:10m", **recorded), _NAMED),
+        Query(of("instance:calibration_ence:10m", **chosen), _NAMED),
         Query(
-            of("instance:calibration_ence_noise_floor_gaussian:10m", **recorded),
+            of("instance:calibration_ence_noise_floor_gaussian:10m", **chosen),
             "floor, " + _NAMED,
         ),
         values=Values("percentunit", least=0, decimals=0),
@@ -119,7 +115,7 @@ def error_panels() -> list[Panel]:
         errors within the region of level τ is off, bin by bin. Healthy: below 0.05. High at small
         τ alone: the middle is wrong; high at 0.99: heavy tails.""",
         Query(reliability.qce_by_level(), "τ {{tau}}, {{stage}}"),
-        values=Values("percentunit", ((None, "green"), (0.05, "orange")), least=0, decimals=1),
+        values=Values("percentunit", above(0.05), least=0, decimals=1),
         marks="dashed",
         span=8,
     )
@@ -132,7 +128,7 @@ def error_panels() -> list[Panel]:
         [
             Points(Query(reliability.level(), "τ", instant=True), query)
             for query in (
-                *(Query(reliability.coverage(stage), stage, instant=True) for stage in _STAGES),
+                *(Query(reliability.coverage(stage), stage, instant=True) for stage in STAGES),
                 Query(f"({reliability.level()})", "calibrated", instant=True),
             )
         ],

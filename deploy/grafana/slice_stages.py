@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from deploy.grafana.charts import graph
-from deploy.grafana.looks import BAND, Values
+from deploy.grafana.looks import BAND, Values, above
 from deploy.grafana.panels import Panel, dashed, staged
-from deploy.grafana.queries import Query, of
+from deploy.grafana.queries import STAGES, Query, of
 from deploy.grafana.tables import categories
 
-_STAGES = ("raw", "recalibrated")
 _NAMED = "{{stage}} {{instance}}"
 
 
@@ -40,7 +39,7 @@ def stage_panels() -> list[Panel]:
                 stage,
                 instant=True,
             )
-            for stage in _STAGES
+            for stage in STAGES
         ],
         values=Values(steps=BAND, decimals=2, least=0),
     )
@@ -72,7 +71,7 @@ def stage_panels() -> list[Panel]:
         over windows of event time. Healthy: below 0.05.""",
         Query(of("qce", slice="$slice", dimension="joint", stage="~$stage"), "start, {{stage}}"),
         Query(of("window_qce", slice="$slice", stage="~$stage"), "{{window}}, {{stage}}"),
-        values=Values("percentunit", ((None, "green"), (0.05, "orange")), least=0, decimals=1),
+        values=Values("percentunit", above(0.05), least=0, decimals=1),
         marks="dashed",
         span=8,
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from deploy.grafana.charts import bars, graph
-from deploy.grafana.looks import BAD, CALM, Values
+from deploy.grafana.looks import BAD, Values
 from deploy.grafana.panels import Panel, dashed
-from deploy.grafana.queries import Query, of
+from deploy.grafana.queries import SLICES, Query, of
 
-_SLICES = "~$slice"
 _PER_SLICE = "{{state}}: {{slice}} {{instance}}"
 
 
@@ -19,7 +18,7 @@ def trial_panels() -> list[Panel]:
     )
 
     def trial(metric: str, **labels: str) -> str:
-        found = of(metric, slice=_SLICES, **labels)
+        found = of(metric, slice=SLICES, **labels)
         return f"{found} or on (job, instance) {none}"
 
     better = graph(
@@ -55,7 +54,7 @@ def trial_panels() -> list[Panel]:
         that began were promoted. discarded_worse:
         proven worse; discarded_over: no proof in time; superseded: another came in force.""",
         Query(f"sum by (outcome) ({of('recalibrator_trials_total')})", "{{outcome}}"),
-        values=Values("locale", ((None, CALM),), least=0),
+        values=Values("locale", least=0),
     )
     fits = bars(
         "What came of fits",
@@ -63,6 +62,6 @@ def trial_panels() -> list[Panel]:
         healthy outcome. candidate: a trial begins. failed: see the history.
         docs/runbook.md#calibrationfitsfail""",
         Query(f"sum by (outcome) ({of('recalibrator_fits_total')})", "{{outcome}}"),
-        values=Values("locale", ((None, CALM),), least=0),
+        values=Values("locale", least=0),
     )
     return [dashed(better, "^threshold", BAD), worse, tracks, outcomes, fits]

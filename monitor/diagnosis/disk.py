@@ -51,7 +51,7 @@ def _failures(change: Change) -> Iterator[Finding]:
         ever = change.last.value(name)
         if not rose(ever):
             continue
-        again = rose(change.increase(name)) and change.first is not change.last
+        again = rose(change.increase(name))
         # Of the others it is not known when they were last written.
         if again or (name.startswith("checkpoint") and not _recent(change)):
             yield wrong(

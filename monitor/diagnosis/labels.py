@@ -115,7 +115,10 @@ def _unmatched(seen: Observation, change: Change) -> Iterator[Finding]:
     """Labels come, and most of them find no detection."""
     now = change.increases("ground_truth_total", "outcome")
     ever = change.last.by("ground_truth_total", "outcome")
-    recent = sum(now.get(name, 0.0) for name in COUNTED) >= _FEWEST_LABELS
+    came = sum(now.get(name, 0.0) for name in COUNTED)
+    # Where truth is overdue, the few that come now say why: the share since the start is of better
+    # days.
+    recent = came >= _FEWEST_LABELS or (came > 0 and _silence_s(seen) >= seen.truth_within_s)
     counts = {name: (now if recent else ever).get(name, 0.0) for name in COUNTED}
     total = sum(counts.values())
     matched = counts.pop("matched")
@@ -146,7 +149,7 @@ def _few(change: Change, matched: float) -> Iterator[Finding]:
     if detections >= _FEWEST_DETECTIONS and matched / detections < LABELLED_SHARE:
         yield wrong(
             Area.LABELS,
-            f"only {share(matched, detections)} of the detections have truth "
+            f"{share(matched, detections)} of the detections have truth "
             f"({number(matched)} of {number(detections)} since the start)",
             "everything holds, but drift is found as much later as truth is rarer.",
             "label more frames, or whole tracks rather than scattered frames. "
@@ -196,7 +199,7 @@ def _store(seen: Observation, change: Change) -> Iterator[Finding]:
     """Where frames wait for their truth. That those without any leave it again is no fault."""
     late = change.increase("ground_truth_total", outcome="too_late")
     dropped = change.increase("dropped_detections_total")
-    if rose(late) and rose(dropped) and change.first is not change.last:
+    if rose(late) and rose(dropped):
         yield wrong(
             Area.LABELS,
             f"in {duration(change.seconds)} {count(late, 'label')} came too late: their detections "

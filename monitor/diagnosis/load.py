@@ -37,7 +37,7 @@ def _good(change: Change) -> str:
 
 def _shedding(change: Change) -> Iterator[Finding]:
     began = change.increase("overloads_total")
-    if change.last.value("overload") == 1 or (rose(began) and change.first is not change.last):
+    if change.last.value("overload") == 1 or rose(began):
         yield wrong(
             Area.LOAD,
             "the sidecar does not keep up: frames are answered, but neither remembered nor counted",
@@ -79,7 +79,7 @@ def _slow(change: Change) -> Iterator[Finding]:
 def _left_out(change: Change) -> Iterator[Finding]:
     found = change.increases("drift_left_out_total", "reason")
     left = [reason for reason in ("overload", "tracks") if found.get(reason)]
-    if left and change.first is not change.last:
+    if left:
         yield wrong(
             Area.LOAD,
             f"detections with truth are not watched for drift ({names(left)}): "
@@ -106,7 +106,7 @@ def _layout(change: Change) -> Iterator[Finding]:
 def _faults(change: Change) -> Iterator[Finding]:
     errors = change.last.value("internal_errors_total")
     if rose(errors):
-        again = rose(change.increase("internal_errors_total")) and change.first is not change.last
+        again = rose(change.increase("internal_errors_total"))
         say = wrong if again else remark
         yield say(
             Area.LOAD,

@@ -130,6 +130,12 @@ class Observation:
         return max(0.0, (status.now_ns - status.started_ns) / SECOND_NS)
 
     @property
+    def started_anew(self) -> bool:
+        """Whether it was another process at the first look."""
+        first, last = self.first.status, self.last.status
+        return first is not None and last is not None and first.started_ns != last.started_ns
+
+    @property
     def own_refusals(self) -> int:
         """Calls of ours that were refused, and counted as such, between the looks and in them."""
         refused = (Answer.NO_TOKEN, Answer.NO_RIGHT)

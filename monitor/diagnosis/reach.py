@@ -11,6 +11,7 @@ from monitor.diagnosis.words import duration, names
 _RUNBOOK = "docs/runbook.md#calibrationsidecardown"
 # Started less than so many seconds ago: perhaps again and again.
 _YOUNG_SECONDS = 60.0
+_FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
 
 _NAMESPACE = (
     "gRPC stays on loopback unless it is told otherwise, and loopback is another one in every "
@@ -150,7 +151,7 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
     match seen.status.answer:
         case Answer.GIVEN:
             pass
-        case Answer.NO_TOKEN | Answer.NO_RIGHT:
+        case answer if answer in _FOR_WANT_OF_A_RIGHT:
             yield wrong(
                 Area.REACH,
                 f"the sidecar refuses to tell how it is: {seen.status.words}",
@@ -174,23 +175,24 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
                 "streams, clock and tracker could not be looked at.",
                 "its log may say why; docs/runbook.md#calibrationoverload where it is busy.",
             )
-    silent = {"alarms of drift": seen.drift, "recalibrators": seen.recalibrators}
-    missing = [name for name, asked in silent.items() if not asked.given]
+    asked_for = {"alarms of drift": seen.drift, "recalibrators": seen.recalibrators}
+    missing = {name: asked for name, asked in asked_for.items() if not asked.given}
     if missing:
-        words = "; ".join(
-            dict.fromkeys(asked.words for asked in silent.values() if not asked.given)
-        )
+        words = "; ".join(dict.fromkeys(asked.words for asked in missing.values()))
         yield remark(
             Area.REACH,
-            f"not looked at: {names(missing)} ({words.rstrip('.')})",
-            "what waits for approval there, and in how many trials, is not known.",
-            "give a file with a token of the right 'admin': --token-file F. docs/security.md",
+            f"not looked at: {names(list(missing))} ({words.rstrip('.')})",
+            "how large alarms are is not known, or what waits for approval, and in how many "
+            "trials.",
+            "give a file with a token of the right 'admin': --token-file F. docs/security.md"
+            if any(asked.answer in _FOR_WANT_OF_A_RIGHT for asked in missing.values())
+            else "ask again; its log may say why. docs/runbook.md#calibrationoverload where it is "
+            "busy.",
         )
 
 
 def _young(seen: Observation) -> Iterator[Finding]:
-    first, last = seen.first.status, seen.last.status
-    if first is not None and last is not None and first.started_ns != last.started_ns:
+    if seen.started_anew:
         yield wrong(
             Area.REACH,
             "the sidecar was started anew while doctor looked",

@@ -65,7 +65,7 @@ def _fits(change: Change) -> Iterator[Finding]:
     now = change.increase("recalibrator_fits_total", outcome="failed")
     ever = change.last.value("recalibrator_fits_total", outcome="failed")
     if ever >= FAILED_FITS:
-        say = wrong if rose(now) and change.first is not change.last else remark
+        say = wrong if rose(now) else remark
         yield say(
             Area.RECALIBRATION,
             f"{count(ever, 'fit')} of slices failed since the start",

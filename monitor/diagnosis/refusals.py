@@ -64,7 +64,7 @@ def _good(change: Change) -> str:
 def _counts(change: Change, name: str) -> tuple[Mapping[str, float], float, str]:
     """By reason, of so many detections: in this time, or since the start where none came."""
     now = sum(change.increases("detections_total", "outcome").values())
-    if now and change.first is not change.last:
+    if now:
         return change.increases(name, "reason"), now, f"in {duration(change.seconds)}"
     total = sum(change.last.by("detections_total", "outcome").values())
     return change.last.by(name, "reason"), total, "since the start"
@@ -107,7 +107,7 @@ def _calls(change: Change, own: int) -> Iterator[Finding]:
     """own: so many of them are ours."""
     now = {why: n for why, n in change.increases("calls_refused_total", "why").items() if n}
     ever = change.last.by("calls_refused_total", "why")
-    if sum(now.values()) > own and change.first is not change.last:
+    if sum(now.values()) > own:
         yield wrong(
             Area.REFUSALS,
             f"calls are refused for want of a right: {shares(now, sum(now.values()))}, "

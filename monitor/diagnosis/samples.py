@@ -46,7 +46,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Two looks, so many seconds apart."""
+    """Two looks, so many seconds apart; where both are one, nothing has increased."""
 
     first: Samples
     last: Samples

@@ -28,7 +28,7 @@ def streams(seen: Observation) -> Iterator[Finding]:
 def _rates(seen: Observation, status: Status) -> str:
     seconds = seen.last.at_s - seen.first.at_s
     text = f"{count(len(status.streams), 'stream')}"
-    if seconds <= 0 or seen.first.status is None:
+    if seconds <= 0 or seen.first.status is None or seen.started_anew:
         return text
     frames = sum(each.frames - _before(seen, each).frames for each in status.streams)
     detections = sum(each.detections - _before(seen, each).detections for each in status.streams)
@@ -47,6 +47,8 @@ def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
         "is the detector running, and does it send to this address? Its own log and "
         "`MonitorClient.counters.raw` say what it hears from here. docs/degradation.md"
     )
+    if _all_refused(seen):
+        remedy = f"messages come, and are refused as a whole: see refusals. {remedy}"
     if not any(each.frames for each in status.streams):
         opened = (
             f"; {count(len(status.streams), 'stream')} {be(len(status.streams))} open, and empty"
@@ -80,6 +82,12 @@ def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
             "is the sensor or its detector down? Where it is meant to be gone: its name is known, "
             "and told of here, until the sidecar starts anew.",
         )
+
+
+def _all_refused(seen: Observation) -> bool:
+    """Whether something is refused, where no frame is taken: what is refused whole is of none."""
+    change = seen.change
+    return change is not None and rose(sum(change.increases("rejected_total", "reason").values()))
 
 
 def _many(seen: Observation, status: Status) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from monitor.calibration.drift.alarm import Counted
 from monitor.diagnosis.finding import Area, Finding, remark, well, wrong
 from monitor.diagnosis.observation import Observation
-from monitor.diagnosis.samples import Change
+from monitor.diagnosis.samples import Change, rose
 from monitor.diagnosis.words import count, duration, names, share, shares
 
 # Of frames, that a tracker must not answer in time, or cannot track, before it is told.
@@ -47,7 +47,7 @@ def _away(seen: Observation, change: Change | None) -> Iterator[Finding]:
     trouble = "" if elsewhere is None else elsewhere.trouble
     failed = 0.0 if change is None else change.increase("tracker_forwarded_total", outcome="failed")
     lost = ""
-    if failed > 0 and change is not None and change.first is not change.last:
+    if change is not None and rose(failed):
         lost = f"; {count(failed, 'frame')} did not reach it in {duration(change.seconds)}"
     yield wrong(
         Area.TRACKER,
@@ -63,7 +63,7 @@ def _late(change: Change) -> Iterator[Finding]:
     ended = change.increases("tracker_forwarded_total", "outcome")
     total = sum(ended.values())
     bad = {outcome: n for outcome, n in ended.items() if outcome != "answered" and n}
-    if total and change.first is not change.last and sum(bad.values()) > _LATE * total:
+    if total and sum(bad.values()) > _LATE * total:
         yield wrong(
             Area.TRACKER,
             f"the tracker elsewhere is there, but {share(sum(bad.values()), total)} of the frames "

@@ -16,7 +16,7 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "an unknown time"
     if seconds < 0.9995:
-        return f"{1000 * seconds:.{2 if seconds < 0.1 else 3}g} ms"
+        return f"{1000 * seconds:.{2 if seconds < 0.0995 else 3}g} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 2 * _MINUTE:
@@ -57,16 +57,16 @@ def share(part: float, whole: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    """Three digits, or all of those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def size(of: float) -> str:
     """1.2 GB, 340 MB, 12 kB."""
     for unit, name in ((2**30, "GB"), (2**20, "MB")):
         if of >= unit:
-            return f"{of / unit:.3g} {name}"
-    return f"{of / 2**10:.3g} kB"
+            return f"{number(of / unit)} {name}"
+    return f"{number(of / 2**10)} kB"
 
 
 def names(given: Sequence[str]) -> str:

@@ -203,6 +203,9 @@ class Access:
 
     def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
         """To a sidecar. Raises InvalidAccess."""
+        if is_loopback(address.rpartition(":")[0].strip("[]")):
+            # Where a proxy is set for the web, it is not meant for the sidecar beside us.
+            options = [*options, ("grpc.enable_http_proxy", 0)]
         credentials = self.credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)

@@ -145,6 +145,8 @@ def fitted(data: bytearray) -> bytes:
 def main() -> int:
     """One job; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A reload of the whole service is none of ours.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     step_back()
     try:
         die_with(int(sys.argv[1]))

@@ -186,15 +186,12 @@ class Logs(logging.Handler):
 
 
 @contextlib.contextmanager
-def start_logging(
-    config: LogConfig, sink: Sink | None, counts: LogCounts | None = None
-) -> Iterator[Logs]:
+def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
     """Take all that this process logs, its warnings, and what its threads die of, until the end.
 
-    sink    None: it is counted alone
-    counts  None: new ones
+    sink  None: it is counted alone
     """
-    logs, root = Logs(config, sink, LogCounts() if counts is None else counts), logging.getLogger()
+    logs, root = Logs(config, sink, LogCounts()), logging.getLogger()
     level, threads, unraisable = root.level, threading.excepthook, sys.unraisablehook
     root.addHandler(logs)
     logs.apply(config)

@@ -20,7 +20,7 @@ class ServiceManager:
 
     Nothing here raises or blocks: a sidecar serves whether or not it is watched. What could not
     be sent is said in the log once, and a change of state (ready, reloading, stopping) is sent
-    again with the next message, since a lost READY would have us ended as one that never began.
+    again before the next `alive`, since a lost READY would have us ended as one that never began.
 
     watchdog_seconds  s between two calls of `alive`, half of what is allowed; None: nobody waits
                       for any
@@ -58,13 +58,12 @@ class ServiceManager:
         """The end has begun."""
         self._change("STOPPING=1\nSTATUS=stopping")
 
-    def status(self, text: str) -> None:
-        """A line for people; lost where it cannot be sent."""
-        self._tell(f"STATUS={_line(text)}")
-
     def alive(self) -> None:
-        """The loop still turns."""
-        self._tell("WATCHDOG=1")
+        """The loop still turns; lost where it cannot be sent."""
+        if self._owed and self._send(self._owed):
+            self._owed = ""
+        if not self._owed:
+            self._send("WATCHDOG=1")
 
     def close(self) -> None:
         """Nothing more will be told."""
@@ -78,12 +77,6 @@ class ServiceManager:
         self._owed = ""
         if not self._send(message):
             self._owed = message
-
-    def _tell(self, message: str) -> None:
-        if self._owed and self._send(self._owed):
-            self._owed = ""
-        if not self._owed:
-            self._send(message)
 
     def _send(self, message: str) -> bool:
         """Whether it went out, or nobody listens anyway."""

@@ -63,14 +63,8 @@ class StatusClient:
 
     async def __aenter__(self) -> StatusClient:
         self._metadata = self.access.metadata(self.address)
-        self._channel = self.access.channel(
-            self.address,
-            [
-                ("grpc.max_receive_message_length", -1),
-                # Where a proxy is set for the web, it is not meant for the sidecar beside us.
-                ("grpc.enable_http_proxy", 0),
-            ],
-        )
+        options = [("grpc.max_receive_message_length", -1)]
+        self._channel = self.access.channel(self.address, options)
         return self
 
     async def __aexit__(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from monitor.edges.admin_client import AdminClient
+from monitor.edges.client import SidecarRefused
 from monitor.edges.credentials import PLAIN, Access
 from monitor.simulation.drive import SimulatedFrame, simulate, with_variance_factor
 from monitor.verbs.drive_connection import Connection
@@ -121,12 +122,12 @@ class _Drive:
             return None
         except ExceptionGroup as errors:
             trouble = first(errors)
-            if not isinstance(trouble, OSError | ValueError):
+            if not isinstance(trouble, OSError | SidecarRefused):
                 raise
             # It was there until now: that it has gone is news.
             self.there_s, self.told_s = time.monotonic(), -math.inf
             return trouble
-        except (OSError, ValueError) as trouble:
+        except (OSError, SidecarRefused) as trouble:
             return trouble
         finally:
             soon.cancel()

@@ -16,6 +16,7 @@ from monitor.diagnosis.observation import Observation
 from monitor.diagnosis.words import duration
 from monitor.verbs.access import access_of, add_sidecar
 from monitor.verbs.doctor_look import Place, look
+from monitor.verbs.option_values import seconds_above_zero
 from monitor.verbs.printed import plain, shown
 
 EXAMPLE = """examples:
@@ -27,7 +28,6 @@ EXAMPLE = """examples:
 _WIDTH = 100
 _LABELS = ("WRONG", "remark", "well")
 _MOST_SECONDS = 600.0
-
 
 wall_clock_ns = time.time_ns
 
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--truth-within",
         metavar="S",
-        type=_seconds_of_truth,
+        type=seconds_above_zero,
         default=1800.0,
         help="seconds within which truth is due; more, where labels come in batches (default 1800)",
     )
@@ -59,19 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = _seconds_of_truth(text)
+    value = seconds_above_zero(text)
     if value > _MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text}: at most {_MOST_SECONDS:g} seconds")
-    return value
-
-
-def _seconds_of_truth(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: give seconds above 0, such as 5")
+        raise argparse.ArgumentTypeError(f"'{text}': at most {_MOST_SECONDS:g} seconds")
     return value
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from monitor import __version__
 from monitor.config import Config, InvalidConfiguration, load
+from monitor.config_security import is_loopback
 from monitor.diagnosis.observation import GIVEN, Answer, Asked, Limits, Look, Observation
 from monitor.diagnosis.samples import Labels, Samples
 from monitor.edges.admin_client import AdminClient
@@ -30,6 +31,8 @@ from monitor.verbs.scrape import labels_of, page, parse
 PATIENCE = 3.0
 # That a sidecar has, whatever it was sent.
 _ALWAYS = "calibration_frames_total"
+# What a refusal for want of a right begins with; others have other reasons.
+_NO_RIGHT = "authorization:"
 _NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
 # What gRPC says before it comes to the point.
 _BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
@@ -187,7 +190,9 @@ def _reached(error: NotAnswered, access: Access) -> Asked:
 async def _asked_once(seen: Observation, place: Place) -> Observation:
     """Drift, recalibrators, and the limits of the configuration, if its file can be read here."""
     status = seen.last.status
-    path = "" if status is None else status.configuration
+    # On another machine, a file of this name is another sidecar's.
+    here = is_loopback(place.address.rpartition(":")[0].strip("[]"))
+    path = status.configuration if here and status is not None else ""
     seen = replace(seen, limits=await asyncio.to_thread(limits_of, path))
     if not seen.grpc.given or seen.status.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT):
         return replace(seen, drift=seen.status, recalibrators=seen.status)
@@ -221,7 +226,9 @@ async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:
     except TimeoutError:
         return Asked(Answer.SILENT, "no answer in time"), None
     except SidecarRefused as error:
-        return Asked(Answer.NO_RIGHT, str(error)), None
+        words = str(error)
+        answer = Answer.NO_RIGHT if words.startswith(_NO_RIGHT) else Answer.FAILED
+        return Asked(answer, words), None
     except Exception as error:  # one question less is no reason to leave the others without answer
         return Asked(Answer.FAILED, str(error) or type(error).__name__), None
 

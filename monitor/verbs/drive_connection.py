@@ -15,10 +15,10 @@ from monitor.edges.answered import decode_truth_answer, refused
 from monitor.edges.client import Conversation, SidecarRefused
 from monitor.edges.drift_messages import read_alarm_change
 from monitor.edges.recalibrator_messages import UnknownWord, read_record
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
 from monitor.frames import Header
 from monitor.simulation.drive import CLASSES, SPACE, SimulatedFrame
 from monitor.verbs.drive_lacks import Seen, lacks
+from monitor.verbs.drive_messages import frame_message, truth_message
 from monitor.verbs.drive_story import in_words
 from monitor.verbs.drive_tale import Tale
 
@@ -114,19 +114,8 @@ class Connection:
 
     async def _send_frames(self, lane: _Lane) -> None:
         while (frame := await lane.to_send.get()) is not None:
-            data = encode_frame(
-                OutgoingFrame(
-                    frame_id=frame.frame_id,
-                    stamp_ns=frame.stamp_ns,
-                    id=frame.ids,
-                    class_index=frame.classes,
-                    mean=frame.mean,
-                    covariance=frame.covariance,
-                    score=frame.score,
-                )
-            )
             await lane.in_flight.put(frame)
-            await lane.stream.send(data)
+            await lane.stream.send(frame_message(frame))
         await lane.in_flight.put(None)
         await lane.stream.close()
 
@@ -146,13 +135,8 @@ class Connection:
         delay_ns = round(self.tale.cycles.plan.truth_delay_s * 1e9)
         while (frame := await self._untold.get()) is not None:
             await asyncio.sleep(max(0.0, self.until_due(frame.stamp_ns + delay_ns)))
-            true = frame.track >= 0
             await self._told.put(frame)
-            await self._truth.send(
-                encode_truth(
-                    frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
-                )
-            )
+            await self._truth.send(truth_message(frame))
         await self._told.put(None)
         await self._truth.close()
 
@@ -183,9 +167,13 @@ class Connection:
         await asyncio.sleep(plan.truth_delay_s / plan.speed + _FIRST_LABELS_S)
         calibration = await self.client.calibration()
         promotion, pinned = None, False
-        with contextlib.suppress(SidecarRefused):
+        try:
             listing = await self.client.listing()
             promotion, pinned = listing.promotion, listing.pinned
+        except SidecarRefused:
+            pass  # that it does not tell is said, too
+        except UnknownWord:
+            return
         seen = Seen(
             tracks=bool(self._lanes[plan.faulty].stream.track_dimensions),
             slices=frozenset(entry.slice for entry in calibration.slices),

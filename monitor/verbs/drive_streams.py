@@ -15,7 +15,6 @@ import numpy as np
 
 from monitor.edges.answered import decode_answer, refused
 from monitor.edges.client import Client, Conversation
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
 from monitor.frames import Header
 from monitor.simulation.drive import (
     CLASSES,
@@ -24,6 +23,7 @@ from monitor.simulation.drive import (
     simulate,
     with_variance_factor,
 )
+from monitor.verbs.drive_messages import frame_message, truth_message
 from monitor.verbs.drive_record import AnsweredFrame, Record
 
 _WAITING_TO_BE_SENT = 8  # frames of a sensor
@@ -167,17 +167,7 @@ class _Streams:
     async def _send_frames(self, lane: _Lane) -> None:
         record = self.record
         while (frame := await lane.to_send.get()) is not None:
-            data = encode_frame(
-                OutgoingFrame(
-                    frame_id=frame.frame_id,
-                    stamp_ns=frame.stamp_ns,
-                    id=frame.ids,
-                    class_index=frame.classes,
-                    mean=frame.mean,
-                    covariance=frame.covariance,
-                    score=frame.score,
-                )
-            )
+            data = frame_message(frame)
             late = self._late_s(record.plan.event_s(frame.stamp_ns))
             record.behind_s = max(record.behind_s, late)
             await lane.in_flight.put((frame, time.perf_counter()))
@@ -216,13 +206,8 @@ class _Streams:
         while (answered := await self.untold.get()) is not None:
             frame = answered.frame
             await self._until(plan.event_s(frame.stamp_ns) + plan.truth_delay_s)
-            true = frame.track >= 0
             await self.told.put(answered)
-            await self.truth.send(
-                encode_truth(
-                    frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
-                )
-            )
+            await self.truth.send(truth_message(frame))
         await self.told.put(None)
         await self.truth.close()
 

@@ -1,4 +1,4 @@
-"""Reads a sidecar's /metrics once: a bare HTTP/1.0 request, past any proxy."""
+"""Pages of a sidecar, its /metrics above all: bare HTTP/1.0 requests, past any proxy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from monitor.verbs.sidecar_process import SidecarFailed
 
 _TIMEOUT = 5.0
+# Of one page: more is not of a sidecar.
+_LARGEST_PAGE = 64 * 2**20
+# One label of a series; values are escaped.
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +37,21 @@ class Metrics:
 async def scrape(address: str) -> Metrics:
     """The samples at http://address/metrics. Raises SidecarFailed."""
     try:
-        text = await asyncio.wait_for(_get(address, "/metrics"), _TIMEOUT)
-    except (OSError, TimeoutError, EOFError) as error:
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: {error}.") from None
-    return parse(text)
+        found = await page(address, "/metrics", _TIMEOUT)
+    except (OSError, ValueError) as error:
+        why = str(error) or "no answer in time"
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
+    if found.status != 200:
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {found.status}.")
+    return parse(found.text)
 
 
 def parse(text: str) -> Metrics:
     """The exposition format, but for timestamps, which the sidecar does not send."""
-    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    # Values of labels may have what else ends a line; a line feed in them is escaped.
+    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
     pairs = (line.rpartition(" ") for line in lines)
     return Metrics({name: float(value) for name, _, value in pairs})
-
-
-async def _get(address: str, path: str) -> str:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
-        status = head.split(b"\r\n", 1)[0].decode("latin-1")
-        if " 200 " not in f"{status} ":
-            raise OSError(f"the answer is {status!r}")
-        return (await reader.read()).decode("utf-8")
-    finally:
-        writer.close()
-
-
-# Of one page: more is not of a sidecar.
-_LARGEST_PAGE = 64 * 2**20
-# One label of a series; values are escaped.
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.scraping import ROOT, Prometheus, Started, free_port, program
+from tests.deploy.scraping import ROOT, Answering, Started, free_port, program
 
 FILE = ROOT / "deploy" / "compose.yml"
 CONFIGS = FILE.parent / "compose"
@@ -45,13 +45,14 @@ class Process:
 
     def __init__(self, log: Path, *arguments: str, folder: Path) -> None:
         self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "monitor", *arguments],
-            cwd=folder,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-            stdout=log.open("ab"),
-            stderr=subprocess.STDOUT,
-        )
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "monitor", *arguments],
+                cwd=folder,
+                env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def told(self) -> str:
         """All of its output up to now."""
@@ -93,12 +94,14 @@ class Stack:
         text = (CONFIGS / "sidecar.toml").read_text("utf-8")
         (folder / "sidecar.toml").write_text(text.replace("0.0.0.0:9464", f"127.0.0.1:{self.http}"))
         self.running: list[Process | Started] = []
-        # The traffic first: order must not matter.
+
+    def start(self) -> None:
+        """The traffic first: order must not matter."""
         self.demo = self._started("demo")
         self.sidecar = self._started("sidecar")
-        self.alertmanager = Alertmanager(folder)
+        self.alertmanager = Alertmanager(self.folder)
         self.running.append(self.alertmanager)
-        self.prometheus = ComposedPrometheus(folder, self.http, self.alertmanager.address)
+        self.prometheus = ComposedPrometheus(self.folder, self.http, self.alertmanager.address)
         self.running.append(self.prometheus)
 
     def _started(self, service: str) -> Process:
@@ -127,7 +130,7 @@ class Stack:
                 one.stop()
 
 
-class ComposedPrometheus(Prometheus):
+class ComposedPrometheus(Answering):
     """With the configuration of the compose file and its rules, all of it twice a second."""
 
     def __init__(self, folder: Path, port: int, alertmanager: str) -> None:
@@ -138,8 +141,7 @@ class ComposedPrometheus(Prometheus):
         text = text.replace("alertmanager:9093", alertmanager)
         moved = root / "moved.yml"
         moved.write_text(text, "utf-8")
-        Started.__init__(
-            self,
+        super().__init__(
             folder / "prometheus.txt",
             program("prometheus"),
             f"--config.file={moved}",
@@ -152,6 +154,7 @@ def stack(folder: Path) -> Iterator[Stack]:
     """All of it, as long as the context lasts."""
     found = Stack(folder)
     try:
+        found.start()
         yield found
     finally:
         found.end()

@@ -1,16 +1,14 @@
 """The agent of deploy/prometheus/agent.yml, and a Prometheus that it writes to; no tests."""
 
 import copy
-import json
 import re
-import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.deploy.scraping import PATIENCE, Started, program
+from tests.deploy.scraping import PATIENCE, Answering, Started, program
 
 # A name, and the labels beside it.
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -20,7 +18,7 @@ VEHICLE, FLEET = "van-17", "vans"
 _SECRETS = ("tls_config", "authorization")
 
 
-class Receiver(Started):
+class Receiver(Answering):
     """A Prometheus that scrapes nothing and takes what is written to it."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,19 +31,17 @@ class Receiver(Started):
             f"--storage.tsdb.path={folder / 'fleet'}",
         )
 
-    def query(self, expression: str) -> list[Document]:
-        asked = urllib.parse.urlencode({"query": expression})
-        found = json.loads(_fetched(f"{self.address}/api/v1/query?{asked}"))["data"]["result"]
-        return list(found)
-
     def everything(self) -> dict[Series, float]:
         """The newest value of each series."""
         return {
-            (found["metric"].pop("__name__"), frozenset(found["metric"].items())): float(
-                found["value"][1]
-            )
-            for found in self.query('{job!=""}')
+            (labels.pop("__name__"), frozenset(labels.items())): value
+            for labels, value in self.query('{job!=""}')
         }
+
+    def times(self, series: str) -> list[float]:
+        """Of all samples of the only series of a selector in the last ten minutes, in seconds."""
+        (found,) = self.told("query", query=f"{series}[10m]")["result"]
+        return [float(at) for at, _ in found["values"]]
 
 
 class Agent(Started):

@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,9 @@ def program(name: str, package="prometheus") -> str:
     return found
 
 
-def printed(*command: str, given: str | None = None) -> str:
+def printed(*command: str, given: str | None = None, within_s: float = 100) -> str:
     """What a program prints; it must be content."""
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=within_s)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -88,7 +89,23 @@ class Started:
             self.process.wait()
 
 
-class Prometheus(Started):
+class Answering(Started):
+    """A Prometheus, however it is configured."""
+
+    def told(self, what: str, **asked: str) -> Any:
+        """The data of an answer of its API."""
+        url = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(asked)}"
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+            return json.load(response)["data"]
+
+    def query(self, expression, at=None) -> list[tuple[dict[str, str], float]]:
+        """Labels and values of an instant vector, now or at a time in seconds."""
+        asked = {"query": expression} | ({"time": f"{at:.3f}"} if at is not None else {})
+        result = self.told("query", **asked)["result"]
+        return [(entry["metric"], float(entry["value"][1])) for entry in result]
+
+
+class Prometheus(Answering):
     """Scrapes and evaluates twice a second; what ends is told as over a second later.
 
     targets        ports by the name of their instance
@@ -127,14 +144,6 @@ class Prometheus(Started):
             f"--config.file={config}",
             f"--storage.tsdb.path={folder / 'prometheus'}",
         )
-
-    def query(self, expression, at=None) -> list[tuple[dict[str, str], float]]:
-        """Labels and values of an instant vector, now or at a time in seconds."""
-        asked = {"query": expression} | ({"time": f"{at:.3f}"} if at is not None else {})
-        url = f"http://{self.address}/api/v1/query?{urllib.parse.urlencode(asked)}"
-        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
-            result = json.load(response)["data"]["result"]
-        return [(entry["metric"], float(entry["value"][1])) for entry in result]
 
     def seen(self, instance: str, series: str, value: float, after: float = 0) -> float:
         """When a gauge or a sum was seen to have this value, after some moment; waits for that."""

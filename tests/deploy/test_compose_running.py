@@ -2,10 +2,7 @@
 for which there is no server here, is left out.
 """
 
-import json
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,14 +16,6 @@ def running(tmp_path_factory):
         yield found
 
 
-def told(running: Stack, what: str) -> dict[str, Any]:
-    """By the API of Prometheus."""
-    url = f"http://{running.prometheus.address}/api/v1/{what}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        data: dict[str, Any] = json.load(answer)["data"]
-        return data
-
-
 @pytest.mark.timeout(100)
 def test_traffic_comes_up_is_scraped_and_watched_whatever_starts_first(running: Stack):
     ask = running.prometheus.query
@@ -34,13 +23,14 @@ def test_traffic_comes_up_is_scraped_and_watched_whatever_starts_first(running: 
     until(lambda: ask("calibration_frames_total > 120"), "frames")
     until(lambda: ask("increase(calibration_frames_total[5s]) > 0"), "further frames")
     until(lambda: ask('calibration_ground_truth_total{outcome="matched"} > 0'), "labels that match")
-    assert len(until(lambda: told(running, "alertmanagers")["activeAlertmanagers"], "it")) == 1
+    told = running.prometheus.told
+    (_,) = until(lambda: told("alertmanagers")["activeAlertmanagers"], "the Alertmanager")
     until(lambda: ask('count({__name__=~"fleet:.+|slice:.+|calibration_.+"}) > 500'), "the rest")
     assert ask("count(up == 0)") == []
 
 
 def test_the_rules_of_the_file_are_loaded(running: Stack):
-    files = {Path(group["file"]).name for group in told(running, "rules")["groups"]}
+    files = {Path(group["file"]).name for group in running.prometheus.told("rules")["groups"]}
     assert files == {path.name for path in (ROOT / "deploy" / "prometheus").glob("*_rules.yml")}
 
 

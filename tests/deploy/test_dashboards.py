@@ -7,22 +7,14 @@ import itertools
 import re
 
 import pytest
-import yaml
 
 from deploy.grafana.__main__ import main
 from deploy.grafana.all_boards import BOARDS
 from deploy.grafana.boards import OPTIONAL, TITLES, WIDTH, text
-from monitor.counters import Histogram
-from monitor.edges.exposition import process
-from monitor.edges.forwarding_metrics import forwarding
-from monitor.external_tracker import ForwardingReading
-from monitor.forwarded_frames import Outcome
 from tests.deploy.alerting import names
-from tests.deploy.panel_names import behind, families
 from tests.deploy.scraping import FOLDER as RULES
-from tests.deploy.scraping import RECORDING, ROOT
+from tests.deploy.scraping import ROOT
 from tests.deploy.shown import FILES, FOLDER, boards, expressions, metrics, panels, variables
-from tests.golden.test_golden import exposition
 
 SHOWN = [
     pytest.param(board, panel, id=f"{board['uid']}: {panel['title']}")
@@ -33,7 +25,6 @@ KEPT = pytest.mark.parametrize("board", boards(), ids=lambda board: board["uid"]
 ASKS_NOTHING = {"alertlist"}
 # Its names stand in the row itself, in the column's heading, or on the axis.
 WITHOUT_LEGEND = {"alertlist", "bargauge", "heatmap", "stat", "state-timeline", "table"}
-WAYS = {"barchart", "bargauge", "heatmap", "stat", "table", "timeseries", "xychart"}
 
 
 def test_the_files_are_what_the_generator_writes():
@@ -166,47 +157,6 @@ def test_every_query_is_of_the_chosen_sidecars(board):
             assert not re.search(rf"\b{metric}\b(?!{chosen})", expression), (place, expression)
 
 
-@pytest.fixture(scope="module")
-def known():
-    """Of a sidecar with all that is optional, of the recording rules, and of Prometheus itself."""
-    elsewhere = ForwardingReading(True, 1, dict.fromkeys(Outcome, 1), Histogram(), 1)
-    made = exposition() + "".join(forwarding(elsewhere)) + process().decode()
-    exported = set().union(*families(made).values())
-    return exported | recorded().keys() | {"up", "ALERTS"}
-
-
-def recorded() -> dict[str, str]:
-    """Expressions by the names that they are recorded under."""
-    rules = yaml.safe_load(RECORDING.read_text("utf-8"))
-    return {rule["record"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
-
-
-@KEPT
-def test_every_metric_that_is_named_exists(board, known):
-    missing = {
-        (place, metric)
-        for place, expression in expressions(board)
-        for metric in metrics(expression)
-        if metric not in known
-    }
-    assert not missing
-
-
-def test_every_metric_of_the_service_is_in_some_panel_or_behind_one_that_is_recorded(known):
-    shown = {
-        metric for board in boards() for _, each in expressions(board) for metric in metrics(each)
-    }
-    parts = ("_count", "_sum")  # of histograms, whose buckets are shown
-    left = known - recorded().keys() - behind(shown, recorded())
-    assert {name for name in left if not name.endswith(parts)} == set()
-
-
-def test_a_metric_that_does_not_exist_is_found(known):
-    assert metrics("sum(rate(calibration_framse_total[$__rate_interval]))") - known == {
-        "calibration_framse_total"
-    }
-
-
 def test_windows_of_ten_minutes_are_those_that_rules_record():
     for board in boards():
         for place, expression in expressions(board):
@@ -240,8 +190,3 @@ def test_the_first_screen_of_the_overview_needs_no_hour():
     for panel in first:
         for target in panel.get("targets", ()):
             assert not re.search(r"\[\d+h|\[\d+d|:1h|:24h", target["expr"])
-
-
-def test_all_ways_of_showing_are_in_use():
-    used = {panel["type"] for board in boards() for panel in panels(board)}
-    assert used == WAYS | {"alertlist", "state-timeline"}

@@ -23,19 +23,14 @@ KINDS = {panel["type"]: uid for uid, board in BOARDS.items() for panel in panels
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With what the lock file names, from npm's cache where it is there."""
+    """With what the lock file names, which `make test` installs."""
+    installed = TYPES / "node_modules"
+    if not installed.is_dir():
+        pytest.fail(f"{installed} is not there: make dashboard-types")
     folder = tmp_path_factory.mktemp("types")
-    for name in ("package.json", "package-lock.json", "tsconfig.json", "types.ts"):
+    for name in ("package.json", "tsconfig.json", "types.ts"):
         shutil.copy(TYPES / name, folder)
-    install = [program("npm", "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(
-        [*install, "--prefer-offline"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "node_modules").symlink_to(installed)
     return folder
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from monitor.config import Config
@@ -27,6 +28,8 @@ from tests.served import ROOT
 UNIT = ROOT / "deploy" / "systemd" / "calibration-monitor.service"
 CONFINED = ROOT / "tests" / "deploy" / "confined.py"
 PATIENCE = 60  # s; far above what anything here takes
+# s; a fit has the lowest priority, and gets next to nothing of a machine that is busy.
+FIT_PATIENCE = 240
 
 
 class Notified:
@@ -156,7 +159,7 @@ def test_the_sidecar_lives_under_the_filters_of_the_unit(tmp_path):
 
 
 FIT = """
-import asyncio, ctypes, json, mmap, os, socket
+import asyncio, ctypes, json, mmap, os, socket, sys
 from monitor.edges.fit_process import fit
 from tests.edges.fit_processes import quick_job
 
@@ -175,15 +178,17 @@ print(json.dumps({
     },
     # What ctypes may need to be imported at all.
     "callback": ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 3)(),
-    "fit": type(asyncio.run(fit(quick_job(), 90))).__name__,
+    "fit": type(asyncio.run(fit(quick_job(), float(sys.argv[1])))).__name__,
 }))
 """
 
 
-def test_a_fit_is_done_under_the_filters_of_the_unit_and_these_refuse_what_they_should(tmp_path):
+@pytest.mark.timeout(FIT_PATIENCE + 30)
+def test_a_fit_is_done_under_the_filters_of_the_unit_and_these_refuse_what_they_should():
     text = printed(
         *(sys.executable, *confined()),
-        *("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{FIT}"),
+        *("-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{FIT}", str(FIT_PATIENCE)),
+        within_s=FIT_PATIENCE + 15,
     )
     found = json.loads(text.splitlines()[-1])
     assert set(found["refused"].values()) == {True}

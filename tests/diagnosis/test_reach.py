@@ -83,6 +83,13 @@ def test_what_only_an_administrator_may_ask_is_a_remark():
     assert "not looked at: recalibrators (authorization: this call needs the" in found.what
 
 
+@pytest.mark.parametrize("answer", [Answer.SILENT, Answer.UNKNOWN, Answer.FAILED])
+def test_no_token_is_asked_for_where_none_was_missing(answer):
+    found = told(replace(seen(), drift=Asked(answer, "no answer in time")))
+    assert "not looked at: alarms of drift (no answer in time)" in found.what
+    assert "token" not in found.remedy
+
+
 def test_a_sidecar_that_was_started_just_now_may_be_started_again_and_again():
     young = status(started_ns=NOW - 12 * SECOND)
     found = told(seen(told=young))

@@ -29,6 +29,14 @@ def test_silence_is_told_with_how_long_and_of_which_stream(told, words):
     assert words in found.what
 
 
+def test_where_all_that_comes_is_refused_nobody_looks_for_a_detector_that_is_down():
+    refused = {"calibration_rejected_total{reason=malformed_message}": 40.0}
+    (found,) = streams(seen(refused, refused, told=status(StreamStatus("front"))))
+    assert found.remedy.startswith("messages come, and are refused as a whole: see refusals.")
+    (found,) = streams(seen(refused, told=status(StreamStatus("front"))))
+    assert "refused" not in found.remedy
+
+
 def test_streams_that_nearly_take_all_names_are_a_remark():
     many = [stream(f"s{number}") for number in range(52)]
     (found,) = streams(seen(told=status(*many)))
@@ -52,6 +60,13 @@ def test_without_the_status_the_metrics_say_whether_frames_come():
     (found,) = streams(without(seen(added={"calibration_frames_total": 0.0}), told=refused))
     assert found.severity is Severity.WRONG
     assert "no frame was counted in 5.0 s" in found.what
+
+
+def test_what_began_anew_between_the_looks_has_no_rate():
+    whole = seen()
+    before = status(*[replace(each, frames=10**6) for each in status().streams], started_ns=0)
+    (found,) = streams(replace(whole, first=replace(whole.first, status=before)))
+    assert found.what == "2 streams"
 
 
 def test_rates_are_of_the_time_between_the_looks():

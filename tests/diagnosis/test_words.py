@@ -2,13 +2,14 @@
 
 import pytest
 
-from monitor.diagnosis.words import count, duration, names, share, shares, size
+from monitor.diagnosis.words import count, duration, names, number, share, shares, size
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (0.0, "0 ms"), (0.0053, "5.3 ms"), (0.25, "250 ms"), (0.9999, "1.0 s"), (3.04, "3.0 s"),
+        (0.0, "0 ms"), (0.0053, "5.3 ms"), (0.25, "250 ms"), (0.0996, "99.6 ms"),
+        (0.9999, "1.0 s"), (3.04, "3.0 s"),
         (-37.0, "37 s"), (119.0, "119 s"), (150.0, "2 min"), (3600.0, "60 min"),
         (7199.99, "2 h"), (11_400.0, "3 h 10 min"), (259_217.0, "3 days"),
         (190_800.0, "2 days 5 h"), (315_964_782.0, "10.0 years"), (float("inf"), "an unknown time"),
@@ -40,3 +41,5 @@ def test_counts_names_and_sizes():
     assert names(list("abcdefgh")) == "a, b, c, d, e and 3 more"
     assert shares({"a": 0.0, "b": 1.0, "c": 3.0}, 4.0) == "c 75 % and b 25 %"
     assert [size(n) for n in (2000.0, 3.5 * 2**20, 2.0**31)] == ["1.95 kB", "3.5 MB", "2 GB"]
+    assert [size(n) for n in (1010 * 2**10, 1010 * 2**20)] == ["1,010 kB", "1,010 MB"]
+    assert [number(n) for n in (0.0123, 999.7, 1234.5)] == ["0.0123", "1,000", "1,234"]

@@ -342,11 +342,10 @@ def test_a_message_that_is_no_text_is_no_reason_to_fail(at, what):
 
 
 def test_without_a_standard_error_lines_are_counted_alone():
-    counts = LogCounts()
-    with start_logging(LogConfig(), None, counts):
+    with start_logging(LogConfig(), None) as logs:
         logging.getLogger("monitor.tried").warning("nobody hears %s", "this")
-    assert counts.left_out == 1
-    assert sum(counts.lines.values()) == 0
+    assert logs.counts.left_out == 1
+    assert sum(logs.counts.lines.values()) == 0
 
 
 def test_many_threads_lose_nothing_and_mix_no_lines(at):

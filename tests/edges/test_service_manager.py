@@ -59,13 +59,11 @@ def test_every_state_is_one_datagram(listener):
     manager.ready("grpc 127.0.0.1:50051")
     manager.alive()
     manager.reloading(123_456)
-    manager.status("24 slices")
     manager.stopping()
     assert heard(bound) == [
         "READY=1\nSTATUS=grpc 127.0.0.1:50051",
         "WATCHDOG=1",
         "RELOADING=1\nMONOTONIC_USEC=123456\nSTATUS=reloading",
-        "STATUS=24 slices",
         "STOPPING=1\nSTATUS=stopping",
     ]
     manager.close()
@@ -151,7 +149,7 @@ def test_a_manager_that_does_not_read_holds_nothing_up_and_hears_of_the_state_la
         with filled(name):
             manager = told_of(name)
             manager.ready("ready")
-            manager.status("lost")
+            manager.alive()
             assert len(caplog.records) == 1
             assert "READY=1" not in "".join(heard(bound))
         manager.alive()
@@ -167,8 +165,8 @@ def test_of_states_that_were_not_heard_the_newest_alone_is_told(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
         bound.bind(name)
         bound.setblocking(False)
-        manager.status("ending")
-        assert heard(bound) == ["STOPPING=1\nSTATUS=stopping", "STATUS=ending"]
+        manager.alive()
+        assert heard(bound) == ["STOPPING=1\nSTATUS=stopping", "WATCHDOG=1"]
     manager.close()
 
 

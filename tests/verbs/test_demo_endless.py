@@ -17,6 +17,7 @@ from monitor.cli import main
 from monitor.config import Config
 from monitor.edges.admin_client import AdminClient
 from monitor.edges.client import SidecarUnavailable
+from monitor.edges.credentials import Access, InvalidAccess
 from monitor.frames import Header
 from monitor.simulation.drive import simulate
 from monitor.verbs.demo_config import config_text
@@ -92,6 +93,12 @@ def test_without_patience_a_sidecar_that_goes_ends_the_drive(sidecar):
 
     with pytest.raises(SidecarUnavailable):
         drive_in_cycles(Journey(SHORT, sidecar.grpc, patience_s=0.0), kill_at_the_fault)
+
+
+def test_a_token_that_cannot_be_read_is_no_sidecar_to_wait_for(tmp_path):
+    access = Access(token_file=str(tmp_path / "token"))
+    with pytest.raises(InvalidAccess, match="cannot be read"):
+        drive_in_cycles(Journey(SHORT, "127.0.0.1:1", access), _nobody)
 
 
 def _nobody(_: str) -> None:

@@ -251,6 +251,15 @@ def test_overload_is_told(doctor, tmp_path):
     assert "docs/runbook.md#calibrationoverload" in said
 
 
+def test_a_proxy_for_the_web_is_not_asked_for_the_sidecar_beside_us(doctor, calm, monkeypatch):
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://{NOBODY}")
+    _, said = doctor(*at(calm))
+    assert "not looked at" not in said
+    assert "no way there" not in said
+
+
 # ---- no way there
 
 
@@ -337,6 +346,7 @@ def test_a_sidecar_that_is_older_than_the_questions_is_told_as_that(doctor):
         _, said = doctor("--address", address, "--http-address", NOBODY)
     assert "remark reach: what serves gRPC there does not know GetStatus" in said
     assert "not looked at: alarms of drift and recalibrators" in said
+    assert "'admin'" not in said  # no token would help
 
 
 def test_certificates_and_tokens_that_do_not_fit_are_told(doctor, tmp_path):

@@ -1,0 +1,41 @@
+"""Every metric that a diagnosis asks for by name is one that a sidecar exports: a renamed one would
+leave it blind, and nobody would notice.
+"""
+
+import ast
+from pathlib import Path
+
+from monitor.edges.exposition import process
+from tests.deploy.panel_names import families
+from tests.golden.test_golden import exposition
+
+DIAGNOSIS = Path(__file__).parents[2] / "monitor" / "diagnosis"
+ASKING = {"value", "by", "rows", "increase", "increases"}
+# Of a tracker elsewhere, whose families are there with it alone: tests/edges has them.
+TRACKER = {"calibration_tracker_up", "calibration_tracker_forwarded_total"}
+
+
+def asked(source: str) -> set[str]:
+    """Names that are the first argument of such a call."""
+    return {
+        call.args[0].value
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ASKING
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+        and isinstance(call.args[0].value, str)
+    }
+
+
+def test_every_metric_that_is_asked_for_exists():
+    named = set().union(*(asked(path.read_text("utf-8")) for path in DIAGNOSIS.glob("*.py")))
+    full = {name if name.startswith("process_") else f"calibration_{name}" for name in named}
+    exported = set().union(*families(exposition() + process().decode()).values())
+    assert len(full) > 25
+    assert full - exported - TRACKER == set()
+
+
+def test_a_name_that_is_asked_for_is_found():
+    assert asked('found = change.last.value("frames_totl", of="x")') == {"frames_totl"}
