@@ -148,7 +148,11 @@ def plot(run: Run) -> list[str]:
         f'height="{y_of(0.5) - y_of(2):.1f}" fill="#dcfce7"/>'
     )
     parts = [
-        text(LEFT, TOP - 18, f"NEES/K of {run.plan.faulty}, of the last 5 s with truth", size=14),
+        text(
+            *(LEFT, TOP - 18),
+            f"NEES/K of {run.plan.faulty}: last 5 s with truth, {run.plan.truth_delay_s:g} s late",
+            size=14,
+        ),
         healthy,
     ]
     for ratio in (0.1, 0.2, 0.5, 1, 2, 5, 10):
@@ -171,8 +175,8 @@ def plot(run: Run) -> list[str]:
         line(run, [(one.at_s, one.raw) for one in run.samples], RAW, "6 4"),
         line(run, [(one.at_s, one.forwarded) for one in run.samples], FORWARDED),
         text(LEFT + 6, y_of(0.5) - 6, "healthy: 0.5 … 2", "#15803d", 12),
-        text(430, TOP - 18, "– – as the detector sends it", RAW, 13, font_weight="600"),
-        text(640, TOP - 18, "–– as the tracker gets it", FORWARDED, 13, font_weight="600"),
+        text(505, TOP - 18, "– – as the detector sends it", RAW, 13, font_weight="600"),
+        text(725, TOP - 18, "–– as the tracker gets it", FORWARDED, 13, font_weight="600"),
     ]
     return parts
 

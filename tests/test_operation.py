@@ -16,7 +16,9 @@ def streams(*seen: Seen) -> list[Stream]:
     found = []
     for number, one in enumerate(seen):
         header = Header(str(number), XYZ, CLASSES)
-        slices = StreamSlices(SliceTable(frozenset({SliceBy.CLASS}), 24), XYZ, header.stream, header.classes)
+        slices = StreamSlices(
+            SliceTable(frozenset({SliceBy.CLASS}), 24), XYZ, header.stream, header.classes
+        )
         found.append(Stream(header, slices, number, seen=one))
     return found
 
