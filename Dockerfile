@@ -69,6 +69,6 @@ VOLUME ["/var/lib/calibration-monitor"]
 EXPOSE 50051 9464
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5m --retries=3 \
-    CMD ["/opt/calibration-monitor/bin/python", "-I", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/readyz', timeout=3)"]
+    CMD ["/opt/calibration-monitor/bin/python", "-I", "-c", "import urllib.request as r; r.build_opener(r.ProxyHandler({})).open('http://127.0.0.1:9464/readyz', timeout=3)"]
 ENTRYPOINT ["calibration-monitor"]
 CMD ["serve", "--config", "/etc/calibration-monitor/sidecar.toml"]

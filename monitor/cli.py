@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
@@ -83,10 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. 0: the work was done; 1: it was not, and a line says why; 2: wrong usage."""
     arguments = sys.argv[1:] if arguments is None else arguments
     chosen = next((word for word in arguments if not word.startswith("-")), None)
+    if chosen == "serve":
+        # Until the sidecar listens to it, a reload is asked for too early, and no reason to end.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     options = build_parser(chosen).parse_args(arguments)
     try:
         code = _verb(options.verb).run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return 130

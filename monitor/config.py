@@ -40,6 +40,9 @@ from monitor.config_security import SecurityConfig, check_exposure
 from monitor.config_tracker import TrackerConfig as TrackerConfig
 from monitor.config_tracker import TrackerKind as TrackerKind
 
+# Bytes; deploy/sidecar.toml has 16,000.
+LARGEST_FILE = 1 << 20
+
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -298,7 +301,15 @@ def load(path: str | Path) -> Config:
     Raises InvalidConfiguration, which names every offending key.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        if not Path(path).is_file() and Path(path).exists():
+            raise InvalidConfiguration(f"the configuration {path} is no regular file: name one.")
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise InvalidConfiguration(
+                f"the configuration {path} has more than {LARGEST_FILE} bytes: name another file."
+            )
+        text = data.decode("utf-8")
     except OSError as error:
         raise InvalidConfiguration(
             f"cannot read the configuration {path}: {error.strerror}. Check the path."

@@ -11,20 +11,20 @@ BURST_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Pace:
-    """Of one stream. Nothing is refused: who is too fast is read later.
+    """Of one stream. Nothing is refused: who is too fast is read later."""
 
-    per_second  messages; 0: as fast as it likes
-    """
-
-    per_second: float
     # Seconds at which a stream that had kept the pace would send its next message.
     _due: float = float("-inf")
 
-    def delay(self, now: float) -> float:
-        """Seconds to wait before the next message is read; `now` in monotonic seconds."""
-        if not self.per_second:
+    def delay(self, now: float, per_second: float) -> float:
+        """Seconds to wait before the next message is read.
+
+        now         monotonic seconds
+        per_second  messages; 0: as fast as it likes
+        """
+        if not per_second:
             return 0.0
-        each = 1 / self.per_second
+        each = 1 / per_second
         # What was not used is saved for a burst, but never more than that.
         self._due = max(self._due, now - max(BURST_SECONDS, each)) + each
         return max(0.0, self._due - now)

@@ -153,7 +153,6 @@ class Pipeline:
         stream = Stream(header, slices, self.numbered, tracker)
         if known is not None:
             stream.seen = known.seen
-        stream.staleness.limit_seconds = self.config.server.stale_seconds
         self.streams[header.stream] = stream
         return stream
 
@@ -174,7 +173,6 @@ class Pipeline:
         slices = StreamSlices(self.slices, space, header.stream, header.classes)
         tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
         stream = Stream(header, slices, number, tracker, time)
-        stream.staleness.limit_seconds = self.config.server.stale_seconds
         self.streams[header.stream] = stream
         self._unclaimed.add(header.stream)
 
@@ -201,7 +199,7 @@ class Pipeline:
         n, predicted = frame.detections.n, self.ledger.account.predicted
         matched = self.counters.truth.matched
         try:
-            if arrival_ns is not None and stream.staleness.is_stale(arrival_ns, frame.stamp_ns):
+            if arrival_ns is not None and self._is_stale(stream, frame, arrival_ns):
                 answer = self._stale(frame)
             else:
                 answer = self._process(stream, frame)
@@ -216,6 +214,11 @@ class Pipeline:
             stream.seen.frame(n, frame.stamp_ns, arrival_ns)
             stream.seen.labels(self.counters.truth.matched - matched, arrival_ns)
         return answer
+
+    def _is_stale(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int) -> bool:
+        # A reload may have set another limit.
+        stream.staleness.limit_seconds = self.config.server.stale_seconds
+        return stream.staleness.is_stale(arrival_ns, frame.stamp_ns)
 
     def _uncounted(self, received: int, predicted: int) -> None:
         """After a fault of ours, detections that are in no account yet are lost.

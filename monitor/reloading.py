@@ -17,7 +17,7 @@ from monitor.config import Config, checked
 RELOADABLE: dict[str, tuple[str, ...]] = {
     "server": (
         "max_streams",
-        "max_messages_per_second",  # of streams that are opened from then on
+        "max_messages_per_second",
         "write_timeout_seconds",
         "grace_seconds",
         "shed_lag_seconds",

@@ -33,6 +33,7 @@ from monitor.pipeline import Pipeline
 from monitor.promotion.records import Record
 from monitor.promotions import Promotions
 from monitor.reloading import Reloads, reloaded
+from monitor.rereading import read_again
 from monitor.resuming import Resumption
 from monitor.status import Status
 from monitor.status_reading import status
@@ -155,7 +156,8 @@ class Sidecar:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self._read_again.set)
+        # Not the loop's own handler, which goes with the loop: one that comes after it would kill.
+        signal.signal(signal.SIGHUP, lambda *_: self._asked_to_read_again(loop))
         self.endpoint.published.ready = True
         housekeeping = [
             asyncio.create_task(task())
@@ -272,6 +274,10 @@ class Sidecar:
             manager.alive()
             await asyncio.sleep(manager.watchdog_seconds or ALIVE_SECONDS)
 
+    def _asked_to_read_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(self._read_again.set)
+
     async def _keep_configured(self) -> None:
         """Read the configuration again whenever we are asked to."""
         while True:
@@ -289,8 +295,7 @@ class Sidecar:
     async def _reconfigure(self) -> None:
         """Take what can be taken while we run; what cannot be used changes nothing."""
         try:
-            read = await asyncio.to_thread(self.host.reread)
-            found = reloaded(self.config, read)
+            found = reloaded(self.config, await read_again(self.host.reread))
         except InvalidConfiguration as error:
             self.reloads.refuse(str(error))
             log.error("configuration: refused, all stays as it is: %s", error)
@@ -310,8 +315,6 @@ class Sidecar:
         self.overload.lag_seconds = server.shed_lag_seconds
         self.overload.waiting_rows = server.shed_rows
         self.wall_clock.step_seconds = server.clock_step_seconds
-        for stream in self.pipeline.streams.values():
-            stream.staleness.limit_seconds = server.stale_seconds
         settings = config.promotion.settings()
         self.pipeline.learning.adjust(settings.fits, settings.policy)
         self.keeper.config = config.snapshot

@@ -11,7 +11,7 @@ from monitor.calibration.binning import LogBins
 from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.limits import MOST_LEVELS, MOST_WINDOWS
 from monitor.calibration.slices import RangeBuckets, SliceBy
-from monitor.config import Config, InvalidConfiguration, Mode, TrackerConfig, load
+from monitor.config import Config, InvalidConfiguration, Mode, TrackerConfig, checked, load
 from monitor.config_drift import DriftConfig
 from monitor.config_promotion import USED_BY, PromotionConfig
 from monitor.recalibration.fitting import FITTINGS
@@ -397,3 +397,35 @@ def test_no_key_of_drift_and_no_setting_of_its_core_but_a_constant_is_forgotten(
     assert DriftConfig.model_fields.keys() == OF_THE_CORE.keys() | OF_THE_WATCH.keys()
     names = {name for name, _ in OF_THE_CORE.values()}
     assert {field.name for field in fields(DriftSettings)} - names == {"shortest_reference"}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("server", "max_streams", True),
+        ("server", "max_streams", 1.0),
+        ("server", "shed_rows", "7"),
+        ("server", "grace_seconds", True),
+        ("server", "grace_seconds", "5"),
+        ("server", "reflection", 1),
+        ("server", "reflection", "yes"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_and_named(section, key, value):
+    with pytest.raises(InvalidConfiguration, match=rf"{section}\.{key}\] = {value!r}: .*must be"):
+        checked({section: {key: value}}, "test")
+
+
+def test_a_whole_number_is_a_number():
+    assert checked({"server": {"grace_seconds": 5}}, "test").server.grace_seconds == 5.0
+
+
+def test_what_is_no_regular_file_or_far_too_large_is_no_configuration(tmp_path):
+    with pytest.raises(InvalidConfiguration, match="no regular file"):
+        load(tmp_path)
+    with pytest.raises(InvalidConfiguration, match="no regular file"):
+        load("/dev/zero")
+    large = tmp_path / "large.toml"
+    large.write_text("#" * ((1 << 20) + 1), "utf-8")
+    with pytest.raises(InvalidConfiguration, match="more than 1048576 bytes"):
+        load(large)

@@ -12,9 +12,9 @@ GAPS = st.lists(st.integers(0, 256).map(lambda i: i / 128), max_size=200)
 
 def read_times(rate: float, gaps: list[float]) -> list[float]:
     """When each message is read, of one that is ready a gap after the last was read."""
-    pace, now, times = Pace(rate), 0.0, []
+    pace, now, times = Pace(), 0.0, []
     for gap in gaps:
-        now += pace.delay(now)
+        now += pace.delay(now, rate)
         times.append(now)
         now += gap
     return times
@@ -38,5 +38,12 @@ def test_who_keeps_the_pace_never_waits(rate, count):
 
 @given(GAPS)
 def test_without_a_rate_nobody_waits(gaps):
-    pace = Pace(0.0)
-    assert all(pace.delay(sum(gaps[:i])) == 0.0 for i in range(len(gaps)))
+    pace = Pace()
+    assert all(pace.delay(sum(gaps[:i]), 0.0) == 0.0 for i in range(len(gaps)))
+
+
+def test_a_pace_that_is_changed_is_kept_from_then_on():
+    pace = Pace()
+    assert pace.delay(10.0, 0.0) == 0.0
+    assert [pace.delay(10.0, 1.0) for _ in range(3)] == [0.0, 1.0, 2.0]
+    assert pace.delay(10.0, 0.0) == 0.0

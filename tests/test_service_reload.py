@@ -1,7 +1,9 @@
 """SIGHUP to a running sidecar: what may change does, what may not waits, and nothing breaks."""
 
+import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,46 @@ def test_many_signals_at_once_are_one_reload_or_a_few_and_harm_nothing(start, do
     assert eventually(lambda: reloads(sidecar)["unchanged"] >= 1)
     stream.close()
     sidecar.stop()
+
+
+def test_a_file_that_is_no_file_or_empty_is_refused_and_what_is_in_force_stays(start, doubling):
+    usual = USUAL.format(mode="observe", document=doubling)
+    sidecar = start(usual)
+    found = reload(sidecar, "", "refused")
+    assert "is empty" in found.configuration_refused
+    path = Path(sidecar.log).parent / "sidecar.toml"
+    path.unlink()
+    os.mkfifo(path)
+    sidecar.process.send_signal(signal.SIGHUP)
+    assert eventually(lambda: reloads(sidecar)["refused"] == 2)
+    path.unlink()
+    assert reload(sidecar, usual, "unchanged").configuration_refused == ""
+    sidecar.stop()
+
+
+def test_the_pace_of_a_stream_that_is_open_follows_a_reload(start, doubling):
+    usual = USUAL.format(mode="apply", document=doubling)
+    sidecar = start(usual)
+    stream = opened(sidecar, "lidar")
+    reload(sidecar, usual + "[server]\nmax_messages_per_second = 4.0\n", "applied")
+    began = time.monotonic()
+    for number in range(9):
+        stream.ask(in_frame(number))
+    # A second's worth is free, then four a second; a busy computer takes longer, never shorter.
+    assert time.monotonic() - began > 0.9
+    stream.close()
+
+
+@pytest.mark.parametrize("moment", ["at once", "at the end"])
+def test_a_reload_that_is_asked_for_too_early_or_too_late_ends_nothing(start, doubling, moment):
+    sidecar = start(USUAL.format(mode="apply", document=doubling))
+    if moment == "at the end":
+        sidecar.process.send_signal(signal.SIGTERM)
+        while sidecar.process.poll() is None:
+            sidecar.process.send_signal(signal.SIGHUP)
+            time.sleep(0.01)
+    else:
+        for _ in range(20):
+            sidecar.process.send_signal(signal.SIGHUP)
+        sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.process.wait(PATIENCE) == 0

@@ -13,7 +13,6 @@ from monitor.edges.partition_parts import StoreFailed
 from monitor.edges.partitions import PartitionStore
 from monitor.edges.service_manager import ServiceManager
 from monitor.events import Health
-from monitor.frames import Header
 from monitor.host import Host
 from monitor.journal import Journal
 from monitor.keeping import Keeper
@@ -21,9 +20,7 @@ from monitor.progress import Progress
 from monitor.reloading import RELOADABLE, reloaded
 from monitor.resuming import restore_progress
 from monitor.sidecar import Sidecar
-from monitor.streams import Stream
 from tests.journalled import frame
-from tests.piped import CLASSES, XYZ
 
 
 def test_what_was_given_up_counts_as_a_failure_of_the_store_and_what_was_not_learned_is_told():
@@ -232,8 +229,6 @@ def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
     sidecar = quiet()
     heard: list[Config] = []
     sidecar.host = Host(adjusted=heard.append)
-    registered = sidecar.pipeline.register(Header("front", XYZ, CLASSES))
-    assert isinstance(registered, Stream)
     settings = {section: dict(values) for section, values in TAKEN.items()}
     settings["snapshot"]["path"] = settings["promotion"]["folder"] = ""
     found = reloaded(sidecar.config, checked(settings, "test"))
@@ -246,7 +241,6 @@ def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
     assert heard == [found.config]
     assert (sidecar.overload.lag_seconds, sidecar.overload.waiting_rows) == (0.7, 77)
     assert sidecar.wall_clock.step_seconds == 0.7
-    assert registered.staleness.limit_seconds == 7.0
     learning, wanted = sidecar.pipeline.learning, found.config.promotion.settings()
     assert (learning.settings.fits, learning.settings.policy) == (wanted.fits, wanted.policy)
     assert learning.register.settings == learning.settings

@@ -44,6 +44,8 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1000),
     # A channel that was given up must not hand its dead connection to the next one.
     ("grpc.use_local_subchannel_pool", 1),
+    # A sidecar is beside us, whatever the environment says of the way to the web.
+    ("grpc.enable_http_proxy", 0),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", 64 * 2**20),
 )

@@ -220,10 +220,10 @@ class Service:
 
     async def report_ground_truth(self, _: object, context: Context) -> None:
         """PerceptionMonitor.ReportGroundTruth."""
-        pace = Pace(self.pipeline.config.server.max_messages_per_second)
+        pace = Pace()
 
         async def pause() -> None:
-            if delay := pace.delay(time.monotonic()):
+            if delay := pace.delay(time.monotonic(), self._most_per_second):
                 await asyncio.sleep(delay)
 
         async def talk(session: _Session) -> None:
@@ -236,15 +236,20 @@ class Service:
 
         await self._in_session(context, talk)
 
+    @property
+    def _most_per_second(self) -> float:
+        """Messages of one stream; a reload may change it."""
+        return self.pipeline.config.server.max_messages_per_second
+
     async def _converse(self, context: Context, answer: Answer) -> None:
         """Read, answer, write, until the client or the server has enough."""
 
         async def talk(session: _Session) -> None:
             index, share = 0, Share()
-            pace = Pace(self.pipeline.config.server.max_messages_per_second)
+            pace = Pace()
             while not session.draining:
                 session.reading = True
-                if delay := pace.delay(time.monotonic()):
+                if delay := pace.delay(time.monotonic(), self._most_per_second):
                     await asyncio.sleep(delay)
                 data = await context.read()
                 session.reading = False

@@ -60,6 +60,8 @@ class TrackerClient:
             # Each attempt is one of its own: when the next one comes is not gRPC's to say.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),
+            # It is in the vehicle, whatever the environment says of the way to the web.
+            ("grpc.enable_http_proxy", 0),
         ]
         path = self.config.certificate_authority
         if not path:

@@ -10,9 +10,17 @@ import logging
 import os
 import signal
 import stat
+from pathlib import Path
 
 from monitor import __version__
-from monitor.config import Config, SnapshotConfig, load, split_address, with_addresses
+from monitor.config import (
+    Config,
+    InvalidConfiguration,
+    SnapshotConfig,
+    load,
+    split_address,
+    with_addresses,
+)
 from monitor.config_log import LogLevel
 from monitor.config_security import is_loopback
 from monitor.edges.credentials import ServerCertificates
@@ -83,16 +91,16 @@ def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
             "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
             "or leave the option out."
         )
-    # Until the sidecar listens to it, a reload is asked for too early, and no reason to end.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     host = Host(
-        reread=functools.partial(_configured, options),
+        reread=functools.partial(_configured_again, options),
         path=options.config or "",
         logs=logs.counts,
         adjusted=lambda config: logs.apply(config.log),
         manager=ServiceManager.of(os.environ, os.getpid()),
     )
     sidecar = serve(config, functools.partial(_listening, options.exit_with_parent, logs), host)
+    # A handler of ours would be gone before the process is.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     counters = sidecar.pipeline.counters
     log.info(
         "stopped: %d frames, %d detections, %d with ground truth",
@@ -101,6 +109,16 @@ def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
         counters.truth.matched,
     )
     return 0
+
+
+def _configured_again(options: argparse.Namespace) -> Config:
+    """As _configured; what is being written at this moment is not taken for the defaults."""
+    if options.config and Path(options.config).exists() and not Path(options.config).stat().st_size:
+        raise InvalidConfiguration(
+            f"{options.config} is empty: is it being written? Write beside it and rename, or leave "
+            "a comment in it where the defaults are meant."
+        )
+    return _configured(options)
 
 
 def _configured(options: argparse.Namespace) -> Config:
