@@ -26,8 +26,11 @@ def clock(seen: Observation) -> Iterator[Finding]:
     status = seen.last.status
     if status is None:
         return
-    found = [stamps_of(each) for each in seen.fresh]
+    before = {} if seen.started_anew else seen.before
+    all_of_them = [stamps_of(each, before.get(each.stream)) for each in seen.fresh]
+    found = [each for each in all_of_them if each.kind is not Kind.FROZEN]
     told = [
+        *_frozen([each for each in all_of_them if each.kind is Kind.FROZEN]),
         *_none(found),
         *_units(found),
         *_off(found),
@@ -59,6 +62,17 @@ def _ways(least: float, most: float) -> str:
 
 def _of(found: Sequence[Stamps]) -> str:
     return f"stream{'' if len(found) == 1 else 's'} {names([each.stream for each in found])}"
+
+
+def _frozen(found: Sequence[Stamps]) -> Iterator[Finding]:
+    if found:
+        yield wrong(
+            Area.CLOCK,
+            f"{_of(found)}: stamps do not move: frames came while doctor looked, and all of them "
+            "have the stamp of before",
+            "no event time passes: windows, tracks, trials and drift stand still.",
+            "set Frame.stamp_ns to the capture time of each frame, in nanoseconds.",
+        )
 
 
 def _none(found: Sequence[Stamps]) -> Iterator[Finding]:

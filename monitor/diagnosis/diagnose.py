@@ -8,7 +8,7 @@ from monitor.diagnosis.clock import clock
 from monitor.diagnosis.configuration import configuration
 from monitor.diagnosis.disk import disk
 from monitor.diagnosis.drift import drift
-from monitor.diagnosis.finding import AREAS, Finding, Severity
+from monitor.diagnosis.finding import AREAS, Area, Finding, Severity
 from monitor.diagnosis.labels import labels
 from monitor.diagnosis.load import load
 from monitor.diagnosis.observation import Observation
@@ -28,8 +28,15 @@ _LOOKED_AT: tuple[Callable[[Observation], Iterator[Finding]], ...] = (
 
 def diagnose(seen: Observation) -> tuple[Finding, ...]:
     """Findings: wrong ones, remarks, then what is well; each in the order of Area."""
-    found = [finding for look in _LOOKED_AT for finding in look(seen)]
-    return tuple(sorted(found, key=lambda each: (each.severity, AREAS.index(each.area))))
+    return tuple(sorted((finding for look in _LOOKED_AT for finding in look(seen)), key=rank))
+
+
+def rank(finding: Finding) -> tuple[int, float]:
+    """By which they are sorted. Remarks on streams, such as one that is long gone, explain nothing
+    of the clock, and come after it.
+    """
+    late = finding.severity is Severity.REMARK and finding.area is Area.STREAMS
+    return finding.severity, AREAS.index(Area.CLOCK) + 0.5 if late else AREAS.index(finding.area)
 
 
 def verdict(found: Sequence[Finding]) -> str:

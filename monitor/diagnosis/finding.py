@@ -38,7 +38,7 @@ AREAS = tuple(Area)
 class Finding:
     """One of them, in sentences.
 
-    what    is so, with numbers
+    what    is so, with numbers; without a full stop, also where words of others end it
     why     it matters; '' where all is well
     remedy  a command, a setting, or where to read on; '' where all is well
     """
@@ -52,12 +52,12 @@ class Finding:
 
 def wrong(area: Area, what: str, why: str, remedy: str) -> Finding:
     """Somebody should act."""
-    return Finding(Severity.WRONG, area, what, why, remedy)
+    return Finding(Severity.WRONG, area, what.rstrip("."), why, remedy)
 
 
 def remark(area: Area, what: str, why: str, remedy: str) -> Finding:
     """Good to know."""
-    return Finding(Severity.REMARK, area, what, why, remedy)
+    return Finding(Severity.REMARK, area, what.rstrip("."), why, remedy)
 
 
 def well(area: Area, what: str) -> Finding:

@@ -41,6 +41,8 @@ def labels(seen: Observation) -> Iterator[Finding]:
 
 def _good(seen: Observation, change: Change, ever: Mapping[str, float]) -> str:
     counted = sum(ever.get(name, 0.0) for name in COUNTED)
+    if not counted and _detections(change):
+        return "no truth has come since the start"
     if not counted:
         return "no truth, and no frames that could have any"
     detections, matched = _detections(change), ever.get("matched", 0.0)

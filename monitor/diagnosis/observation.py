@@ -25,6 +25,7 @@ class Answer(StrEnum):
     NOWHERE = "nowhere"  # there is no such host, or no way to it
     SILENT = "silent"  # no answer in time
     FOREIGN = "foreign"  # something listens that does not speak as a sidecar does
+    OTHER_PORT = "other_port"  # HTTP where gRPC is asked for, or gRPC where HTTP is
     NO_TRUST = "no_trust"  # the certificates do not fit together
     NO_TOKEN = "no_token"  # none that is known there
     NO_RIGHT = "no_right"  # a token of another right
@@ -55,6 +56,7 @@ class Look:
     at_s          of a clock that never moves back
     clock_ns      our wall clock, halfway between the question for the status and its answer
     round_trip_s  between them
+    text          a number that tells one text of /metrics from another; 0: there was none
     """
 
     at_s: float = 0.0
@@ -62,6 +64,7 @@ class Look:
     status: Status | None = None
     clock_ns: int = 0
     round_trip_s: float = 0.0
+    text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,13 @@ class Observation:
             return None
         first = self.first.samples or last
         return Change(first, last, max(0.0, self.last.at_s - self.first.at_s))
+
+    @property
+    def refreshed(self) -> bool:
+        """Whether the metrics may have changed between the looks: they are prepared now and then,
+        and two looks at one text tell nothing of the time between.
+        """
+        return not self.last.text or self.first.text != self.last.text
 
     @property
     def up_s(self) -> float:

@@ -5,131 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from monitor.diagnosis.finding import Area, Finding, remark, well, wrong
-from monitor.diagnosis.observation import Answer, Asked, Observation
+from monitor.diagnosis.no_way import RUNBOOK, no_way
+from monitor.diagnosis.observation import Answer, Observation
 from monitor.diagnosis.words import duration, names
 
-_RUNBOOK = "docs/runbook.md#calibrationsidecardown"
 # Started less than so many seconds ago: perhaps again and again.
 _YOUNG_SECONDS = 60.0
 _FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
 
-_NAMESPACE = (
-    "gRPC stays on loopback unless it is told otherwise, and loopback is another one in every "
-    "container and pod"
-)
-_INSIDE = (
-    "run doctor where the sidecar runs: `docker exec NAME calibration-monitor doctor`, "
-    "`kubectl exec POD -c CONTAINER -- calibration-monitor doctor`"
-)
-
 
 def reach(seen: Observation) -> Iterator[Finding]:
     """What keeps the sidecar from being seen comes first, and is all there is where it is not."""
-    found = [*_no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
+    found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
+    found += _not_refreshed(seen)
     yield from found or [well(Area.REACH, _up(seen))]
 
 
 def _up(seen: Observation) -> str:
     return f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
-
-
-# ---- no way there
-
-
-def _no_way(seen: Observation) -> Iterator[Finding]:
-    grpc, http = seen.grpc.answer, seen.http.answer
-    gone = (Answer.CLOSED, Answer.NOWHERE, Answer.SILENT)
-    if grpc in gone and http in gone:
-        yield wrong(
-            Area.REACH,
-            f"no sidecar can be reached: gRPC at {seen.address}: {_how(seen.grpc)}; "
-            f"HTTP at {seen.http_address}: {_how(seen.http)}",
-            "where none runs, detections go on as they come, nothing is watched and no alert can "
-            f"come. Or it runs and is not seen from here: {_NAMESPACE}.",
-            "is it running (`systemctl status calibration-monitor`, `docker ps`, `kubectl get "
-            "pods`)? Its first line on standard output says where it listens: give these as "
-            f"--address and --http-address, or {_INSIDE}. {_RUNBOOK}",
-        )
-        return
-    if not seen.grpc.given:
-        yield _no_grpc(seen)
-    if not seen.http.given:
-        yield _no_http(seen)
-    elif not seen.metrics.given:
-        yield wrong(
-            Area.REACH,
-            f"what answers HTTP at {seen.http_address} has no metrics of a sidecar: "
-            f"{seen.metrics.words}",
-            "rates, refusals, load and the disk could not be looked at.",
-            "give the address of the sidecar with --http-address; its first line on standard "
-            "output tells it.",
-        )
-
-
-def _how(asked: Asked) -> str:
-    match asked.answer:
-        case Answer.CLOSED:
-            return "nothing listens there"
-        case Answer.NOWHERE:
-            return f"no way there ({asked.words})"
-        case Answer.SILENT:
-            return "no answer in time"
-        case _:
-            return asked.words or asked.answer.value
-
-
-def _no_grpc(seen: Observation) -> Finding:
-    what = f"HTTP answers at {seen.http_address}, but gRPC at {seen.address} does not: "
-    if not seen.http.given:
-        what = f"gRPC at {seen.address} does not answer: "
-    why = "streams, clock, tracker and alarms could not be looked at."
-    match seen.grpc.answer:
-        case Answer.NO_TRUST:
-            return wrong(
-                Area.REACH,
-                f"{what}no trust between its certificate and ours ({seen.grpc.words})",
-                why,
-                "name the authority of its certificate with --certificate-authority and, where it "
-                "asks for one, a certificate of yours with --certificate and --key; the address "
-                "must be a name that its certificate has. Has one of them expired? "
-                "docs/security.md",
-            )
-        case Answer.FOREIGN:
-            hint = (
-                "does it serve in plain text? Then leave --certificate-authority out"
-                if seen.tls
-                else "does it serve with TLS? Then name its authority with --certificate-authority"
-            )
-            return wrong(
-                Area.REACH,
-                f"{what}something listens there that does not speak gRPC as we do "
-                f"({seen.grpc.words})",
-                why,
-                f"is that the port of gRPC, and not of HTTP or of another program? {hint}.",
-            )
-        case _:
-            return wrong(
-                Area.REACH,
-                f"{what}{_how(seen.grpc)}",
-                f"{why} {_NAMESPACE[0].upper()}{_NAMESPACE[1:]}: it may be open there, and not "
-                "here.",
-                f"give its address with --address, or {_INSIDE}.",
-            )
-
-
-def _no_http(seen: Observation) -> Finding:
-    return wrong(
-        Area.REACH,
-        f"gRPC answers at {seen.address}, but HTTP at {seen.http_address} does not: "
-        f"{_how(seen.http)}",
-        "if Prometheus asks there as well, it has no metrics of this sidecar, and no alert can "
-        "come. Rates, refusals, load and the disk could not be looked at.",
-        "is that [server] http_address? Give it with --http-address. For a scrape from another "
-        f"machine or pod it must be open to it: [security] allow_plain_metrics. {_RUNBOOK}",
-    )
-
-
-# ---- there, but
 
 
 def _not_ready(seen: Observation) -> Iterator[Finding]:
@@ -140,7 +33,7 @@ def _not_ready(seen: Observation) -> Iterator[Finding]:
             "it is starting, and still reads what it kept, or it is shutting down: frames are not "
             "taken.",
             f"ask again in half a minute; if it stays so, its log says what it waits for. "
-            f"{_RUNBOOK}",
+            f"{RUNBOOK}",
         )
 
 
@@ -179,15 +72,36 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
     missing = {name: asked for name, asked in asked_for.items() if not asked.given}
     if missing:
         words = "; ".join(dict.fromkeys(asked.words for asked in missing.values()))
+        rights = [asked.answer in _FOR_WANT_OF_A_RIGHT for asked in missing.values()]
+        remedies = []
+        if any(rights):
+            remedies.append(
+                "give a file with a token of the right 'admin': --token-file F. docs/security.md"
+            )
+        if not all(rights):
+            remedies.append(
+                "ask again; its log may say why. docs/runbook.md#calibrationoverload where it is "
+                "busy."
+            )
         yield remark(
             Area.REACH,
             f"not looked at: {names(list(missing))} ({words.rstrip('.')})",
             "how large alarms are is not known, or what waits for approval, and in how many "
             "trials.",
-            "give a file with a token of the right 'admin': --token-file F. docs/security.md"
-            if any(asked.answer in _FOR_WANT_OF_A_RIGHT for asked in missing.values())
-            else "ask again; its log may say why. docs/runbook.md#calibrationoverload where it is "
-            "busy.",
+            " Else ".join(remedies),
+        )
+
+
+def _not_refreshed(seen: Observation) -> Iterator[Finding]:
+    change = seen.change
+    if change is not None and change.seconds > 0 and not seen.refreshed:
+        yield remark(
+            Area.REACH,
+            f"the metrics were not refreshed in {duration(change.seconds)}: both looks saw the "
+            "same text",
+            "what was counted or refused meanwhile is not known; what is said of metrics is of "
+            "before.",
+            "watch for longer: --seconds above [metrics] refresh_seconds.",
         )
 
 

@@ -23,11 +23,22 @@ _REJECTED = {
     "ground": "truth that came inline is no point of the stream's dimensions",
     "too": "frames are larger than [server] and [limits] allow",
     "malformed": "the client speaks another version of the protocol",
-    "no": "the client speaks another version of the protocol",
-    "invalid": "the header of a stream is refused; the answer to it says which field",
     "class": "class probabilities, or a true class, cannot be used",
     "overload": "the sidecar does not keep up",
 }
+# These are of whole streams, and few beside all detections: each of them is told.
+_HEADERS = ("invalid_header", "no_header")
+# What is so, and what to do.
+_HEADER_REFUSED = (
+    "the header was refused, and so every frame after it; the answer to the header names the field",
+    "usual are a name of a stream with other than letters, digits and _.-, class names that are "
+    "empty or come twice, and no room for one more stream ([server] max_streams).",
+)
+_WITHOUT_HEADER = (
+    "frames come of streams that have no header",
+    "send the header first, anew on each connection: a sidecar that was started anew may not know "
+    "it.",
+)
 _PASSED = {
     "missing_covariance": "the detector sends none for them: let it send one with every detection",
     "recalibrator_mismatch": "what is in force was fitted on other dimensions: "
@@ -44,7 +55,8 @@ def refusals(seen: Observation) -> Iterator[Finding]:
     change = seen.change
     if change is None:
         return
-    told = [*_rejected(change), *_passed(change), *_calls(change, seen.own_refusals)]
+    told = [*_headers(change), *_rejected(change), *_passed(change)]
+    told += _calls(change, seen.own_refusals)
     if told:
         yield from told
     elif sum(change.last.by("detections_total", "outcome").values()):
@@ -70,20 +82,53 @@ def _counts(change: Change, name: str) -> tuple[Mapping[str, float], float, str]
     return change.last.by(name, "reason"), total, "since the start"
 
 
+def header_refusals(change: Change) -> dict[str, float]:
+    """Headers, and messages for want of one, that were refused between the looks."""
+    found = change.increases("rejected_total", "reason")
+    return {reason: found[reason] for reason in _HEADERS if found.get(reason, 0.0) > 0}
+
+
+def _headers(change: Change) -> Iterator[Finding]:
+    now, ever = header_refusals(change), change.last.by("rejected_total", "reason")
+    ever = {reason: ever[reason] for reason in _HEADERS if ever.get(reason, 0.0) > 0}
+    cause, remedy = _WITHOUT_HEADER
+    if "invalid_header" in ever:
+        cause, remedy = _HEADER_REFUSED
+    if now:
+        total = sum(now.values())
+        yield wrong(
+            Area.REFUSALS,
+            f"{cause}: {count(total, 'message')} in {duration(change.seconds)} "
+            f"({shares(now, total)})",
+            "nothing of such a stream is corrected, measured or watched.",
+            remedy,
+        )
+    elif ever:
+        total = sum(ever.values())
+        yield remark(
+            Area.REFUSALS,
+            f"{count(total, 'message')} had no header that could be used since the start "
+            f"({shares(ever, total)}), none while doctor looked",
+            "a client may have given up, and its stream be missing.",
+            remedy,
+        )
+
+
 def _rejected(change: Change) -> Iterator[Finding]:
-    counts, detections, when = _counts(change, "rejected_total")
+    found, detections, when = _counts(change, "rejected_total")
+    counts = {reason: n for reason, n in found.items() if reason not in _HEADERS}
     total = sum(counts.values())
     if not (total > 0 and total > REJECTED * detections):  # nor where it is no number
         return
     worst = max(counts, key=lambda reason: counts[reason])
-    cause = _REJECTED.get(worst.split("_")[0], "the answer to each frame names field and value")
+    cause = _REJECTED.get(worst.split("_")[0])
     yield wrong(
         Area.REFUSALS,
         f"much is refused: {count(total, 'refusal')} for {count(detections, 'detection')} {when} "
         f"({shares(counts, total)})",
         "what is refused goes back as it came, uncorrected and marked, and is in no measure.",
-        f"{worst}: {cause}. The answer to each frame names the field and the value. "
-        "docs/runbook.md#calibrationrejectedhigh",
+        f"{f'{worst}: {cause}' if cause else worst}. The answer to each frame names the field and "
+        "the value. docs/runbook.md#calibrationrejectedhigh",
     )
 
 
@@ -122,6 +167,7 @@ def _calls(change: Change, own: int) -> Iterator[Finding]:
             Area.REFUSALS,
             f"{count(sum(ever.values()), 'call')} had no right since the start "
             f"({shares(ever, sum(ever.values()))})",
-            "somebody tried without a token that is known, or with one of another right.",
+            "somebody tried without a token that is known, or with one of another right; earlier "
+            "runs of doctor may be among them.",
             "the log says which right they asked for. docs/security.md#rights",
         )

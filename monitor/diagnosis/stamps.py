@@ -24,6 +24,8 @@ _SCALES = ((18.0, "GPS time"), (37.0, "TAI, as PTP hands it out"))
 _SCALE_TOLERANCE = 0.5
 # A clock that shows local time is off by whole half hours.
 _HALF_HOUR, _ZONE_TOLERANCE, _MOST_ZONE = 1800.0, 5.0, 14 * 3600.0
+# Stamps of now may be whole seconds: these are the same for as long as that.
+_COARSE_SECONDS = 1.5
 
 
 class Kind(StrEnum):
@@ -35,6 +37,7 @@ class Kind(StrEnum):
     UNIT = "unit"  # not in nanoseconds
     OTHER_ZERO = "other_zero"  # not counted from 1970
     OFF = "off"  # of a wall clock that is wrong
+    FROZEN = "frozen"  # one and the same of all frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,21 @@ class Stamps:
         return f"{duration(self.lag_s)} {'behind' if self.lag_s >= 0 else 'ahead of'}"
 
 
-def stamps_of(stream: StreamStatus) -> Stamps:
-    """Of a stream that has sent frames."""
+def stamps_of(stream: StreamStatus, before: StreamStatus | None = None) -> Stamps:
+    """Of a stream that has sent frames; before: as it was at an earlier look of the same run."""
+    found = _latest(stream)
+    if before is None or found.kind not in (Kind.SANE, Kind.OTHER_ZERO, Kind.OFF):
+        return found
+    if stream.frames <= before.frames or stream.stamp_ns != before.stamp_ns:
+        return found
+    passed = (stream.stamped_received_ns or 0) - (before.stamped_received_ns or 0)
+    if passed > (_COARSE_SECONDS * SECOND_NS if found.kind is Kind.SANE else 0):
+        return Stamps(stream.stream, Kind.FROZEN, found.lag_s)
+    return found
+
+
+def _latest(stream: StreamStatus) -> Stamps:
+    """By its last stamp alone."""
     if stream.stamp_ns is None or stream.stamped_received_ns is None:
         return Stamps(stream.stream, Kind.NONE)
     came, stamp = stream.stamped_received_ns, stream.stamp_ns

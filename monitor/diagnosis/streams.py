@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from monitor.diagnosis.finding import Area, Finding, remark, well, wrong
 from monitor.diagnosis.observation import SILENT_SECONDS, Observation
+from monitor.diagnosis.refusals import header_refusals
 from monitor.diagnosis.samples import rose
-from monitor.diagnosis.words import be, count, duration, names, number
+from monitor.diagnosis.words import be, count, duration, names, number, shares
 from monitor.status import Status, StreamStatus
 
 # Of [server] max_streams, from which on it is told.
 _NEARLY_ALL = 0.8
+# A stream that is silent for longer, while others send, may be meant to be gone.
+GONE_SECONDS = 3600.0
+_SENSOR_GONE = (
+    "that sensor is not corrected, and its measures stand still.",
+    "is the sensor or its detector down? Where it is meant to be gone: its name is known, and told "
+    "of here, until the sidecar starts anew.",
+)
 
 
 def streams(seen: Observation) -> Iterator[Finding]:
@@ -47,9 +55,12 @@ def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
         "is the detector running, and does it send to this address? Its own log and "
         "`MonitorClient.counters.raw` say what it hears from here. docs/degradation.md"
     )
-    if _all_refused(seen):
-        remedy = f"messages come, and are refused as a whole: see refusals. {remedy}"
+    silences = {each.stream: seen.silence_s(each) for each in status.streams}
+    if min(silences.values(), default=math.inf) >= SILENT_SECONDS and _refused_whole(seen):
+        yield _all_refused(seen)
+        return
     if not any(each.frames for each in status.streams):
+        remedy = f"{_given_up(seen)}{remedy}"
         opened = (
             f"; {count(len(status.streams), 'stream')} {be(len(status.streams))} open, and empty"
         )
@@ -61,7 +72,6 @@ def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
             remedy,
         )
         return
-    silences = {each.stream: seen.silence_s(each) for each in status.streams}
     shortest = min(silences.values())
     if shortest >= SILENT_SECONDS:
         yield wrong(
@@ -69,30 +79,76 @@ def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
         )
         return
     silent = {name: each for name, each in silences.items() if each >= SILENT_SECONDS}
-    if silent:
-        texts = [
-            f"{name} for {duration(each)}" if math.isfinite(each) else f"{name} since the start"
-            for name, each in sorted(silent.items())
-        ]
-        of = "a stream is" if len(silent) == 1 else f"{len(silent)} streams are"
-        yield wrong(
-            Area.STREAMS,
-            f"{of} silent while others send: {names(texts)}",
-            "that sensor is not corrected, and its measures stand still.",
-            "is the sensor or its detector down? Where it is meant to be gone: its name is known, "
-            "and told of here, until the sidecar starts anew.",
-        )
+    gone = {name: each for name, each in silent.items() if GONE_SECONDS < each < math.inf}
+    lately = {name: each for name, each in silent.items() if name not in gone}
+    if lately:
+        yield wrong(Area.STREAMS, _silence(lately), *_SENSOR_GONE)
+    if gone:
+        yield remark(Area.STREAMS, _silence(gone), *_SENSOR_GONE)
 
 
-def _all_refused(seen: Observation) -> bool:
-    """Whether something is refused, where no frame is taken: what is refused whole is of none."""
+def _silence(silent: Mapping[str, float]) -> str:
+    texts = [
+        f"{name} for {duration(each)}" if math.isfinite(each) else f"{name} since the start"
+        for name, each in sorted(silent.items())
+    ]
+    of = "a stream is" if len(silent) == 1 else f"{len(silent)} streams are"
+    return f"{of} silent while others send: {names(texts)}"
+
+
+def _refused_whole(seen: Observation) -> dict[str, float]:
+    """Messages by reason, between the looks; none where a frame was taken: then some of these
+    may be detections of it.
+    """
     change = seen.change
-    return change is not None and rose(sum(change.increases("rejected_total", "reason").values()))
+    if change is None or rose(change.increase("frames_total")):
+        return {}
+    found = change.increases("rejected_total", "reason")
+    return {reason: n for reason, n in found.items() if n > 0}
+
+
+def _all_refused(seen: Observation) -> Finding:
+    found = _refused_whole(seen)
+    total = sum(found.values())
+    seconds = seen.last.at_s - seen.first.at_s
+    return wrong(
+        Area.STREAMS,
+        f"messages come, and are refused as a whole: {count(total, 'message')} in "
+        f"{duration(seconds)} ({shares(found, total)}), and no frame was taken",
+        "nothing is corrected, measured or watched.",
+        "see refusals; the detector is there, and its own log has what it is answered.",
+    )
+
+
+def _given_up(seen: Observation) -> str:
+    """Where nothing was ever taken: perhaps because nothing could be."""
+    samples = seen.last.samples
+    ever = {} if samples is None else samples.by("rejected_total", "reason")
+    total = sum(n for n in ever.values() if n > 0)
+    if not rose(total):
+        return ""
+    return (
+        f"{count(total, 'message')} came since the start and had to be refused "
+        f"({shares(ever, total)}): has a client given up? "
+    )
 
 
 def _many(seen: Observation, status: Status) -> Iterator[Finding]:
     here, most = len(status.streams), seen.limits.streams
-    if here >= _NEARLY_ALL * most:
+    change = seen.change
+    refused = 0.0 if change is None else sum(header_refusals(change).values())
+    if here >= most and rose(refused):
+        yield wrong(
+            Area.STREAMS,
+            f"{here} of at most {most} names of streams are taken, and "
+            f"{count(refused, 'message')} without a header that is accepted came while doctor "
+            "looked: of further names, as it seems",
+            "what has a further name goes on uncorrected. Names are taken until the sidecar starts "
+            "anew: does a client make up a new one each time?",
+            "name streams after sensors; raise [server] max_streams (64 where the file does not "
+            "say) if there are so many, and restart the sidecar.",
+        )
+    elif here >= _NEARLY_ALL * most:
         yield remark(
             Area.STREAMS,
             f"{here} of at most {most} names of streams are taken",
@@ -118,9 +174,12 @@ def _dropped(seen: Observation) -> Iterator[Finding]:
 def _counted(seen: Observation) -> Iterator[Finding]:
     """Without the status, only whether frames were added."""
     change = seen.change
-    if change is None:
+    if change is None or not seen.refreshed:
         return
     if not rose(change.increase("frames_total")):
+        if _refused_whole(seen):
+            yield _all_refused(seen)
+            return
         yield wrong(
             Area.STREAMS,
             f"no frame was counted in {duration(change.seconds)}",

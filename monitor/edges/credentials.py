@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import ssl
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,8 +196,9 @@ class Access:
                 f"--token-file {self.token_file}: the token would go to {address} in plain text. "
                 "Name the authority of the sidecar with --certificate-authority."
             )
+        data = _bytes(self.token_file, "--token-file")
         try:
-            token = read_tokens(_bytes(self.token_file, "--token-file"), self.token_file)[0]
+            token = read_tokens(data, self.token_file)[0]
         except ValueError as error:
             raise InvalidAccess(f"--token-file {error}") from None
         return (("authorization", f"Bearer {token.decode('ascii')}"),)
@@ -217,6 +219,10 @@ PLAIN = Access()
 
 def _bytes(path: str, option: str) -> bytes:
     try:
+        # A pipe that nobody writes to would keep us for ever; one that is read once is empty for
+        # the next connection.
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise InvalidAccess(f"{option} {path}: is no regular file. Name one.")
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidAccess(

@@ -14,6 +14,7 @@ from monitor.diagnosis.diagnose import diagnose, verdict
 from monitor.diagnosis.finding import Finding, Severity
 from monitor.diagnosis.observation import Observation
 from monitor.diagnosis.words import duration
+from monitor.edges.status_client import direct
 from monitor.verbs.access import access_of, add_sidecar
 from monitor.verbs.doctor_look import Place, look
 from monitor.verbs.option_values import seconds_above_zero
@@ -72,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
     """
     split_address(options.address, "--address")
     split_address(options.http_address, "--http-address")
-    place = Place(options.address, options.http_address, access_of(options), wall_clock_ns)
+    access = direct(access_of(options))
+    place = Place(options.address, options.http_address, access, wall_clock_ns)
     seen = asyncio.run(look(place, options.seconds, options.truth_within))
     found = diagnose(seen)
     if options.json:

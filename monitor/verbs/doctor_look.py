@@ -16,7 +16,6 @@ from monitor import __version__
 from monitor.config import Config, InvalidConfiguration, load
 from monitor.config_security import is_loopback
 from monitor.diagnosis.observation import GIVEN, Answer, Asked, Limits, Look, Observation
-from monitor.diagnosis.samples import Labels, Samples
 from monitor.edges.admin_client import AdminClient
 from monitor.edges.client import SidecarRefused
 from monitor.edges.credentials import Access
@@ -24,13 +23,11 @@ from monitor.edges.drift_client import DriftClient, DriftStandings
 from monitor.edges.recalibrator_messages import Listing
 from monitor.edges.status_client import NotAnswered, StatusClient, Why
 from monitor.status import Status
-from monitor.verbs.scrape import labels_of, page, parse
+from monitor.verbs.doctor_pages import or_http, pages
 
 # Seconds for each question; they are asked beside each other, so that all of it takes little more
 # than the time to watch.
 PATIENCE = 3.0
-# That a sidecar has, whatever it was sent.
-_ALWAYS = "calibration_frames_total"
 # What a refusal for want of a right begins with; others have other reasons.
 _NO_RIGHT = "authorization:"
 _NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
@@ -77,9 +74,9 @@ async def _once(seen: Observation, place: Place) -> Observation:
     """What changes from look to look, asked at the same time."""
     at_s = asyncio.get_running_loop().time()
     (
-        (http, ready, metrics, samples),
+        (http, ready, metrics, samples, text),
         (grpc, serving, asked, status, clock_ns, trip),
-    ) = await asyncio.gather(_http(place), _grpc(place))
+    ) = await asyncio.gather(pages(place.http_address, PATIENCE), _grpc(place))
     return replace(
         seen,
         http=http,
@@ -88,50 +85,8 @@ async def _once(seen: Observation, place: Place) -> Observation:
         grpc=grpc,
         serving=serving,
         status=asked,
-        last=Look(at_s, samples, status, clock_ns, trip),
+        last=Look(at_s, samples, status, clock_ns, trip, text),
     )
-
-
-# ---- HTTP
-
-
-async def _http(place: Place) -> tuple[Asked, bool | None, Asked, Samples | None]:
-    """How it went with HTTP, what /readyz said, how it went with /metrics, and these."""
-    try:
-        ready = await page(place.http_address, "/readyz", PATIENCE)
-        metrics = await page(place.http_address, "/metrics", PATIENCE)
-    except TimeoutError:
-        asked = Asked(Answer.SILENT, "no answer in time")
-        return asked, None, asked, None
-    except ConnectionRefusedError:
-        asked = Asked(Answer.CLOSED, "nothing listens there")
-        return asked, None, asked, None
-    except ConnectionError as error:
-        asked = Asked(Answer.FOREIGN, f"the connection broke ({error})")
-        return asked, None, asked, None
-    except OSError as error:
-        asked = Asked(Answer.NOWHERE, error.strerror or str(error))
-        return asked, None, asked, None
-    except ValueError as error:
-        asked = Asked(Answer.FOREIGN, str(error))
-        return asked, None, asked, None
-    try:
-        samples = samples_of(metrics.text)
-    except ValueError:
-        samples = None
-    if samples is None or metrics.status != 200 or not samples.rows("frames_total"):
-        words = f"/metrics gives {_ALWAYS} nowhere (status {metrics.status})"
-        return GIVEN, None, Asked(Answer.FOREIGN, words), None
-    return GIVEN, ready.status == 200, GIVEN, samples
-
-
-def samples_of(text: str) -> Samples:
-    """The exposition text. Raises ValueError where it is none."""
-    families: dict[str, list[tuple[Labels, float]]] = {}
-    for series, value in parse(text).samples.items():
-        name, labels = labels_of(series)
-        families.setdefault(name, []).append((labels, value))
-    return Samples({name: tuple(rows) for name, rows in families.items()})
 
 
 # ---- gRPC
@@ -145,7 +100,7 @@ async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, f
             serving = await client.serving()
         except NotAnswered as error:
             if error.why is not Why.UNKNOWN:
-                reached = _reached(error, place.access)
+                reached = await or_http(_reached(error, place.access), place.address, PATIENCE)
                 return reached, False, reached, None, 0, 0.0
             serving = True  # a server without health: what it says of itself tells more
         asked_ns, began = place.clock_ns(), time.monotonic()

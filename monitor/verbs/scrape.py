@@ -13,6 +13,8 @@ _TIMEOUT = 5.0
 _LARGEST_PAGE = 64 * 2**20
 # One label of a series; values are escaped.
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# With this a server of HTTP/2 begins: length, type 4, flags, stream 0 (RFC 9113, 3.4 and 6.5).
+_SETTINGS = re.compile(rb"[\x00-\xff]{3}\x04[\x00-\xff]\x00{4}", re.DOTALL)
 _ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 
@@ -62,10 +64,15 @@ class Page:
     text: str
 
 
+class SpeaksGrpc(ValueError):
+    """What answers speaks HTTP/2 from the first byte, as gRPC does."""
+
+
 async def page(address: str, path: str, patience: float) -> Page:
     """What http://address/path gives, within so many seconds.
 
-    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP.
+    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
+    SpeaksGrpc where it seems to be gRPC.
     """
     async with asyncio.timeout(patience):
         host, _, port = address.rpartition(":")
@@ -82,7 +89,9 @@ async def page(address: str, path: str, patience: float) -> Page:
                 if len(body) > _LARGEST_PAGE:
                     raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
             return Page(int(words[1]), body.decode("utf-8", "replace"))
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
+                raise SpeaksGrpc("what answers speaks HTTP/2") from None
             raise ValueError("what answers is not HTTP") from None
         finally:
             writer.close()

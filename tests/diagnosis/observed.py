@@ -149,6 +149,12 @@ def without(observation: Observation, *, metrics: Asked | None = None, told: Ask
     return found
 
 
+def same_text(observation: Observation) -> Observation:
+    """One whose second look saw the metrics of the first."""
+    first, last = observation.first, observation.last
+    return replace(observation, first=replace(first, text=7), last=replace(last, text=7))
+
+
 def the_one(found: tuple[Finding, ...], severity: Severity, area: Area) -> Finding:
     """The only finding that is no good news; it must be of this kind."""
     told = [each for each in found if each.severity is not Severity.WELL]

@@ -61,6 +61,27 @@ CASES = [
     # ---- refusals
     (
         *(WRONG, Area.REFUSALS),
+        metric("rejected_total", 4, reason="no_header")
+        | metric("rejected_total", 1, reason="invalid_header"),
+        metric("rejected_total", 3, reason="no_header")
+        | metric("rejected_total", 1, reason="invalid_header"),
+        "the header was refused, and so every frame after it; the answer to the header names the "
+        "field: 4 messages in 5.0 s (no_header 75 % and invalid_header 25 %)",
+    ),
+    (
+        *(WRONG, Area.REFUSALS),
+        metric("rejected_total", 4, reason="no_header"),
+        metric("rejected_total", 3, reason="no_header"),
+        "frames come of streams that have no header: 3 messages in 5.0 s (no_header 100 %)",
+    ),
+    (
+        *(REMARK, Area.REFUSALS),
+        metric("rejected_total", 4, reason="invalid_header"),
+        {},
+        "4 messages had no header that could be used since the start (invalid_header 100 %), none",
+    ),
+    (
+        *(WRONG, Area.REFUSALS),
         metric("rejected_total", 40, reason="covariance_scale"),
         metric("rejected_total", 40, reason="covariance_scale"),
         "40 refusals for 1,000 detections in 5.0 s (covariance_scale 100 %)",
@@ -239,6 +260,20 @@ def test_a_candidate_that_waits_is_told_with_its_version_where_that_may_be_asked
     refused = Asked(Answer.NO_RIGHT, "no")
     told = diagnose(seen(waits, recalibrators=refused))
     assert "of car is proven better" in " ".join(each.what for each in told)
+
+
+@pytest.mark.parametrize("reason", ["mean_value", "brand_new"])
+def test_what_the_answer_names_is_said_once(reason):
+    refused = metric("rejected_total", 40, reason=reason)
+    found = the_one(diagnose(seen(refused, refused)), WRONG, Area.REFUSALS)
+    assert found.remedy.count("names") == 1
+    assert found.remedy.startswith(reason)
+
+
+def test_of_calls_that_had_no_right_doctor_itself_may_be_the_one():
+    refused = metric("calls_refused_total", 4, why="unauthenticated")
+    found = the_one(diagnose(seen(refused)), REMARK, Area.REFUSALS)
+    assert "earlier runs of doctor may be among them" in found.why
 
 
 def test_settings_that_wait_and_a_file_that_is_refused_are_told():

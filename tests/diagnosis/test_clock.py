@@ -89,6 +89,42 @@ def test_frames_without_a_stamp_are_told_from_those_whose_stamps_have_ended():
     assert {never.severity, since.severity} == {Severity.WRONG}
 
 
+def moved(last, *, since_s=5.0, frames=100, **changes):
+    """Two looks: a stream as it is now, and as it was some frames ago."""
+    whole = seen(told=status(last))
+    came = last.stamped_received_ns - int(since_s * SECOND)
+    before = replace(last, frames=last.frames - frames, stamped_received_ns=came, **changes)
+    return list(clock(replace(whole, first=replace(whole.first, status=status(before)))))
+
+
+@pytest.mark.parametrize("stamp_ns", [0, 1, 10**18, NOW, NOW + 40 * DAY * SECOND])
+def test_stamps_that_do_not_move_are_told_whatever_they_are(stamp_ns):
+    (found,) = moved(stream(stamp_ns=int(stamp_ns)))
+    assert found.severity is Severity.WRONG
+    assert "stream front: stamps do not move" in found.what
+    assert "no event time passes: windows, tracks, trials and drift stand still" in found.why
+    assert "the capture time of each frame, in nanoseconds" in found.remedy
+
+
+def test_stamps_are_awaited_to_move_only_with_frames_and_not_within_a_second():
+    (found,) = moved(stream(), frames=0)
+    assert found.severity is Severity.WELL
+    (found,) = moved(stream(), since_s=1.0)  # stamps in whole seconds
+    assert found.severity is Severity.WELL
+    (found,) = moved(stream(), stamp_ns=NOW - SECOND)
+    assert found.severity is Severity.WELL
+    (found,) = moved(stream(stamp_ns=NOW // SECOND))
+    assert "in seconds they would be of now" in found.what
+
+
+def test_a_stamp_of_before_the_start_is_compared_with_none():
+    whole = seen(told=status(stream(stamp_ns=0)))
+    before = stream(stamp_ns=0, frames=1, stamped_received_ns=NOW - 5 * SECOND)
+    first = replace(whole.first, status=status(before, started_ns=1))
+    (found,) = clock(replace(whole, first=first))
+    assert found.severity is Severity.REMARK
+
+
 def test_a_stream_that_no_longer_sends_says_nothing_of_clocks():
     assert told(stream(lag_s=2 * HOUR, received_ns=NOW - 60 * SECOND)) == []
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.diagnosis.diagnose import diagnose, verdict
+from monitor.diagnosis.diagnose import diagnose, rank, verdict
 from monitor.diagnosis.finding import AREAS, Area, Finding, Severity
 from monitor.diagnosis.observation import Answer, Asked, Look, Observation
 from monitor.status import Status, StreamStatus, TrackerStatus
@@ -80,6 +80,7 @@ LOOK = st.builds(
     status=st.none() | STATUS,
     clock_ns=TIME,
     round_trip_s=st.floats(0, 10),
+    text=st.integers(0, 2),
 )
 ASKED = st.builds(Asked, st.sampled_from(Answer), st.text(max_size=8))
 OBSERVATION = st.builds(
@@ -107,9 +108,11 @@ OBSERVATION = st.builds(
 def test_whatever_was_seen_something_is_said_in_order_and_every_trouble_has_a_remedy(observation):
     found = diagnose(observation)
     assert found
-    assert list(found) == sorted(found, key=lambda each: (each.severity, AREAS.index(each.area)))
+    assert list(found) == sorted(found, key=rank)
+    assert [each.severity for each in found] == sorted(each.severity for each in found)
     for each in found:
         assert each.what
+        assert each.severity is Severity.WELL or not each.what.endswith(".")
         assert bool(each.why) == bool(each.remedy) == (each.severity is not Severity.WELL)
         assert "{" not in each.why + each.remedy
 

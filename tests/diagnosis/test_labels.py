@@ -4,8 +4,8 @@ import pytest
 
 from monitor.diagnosis.finding import Severity
 from monitor.diagnosis.labels import labels
-from monitor.diagnosis.observation import Limits
-from tests.diagnosis.observed import ADDED, NOW, SECOND, STARTED, seen, status, stream
+from monitor.diagnosis.observation import Answer, Asked, Limits
+from tests.diagnosis.observed import ADDED, NOW, SECOND, STARTED, seen, status, stream, without
 
 TRUTH = "calibration_ground_truth_total"
 SILENT = {f"{TRUTH}{{outcome=matched}}": 0.0}
@@ -161,3 +161,9 @@ def test_what_is_well_says_how_many_labels_match_and_when_the_last_one_came():
     assert found.what == (
         "100 % of the labels match, 50 % of the detections have one, the last came 12 s ago"
     )
+
+
+def test_frames_that_could_have_truth_are_not_denied_where_the_status_is_not_told():
+    none = outcomes(matched=0, orphan=0, too_late=0, refused=0, unusable=0)
+    (found,) = labels(without(seen(none, SILENT), told=Asked(Answer.NO_TOKEN, "no token")))
+    assert found.what == "no truth has come since the start"

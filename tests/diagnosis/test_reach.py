@@ -7,10 +7,12 @@ import pytest
 from monitor.diagnosis.finding import Severity
 from monitor.diagnosis.observation import GIVEN, Answer, Asked, Look
 from monitor.diagnosis.reach import reach
-from tests.diagnosis.observed import NOW, SECOND, seen, status, without
+from tests.diagnosis.observed import NOW, SECOND, same_text, seen, status, without
 
 CLOSED = Asked(Answer.CLOSED, "Connection refused")
 SILENT = Asked(Answer.SILENT, "no answer in time")
+OTHER = Asked(Answer.OTHER_PORT, "it speaks HTTP")
+FOREIGN = Asked(Answer.FOREIGN, "what answers is not HTTP")
 NOWHERE = Asked(Answer.NOWHERE, "Name or service not known")
 
 
@@ -28,7 +30,24 @@ def told(observation):
         (GIVEN, CLOSED, False, "but HTTP at 127.0.0.1:9464 does not", "allow_plain_metrics"),
         (
             *(Asked(Answer.FOREIGN, "Socket closed"), GIVEN, False),
-            *("does not speak gRPC as we do (Socket closed)", "does it serve with TLS?"),
+            *("it ends the connection at once, as what wants TLS does (Socket closed)",),
+            "does it serve with TLS? Then name its authority with --certificate-authority",
+        ),
+        (
+            *(Asked(Answer.FOREIGN, "Failed parsing HTTP/2"), GIVEN, False),
+            *("does not speak gRPC as we do (Failed parsing HTTP/2)", "does it serve with TLS?"),
+        ),
+        (
+            *(OTHER, GIVEN, False),
+            *("that does not speak gRPC as we do, but HTTP", "did you swap --address and"),
+        ),
+        (
+            *(GIVEN, OTHER, False),
+            *("does not: it speaks HTTP/2 there, as gRPC does", "did you swap --address and"),
+        ),
+        (
+            *(OTHER, OTHER, False),
+            *("50051 answers HTTP, and 127.0.0.1:9464 gRPC: the other way", "did you swap"),
         ),
         (
             *(Asked(Answer.FOREIGN, "it does not speak TLS"), GIVEN, True),
@@ -45,6 +64,32 @@ def test_no_way_to_the_sidecar_is_told_with_what_it_may_be(grpc, http, tls, word
     assert found.severity is Severity.WRONG
     assert words in found.what
     assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("grpc", [OTHER, FOREIGN, CLOSED])
+def test_of_two_halves_that_do_not_answer_neither_is_said_to(grpc):
+    http = CLOSED if grpc is not CLOSED else FOREIGN
+    found = list(reach(replace(seen(), grpc=grpc, http=http)))
+    assert [each.severity for each in found] == [Severity.WRONG] * 2
+    assert "gRPC at 127.0.0.1:50051 does not answer: " in found[0].what
+    assert found[1].what.startswith("HTTP at 127.0.0.1:9464 does not answer: ")
+    assert "GRPC" not in found[0].why
+
+
+def test_two_looks_at_the_same_text_are_a_remark():
+    found = told(same_text(seen()))
+    assert found.severity is Severity.REMARK
+    assert "the metrics were not refreshed in 5.0 s" in found.what
+    assert "--seconds above [metrics] refresh_seconds" in found.remedy
+    assert told(seen()).severity is Severity.WELL
+
+
+def test_where_a_right_and_an_answer_are_missing_both_remedies_are_told():
+    right = Asked(Answer.NO_RIGHT, "authorization: no.")
+    found = told(replace(seen(), drift=SILENT, recalibrators=right))
+    assert "alarms of drift and recalibrators (no answer in time; authorization: no" in found.what
+    assert "'admin'" in found.remedy
+    assert "ask again" in found.remedy
 
 
 @pytest.mark.parametrize("changes", [{"ready": False}, {"serving": False}])

@@ -63,6 +63,13 @@ def unstamped(number: int) -> pb.ProcessRequest:
     return request
 
 
+def frozen(number: int) -> pb.ProcessRequest:
+    """The stamp of which is never set to anything but zero."""
+    request = sound(number)
+    request.frame.stamp_ns = 0
+    return request
+
+
 def mixed(number: int) -> pb.ProcessRequest:
     """Of several layouts, one covariance missing and one that is none."""
     request = sound(number)
@@ -72,13 +79,19 @@ def mixed(number: int) -> pb.ProcessRequest:
 
 
 @contextlib.contextmanager
-def driving(sidecar: Sidecar, streams: Mapping[str, Make]) -> Iterator[None]:
-    """Each stream sends as long as the block lasts; it begins when all of them have sent."""
+def driving(
+    sidecar: Sidecar, streams: Mapping[str, Make], *, accepted: bool = True
+) -> Iterator[None]:
+    """Each stream sends as long as the block lasts; it begins when all of them have sent.
+
+    accepted  whether their headers must be; if not, they are refused, and they send all the same
+    """
+    counted = "frames_total" if accepted else 'rejected_total{reason="no_header"}'
     stop, begun = threading.Event(), {name: threading.Event() for name in streams}
 
     def send(name: str, make: Make) -> None:
         stream = Conversation(sidecar.monitor.Process)
-        assert stream.ask(header(name)).header.accepted
+        assert stream.ask(header(name)).header.accepted == accepted
         number = 0
         while not stop.wait(_EVERY):
             number += 1
@@ -92,8 +105,8 @@ def driving(sidecar: Sidecar, streams: Mapping[str, Make]) -> Iterator[None]:
     try:
         assert all(event.wait(10) for event in begun.values())
         # Until what they sent is in the metrics as well.
-        frames = sidecar.metric("frames_total")
-        assert eventually(lambda: sidecar.metric("frames_total") > frames)
+        before = sidecar.metric(counted)
+        assert eventually(lambda: sidecar.metric(counted) > before)
         yield
     finally:
         stop.set()

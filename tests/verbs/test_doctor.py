@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -23,6 +24,7 @@ from tests.served import PATIENCE, Conversation, Sidecar, eventually, running
 from tests.verbs.doctored import (
     FAST,
     driving,
+    frozen,
     in_units,
     mixed,
     off_by,
@@ -125,6 +127,7 @@ def test_what_is_wrong_with_stamps_is_told_by_stream_with_the_mistake_that_makes
         "micros": in_units(10**6),
         "boot": off_by(-time.time() + 500.0),
         "bare": unstamped,
+        "zero": frozen,
     }
     with driving(calm, unwell):
         code, said = doctor(*at(calm))
@@ -139,6 +142,7 @@ def test_what_is_wrong_with_stamps_is_told_by_stream_with_the_mistake_that_makes
     assert "in milliseconds they would be of now" in said
     assert "stream micros: stamps are not in nanoseconds" in said
     assert "stream boot: stamps count from the start of something, not from 1970" in said
+    assert "stream zero: stamps do not move: frames came while doctor looked" in said
     assert "stream bare: frames come without a capture stamp" in said
     assert "the streams do not agree what time it is: late 3.0 s behind the wall clock" in said
 
@@ -251,6 +255,34 @@ def test_overload_is_told(doctor, tmp_path):
     assert "docs/runbook.md#calibrationoverload" in said
 
 
+def test_headers_that_are_refused_are_told_with_what_follows_from_it(doctor, tmp_path):
+    with running(tmp_path, f"{FAST}[server]\nmax_streams = 1\n") as sidecar:
+        with driving(sidecar, {"a name": sound}, accepted=False):
+            code, said = doctor(*at(sidecar))
+        assert code == 1
+        assert "WRONG streams: messages come, and are refused as a whole" in said
+        assert "nobody sends" not in said
+        assert "the header was refused, and so every frame after it" in said
+        assert "another version of the protocol" not in said
+        time.sleep(0.3)  # until the metrics have all of it
+        _, said = doctor(*at(sidecar))
+        assert "WRONG streams: nobody sends frames" in said
+        assert "had to be refused" in said
+        with driving(sidecar, {"a": sound}), driving(sidecar, {"b": sound}, accepted=False):
+            code, said = doctor(*at(sidecar))
+        assert code == 1
+        assert "WRONG streams: 1 of at most 1 names of streams are taken, and" in said
+        assert "raise [server] max_streams" in said
+        assert "WRONG refusals: the header was refused" in said
+
+
+def test_two_looks_at_metrics_that_were_not_refreshed_tell_no_silence(doctor, tmp_path):
+    with running(tmp_path, "[metrics]\nrefresh_seconds = 60\n") as sidecar:
+        _, said = doctor(*at(sidecar))
+    assert "remark reach: the metrics were not refreshed in" in said
+    assert "--seconds above [metrics] refresh_seconds" in said
+
+
 def test_a_proxy_for_the_web_is_not_asked_for_the_sidecar_beside_us(doctor, calm, monkeypatch):
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -286,7 +318,12 @@ def test_a_half_that_does_not_answer_is_told_and_the_other_one_is_looked_at(doct
         assert "well versions" in said
         code, said = doctor("--address", http, "--http-address", calm.grpc)
         assert code == 1
-        assert "something listens there that does not speak gRPC as we do" in said
+        assert f"{http} answers HTTP, and {calm.grpc} gRPC: the other way round" in said
+        assert "did you swap --address and --http-address?" in said
+        code, said = doctor("--address", http, "--http-address", http)
+        assert "something listens there that does not speak gRPC as we do, but HTTP" in said
+        code, said = doctor("--address", calm.grpc, "--http-address", calm.grpc)
+        assert f"HTTP at {calm.grpc} does not: it speaks HTTP/2 there" in said
         code, said = doctor("--address", "nowhere.invalid:1", "--http-address", "nowhere.invalid:1")
         assert code == 1
         assert "no way there" in said
@@ -366,6 +403,7 @@ admin_token_file = "{tmp_path}/admin"
         trust = ("--certificate-authority", ours.certificate)
         code, said = doctor(*at(sidecar))
         assert code == 1
+        assert "it ends the connection at once, as what wants TLS does" in said
         assert "does it serve with TLS? Then name its authority" in said
         code, said = doctor(*at(sidecar), "--certificate-authority", other.certificate)
         assert code == 1
@@ -382,6 +420,14 @@ admin_token_file = "{tmp_path}/admin"
         assert "--token-file" in said
         code, said = doctor("--address", sidecar.grpc, "--http-address", NOBODY, *trust)
         assert "refuses to tell how it is" in said
+
+
+def test_a_token_that_cannot_be_read_is_a_line_that_names_the_option_once(refused, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (("pipe", "is no regular file"), ("none", "cannot be read")):
+        line = refused("doctor", "--token-file", tmp_path / name)
+        assert line.count("--token-file") == 1
+        assert words in line
 
 
 def test_options_that_are_none_are_a_line(refused, capsys):

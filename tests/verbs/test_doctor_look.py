@@ -1,11 +1,18 @@
-"""What doctor reads: labels of metrics whatever is in them, limits of a file it may read."""
+"""What doctor reads: labels of metrics whatever is in them, limits of a file it may read; and by
+which way.
+"""
 
+import grpc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.diagnosis.observation import Limits
+from monitor.edges.credentials import Access
 from monitor.edges.exposition import gauge
-from monitor.verbs.doctor_look import limits_of, samples_of
+from monitor.edges.status_client import direct
+from monitor.verbs.doctor_look import limits_of
+from monitor.verbs.doctor_pages import samples_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -26,3 +33,22 @@ def test_limits_are_those_of_the_file_or_the_defaults(tmp_path):
     assert limits_of(str(file)) == Limits()
     for path in ("", "sidecar.toml", "/nowhere/sidecar.toml", str(tmp_path)):
         assert limits_of(path) == Limits()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "10.0.0.7:50051", "sidecar:50051"])
+def test_no_channel_of_doctor_takes_the_proxy(monkeypatch, address):
+    seen = []
+    monkeypatch.setattr(grpc.aio, "insecure_channel", lambda _, options: seen.append(options))
+    direct(Access()).channel(address, [("grpc.max_receive_message_length", -1)])
+    assert ("grpc.enable_http_proxy", 0) in seen[0]
+    assert ("grpc.max_receive_message_length", -1) in seen[0]
+
+
+def test_the_direct_way_shows_the_same():
+    for access in (Access(), Access("ca", "pem", "key", "token")):
+        found = direct(access)
+        assert (found.certificate_authority, found.token_file) == (
+            access.certificate_authority,
+            access.token_file,
+        )
+        assert (found.certificate, found.key) == (access.certificate, access.key)
