@@ -358,7 +358,8 @@ def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:
     if not location:
         return ""
     key = ".".join(str(part) for part in location)
-    # What stands under a key that there is not may be anything, a secret too; this goes to the log
-    # and to whoever asks for the status.
-    hidden = isinstance(value, dict) or fault == "extra_forbidden"
+    # A text under a key that there is not may be anything, a secret too; this goes to the log and
+    # to whoever asks for the status.
+    harmless = isinstance(value, bool | int | float)
+    hidden = isinstance(value, dict) or (fault == "extra_forbidden" and not harmless)
     return f"[{key}]: " if hidden else f"[{key}] = {value!r}: "

@@ -78,7 +78,7 @@ def test_settings_cannot_be_changed_once_loaded():
     [
         ("[server]\ngrpc_adress = 'x'", "[server.grpc_adress]: "),
         ("[sever]\nmax_streams = 1", "[sever]"),
-        ("max_streams = 5", "[max_streams]: "),
+        ("max_streams = 5", "[max_streams] = 5: "),
         ("[statistics.tau]\nlow = 1", "[statistics.tau]"),
     ],
 )
@@ -89,7 +89,7 @@ def test_an_unknown_key_is_refused_by_name(tmp_path, text, key):
     assert message.endswith("See deploy/sidecar.toml for every key and its unit.")
 
 
-def test_what_stands_under_an_unknown_key_is_not_repeated_it_may_be_a_secret(tmp_path):
+def test_a_text_under_an_unknown_key_is_not_repeated_it_may_be_a_secret(tmp_path):
     message = refusal(tmp_path, "[security]\ndata_token = 'open-sesame'")
     assert "[security.data_token]: " in message
     assert "sesame" not in message
