@@ -180,8 +180,10 @@ class DriftKeeping:
 
     async def _keep(self) -> None:
         while True:
+            # Not wait_for, which forgets that it was cancelled where both come at once.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._soon.wait(), self.config.every_seconds)
+                async with asyncio.timeout(self.config.every_seconds):
+                    await self._soon.wait()
             await self.write()
 
     async def write(self) -> None:

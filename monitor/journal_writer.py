@@ -213,7 +213,8 @@ class JournalWriter:
 
 async def _set_within(event: asyncio.Event, seconds: float | None) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _answer(waiters: list[tuple[int, asyncio.Future[bool]]], written: bool) -> None:

@@ -125,8 +125,10 @@ class Keeper:
     async def keep(self) -> None:
         """Write snapshots, for ever."""
         while True:
+            # Not wait_for, which forgets that it was cancelled where both come at once.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.soon.wait(), self.config.every_seconds)
+                async with asyncio.timeout(self.config.every_seconds):
+                    await self.soon.wait()
             self.soon.clear()
             await self.write()
             # Whoever asks for more of them asks in vain.

@@ -41,7 +41,10 @@ async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) 
     # Not the executor's thread: the end of the loop would wait for it.
     threading.Thread(target=work, name="configuration", daemon=True).start()
     try:
-        return await asyncio.wait_for(found, seconds)
+        # Not wait_for, which forgets that it was cancelled where both come at once: the sidecar
+        # would never end.
+        async with asyncio.timeout(seconds):
+            return await found
     except TimeoutError:
         raise InvalidConfiguration(
             f"the configuration could not be read within {seconds:g} s: does the disk that it "

@@ -42,7 +42,8 @@ class TrackerClient:
         channel = await self._channel()
         try:
             try:
-                await asyncio.wait_for(self._connected(channel), CONNECTING)
+                async with asyncio.timeout(CONNECTING):
+                    await self._connected(channel)
             except TimeoutError:
                 raise LinkLost(f"no connection within {CONNECTING:g} s") from None
             call = channel.stream_stream(UPDATE)()
