@@ -216,9 +216,8 @@ class Pipeline:
         return answer
 
     def _is_stale(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int) -> bool:
-        # A reload may have set another limit.
-        stream.staleness.limit_seconds = self.config.server.stale_seconds
-        return stream.staleness.is_stale(arrival_ns, frame.stamp_ns)
+        limit_seconds = self.config.server.stale_seconds
+        return stream.staleness.is_stale(arrival_ns, frame.stamp_ns, limit_seconds)
 
     def _uncounted(self, received: int, predicted: int) -> None:
         """After a fault of ours, detections that are in no account yet are lost.

@@ -27,13 +27,9 @@ STRAGGLERS = 3
 class Staleness:
     """The ages of one stream's frames.
 
-    limit_seconds  s; frames that waited longer are stale; 0: none ever is
-    stale          frames that were
-    restarts       how often stamps jumped, and the estimate began anew
+    restarts  how often stamps jumped, and the estimate began anew
     """
 
-    limit_seconds: float = 0.0
-    stale: int = 0
     restarts: int = 0
     # Of each part of the window: when it began, and the smallest difference in it.
     _parts: deque[tuple[int, int]] = field(default_factory=deque)
@@ -41,17 +37,16 @@ class Staleness:
     _newest_ns: int | None = None
     _behind: int = 0
 
-    def is_stale(self, arrival_ns: int, stamp_ns: int | None) -> bool:
+    def is_stale(self, arrival_ns: int, stamp_ns: int | None, limit_seconds: float) -> bool:
         """Whether a frame waited too long. One without a stamp is not known to have.
 
-        arrival_ns  of a clock that never moves back, when the frame was read
-        stamp_ns    of its capture, of any clock
+        arrival_ns     of a clock that never moves back, when the frame was read
+        stamp_ns       of its capture, of any clock
+        limit_seconds  s; frames that waited longer are stale; 0: none ever is
         """
-        if self.limit_seconds <= 0 or stamp_ns is None:
+        if limit_seconds <= 0 or stamp_ns is None:
             return False
-        stale = self.age(arrival_ns, stamp_ns) > self.limit_seconds
-        self.stale += stale
-        return stale
+        return self.age(arrival_ns, stamp_ns) > limit_seconds
 
     def age(self, arrival_ns: int, stamp_ns: int) -> float:
         """s that a frame waited longer than the quickest of the last minute; 0 or more."""

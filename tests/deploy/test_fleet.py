@@ -83,9 +83,9 @@ def names(agent: Document) -> set[str]:
     """Every name that is kept, spelt out."""
 
     def spelt(regex: str) -> Iterator[str]:
-        before, choices, after = re.fullmatch(  # type: ignore[union-attr]
-            r"(\w+?)(?:\(([\w|]+)\)(\w*))?", regex.partition(";")[0]
-        ).groups()
+        found = re.fullmatch(r"(\w+?)(?:\(([\w|]+)\)(\w*))?", regex.partition(";")[0])
+        assert found, regex
+        before, choices, after = found.groups()
         for choice in (choices or "").split("|"):
             yield f"{before}{choice}{after or ''}"
 

@@ -40,7 +40,9 @@ def runnable(folder: Path, text: str) -> Path:
 
 def seconds(name: str) -> float:
     (value,) = settings(UNIT)[name]
-    number, scale = re.fullmatch(r"(\d+)(s|min)", value).groups()  # type: ignore[union-attr]
+    found = re.fullmatch(r"(\d+)(s|min)", value)
+    assert found, value
+    number, scale = found.groups()
     return float(number) * (60 if scale == "min" else 1)
 
 
