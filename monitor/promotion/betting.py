@@ -3,8 +3,13 @@
 Who bets a fraction λ of its wealth on each track that the difference D of mean log scores is
 positive multiplies it by 1 + λD/L, where D can be no less than −L. If the candidate is no better,
 E D ≤ 0, then wealth is a supermartingale, and reaches 1/α with a chance of at most α, whenever one
-stops (Ville 1939). What is tested is the mean of the clipped D: without a bound from below nothing
-could be staked, and where no track can say as much as B against a candidate it is the mean itself.
+stops (Ville 1939).
+
+Where no L is known, a bettor of stake s multiplies by max(1 + sD, 0.1)/M, s ≤ 0.9/B. What that cuts
+of a loss is beyond B: where D cut at ±B has a mean of no more than 0, wealth is a supermartingale
+too. Under heavy tails that mean may be positive and E D negative. M pays for it: it is the largest
+mean of max(1 + sD, 0.1) of a wrong shrinking step under Student-t errors of 3 degrees of freedom,
+the heaviest tails that are insured against; see PREMIUMS.
 Sources: Waudby-Smith & Ramdas 2024 (estimating means by betting); Ramdas,
 Grünwald, Vovk & Shafer 2023 (game-theoretic statistics).
 """
@@ -22,6 +27,19 @@ from monitor.calibration.space import FloatArray, IntArray
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
 # What is left to who loses more than all. Not zero, so that the logarithm is a number.
 _RUIN = 1e-300
+# The same where no bound of the losses is known: stakes per nat for B ≤ 1, the boldest twice, and
+# what a track leaves at least.
+STAKES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.9)
+LEFT = 0.1
+# M by stake: the largest mean, over f > 1, of max(1 + s(½ ln f − ½(f − 1)v), 0.1), rounded up; v is
+# F(3, 3)/3, NEES/K of one detection of 3 dimensions with Student-t errors of 3 degrees of freedom
+# and unit variance, to which a step that divides variances by f is wrong. The function is convex,
+# so means over the detections of a track, more dimensions, and more degrees of freedom (each makes
+# v less dispersed in the convex order) have smaller means, as have clipped gains; a track that has
+# a share of a say has that share of M − 1 at most.
+PREMIUMS = (1.0003, 1.0023, 1.0084, 1.0205, 1.0291, 1.0291)
+# Fewer dimensions are insured as well where a track holds so many numbers; that is simulated.
+_INSURED_DIMENSIONS, _INSURED_NUMBERS = 3, 10
 # More than anybody needs.
 _RICHEST = 1e300
 
@@ -30,9 +48,9 @@ _RICHEST = 1e300
 class Clip:
     """How much a track can say, in nats per dimension. Fixed before any truth is seen.
 
-    most  B: differences are clipped at ±B
-    loss  what it can say against the candidate, in (0, B]
-    gain  what it can say for the candidate, in (0, B]
+    most  B: gains are clipped there
+    loss  what it can say against the candidate at most, in (0, B]; B: no bound is known
+    gain  what it can say for the candidate at most, in (0, B]; B: no bound is known
     rows  detections of a track that has a full say; of a shorter one, its share
     """
 
@@ -41,24 +59,39 @@ class Clip:
     gain: float = 1.0
     rows: float = 1.0
 
-    def of(self, difference: FloatArray) -> FloatArray:
-        """Differences clipped at ±B."""
-        return np.clip(difference, -self.most, self.most)
-
-    def said(self, difference: FloatArray, counts: IntArray) -> FloatArray:
-        """What tracks say: their differences, by how long they are, within ±B.
+    def shares(self, counts: IntArray) -> FloatArray:
+        """(T,) of a full say, by the detections of each track.
 
         A tracker breaks a track where an error leaves the gate, and what it breaks off is short and
         wrong. If each piece had a full say, a healthy detector would seem overconfident; by
-        its length, breaking a track changes nothing. Gains are clipped piece by piece, so that
-        pieces of one object say no more together than it could; losses only as a whole, or the
-        large ones of a step that shrinks would be cut where they are broken off.
-
-        counts  (T,) detections of each
+        its length, breaking a track changes nothing.
         """
-        share = np.minimum(1.0, counts / self.rows)
-        gains, losses = self.of(difference) * share, np.maximum(difference * share, -self.most)
-        return np.where(difference > 0, gains, losses)
+        shares: FloatArray = np.minimum(1.0, counts / self.rows)
+        return shares
+
+    def said(self, difference: FloatArray, shares: FloatArray) -> FloatArray:
+        """What tracks say to who bets on a positive difference.
+
+        Gains are clipped piece by piece, so that pieces of one object say no more together than it
+        could. Losses are not clipped: under heavy tails most tracks speak for smaller covariances,
+        and the few against would be cut.
+        """
+        return np.minimum(difference, self.most) * shares
+
+    def shown(self, said: FloatArray) -> FloatArray:
+        """What tracks say, as it is shown to people: no less than −B."""
+        return np.maximum(said, -self.most)
+
+    def insured(self, dimensions: int) -> bool:
+        """Whether what wins may act by itself, whatever the tails down to 3 degrees of freedom.
+
+        Where a bound of the losses is known; else in three joint dimensions or more, or where a
+        track of a full say holds ten numbers. Short tracks of one or two dimensions do not show
+        tails as heavy as that, and what a wrong step then gains is more than the premium.
+        """
+        numbers = dimensions * self.rows
+        known = self.loss < self.most
+        return known or dimensions >= _INSURED_DIMENSIONS or numbers >= _INSURED_NUMBERS
 
 
 def full_say(counts: IntArray) -> float:
@@ -71,13 +104,22 @@ def full_say(counts: IntArray) -> float:
     return float(ordered[min(int(place), ordered.size - 1)])
 
 
-def returns(said: FloatArray, bound: float) -> FloatArray:
-    """(T, fractions) by what each bettor's wealth is multiplied: 1 + λD/L.
+def returns(said: FloatArray, shares: FloatArray, bound: float, most: float) -> FloatArray:
+    """(T, bettors) by what each bettor's wealth is multiplied.
 
-    said   (T,) D, what each track says
-    bound  L; a bettor who meets a D below −L/λ after all is ruined. So a candidate that has
-             learnt to lose more than it could when the trial began does not profit by it
+    1 + λD/L where a bound L of the losses is known; max(1 + sD, 0.1)/(1 + w(M − 1)) where it is
+    not: who has a share w of a say pays that share of the premium.
+
+    said    (T,) D, what each track says
+    shares  (T,) w
+    bound   L, or B where none is known
+    most    B
     """
+    if bound >= most:
+        premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
+        stakes = np.array(STAKES) / max(1.0, most)
+        insured: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
+        return insured
     multiples: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
     return np.maximum(multiples, _RUIN)
 
@@ -89,8 +131,8 @@ class Bets:
     Products commute: tracks may be taken in any order and in parts.
 
     tracks  that had a say
-    total   sum of what they said, nats per dimension
-    better  log wealth by fraction, from 0
+    total   sum of what they said, no less than −B each, nats per dimension
+    better  log wealth by bettor, from 0
     worse   the same of those who bet on −D
     """
 
@@ -99,13 +141,14 @@ class Bets:
     better: tuple[float, ...] = (0.0,) * len(FRACTIONS)
     worse: tuple[float, ...] = (0.0,) * len(FRACTIONS)
 
-    def taken(self, said: FloatArray, clip: Clip) -> Bets:
-        """With more tracks; (T,) what they say, as clip.said gives it."""
-        better = np.log(returns(said, clip.loss)).sum(axis=0)
-        worse = np.log(returns(-said, clip.gain)).sum(axis=0)
-        return self.merged(
-            Bets(said.size, float(said.sum()), tuple(better.tolist()), tuple(worse.tolist()))
-        )
+    def taken(self, difference: FloatArray, counts: IntArray, clip: Clip) -> Bets:
+        """With more tracks; (T,) differences, and (T,) detections of each."""
+        shares = clip.shares(counts)
+        said, against = clip.said(difference, shares), clip.said(-difference, shares)
+        better = np.log(returns(said, shares, clip.loss, clip.most)).sum(axis=0)
+        worse = np.log(returns(against, shares, clip.gain, clip.most)).sum(axis=0)
+        total = float(clip.shown(said).sum())
+        return self.merged(Bets(said.size, total, tuple(better.tolist()), tuple(worse.tolist())))
 
     def merged(self, other: Bets) -> Bets:
         """Of the tracks of both."""
@@ -152,10 +195,11 @@ def log10_threshold(alpha: float, number: int) -> float:
 class Run:
     """One bettor who begins anew with every track, and the tracks that favour it.
 
-    statistic   R ← (1 + R)(1 + λD/L), Shiryaev and Roberts: one more bet of 1 begun at each track
-    cumulative  W ← max(1, W)(1 + λD/L), Page: the best of these bets
+    statistic   R ← (1 + R) m, m as in returns; Shiryaev and Roberts: one more bet of 1 begun at
+                each track
+    cumulative  W ← max(1, W) m, Page: the best of these bets
     tracks      since W was last no more than 1: those since it seems to be better
-    total       sum of what they said
+    total       sum of what they said, no less than −B each
     """
 
     statistic: float = 0.0
@@ -176,20 +220,21 @@ class Run:
 class Watch:
     """An e-detector: how much speaks for it that something has become better at some time.
 
-    The mean R over the fractions, less the number of tracks, is a supermartingale for as long as
+    The mean R over the bettors, less the number of tracks, is a supermartingale for as long as
     it is no better: R reaches c after c tracks on average, or later.
     Source: Shin, Ramdas & Rinaldo, arXiv 2203.03532, sections 2 and 3.
 
-    runs  by fraction
+    runs  by bettor
     """
 
     runs: tuple[Run, ...] = (Run(),) * len(FRACTIONS)
 
-    def taken(self, said: FloatArray, clip: Clip) -> Watch:
-        """With more tracks, in order; (T,) what they say, as for Bets."""
-        runs = self.runs
-        multiples = returns(said, clip.loss).tolist()
-        for row, value in zip(multiples, said.tolist(), strict=True):
+    def taken(self, difference: FloatArray, counts: IntArray, clip: Clip) -> Watch:
+        """With more tracks, in order; as for Bets."""
+        runs, shares = self.runs, clip.shares(counts)
+        said = clip.said(difference, shares)
+        multiples = returns(said, shares, clip.loss, clip.most).tolist()
+        for row, value in zip(multiples, clip.shown(said).tolist(), strict=True):
             runs = tuple(
                 run.taken(multiple, value) for run, multiple in zip(runs, row, strict=True)
             )

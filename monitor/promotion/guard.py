@@ -43,8 +43,8 @@ class Guard:
         differences = mean_differences(rows, self.recalibrator, champion, limits)
         if differences.unsound:
             return replace(self, watch=Watch())
-        said = self.clip.said(differences.value, rows.counts)
-        return replace(self, watch=self.watch.taken(said, self.clip))
+        watch = self.watch.taken(differences.value, rows.counts, self.clip)
+        return replace(self, watch=watch)
 
     def won(self, settings: TrialSettings) -> bool:
         """Whether it is proven better now."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from monitor.calibration.detections import Limits
 from monitor.promotion.factors import Ratios, factors_made, ratios, ratios_made
-from monitor.promotion.outcome import ANY_SIZE, Outcomes, forwarded, outcome_of
+from monitor.promotion.outcome import ANY_SIZE, forwarded, outcome_of
 from monitor.promotion.records import Factor
 from monitor.promotion.settings import PolicySettings
 from monitor.recalibration.identity import Identity
@@ -21,14 +21,12 @@ class Judgement:
     reason     in words, why it is that
     factors    of what was fitted, on the variance as sent; none where it fails
     shrinks    whether the candidate makes a variance smaller than the champion does
-    outcomes   what the two make of the estimates it was judged by, for trial.clip_of
     """
 
     candidate: Recalibrator | None
     reason: str
     factors: tuple[Factor, ...] = ()
     shrinks: bool = False
-    outcomes: Outcomes | None = field(default=None, compare=False, repr=False)
 
 
 def judge(
@@ -73,7 +71,6 @@ def judge(
         f"{reason}; back to what is sent" if home else reason,
         found,
         _shrinks(change, policy.hysteresis),
-        (made, served),
     )
 
 

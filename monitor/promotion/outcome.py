@@ -10,8 +10,6 @@ from monitor.recalibration.soundness import fault_of, sent_where_unsound, sound_
 
 # Of what is not to be judged by its size: finite and positive definite is enough.
 ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
-# What a candidate made and what its champion made, of the same estimates.
-Outcomes = tuple[Estimates, Estimates]
 # Characters of what an exception says.
 _MOST_WORDS = 200
 

@@ -34,6 +34,11 @@ _JUDGES = 32
 
 # On the variance: a fit that differs by less from the candidate that waits does not supersede it.
 _OTHER = 1.5
+# Of a step that may make covariances smaller; see Clip.insured.
+_UNINSURED = (
+    "its tracks hold too few numbers to show whether the tails of the errors are as heavy as those "
+    "of Student-t with 3 degrees of freedom, under which a wrong step may seem right"
+)
 
 Champion = Callable[[], Recalibrator]
 Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
@@ -108,7 +113,7 @@ class Register:
                 reason = "a candidate that is much the same is proven, and waits for approval"
                 return None, replace(judgement, candidate=None, reason=reason)
         most = self.settings.trials.clip
-        clip = clip_of(candidate, champion, rows, most, judgement.outcomes)
+        clip = clip_of(candidate, champion, rows, most)
         self.spent[slice] = number
         trial = Trial(slice, candidate, number, clip)
         self.on_trial[slice] = OnTrial(trial, judgement.factors, judgement.shrinks)
@@ -164,6 +169,8 @@ class Register:
         if not guard.won(self.settings.trials):
             return []
         forbidden = self._forbidden()
+        if not forbidden and not guard.clip.insured(len(tracks[0].space.joint)):
+            forbidden = f", but {_UNINSURED}: `rollback`"
         what = Happened.HELD if forbidden else Happened.ROLLED_BACK
         if forbidden and not self._say_once(chain, "rollback"):
             return []
@@ -173,7 +180,7 @@ class Register:
         return [replace(found, keep=guard.watch.leading.tracks)]
 
     def _begun(self, before: Before, champion: Recalibrator, tracks: Sequence[WholeTrack]) -> Guard:
-        """Its B is known from the first estimates that it sees."""
+        """How long a full track is, it knows from the first that it sees."""
         rows, most = rows_of(tracks), self.settings.trials.clip
         clip = clip_of(before.recalibrator, champion, rows, most)
         return Guard(before.slice, before.recalibrator, clip)
@@ -198,7 +205,8 @@ class Register:
         entry = self.on_trial.get(slice)
         if entry is None:
             return []
-        if entry.proven and not self._waits(entry):
+        dimensions = len(tracks[0].space.joint)
+        if entry.proven and not self._waits(entry, dimensions):
             entry = entry.anew()
             self.spent[slice] = entry.trial.number
         trial, too_late = entry.trial.taken(tracks, champion, self.limits), ""
@@ -222,7 +230,7 @@ class Register:
         self, chain: Chain, entry: OnTrial, verdict: Verdict, tracks: Sequence[WholeTrack]
     ) -> Decision | None:
         """What a verdict on a candidate leads to; None where to nothing."""
-        trial, waits = entry.trial, self._waits(entry)
+        trial, waits = entry.trial, self._waits(entry, len(tracks[0].space.joint))
         doubted = entry.doubt is not None and entry.doubt.won(self.settings.trials)
         match verdict:
             case Verdict.BETTER | Verdict.RUNNING | Verdict.OVER if doubted:
@@ -265,7 +273,7 @@ class Register:
             shrinks=entry.shrinks or shrinks(candidate, champion, rows.sent, hysteresis),
         )
 
-    def _waits(self, entry: OnTrial) -> str:
+    def _waits(self, entry: OnTrial, dimensions: int) -> str:
         """Why a proven candidate waits for approval; '' where it does not."""
         policy = self.settings.policy
         if policy.mode is not PromotionMode.AUTOMATIC:
@@ -274,6 +282,8 @@ class Register:
             return "the recalibrator is pinned, `promote` puts it in force"
         if entry.shrinks and not policy.allow_shrinking:
             return "it makes covariances smaller, `promote` puts it in force"
+        if not entry.trial.clip.insured(dimensions):
+            return f"{_UNINSURED}, `promote` puts it in force"
         return ""
 
     def _followed(

@@ -8,16 +8,18 @@ from enum import StrEnum
 
 import numpy as np
 
-from monitor.calibration.cholesky import factorise, log_determinant, positive_definite
 from monitor.calibration.detections import Limits
 from monitor.calibration.space import FloatArray
 from monitor.promotion.betting import Bets, Clip, full_say, log10_threshold
 from monitor.promotion.log_score import mean_differences
-from monitor.promotion.outcome import Outcomes, forwarded
 from monitor.promotion.records import Evidence
 from monitor.promotion.settings import TrialSettings
 from monitor.promotion.whole_track import TrackRows, WholeTrack, rows_of
+from monitor.recalibration.histogram_binning import HistogramBinning
+from monitor.recalibration.identity import Identity
+from monitor.recalibration.isotonic_std import IsotonicStd
 from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.variance_scaling import VarianceScaling
 
 
 class Verdict(StrEnum):
@@ -57,8 +59,8 @@ class Trial:
         differences = mean_differences(rows, self.recalibrator, champion, limits)
         if differences.unsound:
             return replace(self, unsound=differences.unsound)
-        said = self.clip.said(differences.value, rows.counts)
-        return replace(self, bets=self.bets.taken(said, self.clip))
+        bets = self.bets.taken(differences.value, rows.counts, self.clip)
+        return replace(self, bets=bets)
 
     def verdict(self, settings: TrialSettings) -> Verdict:
         """As things stand."""
@@ -86,45 +88,56 @@ class Trial:
 _ROUNDING = 1e-9
 # nats: nobody stakes on less, so that who changes next to nothing is not divided by nothing.
 _LEAST = 1e-3
+# Of correlation matrices, the largest condition number that is reckoned with: two dimensions that
+# correlate by 0.98, say.
+_CONDITION = 100.0
 
 
-def clip_of(
-    candidate: Recalibrator,
-    champion: Recalibrator,
-    rows: TrackRows,
-    most: float,
-    outcomes: Outcomes | None = None,
-) -> Clip:
-    """How much a track can say of a candidate, by what it does to covariances alone.
+def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, most: float) -> Clip:
+    """How much a track can say of a candidate, by the parameters of both alone.
 
-    D = −½ log(det Σ'/det Σ)/K + ½ eᵀ(Σ⁻¹ − Σ'⁻¹)e/K. Where Σ' ⪰ Σ on all rows and the means are
-    equal, the second term is not negative: a candidate that inflates loses no more than ½ log of
-    the geometric mean of the factors on the variance, whatever the truth. So wealth can be staked
-    on it as a whole, and proof comes several times sooner. The mirror image holds for the gain of
-    one that shrinks; what it can lose knows no bound but B. To clip its loss nearer, in proportion
-    to the factor, would favour it: under heavy tails most tracks speak for smaller covariances,
-    and the few against would be cut.
+    D = −½ log(det Σ'/det Σ)/K + ½ eᵀ(Σ⁻¹ − Σ'⁻¹)e/K. Where Σ' ⪰ Σ for every input and the means
+    are equal, the second term is not negative: a candidate that inflates loses no more than ½ log
+    of the geometric mean of its largest factors on the variance, whatever the truth. So wealth can
+    be staked on it as a whole, and proof comes several times sooner. The mirror image holds for the
+    gain of one that shrinks; what it can lose knows no bound. The rows say nothing of factors:
+    later ones may get others.
 
-    rows      of some tracks, of which only what was sent is looked at
-    most      B
-    outcomes  what the two have made of the rows, where that is known already
+    Σ' = S Σ S ⪰ Σ asks for more than s ≥ 1 where dimensions correlate: ‖R^½ S⁻¹ R^−½‖ ≤ 1 for the
+    correlation matrix R. Where all 1/s lie within a ± b, the norm is at most a + b √κ(R).
+
+    rows  of some tracks, which say how long a full one is, and whether correlations are sent
+    most  B
     """
-    made, served = outcomes or (forwarded(candidate, rows.sent), forwarded(champion, rows.sent))
-    joint, full = np.array(rows.space.joint), full_say(rows.counts)
-    if not np.array_equal(made.mean[:, joint], served.mean[:, joint]):
+    full, ours = full_say(rows.counts), _scales(candidate, rows.space.k)
+    theirs = _scales(champion, rows.space.k)
+    if ours is None or theirs is None:
         return Clip(most, most, most, full)
-    ours = made.covariance[:, joint[:, None], joint]
-    theirs = served.covariance[:, joint[:, None], joint]
-    growth = 0.5 * (_log_volume(ours) - _log_volume(theirs)) / joint.size
-    loss = float(growth.max()) if _nowhere_smaller(ours, theirs) else most
-    gain = float(-growth.min()) if _nowhere_smaller(theirs, ours) else most
+    joint = list(rows.space.joint)
+    lowest, highest = (ours[0] / theirs[1])[joint], (ours[1] / theirs[0])[joint]
+    correlated = not rows.sent.diagonal.all()
+    loss = float(np.log(highest).mean()) if _grows(lowest, highest, correlated) else most
+    gain = -float(np.log(lowest).mean()) if _grows(1 / highest, 1 / lowest, correlated) else most
     return Clip(most, min(most, max(loss, _LEAST)), min(most, max(gain, _LEAST)), full)
 
 
-def _log_volume(covariance: FloatArray) -> FloatArray:
-    return log_determinant(factorise(covariance), covariance.shape[1])
+def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray] | None:
+    """Smallest and largest factor on σ that it can give each of K dimensions; None: not known."""
+    match recalibrator:
+        case Identity():
+            return np.ones(k), np.ones(k)
+        case VarianceScaling(scale=scale):
+            return np.array(scale), np.array(scale)
+        case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
+            lowest, highest = (np.array([of(curve) for curve in curves]) for of in (min, max))
+            return lowest, highest
+        case _:
+            return None
 
 
-def _nowhere_smaller(one: FloatArray, other: FloatArray) -> bool:
-    """Whether one ⪰ other on every row, in every direction; (n, K, K) both."""
-    return bool(positive_definite(factorise(one - (1 - _ROUNDING) * other)).all())
+def _grows(lowest: FloatArray, highest: FloatArray, correlated: bool) -> bool:
+    """Whether S Σ S ⪰ Σ for every S of such factors on σ, of each dimension its own."""
+    inverse = 1 / highest.max(), 1 / lowest.min()
+    middle, half = (inverse[1] + inverse[0]) / 2, (inverse[1] - inverse[0]) / 2
+    norm = middle + half * (np.sqrt(_CONDITION) if correlated else 1.0)
+    return bool(norm <= 1 + _ROUNDING)

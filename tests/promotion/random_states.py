@@ -78,7 +78,7 @@ def state(
             recalibrator(random),
             int(random.integers(1, 9)),
             clip,
-            Bets().taken(clip.of(random.normal(size=50)), clip),
+            Bets().taken(random.normal(size=50), np.ones(50, np.int64), clip),
             ("", "fails: ValueError")[int(random.integers(2))],
         )
         lowest, typical, highest = np.sort(np.exp(random.normal(size=3))).tolist()
@@ -92,7 +92,7 @@ def state(
                 late=float(random.uniform(0, 1)),
             )
         )
-        watch = Watch().taken(clip.of(random.normal(size=9)), clip)
+        watch = Watch().taken(random.normal(size=9), np.ones(9, np.int64), clip)
         guards.append(Guard(slice, recalibrator(random), clip, watch))
     follower = replace(
         Follower.of(

@@ -1,13 +1,28 @@
 """Wealth against slow products, its laws, and what it promises: false wins are rare."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.optimize import minimize_scalar
+from scipy.stats import chi2, f
 
-from monitor.promotion.betting import FRACTIONS, Bets, Clip, Watch, full_say, log10_threshold
+from monitor.promotion.betting import (
+    FRACTIONS,
+    LEFT,
+    PREMIUMS,
+    STAKES,
+    Bets,
+    Clip,
+    Watch,
+    full_say,
+    log10_threshold,
+    returns,
+)
 
 quick = settings(deadline=None, max_examples=50)
 differences = st.lists(st.floats(-1, 1), max_size=40)
@@ -15,20 +30,36 @@ bounds = st.floats(0.01, 1.0)
 
 
 def clip_from(loss, gain):
+    """1.0: no bound is known."""
     return Clip(1.0, loss, gain)
+
+
+# Where a track can lose a nat, as much as it can gain, and that is known.
+KNOWN = Clip(2.0, 1.0, 1.0)
+
+
+def taken(bets, values, clip):
+    """With tracks of a full say."""
+    return bets.taken(np.array(values), np.ones(len(values)), clip)
+
+
+def oracle_multiple(value, bound, bettor):
+    if bound < 1:
+        return max(1e-300, 1 + FRACTIONS[bettor] * value / bound)
+    return max(LEFT, 1 + STAKES[bettor] * value) / PREMIUMS[bettor]
 
 
 def oracle_log10(values, clip, *, better):
     """Mean of products, one factor after the other."""
     wealth = []
-    for fraction in FRACTIONS:
-        product = 1.0
+    for bettor in range(6):
+        product = Fraction(1)
         for value in values:
-            clipped = min(clip.most, max(-clip.most, value))
             bound = clip.loss if better else clip.gain
-            product *= max(1e-300, 1 + fraction * (clipped if better else -clipped) / bound)
+            product *= Fraction(oracle_multiple(value if better else -value, bound, bettor))
         wealth.append(product)
-    return math.log10(sum(wealth) / len(wealth))
+    mean = sum(wealth, Fraction(0)) / 6
+    return math.log10(mean.numerator) - math.log10(mean.denominator)
 
 
 def assert_same(a: Bets, b: Bets):
@@ -71,29 +102,30 @@ def test_the_full_say_does_not_depend_on_how_many_tracks_of_a_kind_there_are(cou
 
 @quick
 @given(st.lists(st.tuples(st.floats(-1e300, 1e300), st.integers(1, 80)), max_size=20))
-def test_gains_are_clipped_by_the_piece_and_losses_only_as_a_whole(some):
+def test_gains_are_clipped_by_the_piece_and_losses_are_not(some):
     values, counts = (np.array([one[i] for one in some]) for i in range(2))
     clip = Clip(0.5, 0.2, 0.3, rows=32.0)
-    for said, value, count in zip(clip.said(values, counts), values, counts, strict=True):
-        share = min(1.0, count / 32)
-        expected = share * min(0.5, value) if value > 0 else max(-0.5, share * value)
-        assert said == pytest.approx(expected)
+    found = clip.said(values, clip.shares(counts))
+    for said, value, count in zip(found, values, counts, strict=True):
+        assert said == pytest.approx(min(1.0, count / 32) * min(0.5, value))
 
 
 def test_all_tracks_have_a_full_say_where_a_single_detection_has_it():
     values = np.array([-3.0, -0.2, 0.1, 3.0])
-    assert Clip().said(values, np.array([1, 2, 50, 1])).tolist() == [-1.0, -0.2, 0.1, 1.0]
+    shares = Clip().shares(np.array([1, 2, 50, 1]))
+    assert Clip().said(values, shares).tolist() == [-3.0, -0.2, 0.1, 1.0]
 
 
 # ---- bets
 
 
 @quick
-@given(st.lists(st.floats(-1, 1), max_size=30))
-def test_wealth_is_the_mean_of_products(values):
-    bets = Bets().taken(np.array(values), Clip())
-    assert bets.log10_better == pytest.approx(oracle_log10(values, Clip(), better=True), abs=1e-9)
-    assert bets.log10_worse == pytest.approx(oracle_log10(values, Clip(), better=False), abs=1e-9)
+@given(st.lists(st.floats(-1, 1), max_size=30), bounds, bounds)
+def test_wealth_is_the_mean_of_products(values, loss, gain):
+    clip = clip_from(loss, gain)
+    bets = taken(Bets(), values, clip)
+    assert bets.log10_better == pytest.approx(oracle_log10(values, clip, better=True), abs=1e-9)
+    assert bets.log10_worse == pytest.approx(oracle_log10(values, clip, better=False), abs=1e-9)
 
 
 @quick
@@ -103,43 +135,43 @@ def test_the_order_of_tracks_and_the_parts_they_come_in_make_no_difference(
 ):
     clip, shuffled = clip_from(loss, gain), list(values)
     random.shuffle(shuffled)
-    whole = Bets().taken(np.array(values), clip)
-    first, second = np.array(shuffled[:cut]), np.array(shuffled[cut:])
-    assert_same(whole, Bets().taken(first, clip).taken(second, clip))
-    assert_same(whole, Bets().taken(second, clip).merged(Bets().taken(first, clip)))
+    whole = taken(Bets(), values, clip)
+    first, second = shuffled[:cut], shuffled[cut:]
+    assert_same(whole, taken(taken(Bets(), first, clip), second, clip))
+    assert_same(whole, taken(Bets(), second, clip).merged(taken(Bets(), first, clip)))
 
 
 @quick
 @given(differences, bounds, bounds)
 def test_who_bets_on_worse_is_who_bets_on_better_with_the_sides_exchanged(values, loss, gain):
-    one = Bets().taken(np.array(values), clip_from(loss, gain))
-    other = Bets().taken(-np.array(values), clip_from(gain, loss))
+    one = taken(Bets(), values, clip_from(loss, gain))
+    other = taken(Bets(), -np.array(values), clip_from(gain, loss))
     assert one.better == other.worse
     assert one.worse == other.better
 
 
 def test_without_tracks_nobody_has_won_or_lost():
-    bets = Bets().taken(np.zeros(0), Clip())
+    bets = taken(Bets(), [], Clip())
     assert (bets.tracks, bets.gain) == (0, 0.0)
     assert bets.log10_better == bets.log10_worse == 0.0
 
 
 @pytest.mark.parametrize("value", [1.0, -1.0])
 def test_wealth_stays_finite_however_long_it_goes_on(value):
-    bets = Bets().taken(np.full(100_000, value), clip_from(0.01, 0.01))
+    bets = taken(Bets(), np.full(100_000, value), clip_from(0.01, 0.01))
     assert math.isfinite(bets.log10_better)
     assert math.isfinite(bets.log10_worse)
     assert (bets.log10_better > 1000) == (value > 0)
 
 
-def test_the_gain_is_the_mean_of_what_tracks_said():
-    bets = Bets().taken(np.array([1.0, -1.0, 0.25]), Clip())
+def test_the_gain_is_the_mean_of_what_tracks_said_where_none_is_shown_to_lose_more_than_most():
+    bets = taken(Bets(), [1.0, -1e18, 0.25], Clip())
     assert bets.gain == pytest.approx(0.25 / 3)
 
 
 def test_a_loss_beyond_what_could_be_lost_ruins_the_bold_for_good_and_spares_the_cautious():
     clip = clip_from(0.1, 1.0)
-    bets = Bets().taken(np.array([-0.5]), clip).taken(np.full(100, 0.1), clip)
+    bets = taken(taken(Bets(), [-0.5], clip), np.full(100, 0.1), clip)
     bold, cautious = bets.better[-1], bets.better[0]
     assert bold < -600
     assert cautious == pytest.approx(math.log1p(-0.25) + 100 * math.log1p(0.05))
@@ -168,11 +200,85 @@ def test_a_fair_game_is_won_as_seldom_as_promised_however_often_one_looks():
     assert won / games <= 0.05
 
 
+# ---- where no bound of the losses is known
+
+
+def mean_multiple(stake, factor, dimensions, degrees):
+    """E max(1 + s(½ ln f − ½(f − 1)v), 0.1), v NEES/K of one detection, of mean 1."""
+    slope = 0.5 * stake * (factor - 1)
+    most = (1 - LEFT + 0.5 * stake * math.log(factor)) / slope
+    if math.isinf(degrees):
+        below = chi2(dimensions, scale=1 / dimensions).cdf
+    else:
+        below = f(dimensions, degrees, scale=(degrees - 2) / degrees).cdf
+    # E (a − v)⁺ is the integral of P(v ≤ x) from 0 to a.
+    return LEFT + slope * quad(below, 0, most, limit=200)[0]
+
+
+@pytest.mark.parametrize(("stake", "premium"), list(zip(STAKES, PREMIUMS, strict=True)))
+def test_a_premium_is_the_largest_mean_that_a_wrong_shrinking_step_has(stake, premium):
+    largest = minimize_scalar(
+        lambda log: -mean_multiple(stake, math.exp(log), 3, 3.0), bounds=(0.02, 3), method="bounded"
+    )
+    assert premium - 2e-4 < -largest.fun <= premium
+
+
+@pytest.mark.parametrize("degrees", [3.0, 4.0, 5.0, math.inf])
+@pytest.mark.parametrize("dimensions", [3, 7])
+def test_more_dimensions_and_lighter_tails_are_insured_by_the_same_premiums(dimensions, degrees):
+    for stake, premium in zip(STAKES, PREMIUMS, strict=True):
+        for factor in (1.1, 1.5, 2.0, 4.0, 10.0):
+            assert mean_multiple(stake, factor, dimensions, degrees) <= premium
+
+
+@quick
+@given(st.floats(-1e300, 1.0), st.floats(-1e300, 1.0), st.floats(0, 1))
+def test_mixtures_and_shares_gain_no_more_than_what_they_are_of(a, b, part):
+    mixture = part * a + (1 - part) * b
+    one, other, mixed = returns(np.array([a, b, mixture]), np.ones(3), 1.0, 1.0)
+    assert (mixed <= (part * one + (1 - part) * other) * (1 + 1e-9)).all()
+    # Before the premium, and after its share of it.
+    (short,) = returns(np.array([part * a]), np.array([part]), 1.0, 1.0)
+    paid, due = 1 + part * (np.array(PREMIUMS) - 1), part * one * PREMIUMS + (1 - part)
+    assert (short * paid <= due * (1 + 1e-9)).all()
+
+
+@quick
+@given(st.floats(0.01, 3.0), st.floats(0.01, 1.0), st.floats(0.01, 100.0))
+def test_what_averages_nothing_when_cut_at_most_gains_nothing_by_its_tails(most, gain, beyond):
+    gain, loss = gain * most, -most * (1 + beyond)
+    chance = most / (most + gain)
+    won, lost = returns(np.array([gain, loss]), np.ones(2), most, most)
+    assert (chance * won + (1 - chance) * lost <= 1 + 1e-9).all()
+
+
+def test_no_single_track_ruins_who_has_no_bound():
+    bets = taken(taken(Bets(), [-1e18], Clip()), np.full(100, 0.3), Clip())
+    assert bets.log10_better > 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "dimensions", "rows", "insured"),
+    [
+        (0.4, 1, 1.0, True),
+        (1.0, 1, 9.0, False),
+        (1.0, 1, 10.0, True),
+        (1.0, 2, 4.0, False),
+        (1.0, 2, 5.0, True),
+        (1.0, 3, 1.0, True),
+    ],
+)
+def test_only_short_tracks_of_one_or_two_dimensions_are_not_insured(
+    loss, dimensions, rows, insured
+):
+    assert Clip(1.0, loss, 1.0, rows).insured(dimensions) is insured
+
+
 # ---- the e-detector
 
 
 def watched(values):
-    return Watch().taken(np.array(values), Clip())
+    return taken(Watch(), values, KNOWN)
 
 
 def oracle_statistic(values, fraction):
@@ -208,8 +314,8 @@ def test_the_change_is_where_the_best_bet_began(values):
 @quick
 @given(st.lists(st.floats(-1, 1), max_size=25), st.integers(0, 25))
 def test_watching_in_parts_is_watching(values, cut):
-    first = Watch().taken(np.array(values[:cut]), Clip())
-    assert first.taken(np.array(values[cut:]), Clip()) == watched(values)
+    first = taken(Watch(), values[:cut], KNOWN)
+    assert taken(first, values[cut:], KNOWN) == watched(values)
 
 
 def test_a_false_alarm_takes_as_many_tracks_as_promised_on_average():
@@ -217,7 +323,7 @@ def test_a_false_alarm_takes_as_many_tracks_as_promised_on_average():
     for _ in range(200):
         watch, count = Watch(), 0
         while count < 5000 and watch.log10_better < threshold:
-            watch, count = watch.taken(random.choice([-1.0, 1.0], 1), Clip()), count + 1
+            watch, count = taken(watch, random.choice([-1.0, 1.0], 1), KNOWN), count + 1
         waited.append(count)
     assert np.mean(waited) >= 10**threshold
 

@@ -212,7 +212,7 @@ def test_another_champion_makes_it_begin_anew():
 def test_following_is_no_new_champion_to_trials_and_guards():
     owner = owner_of(scaled(30.0))
     owner.put_in_force(adaptive(1.0))
-    owner.begin(scaled(20.0))
+    owner.begin(scaled(200.0))
     decisions = owner.take(tracks(7, 8, scale=6.0))
     assert whats(decisions) == [Happened.ADAPTED]
     assert list(owner.register.on_trial) == list(owner.register.guards) == ["car"]

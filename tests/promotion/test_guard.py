@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from monitor.calibration.detections import Limits
-from monitor.promotion.betting import FRACTIONS, Clip, Watch
+from monitor.promotion.betting import Clip, Watch, returns
 from monitor.promotion.guard import Guard
 from monitor.promotion.log_score import mean_differences
 from monitor.promotion.settings import TrialSettings
@@ -46,8 +46,8 @@ def test_it_wins_after_a_fault_ends_and_not_before(factor, within, degrees):
         assert not guard.won(SETTINGS)
         guard = guard.taken(some[300 : 300 + within], champion, LIMITS)
         assert guard.won(SETTINGS)
-        # Those since the end of the fault, but for a few.
-        assert abs(guard.watch.leading.tracks - within) < 40
+        # Those since the end of the fault, or since a track that the leading bettor lost much on.
+        assert within / 2 < guard.watch.leading.tracks < within + 40
 
 
 def test_a_track_at_a_time_is_the_same_as_all_at_once():
@@ -67,8 +67,9 @@ def test_a_short_track_has_its_share_of_a_say():
     assert guard.clip.rows == 40
     assert short is not None
     (difference,) = mean_differences(rows_of([short]), IDENTITY, champion, LIMITS).value
-    # The statistic of one track is 1 + λD/L, of which a fourth of D is said.
-    expected = [1 + fraction * difference / 4 / guard.clip.loss for fraction in FRACTIONS]
+    # The statistic of one track is what it multiplies by, and a fourth of D is said.
+    said, share = np.array([difference / 4]), np.array([0.25])
+    expected = returns(said, share, guard.clip.loss, guard.clip.most)[0]
     found = guard.taken([short], champion, LIMITS).watch.runs
     assert [run.statistic for run in found] == pytest.approx(expected)
 
@@ -94,11 +95,11 @@ def test_what_would_shrink_does_not_come_back_for_losses_that_were_broken_off():
         for first in range(0, len(some), 50):
             guard = guard.taken(some[first : first + 50], IDENTITY, LIMITS)
             assert not guard.won(SETTINGS)
-        # Where what a piece can lose is clipped before it is weighed, it would have.
+        # Where what a piece can lose is clipped as if no more could be lost, it would have.
         rows = rows_of(some)
         differences = mean_differences(rows, older, IDENTITY, LIMITS).value
-        cut = clip.of(differences) * np.minimum(1.0, rows.counts / clip.rows)
-        watch = begun.watch.taken(cut, clip)
+        cut, known = np.maximum(differences, -1.0), replace(clip, most=2.0)
+        watch = begun.watch.taken(cut, rows.counts, known)
         assert replace(begun, watch=watch).won(SETTINGS)
 
 

@@ -85,17 +85,10 @@ def test_what_an_exception_says_is_cut_to_one_line_that_can_be_recorded():
     assert in_words(KeyError()) == "KeyError"
 
 
-@pytest.mark.parametrize("factor", [3.0, 1.2])
-def test_each_recalibrator_is_applied_once_and_what_it_made_is_handed_on(factor):
-    fitted, champion = Counting(factor), Counting(5.0)
-    judgement = judged(fitted, champion)
+def test_each_recalibrator_is_applied_once():
+    fitted, champion = Counting(3.0), Counting(5.0)
+    judged(fitted, champion)
     assert (fitted.times, champion.times) == (1, 1)
-    assert judgement.outcomes is not None
-    made, served = judgement.outcomes
-    home = factor < 2
-    assert (made is SENT) == home
-    np.testing.assert_allclose(made.covariance, (1.0 if home else factor) * SENT.covariance)
-    np.testing.assert_allclose(served.covariance, 5.0 * SENT.covariance)
 
 
 def test_a_champion_that_fails_is_judged_as_what_is_sent():

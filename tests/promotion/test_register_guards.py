@@ -7,7 +7,16 @@ import pytest
 
 from monitor.promotion.records import SWAPS, Happened
 from monitor.promotion.settings import PromotionMode
-from tests.promotion.owned_registers import IDENTITY, Owner, scaled, settings, whats
+from monitor.recalibration.variance_scaling import VarianceScaling
+from tests.promotion.owned_registers import (
+    CAR,
+    FITTED_NS,
+    IDENTITY,
+    Owner,
+    scaled,
+    settings,
+    whats,
+)
 from tests.promotion.simulated_tracks import tracks
 
 MANUAL, ADVISE, AUTOMATIC = PromotionMode
@@ -42,7 +51,7 @@ def test_a_guard_begins_with_the_first_track_after_the_change():
     assert owner.register.befores == {}
     guard = owner.register.guards["car"]
     assert guard.recalibrator == IDENTITY
-    # What it can lose is bounded by nothing but B, what it can gain by the factor.
+    # What it can lose is bounded by nothing, what it can gain by the factor.
     assert guard.clip.loss == 1.0
     assert guard.clip.gain == pytest.approx(math.log(2.0))
 
@@ -60,6 +69,25 @@ def test_a_rollback_that_is_forbidden_is_said_once_and_not_done(mode, pinned):
     if mode is not MANUAL:
         later = owner.take(tracks(2, 1, begin_ns=10**13))
         assert whats(later) == [Happened.ROLLED_BACK]
+
+
+@pytest.mark.parametrize(("length", "what"), [(1, Happened.HELD), (10, Happened.ROLLED_BACK)])
+def test_what_served_before_comes_back_by_itself_only_where_tracks_show_their_tails(length, what):
+    owner, wide = Owner(settings()), VarianceScaling((math.sqrt(20.0),))
+    owner.put_in_force(wide)
+    decisions = owner.take_one_by_one(tracks(3, 200, k=1, length=length))
+    assert whats(decisions) == [what]
+    assert ("too few numbers" in decisions[0].reason) == (what is Happened.HELD)
+    assert (owner.champion() == wide) == (what is Happened.HELD)
+
+
+def test_a_candidate_that_shrinks_waits_where_tracks_do_not_show_their_tails():
+    owner, narrow = Owner(settings(allow_shrinking=True)), VarianceScaling((math.sqrt(0.05),))
+    fitted_on = tracks(1000, 10, k=1, length=1, begin_ns=FITTED_NS)
+    owner.register.begin(CAR, narrow, IDENTITY, fitted_on)
+    decisions = owner.take_one_by_one(tracks(3, 200, k=1, length=1, scale=0.05))
+    assert whats(decisions) == [Happened.PROVEN]
+    assert "too few numbers" in decisions[0].reason
 
 
 def test_what_is_forbidden_is_said_again_of_another_champion():
