@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from benchmarks.drift_detectors import (
 )
 from benchmarks.drift_family import family_tables
 from benchmarks.drift_streams import Effort, Fault, Streams, World
+from benchmarks.drift_wander import wander_table
 from benchmarks.machine import machine
 from monitor.calibration.drift.evidence import WITHOUT_TRACKS, Shares
 from monitor.calibration.space import FloatArray
@@ -270,6 +272,7 @@ def main() -> int:
         "tails": tails(effort, thresholds),
         "slices": slices(effort, thresholds),
         "a family as a whole": family_tables(quick),
+        "levels that wander": wander_table(0.1 if quick else 1.0, os.cpu_count() or 1),
     }
     cheap = cost_tables()
     missed = [name for name, holds in found.items() if not holds]

@@ -18,6 +18,7 @@ from monitor.calibration.drift.family import Family
 from monitor.calibration.drift.reference import Reference
 from monitor.calibration.drift.settings import DriftSettings
 from monitor.calibration.drift.watched import WatchedRows
+from monitor.calibration.space import FloatArray
 from monitor.calibration.steps import finished
 
 DETECTIONS = 8  # of a frame
@@ -34,20 +35,29 @@ Given = Mapping[str, Mapping[Stage, Reference]]
 
 @dataclass
 class Drive:
-    """One stream through one family of slices."""
+    """One stream through one family of slices.
+
+    most  evidence of all slices together, in hours, by severity
+    """
 
     family: Family
     streams: Streams
     frames: int = 0
+    most: FloatArray = field(default_factory=lambda: np.zeros(len(SEVERITIES)))
     alarms: dict[Severity, list[int]] = field(
         default_factory=lambda: {severity: [] for severity in SEVERITIES}
     )
 
-    def go(self, frames: int, fault: Fault = HEALTHY) -> None:
-        """Drive on; alarms are acknowledged, so that the next is heard."""
+    def go(self, frames: int, fault: Fault = HEALTHY, level: FloatArray | None = None) -> None:
+        """Drive on; alarms are acknowledged, so that the next is heard.
+
+        level  (frames,) ln of a factor on all variances; None: 0
+        """
         for begin in range(0, frames, CHUNK):
             count = min(CHUNK, frames - begin)
             nees, track = self.streams.take(count, fault)
+            if level is not None:
+                nees *= np.exp(level[begin : begin + count, None, None])
             stamps = (self.frames + np.arange(count)) * PERIOD_NS
             rows = WatchedRows(
                 slices=np.zeros(nees.size, np.int64),
@@ -61,6 +71,7 @@ class Drive:
             taken = self.family.take(K, rows)
             finished(self.family.learn(taken))
             self.frames += count
+            np.maximum(self.most, self.family.peak, out=self.most)
             self._hear(taken.changes)
 
     def _hear(self, changes: list[AlarmChange]) -> None:

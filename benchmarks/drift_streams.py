@@ -38,12 +38,14 @@ class World:
     correlation  ρ of successive errors of a track, AR(1)
     bias         deviation of the constant error of a track, a part of the unit variance
     degrees      of freedom of Student-t, drawn for each detection; inf: Gaussian
+    life         frames a track lives on average
     """
 
     detections: int = 1
     correlation: float = 0.0
     bias: float = 0.0
     degrees: float = math.inf
+    life: float = LIFE
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Streams:
         rho, bias = self.world.correlation, self.world.bias
         self._error *= rho
         self._error += math.sqrt(1 - rho**2) * self.random.standard_normal(self._error.shape)
-        self._renew(self.random.random(self._track.shape) < 1 / LIFE)
+        self._renew(self.random.random(self._track.shape) < 1 / self.world.life)
         error = math.sqrt(1 - bias**2) * self._error + self._bias
         nees: FloatArray = np.square(error).sum(axis=2)
         return nees

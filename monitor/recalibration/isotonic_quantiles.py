@@ -3,7 +3,7 @@
 Kuleshov's R maps the probability that the detector gives the truth, u = F(y), to the share of
 truths that got as little: R ∘ F is the recalibrated distribution. What R is fitted to, the ranks of
 u, rises by itself, so that isotonic regression gives back the empirical distribution, step by step
-(Levi et al. 2019, section 3.1). In z-space, where F is Φ, the same map is R(Φ(z)) = Φ(Q⁻¹(z)): the
+(Levi et al. 2019, section 2). In z-space, where F is Φ, the same map is R(Φ(z)) = Φ(Q⁻¹(z)): the
 quantile of u at p is the quantile of the normalised errors z at p. Straight pieces of Q in place of
 steps have a density, and Gaussian tails beyond the outer knots one that is nowhere 0.
 

@@ -34,8 +34,9 @@ def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
     """Factor on σ of each dimension, (K,).
 
     mean: s_d = sqrt(mean NEES_d), the maximum of the likelihood (Levi et al.
-    2019, eq. 12, whose print has T/2 log s for T log s). The other two are read
-    off the NEES histogram, whose bins are 4 % wide.
+    2019, eq. 12; its print has three misprints: √(2π s σ) for √(2π) s σ, T/2 log s
+    for T log s, and a minus for the plus before the last sum). The other two are
+    read off the NEES histogram, whose bins are 4 % wide.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """

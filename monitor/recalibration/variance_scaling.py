@@ -1,4 +1,4 @@
-"""Variance scaling: one factor on σ for each dimension (Levi et al. 2019, section 3.2)."""
+"""Variance scaling: one factor on σ for each dimension (Levi et al. 2019, section 3.1)."""
 
 from __future__ import annotations
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.calibration.drift.charts import CHARTS, Stage
+from monitor.calibration.drift.charts import CHARTS, Direction, Stage
 from monitor.calibration.drift.driving import DrivingClock
 from monitor.calibration.drift.evidence import Evidence, Stretch
 from monitor.calibration.drift.increments import BETS, Aim
 from monitor.calibration.drift.observed import (
     CHARTS_OF,
     SecondsOver,
-    add_seconds,
     add_tracks,
     likelihood_of_frames,
     said_of,
     seconds_over,
 )
 from monitor.calibration.drift.supporters import Supporters
+from monitor.calibration.drift.track_evidence import (
+    FACTORS,
+    BlockLevels,
+    common_level,
+    log_likelihoods,
+    residuals,
+)
 from monitor.calibration.drift.track_means import Finished
 from monitor.calibration.drift.usual import UsualArrays
 from monitor.calibration.drift.watched import Blocks, WatchedRows
@@ -29,6 +36,9 @@ from monitor.calibration.space import FloatArray, IntArray
 HOUR = 3600.0
 # s of driving in a stretch: evidence settles with e to the seconds / 30, which overflows at 21,000.
 _LONGEST = 300.0
+# A second of a track speaks for a chart if it says more than so many nats; or if its level lies so
+# far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
+_SPEAKS, _FAR = 1.0, 0.5
 # No track has more of them.
 _MOST_DETECTIONS = 1e9
 
@@ -39,6 +49,7 @@ class Chunk:
 
     place, block_place, finished_place
               of rows, blocks and whole tracks among the slices
+    common    (2, m) common level of each block, by Stage; laid in by stretches()
     finished  whole tracks, where these alone say anything; None: detections and seconds do
     usual     what is usual of the slices, by stage
     board     changed by stretches(), and so is the clock
@@ -49,6 +60,7 @@ class Chunk:
     place: IntArray
     blocks: Blocks
     block_place: IntArray
+    common: FloatArray
     finished: Finished | None
     finished_place: IntArray
     usual: Mapping[Stage, UsualArrays]
@@ -139,20 +151,78 @@ class Chunk:
             return
         hours = self.clock.waited(over.source) / HOUR
         for stage in Stage:
-            usual = self.usual[stage]
-            heeded = usual.levels[self.block_place]
+            heeded = self.usual[stage].levels[self.block_place[over.chosen]]
             if stage is Stage.RAW:
-                heeded = heeded & self.blocks.changed
-            add_seconds(
-                self.board,
-                hours,
-                over,
-                self.blocks,
-                self.block_place,
-                usual,
-                stage,
-                self.aims[stage],
-                heeded,
-                first,
-                self.supporters,
-            )
+                heeded = heeded & self.blocks.changed[over.chosen]
+            if heeded.any():
+                self._seconds_of(stage, over.second, over.chosen[heeded], hours, first)
+
+    def _seconds_of(
+        self, stage: Stage, second: int, chosen: IntArray, hours: float, first: IntArray
+    ) -> None:
+        """Take in the seconds of m tracks that are over, at one stage.
+
+        chosen  (m,) which of the blocks they are
+        hours   of driving that they stand for
+        first   (P, 4) tracks whose first second since the change it is; added to
+        """
+        blocks, board, usual = self.blocks, self.board, self.usual[stage]
+        at, before = self.block_place[chosen], blocks.before[chosen]
+        counts = np.bincount(at, minlength=board.slices)
+        low, high = self._band(stage)
+        found = residuals(
+            BlockLevels(
+                level=blocks.level[stage, chosen],
+                count=blocks.count[chosen],
+                mean=blocks.mean[stage, chosen],
+                before=before,
+                common=self._common_before(stage, chosen) / np.maximum(before, 1),
+                usual=usual.mean[at],
+                between=usual.between[at],
+                within=usual.within[at],
+                length=usual.length[at],
+            ),
+            low[at],
+            high[at],
+        )
+        level = common_level(board.common[:, stage], found, at, low, high)
+        board.common[:, stage] = level.chain
+        self.common[stage, chosen] = level.mean[at]
+        said = np.zeros((board.slices, len(self.aims[stage]), len(FACTORS)))
+        charts = CHARTS_OF[stage]
+        for i, (chart, aim) in enumerate(
+            zip(range(charts.start, charts.stop), self.aims[stage], strict=True)
+        ):
+            sign, above = aim.direction.sign, aim.direction is Direction.OVER
+            edge, of_edge = (high, level.high_edge) if above else (low, level.low_edge)
+            begins = np.maximum(board.clean[at, chart], blocks.first[chosen])
+            since = np.clip(second - begins, 0, before)
+            of_tracks = log_likelihoods(found, sign, edge[at], since)
+            np.add.at(said[:, i], at, of_tracks)
+            said[counts > 0, i] += of_edge[counts > 0, None]
+
+            off = sign * (blocks.level[stage, chosen] - usual.calibrated[at])
+            far = off > 2 * math.log(aim.tolerance) + _FAR
+            here = chosen[far | (of_tracks.max(axis=1) > _SPEAKS)]
+            self.supporters.add(chart, blocks.slices[here], blocks.track[here], second)
+            first[:, chart] += np.bincount(at[since == 0], minlength=board.slices)
+        board.add_blocks(charts, hours * counts / counts.sum(), said, second)
+
+    def _band(self, stage: Stage) -> tuple[FloatArray, FloatArray]:
+        """(P,) ends of the band below and above, in ln of the variance over usual."""
+        ends = {
+            aim.direction: aim.direction.sign * 2 * math.log(aim.tolerance)
+            + np.log(self.usual[stage].anchor(aim.direction))
+            for aim in self.aims[stage]
+        }
+        return ends[Direction.UNDER], ends[Direction.OVER]
+
+    def _common_before(self, stage: Stage, chosen: IntArray) -> FloatArray:
+        """(m,) Σ of common levels over the earlier seconds of each track, those of this chunk too,
+        whose number is laid in as they are taken in.
+        """
+        found: FloatArray = self.blocks.common[stage, chosen]
+        if chosen.size == self.blocks.m:
+            return found
+        lives = self.blocks.lives
+        return found + np.bincount(lives, self.common[stage])[lives[chosen]]

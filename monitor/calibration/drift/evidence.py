@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from monitor.calibration.drift.charts import CHARTS, DETECTORS, SEVERITIES, Detector, Direction
 from monitor.calibration.drift.increments import ABSOLUTE, BETS, RELATIVE, SCALE
-from monitor.calibration.drift.track_evidence import FACTORS
+from monitor.calibration.drift.track_evidence import FACTORS, STATES
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 ALL_BETS = BETS + len(FACTORS)
@@ -104,7 +104,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class Evidence:
-    """Of G slices, 1,016 bytes each.
+    """Of G slices, 1,160 bytes each.
 
     sums     (G, 4, ALL_BETS) R, in hours
     shares   (G, 4, 3) of each detector, in M
@@ -114,6 +114,7 @@ class Evidence:
     tracks   (G, 4) tracks whose first second since then is over
     fresh    (G,) hours that it was given of late
     peak     (G, 2) largest M since the last acknowledgement, epoch or calm, by severity
+    common   (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
     """
 
     sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
@@ -124,6 +125,7 @@ class Evidence:
     tracks: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 4), np.int32))
     fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
     peak: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    common: FloatArray = field(default_factory=lambda: np.zeros((0, 2, STATES)))
 
     @property
     def slices(self) -> int:

@@ -257,6 +257,7 @@ class Family:
             place=lookup[rows.slices],
             blocks=blocks,
             block_place=lookup[blocks.slices],
+            common=np.zeros((len(Stage), blocks.m)),
             finished=finished,
             finished_place=lookup[of_tracks],
             usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
@@ -290,6 +291,7 @@ class Family:
             for crossing in judging.crossings(stretch, driven):
                 changes += self._raised(crossing, driven)
         self.evidence.put(chosen, chunk.board)
+        self.seconds.explain(blocks, chunk.common)
         self.frames += rows.stamp_ns.size
         first_frame = self.frames - rows.stamp_ns.size
         return Taken(changes + self._calmed(), rows, blocks, first_frame, fed)

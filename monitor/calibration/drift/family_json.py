@@ -53,6 +53,7 @@ from monitor.calibration.drift.reference_fields import Fields, Refusal, shown
 from monitor.calibration.drift.reference_json import reference_from_json, reference_to_json
 from monitor.calibration.drift.settings import Unit
 from monitor.calibration.drift.slice_state import SliceState
+from monitor.calibration.drift.track_evidence import STATES
 from monitor.calibration.limits import MOST_DIMENSIONS
 from monitor.calibration.space import FloatArray
 
@@ -78,7 +79,9 @@ _SLICE = (
 )
 # Lists that are long, and those of what is in them.
 _LISTS: Lists = {"slices": {"learners": {}, **{name: {} for name in PORTIONS}}}
-_EVIDENCE = ("sums", "shares", "since", "clean", "run", "tracks", "fresh", "peak")
+_EVIDENCE = ("sums", "shares", "since", "clean", "run", "tracks", "fresh", "peak", "common")
+# The version before knew nothing of common levels.
+_NO_LEVELS = {"common": [0.0] * (len(Stage) * STATES)}
 
 
 class InvalidFamily(ValueError):
@@ -256,6 +259,8 @@ def _gathered(fields: Fields) -> Gathered:
 def _slice(fields: Fields, goes: Goes) -> SliceState:
     k = fields.whole("k", 1, MOST_DIMENSIONS)
     content = fields.content["evidence"]
+    if isinstance(content, dict):
+        content = _NO_LEVELS | content
     stages = [_stage(fields, stage, k) for stage in Stage]
     return SliceState(
         name=read_name(fields, "name"),
@@ -319,4 +324,5 @@ def _evidence(fields: Fields) -> Evidence:
         tracks=counted("tracks", 0, _MOST_TRACKS).astype(np.int32),
         fresh=known("fresh", (), LONGEST),
         peak=known("peak", (len(SEVERITIES),), LARGEST_EVIDENCE),
+        common=known("common", (len(Stage), STATES), 1.0),
     )

@@ -4,7 +4,6 @@ and by seconds of tracks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,16 +19,10 @@ from monitor.calibration.drift.increments import (
     log_likelihoods,
     row_log_likelihoods,
 )
-from monitor.calibration.drift.supporters import Supporters
-from monitor.calibration.drift.track_evidence import FACTORS, BlockLevels
-from monitor.calibration.drift.track_evidence import log_likelihoods as block_log_likelihoods
 from monitor.calibration.drift.usual import UsualArrays
 from monitor.calibration.drift.watched import Blocks, WatchedRows
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
+from monitor.calibration.space import FloatArray, IntArray
 
-# A second of a track speaks for a chart if it says more than so many nats; or if its level lies so
-# far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
-_SPEAKS, _FAR = 1.0, 0.5
 # The charts of each stage, side by side.
 CHARTS_OF = {
     stage: slice(
@@ -158,66 +151,3 @@ def seconds_over(blocks: Blocks) -> list[SecondsOver]:
     ]
     found.sort(key=lambda one: one.frame)
     return found
-
-
-def add_seconds(
-    board: Evidence,
-    hours: float,
-    over: SecondsOver,
-    blocks: Blocks,
-    place: IntArray,
-    usual: UsualArrays,
-    stage: Stage,
-    aims: Sequence[Aim],
-    heeded: BoolArray,
-    first: IntArray,
-    supporters: Supporters,
-) -> None:
-    """Have the evidence of P slices take in seconds that are over, at one stage.
-
-    hours   of driving that they stand for
-    place   (m,) of all blocks among the slices
-    heeded  (m,) which of them say anything here
-    first   (P, 4) tracks whose first second since the change it is; added to
-    supporters
-            those whose second speaks for a chart; added to
-    """
-    charts, slices = CHARTS_OF[stage], board.slices
-    chosen = over.chosen[heeded[over.chosen]]
-    if chosen.size == 0:
-        return
-    at = place[chosen]
-    counts = np.bincount(at, minlength=slices)
-    said = np.empty((chosen.size, len(aims), len(FACTORS)))
-    before = blocks.before[chosen]
-    for chart, aim in enumerate(aims):
-        clean = board.clean[at, charts.start + chart]
-        since_change = np.clip(over.second - np.maximum(clean, blocks.first[chosen]), 0, before)
-        levels = BlockLevels(
-            level=blocks.level[stage, chosen],
-            count=blocks.count[chosen],
-            mean=blocks.mean[stage, chosen],
-            before=before,
-            since_change=since_change,
-            usual=usual.mean[at] + np.log(usual.anchor(aim.direction)[at]),
-            between=usual.between[at],
-            within=usual.within[at],
-            length=usual.length[at],
-        )
-        said[:, chart] = block_log_likelihoods(levels, aim.direction.sign, aim.tolerance)
-        off = aim.direction.sign * (blocks.level[stage, chosen] - usual.calibrated[at])
-        far = off > 2 * math.log(aim.tolerance) + _FAR
-        speaks = far | (said[:, chart].max(axis=1) > _SPEAKS)
-        here = chosen[speaks]
-        supporters.add(charts.start + chart, blocks.slices[here], blocks.track[here], over.second)
-        begun = at[since_change == 0]
-        first[:, charts.start + chart] += np.bincount(begun, minlength=slices)
-    bets = said[0].size
-    cell = at[:, None] * bets + np.arange(bets)
-    total = np.bincount(cell.ravel(), said.ravel(), slices * bets).astype(np.float64, copy=False)
-    board.add_blocks(
-        charts,
-        hours * counts / counts.sum(),
-        total.reshape(slices, *said.shape[1:]),
-        over.second,
-    )

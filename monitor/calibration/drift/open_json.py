@@ -33,7 +33,7 @@ _LATELY = ("index", "frame_size", "began", "supporters")
 PORTIONS = ("blocks", "histories", "tracks")
 _SUPPORTERS = ("track", "second")
 _BLOCKS = ("key", "turn", "opened", "last", "arrived", "count", "changed", "sums")
-_HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total")
+_HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total", "common")
 _TRACKS = ("key", "life", "opened", "last", "arrived", "count", "used", "sums")
 # A frame has no more detections of a slice, nor a slice more in a frame; and index of a slice.
 _LARGEST_FRAME, _LARGEST_INDEX = 1e9, 2**31
@@ -134,7 +134,7 @@ def read_open(fields: Fields, goes: Goes) -> OpenSlice | None:
         for i, one in enumerate(listed["blocks"])
     ]
     histories = [
-        _histories(fields.inner(one, f"histories[{i}]", _HISTORIES), index, goes)
+        _histories(fields.inner(_with_levels(one), f"histories[{i}]", _HISTORIES), index, goes)
         for i, one in enumerate(listed["histories"])
     ]
     whole = [
@@ -228,12 +228,20 @@ def _blocks(fields: Fields, index: int, goes: Goes) -> Records:
     return table
 
 
+def _with_levels(content: object) -> object:
+    """Add common levels of 0 to histories of the version before, which knew nothing of them."""
+    if isinstance(content, dict) and isinstance(content.get("key"), list):
+        return {"common": [0.0] * (2 * len(content["key"]))} | content
+    return content
+
+
 def _histories(fields: Fields, index: int, goes: Goes) -> Records:
     table = _begun(fields, HISTORY, index)
     _life(fields, table, goes.lives)
     table["before"] = whole_column(fields, "before", table.size, 0, LARGEST_COUNT)
     table["first"] = _second(fields, "first", table.size)
-    table["total"] = fields.numbers("total", (table.size, 2), -_LARGEST_SUM, _LARGEST_SUM)
+    for name in ("total", "common"):
+        table[name] = fields.numbers(name, (table.size, 2), -_LARGEST_SUM, _LARGEST_SUM)
     return table
 
 

@@ -23,7 +23,7 @@ from monitor.calibration.drift.track_records import (
     with_more,
 )
 from monitor.calibration.drift.watched import BLOCK_NS, Blocks, WatchedRows
-from monitor.calibration.space import BoolArray, IntArray
+from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 # A mean over fewer detections varies much more than the others do, and the model of levels has
 # one ω for all: 5 are half a second at 10 Hz.
@@ -59,6 +59,7 @@ HISTORY = np.dtype(
         ("before", np.int64),  # blocks that counted
         ("first", np.int64),  # second of the first of them
         ("total", np.float64, (2,)),  # Σ y over them
+        ("common", np.float64, (2,)),  # Σ of the common levels of their seconds
     ]
 )
 _NO_LIFE = -1
@@ -114,6 +115,13 @@ class TrackSeconds:
         self._end_idle()
         self._make_room()
         return blocks
+
+    def explain(self, blocks: Blocks, common: FloatArray) -> None:
+        """Tell the tracks of m blocks the common level of each, (2, m): it is not their own."""
+        place, there = found(self._history, blocks.track)
+        # Another track may have the same key by now.
+        there[there] = self._history["first"][place[there]] == blocks.first[there]
+        np.add.at(self._history["common"], place[there], common[:, there].T)
 
     def forget(self, slices: IntArray) -> None:
         """Tracks in these slices begin anew."""
@@ -222,6 +230,7 @@ class TrackSeconds:
         )
         history["before"][anew] = 0
         history["total"][anew] = 0.0
+        history["common"][anew] = 0.0
         for name in ("key", "life", "slice", "last", "arrived"):
             history[name] = block[name]
         second = block["opened"] // BLOCK_NS
@@ -290,6 +299,7 @@ def _blocks(block: Records, earlier: Records, by: IntArray) -> Blocks:
         before=before,
         mean=(earlier["total"] / np.maximum(before, 1)[:, None]).T.copy(),
         first=earlier["first"].copy(),
+        common=earlier["common"].T.copy(),
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.calibration.clusters import ClusterArray
+import numpy as np
+
+from monitor.calibration.clusters import ClusterArray, cluster_id
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
 
 # Event time of a block.
@@ -53,6 +55,7 @@ class Blocks:
     before  (m,) blocks of the same track in the same slice before it
     mean    (2, m) of their y; 0 where there are none
     first   (m,) second of the first of them; its own where there are none
+    common  (2, m) Σ of the common levels of their seconds, by Stage
     """
 
     frame: IntArray
@@ -66,6 +69,14 @@ class Blocks:
     before: IntArray
     mean: FloatArray
     first: IntArray
+    common: FloatArray
+
+    @property
+    def lives(self) -> IntArray:
+        """(m,) a number for each track that they are of: one whose key comes again is another."""
+        keys = cluster_id((self.track, self.first))
+        numbers: IntArray = np.unique(keys, return_inverse=True)[1]
+        return numbers
 
     @property
     def m(self) -> int:

@@ -21,6 +21,9 @@ COVERAGE = [(tau, s) for tau in (0.5, 0.9, 0.99) for s in (1.25, 1.5, 2.0, 3.0)]
 SCALES = (1.15, 1.25, 1.4, 1.6, 2.0, 3.0)
 STUDENTS = (3, 5)
 BLOCKS = (1.25, 1.75, 2.5, 5.0)
+# The common level of tracks: nine states from end to end of the band, and where it jumps to.
+PLACES = [i / 4 - 1 for i in range(9)]
+JUMPS, MOVES = 0.02, 0.1
 # Stage, direction: severity and share of its budget.
 CHARTS = {
     (1, "over"): ("page", 1.0),
@@ -160,6 +163,24 @@ def shares(reference: Reference) -> dict[str, float]:
     return dict(zip(DETECTORS, found, strict=True))
 
 
+# ---- the common level
+
+
+def moved(chain: Sequence[float]) -> list[float]:
+    """Probabilities of the states a second later."""
+    usual = [math.exp(-((place / 0.35) ** 2) / 2) for place in PLACES]
+    usual = [one / math.fsum(usual) for one in usual]
+    if not chain:
+        return usual
+    found = [JUMPS * one for one in usual]
+    for state, probability in enumerate(chain):
+        found[state] += (1 - JUMPS - 2 * MOVES) * probability
+        for step in (-1, 1):
+            # Beyond an end there is nowhere to go.
+            found[min(max(state + step, 0), len(PLACES) - 1)] += MOVES * probability
+    return found
+
+
 # ---- all of it
 
 
@@ -211,6 +232,7 @@ class SlowFamily:
         self.open: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
         self.tracks: dict[int, dict[str, Any]] = {}
         self.given: dict[Any, float] = defaultdict(float)
+        self.chain: dict[Any, list[float]] = defaultdict(list)
 
     def frame(self, frame: Frame) -> list[tuple[Any, ...]]:
         """Take in a frame; alarms as (slice, severity, M) and what has most of the evidence."""
@@ -277,14 +299,15 @@ class SlowFamily:
         for key, block in self.open.pop(source, {}).items():
             track = self.tracks.get(key)
             if track is None or block["opened"] - track["last"] > 2 * SECOND:
-                track = self.tracks[key] = {"source": source, "levels": [], "first": second}
+                track = {"source": source, "levels": [], "common": ([], []), "first": second}
+                self.tracks[key] = track
             track["last"] = block["last"]
             if len(block["logs"]) < 5:
                 continue
             level = [math.fsum(one) / len(one) for one in zip(*block["logs"], strict=True)]
             if not track["levels"]:
                 track["first"] = second
-            counted.append((block, level, list(track["levels"]), track["first"]))
+            counted.append((block, level, list(track["levels"]), track))
             track["levels"].append(level)
         if not counted:
             return
@@ -299,41 +322,58 @@ class SlowFamily:
             for g in {one[0]["slice"] for one in heeded}:
                 of_slice = [one for one in heeded if one[0]["slice"] == g]
                 part = hours * len(of_slice) / len(heeded)
-                for (of, direction), (severity, _) in CHARTS.items():
-                    if of == stage:
-                        self._blocks(g, stage, direction, severity, part, of_slice, second)
+                self._blocks(g, stage, part, of_slice, second)
 
-    def _blocks(
-        self, g: int, stage: int, direction: str, severity: str, part: float, of: Any, second: int
-    ) -> None:
-        levels = self.references[g][stage].levels
+    def _blocks(self, g: int, stage: int, part: float, of: Any, second: int) -> None:
+        reference = self.references[g][stage]
+        levels = reference.levels
         assert levels is not None
-        tau2, sign = levels.between**2, 1 if direction == "over" else -1
-        chart = (g, stage, direction)
-        total = dict.fromkeys(BLOCKS, 0.0)
-        for block, level, earlier, first in of:
+        tau2, omega2 = levels.between**2, levels.within**2
+        ends = {}
+        for (of_stage, direction), (severity, _) in CHARTS.items():
+            if of_stage == stage:
+                sign = 1 if direction == "over" else -1
+                band = sign * 2 * math.log(self.tolerance[severity])
+                ends[direction] = math.log(anchor(reference, direction)) + band
+        low, high = ends["under"], ends["over"]
+        seconds = []
+        for block, level, earlier, track in of:
             n = len(earlier)
-            mean = math.fsum(one[stage] for one in earlier) / n if n else 0.0
-            omega2 = levels.within**2
             known = omega2 + n * tau2
-            h = n * tau2 / known
             v = omega2 * max(1.0, levels.length / len(block["logs"])) + tau2 * omega2 / known
-            usual = levels.mean + math.log(anchor(self.references[g][stage], direction))
-            expected = usual + h * (mean - usual)
-            since = min(max(second - max(self.clean[chart], first), 0), n)
-            f = 1 - since * tau2 / known
-            # Half of a change from one end of the band to the other is allowed as well.
-            band = 2 * math.log(self.tolerance[severity]) * (1 - h + (f - (1 - h)) / 2)
-            r = min(max(sign * (level[stage] - expected) - band, -4.0), 4.0)
+            own = math.fsum(one[stage] - levels.mean for one in earlier)
+            own = tau2 / known * (own - math.fsum(track["common"][stage]))
+            r = min(max(level[stage] - levels.mean - own, low - 4.0), high + 4.0)
+            seconds.append((r, v, tau2 / known, n, track))
+        states = [low + (high - low) * (place + 1) / 2 for place in PLACES]
+
+        def logs(c: float) -> float:
+            return math.fsum(-((r - c) ** 2) / (2 * v) for r, v, *_ in seconds)
+
+        before = moved(self.chain[g, stage])
+        best = max(map(logs, states))
+        weights = [p * math.exp(logs(c) - best) for p, c in zip(before, states, strict=True)]
+        total = math.fsum(weights)
+        self.chain[g, stage] = [weight / total for weight in weights]
+        common = math.fsum(p * c for p, c in zip(self.chain[g, stage], states, strict=True))
+        for direction, edge in ends.items():
+            chart = (g, stage, direction)
+            sign = 1 if direction == "over" else -1
+            of_edge = logs(edge) - best - math.log(total)
+            found = dict.fromkeys(BLOCKS, of_edge)
+            for r, v, learning, n, track in seconds:
+                since = min(max(second - max(self.clean[chart], track["first"]), 0), n)
+                for factor in BLOCKS:
+                    d = math.log(factor) * (1 - since * learning)
+                    found[factor] += min((d * sign * (r - edge) - d * d / 2) / v, 4.0)
             for factor in BLOCKS:
-                d = math.log(factor) * f
-                total[factor] += min((d * r - d * d / 2) / v, 4.0)
-        for factor in BLOCKS:
-            key = (*chart, "track", factor)
-            self.R[key] = (self.R[key] + part) * math.exp(min(total[factor], 50.0))
-            self.given[stage, direction, "track", factor] += part
-        if part > 0 and sum(self.R[*chart, "track", f] for f in BLOCKS) / 4 <= part:
-            self.clean[chart] = second + 1
+                key = (*chart, "track", factor)
+                self.R[key] = (self.R[key] + part) * math.exp(min(found[factor], 50.0))
+                self.given[stage, direction, "track", factor] += part
+            if part > 0 and sum(self.R[*chart, "track", f] for f in BLOCKS) / 4 <= part:
+                self.clean[chart] = second + 1
+        for *_, track in seconds:
+            track["common"][stage].append(common)
 
     # ---- M and alarms
 

@@ -2,99 +2,183 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from scipy import stats
 
-from monitor.calibration.drift.track_evidence import FACTORS, BlockLevels, log_likelihoods
+from monitor.calibration.drift.track_evidence import (
+    FACTORS,
+    STATES,
+    BlockLevels,
+    Residuals,
+    common_level,
+    log_likelihoods,
+    residuals,
+)
+from tests.calibration.drift.family_oracle import PLACES, moved
 
 TAU, OMEGA, USUAL = 0.5, 0.6, 0.7
+LOW, HIGH = np.array([-0.7]), np.array([0.5])
+NOTHING = np.zeros((1, STATES))
 
 
-def blocks(level, mean, before, since_change=0, count=10, length=10.0) -> BlockLevels:
-    level, mean, before, since, counts = (
-        np.array(one) for one in np.broadcast_arrays(level, mean, before, since_change, count)
+def blocks(level, mean, before, common=0.0, count=10, length=10.0) -> BlockLevels:
+    level, mean, before, common, counts = (
+        np.array(one) for one in np.broadcast_arrays(level, mean, before, common, count)
     )
     fixed = [np.full(level.size, one) for one in (USUAL, TAU**2, OMEGA**2, length)]
-    return BlockLevels(level, counts, mean, before, since, *fixed)
+    return BlockLevels(level, counts, mean, before, common, *fixed)
+
+
+def second_of(r, v=0.09) -> Residuals:
+    """Tracks of which nothing was known before."""
+    r = np.array(r, np.float64)
+    return Residuals(r, np.full(r.size, v), np.zeros(r.size))
+
+
+def alone(m: int):
+    return np.zeros(m, np.int64)
+
+
+def after(*seconds) -> np.ndarray:
+    """The chain after seconds, each of some residuals."""
+    chain = NOTHING
+    for r in seconds:
+        chain = common_level(chain, second_of(r), alone(len(r)), LOW, HIGH).chain
+    return chain
+
+
+# ---- what is left of a level when the past of its track is known
 
 
 @settings(deadline=None, max_examples=50)
 @given(
     level=st.floats(-2, 2),
     mean=st.floats(-2, 2),
+    common=st.floats(-0.5, 0.5),
     before=st.integers(0, 20),
-    share=st.floats(0, 1),
-    sign=st.sampled_from([1, -1]),
-    tolerance=st.floats(1.0, 2.0),
 )
-def test_a_bet_is_a_ratio_of_normal_densities(level, mean, before, share, sign, tolerance):
-    # By the joint law of all seconds of a track, given the earlier ones.
-    since = int(share * before)
+def test_residuals_have_the_law_of_a_second_given_the_earlier_ones(level, mean, common, before):
     size = before + 1
     spread = OMEGA**2 * np.eye(size) + TAU**2
     cross, known = spread[-1, :-1], spread[:-1, :-1]
     solved = np.linalg.solve(known, cross) if before else np.zeros(0)
-    v = spread[-1, -1] - cross @ solved
-    expected = USUAL + solved.sum() * (mean - USUAL)
-    changed = np.r_[np.zeros(before - since), np.ones(since)]
-    # Off by the band all along, and half of what a change by the band would be off by beyond that.
-    all_along, by_change = 1 - solved.sum(), 1 - solved @ changed
-    band = 2 * math.log(tolerance) * (all_along + by_change) / 2
-    r = sign * (level - expected) - band
-    found = log_likelihoods(blocks([level], mean, before, since), sign, tolerance)
-    for factor, said in zip(FACTORS, found[0], strict=True):
-        d = math.log(factor) * (1 - solved @ changed)
-        law = stats.norm(0, math.sqrt(v))
-        at = min(max(r, -4), 4)
-        ratio = min(law.logpdf(at - d) - law.logpdf(at), 4.0)
-        assert said == pytest.approx(ratio, rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("before", [0, 3])
-def test_the_mean_of_a_bet_at_the_edge_of_the_band_is_one(sign, before):
-    random = np.random.default_rng(1)
-    runs, tolerance = 200_000, 1.2
-    shift = sign * 2 * math.log(tolerance)
-    level = random.normal(0, TAU, (runs, 1)) + random.normal(0, OMEGA, (runs, before + 1))
-    level += USUAL + shift
-    mean = level[:, :-1].mean(axis=1) if before else np.zeros(runs)
-    said = log_likelihoods(blocks(level[:, -1], mean, before, before), sign, tolerance)
-    ratio = np.exp(said)
-    error = ratio.std(axis=0) / math.sqrt(runs)
-    # No bet wins more than e⁴, which the largest ones would now and then.
-    assert (ratio.mean(axis=0) < 1 + 4 * error).all()
-    assert (ratio.mean(axis=0)[:3] > 1 - 4 * error[:3] - 0.02).all()
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_level_that_wanders_within_the_band_wins_less_than_one_that_leaves_it(sign):
-    lower, upper = USUAL - sign * 0.6, USUAL + sign * 0.6
-    within = log_likelihoods(blocks([upper], lower, 8), sign, math.sqrt(2))
-    outside = log_likelihoods(blocks([upper + sign * 0.6], USUAL, 8), sign, math.sqrt(2))
-    assert (within < outside).all()
+    expected = USUAL + solved.sum() * (mean - USUAL - common)
+    found = residuals(blocks([level], mean, before, common), LOW, HIGH)
+    assert found.v[0] == pytest.approx(spread[-1, -1] - cross @ solved)
+    assert found.r[0] == pytest.approx(min(max(level - expected, LOW[0] - 4), HIGH[0] + 4))
+    # What each second at another level adds to what is expected.
+    assert found.learning[0] * before == pytest.approx(solved.sum())
 
 
 def test_a_second_of_few_detections_says_less():
     full, half, twice = (
-        log_likelihoods(blocks([2.5], 0, 0, count=count), 1, 1.0)[0] for count in (10, 5, 20)
+        residuals(blocks([2.5], 0, 0, count=count), LOW, HIGH).v[0] for count in (10, 5, 20)
     )
-    assert (np.abs(half) < np.abs(full)).all()
-    assert twice.tolist() == full.tolist()
+    assert half > full == twice
 
 
 def test_one_second_is_cut_where_it_says_too_much():
-    far, further = (log_likelihoods(blocks([y], 0, 0), 1, 1.0) for y in (10.0, 1000.0))
-    assert far.tolist() == further.tolist()
+    far, further = (residuals(blocks([y], 0, 0), LOW, HIGH).r[0] for y in (10.0, 1000.0))
+    assert far == further
+    said = log_likelihoods(second_of([far]), 1, HIGH, alone(1))
+    assert said.max() == 4.0
 
 
-def test_a_track_that_lived_through_the_change_says_more_than_one_that_was_never_usual():
-    knows, never = (
-        log_likelihoods(blocks([USUAL + 1.6], USUAL + 0.4, 4, since), 1, 1.0)[0] for since in (1, 4)
+# ---- the common level
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.lists(st.floats(-1.5, 1.5), min_size=1, max_size=4), min_size=1, max_size=3))
+def test_the_chain_is_the_sum_over_all_paths(seconds):
+    levels = [LOW[0] + (HIGH[0] - LOW[0]) * (place + 1) / 2 for place in PLACES]
+    moves = [moved([float(i == j) for j in range(STATES)]) for i in range(STATES)]
+    law = np.zeros(STATES)
+    for path in itertools.product(range(STATES), repeat=len(seconds)):
+        chance = moved([])[path[0]] * math.prod(moves[a][b] for a, b in itertools.pairwise(path))
+        for state, r in zip(path, seconds, strict=True):
+            chance *= math.exp(-sum((one - levels[state]) ** 2 for one in r) / (2 * 0.3**2))
+        law[path[-1]] += chance
+    assert_allclose(after(*seconds)[0], law / law.sum(), rtol=1e-9, atol=1e-12)
+    *earlier, last = seconds
+    found = common_level(after(*earlier), second_of(last), alone(len(last)), LOW, HIGH)
+    assert found.mean[0] == pytest.approx(float(law @ levels) / law.sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("past", [(), ([0.1, 0.0],), ([-0.6] * 5, [-0.6] * 5)])
+def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, past):
+    # Of a chain that goes on as it is thought to, and tracks that know something of themselves.
+    random, runs, tracks = np.random.default_rng(1), 100_000, 3
+    before = after(*past)
+    states = random.choice(STATES, runs, p=moved(before[0].tolist() if past else []))
+    levels = np.linspace(LOW[0], HIGH[0], STATES)[states]
+    r = levels[:, None] + random.normal(0, 0.5, (runs, tracks))
+    found = Residuals(r.ravel(), np.full(r.size, 0.25), np.full(r.size, 0.05))
+    at = np.repeat(np.arange(runs), tracks)
+    low, high = np.full(runs, LOW[0]), np.full(runs, HIGH[0])
+    level = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
+    edge, of_edge = (high, level.high_edge) if sign > 0 else (low, level.low_edge)
+    said = log_likelihoods(found, sign, edge[at], np.full(r.size, 4))
+    ratio = np.exp(said.reshape(runs, tracks, -1).sum(axis=1) + of_edge[:, None])
+    error = ratio.std(axis=0) / math.sqrt(runs)
+    assert (ratio.mean(axis=0) < 1 + 4 * error).all()
+    if not past:
+        # No bet wins more than e⁴ a track, which the largest ones would now and then.
+        assert (ratio.mean(axis=0)[:2] > 1 - 4 * error[:2] - 0.02).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    path=st.lists(st.integers(0, STATES - 1), min_size=2, max_size=12),
+    sign=st.sampled_from([1, -1]),
+)
+def test_no_path_within_the_band_wins_more_than_its_own_chance(path, sign):
+    """Eight tracks at exactly the level of the path: the worst case for the bets, in the mean."""
+    later = (
+        moved([float(i == here) for i in range(STATES)])[there]
+        for here, there in itertools.pairwise(path)
     )
-    assert knows[-1] > never[-1]
+    chance = math.prod(later) * moved([])[path[0]]
+    chain, won = NOTHING, np.zeros(len(FACTORS))
+    for state in path:
+        level = float(np.linspace(LOW[0], HIGH[0], STATES)[state])
+        found = second_of([level] * 8)
+        now = common_level(chain, found, alone(8), LOW, HIGH)
+        edge, of_edge = (HIGH, now.high_edge) if sign > 0 else (LOW, now.low_edge)
+        won += log_likelihoods(found, sign, edge, alone(8)).sum(axis=0) + of_edge[0]
+        chain = now.chain
+    assert won.max() <= -math.log(chance) + 1e-9
+
+
+def test_slices_have_chains_of_their_own_and_keep_them_without_tracks():
+    low, high = np.repeat(LOW, 3), np.repeat(HIGH, 3)
+    before = np.repeat(after([0.2] * 3), 3, axis=0)
+    at = np.array([0, 2, 2])
+    together = common_level(before, second_of([0.4, -0.5, -0.6]), at, low, high)
+    for slice, r in ((0, [0.4]), (2, [-0.5, -0.6])):
+        own = common_level(before[:1], second_of(r), alone(len(r)), LOW, HIGH)
+        assert_allclose(together.chain[slice], own.chain[0], rtol=1e-12)
+        assert together.high_edge[slice] == pytest.approx(own.high_edge[0])
+    assert (together.chain[1] == before[1]).all()
+
+
+# ---- bets
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_bet_is_a_ratio_of_normal_densities_beyond_the_edge(sign):
+    edge = (HIGH if sign > 0 else LOW)[0]
+    for r, since, learning in ((0.9, 0, 0.1), (-1.0, 3, 0.1), (0.2, 5, 0.15)):
+        found = Residuals(np.array([r]), np.array([0.4]), np.array([learning]))
+        said = log_likelihoods(found, sign, np.array([edge]), np.array([since]))[0]
+        for factor, one in zip(FACTORS, said, strict=True):
+            beyond = edge + sign * math.log(factor) * (1 - since * learning)
+            here, there = (stats.norm(mean, math.sqrt(0.4)).logpdf(r) for mean in (edge, beyond))
+            assert one == pytest.approx(min(there - here, 4.0))
