@@ -159,13 +159,19 @@ class Judging:
     def _of_one(
         self, last: _Last, place: int, severity: int, concerned: tuple[str, ...]
     ) -> Crossing:
-        """An alarm of one slice, whose evidence begins anew."""
+        """An alarm of one slice, which takes at least T hours out of its evidence: so there are no
+        more alarms than one in T hours in the long run either.
+        """
         slice = int(self.chosen[place])
         name, evidence = self.names[slice], float(last.evidence[place, severity])
         alarm = self._alarm(self.board, place, last, name, slice, severity, evidence)
-        # What else is wrong at another stage, or the other way, goes on.
+        # What else is wrong at another stage, or the other way, goes on with what is left.
         chart, _ = self._leading(self.board, place, severity)
         self.board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
+        rest = float(by_severity(self.board.by_chart(self.board.weights))[place, severity])
+        left = evidence - float(self.thresholds[severity])
+        if rest > left:
+            self.board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
         return Crossing(alarm, slice, tuple(one for one in concerned if one != name))
 
     def _of_all(

@@ -424,6 +424,11 @@ class SlowFamily:
             for g in alone:
                 parts = self.parts(g, severity)
                 self._begin_anew(g, severity, max(parts, key=lambda part: parts[part])[:2])
+                # T hours of evidence are gone with the alarm.
+                rest, left = self.evidence(g, severity), evidence[g] - threshold
+                for key in [key for key in self.R if key[0] == g and rest > left]:
+                    if CHARTS[key[1], key[2]][0] == severity:
+                        self.R[key] *= left / rest
             for g in [] if alone else range(len(self.names)):
                 self._begin_anew(g, severity)
         return found
