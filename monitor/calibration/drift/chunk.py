@@ -47,6 +47,8 @@ _MOST_DETECTIONS = 1e9
 class Chunk:
     """F frames of one space, and the evidence of the P slices that anything is said of.
 
+    first_frame
+              number of the first of them, of all frames
     place, block_place, finished_place
               of rows, blocks and whole tracks among the slices
     common    (2, m) common level of each block, by Stage; laid in by stretches()
@@ -56,6 +58,7 @@ class Chunk:
     """
 
     k: int
+    first_frame: int
     rows: WatchedRows
     place: IntArray
     blocks: Blocks
@@ -92,7 +95,6 @@ class Chunk:
         # Every detection of a frame has an equal part in its time.
         hours = counts / counts.sum(axis=1, keepdims=True) * (seconds / HOUR)[:, None]
         evidence = np.empty((frames, slices, charts))
-        first = np.zeros((frames, slices, charts), np.int64)
         over = seconds_over(self.blocks)[::-1]
         begin, enough, driven = 0, most(), 0.0
         for frame, (source, changed) in enumerate(
@@ -102,7 +104,7 @@ class Chunk:
             for stage in () if silent else stages[: 1 + changed]:
                 board.add_detections(CHARTS_OF[stage], hours[frame], observed[stage][frame])
             while over and over[-1].frame == frame:
-                self._seconds(over.pop(), first[frame])
+                self._seconds(over.pop())
             last = frame == frames - 1
             if last:
                 self._whole_tracks()
@@ -111,12 +113,12 @@ class Chunk:
             if last or driven > _LONGEST or evidence[frame].sum() >= enough:
                 part = slice(begin, frame + 1)
                 stretch = Stretch(
+                    self.first_frame + begin,
                     rows.stamp_ns[part],
                     seconds[part],
                     hours[part],
                     evidence[part],
                     said[part],
-                    first[part],
                 )
                 board.settle(stretch)
                 yield stretch
@@ -145,7 +147,7 @@ class Chunk:
             add_tracks(self.board, hours, place, by_chart, Stage.RECALIBRATED)
             add_tracks(self.board, hours, place[changed], by_chart[changed], Stage.RAW)
 
-    def _seconds(self, over: SecondsOver, first: IntArray) -> None:
+    def _seconds(self, over: SecondsOver) -> None:
         """Seconds of tracks stand for what was driven since the last ones of their source."""
         if self.finished is not None:
             return
@@ -155,16 +157,13 @@ class Chunk:
             if stage is Stage.RAW:
                 heeded = heeded & self.blocks.changed[over.chosen]
             if heeded.any():
-                self._seconds_of(stage, over.second, over.chosen[heeded], hours, first)
+                self._seconds_of(stage, over.second, over.chosen[heeded], hours)
 
-    def _seconds_of(
-        self, stage: Stage, second: int, chosen: IntArray, hours: float, first: IntArray
-    ) -> None:
+    def _seconds_of(self, stage: Stage, second: int, chosen: IntArray, hours: float) -> None:
         """Take in the seconds of m tracks that are over, at one stage.
 
         chosen  (m,) which of the blocks they are
         hours   of driving that they stand for
-        first   (P, 4) tracks whose first second since the change it is; added to
         """
         blocks, board, usual = self.blocks, self.board, self.usual[stage]
         at, before = self.block_place[chosen], blocks.before[chosen]
@@ -205,7 +204,6 @@ class Chunk:
             far = off > 2 * math.log(aim.tolerance) + _FAR
             here = chosen[far | (of_tracks.max(axis=1) > _SPEAKS)]
             self.supporters.add(chart, blocks.slices[here], blocks.track[here], second)
-            first[:, chart] += np.bincount(at[since == 0], minlength=board.slices)
         board.add_blocks(charts, hours * counts / counts.sum(), said, second)
 
     def _band(self, stage: Stage) -> tuple[FloatArray, FloatArray]:

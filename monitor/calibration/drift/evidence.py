@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from monitor.calibration.drift.charts import CHARTS, DETECTORS, SEVERITIES, Detector, Direction
 from monitor.calibration.drift.increments import ABSOLUTE, BETS, RELATIVE, SCALE
@@ -86,32 +85,33 @@ def without_coverage(shares: Shares) -> Shares:
 class Stretch:
     """F frames that evidence has taken in.
 
+    begin     number of the first of them, of all frames
     stamp_ns  (F,) event time
     seconds   (F,) of driving that each added
     hours     (F, G) given to each slice
     evidence  (F, G, 4) M of each chart after each frame
     said      (F, G, 4, 3) by chart: detections, Σ x and Σ x², x = NEES/K
-    first     (F, G, 4) tracks whose first second since `clean` was over
     """
 
+    begin: int
     stamp_ns: IntArray
     seconds: FloatArray
     hours: FloatArray
     evidence: FloatArray
     said: FloatArray
-    first: IntArray
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Of G slices, 1,160 bytes each.
+    """Of G slices, 1,224 bytes each.
 
     sums     (G, 4, ALL_BETS) R, in hours
     shares   (G, 4, 3) of each detector, in M
-    since    (G, 4) event time from which it may have begun, in ns; 0: nothing came yet
+    since    (G, 4) event time from which it may have begun, in ns: of the first frame that is
+             counted in `run`, or of the last that is not; 0: nothing came yet
     clean    (G, 4) second from which tracks may have changed
-    run      (G, 4, 3) since then: detections, Σ x and Σ x² of x = NEES/K
-    tracks   (G, 4) tracks whose first second since then is over
+    run      (G, 4, 3) from then on: detections, Σ x and Σ x² of x = NEES/K
+    begun    (G, 4) number of that first frame, of all frames
     fresh    (G,) hours that it was given of late
     peak     (G, 2) largest M since the last acknowledgement, epoch or calm, by severity
     common   (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
@@ -121,8 +121,8 @@ class Evidence:
     shares: FloatArray = field(default_factory=lambda: np.zeros((0, 4, len(DETECTORS))))
     since: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     clean: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
-    run: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4, 3), np.float32))
-    tracks: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 4), np.int32))
+    run: FloatArray = field(default_factory=lambda: np.zeros((0, 4, 3)))
+    begun: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
     peak: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     common: FloatArray = field(default_factory=lambda: np.zeros((0, 2, STATES)))
@@ -167,7 +167,6 @@ class Evidence:
         self.run[slice, charts] = 0.0
         self.since[slice, charts] = 0
         self.clean[slice, charts] = 0
-        self.tracks[slice, charts] = 0
 
     # ---- evidence
 
@@ -215,11 +214,16 @@ class Evidence:
         # Number of the first frame after the last calm one.
         begins = np.where(any_calm, frames - np.argmax(calm[::-1], axis=0), 0)
         counts = np.arange(frames)[:, None, None] >= begins
+        counted = counts & (stretch.said[..., 0] > 0)
+        # The first frame that is counted, where it is among these.
+        first = counted.any(axis=0) & (any_calm | (self.run[..., 0] == 0))
+        at = counted.argmax(axis=0)
+        self.since[any_calm] = stretch.stamp_ns[begins[any_calm] - 1]
+        self.since[first] = stretch.stamp_ns[at[first]]
+        self.begun[any_calm] = stretch.begin + begins[any_calm]
+        self.begun[first] = stretch.begin + at[first]
         self.run *= ~any_calm[..., None]
         self.run += np.einsum("fgcx,fgc->gcx", stretch.said, counts)
-        self.tracks *= ~any_calm
-        self.tracks += (stretch.first * counts).sum(axis=0)
-        self.since[any_calm] = stretch.stamp_ns[begins[any_calm] - 1]
         np.maximum(self.peak, by_severity(stretch.evidence).max(axis=0), out=self.peak)
 
     def add_blocks(

@@ -39,7 +39,7 @@ from monitor.calibration.drift.slice_state import (
     without_tracks,
     without_whole_tracks,
 )
-from monitor.calibration.drift.supporters import Supporters
+from monitor.calibration.drift.supporters import SeenTracks, Supporters
 from monitor.calibration.drift.track_means import Finished, TrackMeans
 from monitor.calibration.drift.track_seconds import TrackSeconds
 from monitor.calibration.drift.usual import Usual
@@ -57,6 +57,7 @@ class Taken:
 
     first_frame  number of the first of them, of all
     fed          (G,) s of driving with truth of each slice, before them
+    epochs       of each slice, by then
     """
 
     changes: list[AlarmChange]
@@ -64,6 +65,7 @@ class Taken:
     blocks: Blocks
     first_frame: int
     fed: FloatArray
+    epochs: list[int]
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Family:
     left      slices of the last run that have not come yet, by name and K
     supporters
               tracks that say that something is wrong
+    seen      tracks that any alarm may be of
     frames    that ever came
     given     references from recorded drives, as in Usual
     """
@@ -97,6 +100,7 @@ class Family:
     clock: DrivingClock = field(default_factory=DrivingClock)
     left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
     supporters: Supporters = field(default_factory=Supporters)
+    seen: SeenTracks = field(default_factory=SeenTracks)
     frames: int = 0
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
@@ -168,6 +172,7 @@ class Family:
             return
         for chart, (tracks, seconds) in enumerate(open.supporters):
             self.supporters.put(slice, chart, tracks, seconds)
+        self.seen.put(slice, *open.seen)
         self.seconds.go_on(open.blocks, open.histories)
         if self.whole is not None:
             self.whole.go_on(open.tracks, open.sums)
@@ -253,6 +258,7 @@ class Family:
         everything[chosen] = 0.0
         chunk = Chunk(
             k=k,
+            first_frame=self.frames,
             rows=rows,
             place=lookup[rows.slices],
             blocks=blocks,
@@ -272,29 +278,40 @@ class Family:
             labelled=self.labelled,
             thresholds=self.thresholds,
             usual=self.usual,
-            seconds=self.seconds,
             evidence=self.evidence,
             chosen=chosen,
             board=chunk.board,
             supporters=self.supporters if self.whole is None else None,
             fewest=self.settings.fewest_tracks,
+            seen=self.seen,
             others=by_severity(everything).sum(axis=0),
         )
         changes: list[AlarmChange] = []
-        driven, fed = self.clock.driven, self.fed.copy()
+        driven, fed, begin = self.clock.driven, self.fed.copy(), 0
         for stretch in chunk.stretches(lambda: judging.enough):
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
             self.fed[chosen] += stretch.seconds @ (counts > 0)
             driven += float(stretch.seconds.sum())
+            # Who comes after the frame of an alarm is none of its tracks.
+            begin = self._see(rows, begin, begin + stretch.seconds.size)
             np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
             for crossing in judging.crossings(stretch, driven):
                 changes += self._raised(crossing, driven)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(blocks, chunk.common)
+        for slice in chosen.tolist():
+            self.seen.forget(slice, int(self.evidence.begun[slice].min()))
         self.frames += rows.stamp_ns.size
         first_frame = self.frames - rows.stamp_ns.size
-        return Taken(changes + self._calmed(), rows, blocks, first_frame, fed)
+        changes += self._calmed()
+        return Taken(changes, rows, blocks, first_frame, fed, self.epochs.copy())
+
+    def _see(self, rows: WatchedRows, begin: int, end: int) -> int:
+        """Note the tracks of frames from one to the one before another, which is returned."""
+        some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
+        self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
+        return end
 
     def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
         alarm, slice = crossing.alarm, crossing.slice
@@ -315,7 +332,8 @@ class Family:
     def learn(self, taken: Taken) -> Generator[None, None, None]:
         """Learn what is usual from what was taken in, one slice a step; to be run to its end.
 
-        Nothing is learned from a stage of a slice with an alarm: that is not usual.
+        Nothing is learned from a stage of a slice with an alarm: that is not usual; nor from what
+        was forwarded before an epoch that has begun meanwhile.
         """
         if not self.usual.learning:
             return
@@ -323,6 +341,8 @@ class Family:
         both = np.concatenate([taken.rows.slices, taken.blocks.slices])
         for slice in np.unique(both).tolist():
             stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
+            if self.epochs[slice] != taken.epochs[slice]:
+                stages = [stage for stage in stages if stage is Stage.RAW]
             fed = float(self.fed[slice])
             self.usual.begin(slice, stages, float(taken.fed[slice]))
             found = self.usual.learn(

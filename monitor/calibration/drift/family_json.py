@@ -49,7 +49,7 @@ from monitor.calibration.drift.open_json import (
     read_open,
 )
 from monitor.calibration.drift.reference import Origin, Reference, shipped
-from monitor.calibration.drift.reference_fields import Fields, Refusal, shown
+from monitor.calibration.drift.reference_fields import LARGEST_COUNT, Fields, Refusal, shown
 from monitor.calibration.drift.reference_json import reference_from_json, reference_to_json
 from monitor.calibration.drift.settings import Unit
 from monitor.calibration.drift.slice_state import SliceState
@@ -62,10 +62,8 @@ Lists: TypeAlias = Mapping[str, "Lists"]
 FORMAT = "calibration-monitor/drift/1"
 # Σ of x and of x² over what came since the evidence rose.
 _LARGEST_RUN = 1e15
-# That one number can count.
-_MOST_TRACKS = 2**31 - 1
 _FAMILY = (
-    *("format", "entry", "beyond", "gathered", "driven", "peak", "latched", "counts"),
+    *("format", "entry", "beyond", "waits", "gathered", "driven", "peak", "latched", "counts"),
     *("goes_on", "order", "epochs", "slices"),
 )
 # Of a ledger: more than will ever be entered.
@@ -79,9 +77,9 @@ _SLICE = (
 )
 # Lists that are long, and those of what is in them.
 _LISTS: Lists = {"slices": {"learners": {}, **{name: {} for name in PORTIONS}}}
-_EVIDENCE = ("sums", "shares", "since", "clean", "run", "tracks", "fresh", "peak", "common")
-# The version before knew nothing of common levels.
-_NO_LEVELS = {"common": [0.0] * (len(Stage) * STATES)}
+_EVIDENCE = ("sums", "shares", "since", "clean", "run", "begun", "fresh", "peak", "common")
+# The version before knew nothing of common levels, nor which tracks there were.
+_NOT_KEPT = {"common": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}
 
 
 class InvalidFamily(ValueError):
@@ -119,6 +117,7 @@ def family_to_json(state: FamilyState) -> Generator[None, None, Document]:
         "format": FORMAT,
         "entry": state.entry,
         "beyond": list(state.beyond),
+        "waits": list(state.waits),
         "gathered": {
             "page_tolerance": gathered.page_tolerance,
             "ticket_tolerance": gathered.ticket_tolerance,
@@ -197,6 +196,7 @@ def family_from_json(text: str | bytes) -> FamilyState:
     if isinstance(content, dict):
         content.setdefault("entry", None)  # there was no ledger yet
         content.setdefault("beyond", [])
+        content.setdefault("waits", [])  # nothing did
         content.setdefault("goes_on", None)  # what was open was lost
         content.setdefault("order", None)
         content.setdefault("epochs", {"numbers": {}, "begins": {}})
@@ -225,6 +225,7 @@ def _family(fields: Fields) -> FamilyState:
         gathered=_gathered(gathered),
         entry=None if fields.content["entry"] is None else fields.whole("entry", 0, _MOST_ENTRIES),
         beyond=tuple(fields.wholes("beyond", 0, _MOST_BEYOND, 0, _MOST_ENTRIES)),
+        waits=tuple(fields.wholes("waits", 0, _MOST_BEYOND, 0, _MOST_ENTRIES)),
         driven=fields.number("driven", 0.0, LONGEST),
         peak=fields.numbers("peak", (len(SEVERITIES),), 0.0, LARGEST_EVIDENCE),
         latched=read_latched(fields, "latched"),
@@ -260,7 +261,7 @@ def _slice(fields: Fields, goes: Goes) -> SliceState:
     k = fields.whole("k", 1, MOST_DIMENSIONS)
     content = fields.content["evidence"]
     if isinstance(content, dict):
-        content = _NO_LEVELS | content
+        content = _NOT_KEPT | {name: one for name, one in content.items() if name != "tracks"}
     stages = [_stage(fields, stage, k) for stage in Stage]
     return SliceState(
         name=read_name(fields, "name"),
@@ -320,8 +321,8 @@ def _evidence(fields: Fields) -> Evidence:
         shares=shares,
         since=counted("since", -LATEST, LATEST),
         clean=counted("clean", -LATEST, LATEST),
-        run=known("run", (charts, 3), _LARGEST_RUN).astype(np.float32),
-        tracks=counted("tracks", 0, _MOST_TRACKS).astype(np.int32),
+        run=known("run", (charts, 3), _LARGEST_RUN),
+        begun=counted("begun", 0, LARGEST_COUNT),
         fresh=known("fresh", (), LONGEST),
         peak=known("peak", (len(SEVERITIES),), LARGEST_EVIDENCE),
         common=known("common", (len(Stage), STATES), 1.0),

@@ -64,6 +64,7 @@ class FamilyState:
     peak    (2,)
     entry   of the ledger, the last one up to which all are in it; None where that is not known
     beyond  entries behind it that are in it too
+    waits   entries that were to be taken in next, in that order
     goes_on clocks of sources and what they tell of tracks; None: not known, all begin anew
     order   what is known of the order in which frames come, of none that is held
     numbers, begins
@@ -83,6 +84,7 @@ class FamilyState:
     order: ReorderState[Any] = field(default_factory=ReorderState)
     numbers: Mapping[str, int] = field(default_factory=dict)
     begins: Mapping[str, int] = field(default_factory=dict)
+    waits: tuple[int, ...] = ()
 
 
 # ---- what is known
@@ -144,6 +146,7 @@ def _open_slices(family: Family) -> list[OpenSlice]:
             frame_size=float(usual.frame_size[i]),
             began=tuple(usual.began.get((i, stage)) for stage in Stage),
             supporters=tuple(family.supporters.of(i, chart) for chart in charts),
+            seen=family.seen.of(i),
             blocks=blocks,
             histories=histories,
             tracks=tracks[i][0],

@@ -77,6 +77,7 @@ class OpenSlice:
     frame_size  detections in a frame, lately
     began       by Stage, s of driving with truth of it when learning began; None: it did not
     supporters  by chart, tracks that spoke for it (n,) and the latest such second of each (n,)
+    seen        tracks that had truth of late (n,), and the number of the latest frame of each (n,)
     blocks      seconds of tracks that are not over, by key
     histories   of tracks that may go on, by key
     tracks      whole ones that are not over, by key; row ≥ 0 where they are not used yet
@@ -87,6 +88,7 @@ class OpenSlice:
     frame_size: float
     began: tuple[float | None, ...]
     supporters: tuple[tuple[ClusterArray, IntArray], ...]
+    seen: tuple[ClusterArray, IntArray]
     blocks: Records
     histories: Records
     tracks: Records

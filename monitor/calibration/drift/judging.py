@@ -14,8 +14,7 @@ from monitor.calibration.drift.charts import CHARTS, DETECTORS, SEVERITIES
 from monitor.calibration.drift.chunk import HOUR
 from monitor.calibration.drift.evidence import Evidence, Stretch, by_severity
 from monitor.calibration.drift.scale import scale_of
-from monitor.calibration.drift.supporters import Supporters
-from monitor.calibration.drift.track_seconds import TrackSeconds
+from monitor.calibration.drift.supporters import SeenTracks, Supporters
 from monitor.calibration.drift.usual import Usual
 from monitor.calibration.slices import TOTAL
 from monitor.calibration.space import FloatArray, IntArray
@@ -65,6 +64,7 @@ class Judging:
     others         (2,) M of all other slices together, by severity
     supporters     tracks that say so; None: nobody asks for them
     fewest         of them that there must be, where tracks are known
+    seen           all tracks, up to the frame that is judged
     """
 
     names: Sequence[str]
@@ -72,13 +72,13 @@ class Judging:
     labelled: IntArray
     thresholds: FloatArray
     usual: Usual
-    seconds: TrackSeconds
     evidence: Evidence
     chosen: IntArray
     board: Evidence
     others: FloatArray
     supporters: Supporters | None
     fewest: int
+    seen: SeenTracks
 
     @property
     def enough(self) -> float:
@@ -200,8 +200,7 @@ class Judging:
     ) -> Alarm:
         """What is wrong is what has most of the evidence of a slice, at its place on a board."""
         number, detector = self._leading(board, place, severity)
-        chart, since = CHARTS[number], int(board.since[place, number])
-        lately = self.seconds.tracks_between(slice, since, last.stamp_ns)
+        chart = CHARTS[number]
         return Alarm(
             slice=name,
             severity=SEVERITIES[severity],
@@ -211,9 +210,9 @@ class Judging:
             evidence=evidence,
             threshold=float(self.thresholds[severity]),
             event_ns=last.stamp_ns,
-            since_ns=since,
+            since_ns=int(board.since[place, number]),
             detections=int(board.run[place, number, 0]),
-            tracks=max(int(board.tracks[place, number]), lately),
+            tracks=self.seen.count(slice, int(board.begun[place, number])),
             labelled=int(self.labelled[slice]),
             scale=scale_of(board.run[place, number], self.usual.worth(slice, chart.stage)),
             epoch=self.epochs[slice],

@@ -18,7 +18,7 @@ from monitor.calibration.drift.family_state import WIDTH
 from monitor.calibration.drift.going_on import GoingOn, OpenSlice, TimesState
 from monitor.calibration.drift.going_on_json import whole_column
 from monitor.calibration.drift.reference_fields import LARGEST_COUNT, Fields
-from monitor.calibration.drift.supporters import MOST
+from monitor.calibration.drift.supporters import MOST, MOST_SEEN
 from monitor.calibration.drift.track_means import NOWHERE, TRACK
 from monitor.calibration.drift.track_records import Records
 from monitor.calibration.drift.track_seconds import BLOCK, HISTORY
@@ -29,9 +29,10 @@ from monitor.calibration.space import BoolArray, FloatArray, IntArray
 _AT_ONCE, _WHOLE_AT_ONCE = 512, 64
 _MOST_PORTIONS = 2**15
 # Of one number per slice, or a few; and lists of portions.
-_LATELY = ("index", "frame_size", "began", "supporters")
+_LATELY = ("index", "frame_size", "began", "supporters", "seen")
 PORTIONS = ("blocks", "histories", "tracks")
 _SUPPORTERS = ("track", "second")
+_SEEN = ("track", "frame")
 _BLOCKS = ("key", "turn", "opened", "last", "arrived", "count", "changed", "sums")
 _HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total", "common")
 _TRACKS = ("key", "life", "opened", "last", "arrived", "count", "used", "sums")
@@ -83,6 +84,7 @@ def lately_to_json(state: OpenSlice) -> Document:
             {"track": tracks.tolist(), "second": seconds.tolist()}
             for tracks, seconds in state.supporters
         ],
+        "seen": {"track": state.seen[0].tolist(), "frame": state.seen[1].tolist()},
     }
 
 
@@ -127,6 +129,8 @@ def read_open(fields: Fields, goes: Goes) -> OpenSlice | None:
             if portions:
                 raise fields.wrong(name, portions, "none, where 'lately' is null")
         return None
+    if isinstance(content, dict):
+        content.setdefault("seen", {"track": [], "frame": []})  # tracks were not counted so
     lately = fields.inner(content, "lately", _LATELY)
     index = lately.whole("index", 0, _LARGEST_INDEX)
     blocks = [
@@ -149,6 +153,7 @@ def read_open(fields: Fields, goes: Goes) -> OpenSlice | None:
         frame_size=lately.number("frame_size", 0.0, _LARGEST_FRAME),
         began=_began(lately),
         supporters=_supporters(lately),
+        seen=_seen(lately),
         blocks=_by_key(fields, "blocks", blocks, BLOCK),
         histories=_by_key(fields, "histories", histories, HISTORY),
         tracks=tracks,
@@ -177,6 +182,12 @@ def _supporters(
         tracks = np.array(one.wholes("track", 0, MOST, 1, 2**64 - 1), np.uint64)
         found.append((tracks, _second(one, "second", tracks.size)))
     return tuple(found)
+
+
+def _seen(fields: Fields) -> tuple[ClusterArray, IntArray]:
+    one = fields.inner(fields.content["seen"], "seen", _SEEN)
+    tracks = np.array(one.wholes("track", 0, MOST_SEEN, 1, 2**64 - 1), np.uint64)
+    return tracks, whole_column(one, "frame", tracks.size, 0, LARGEST_COUNT)
 
 
 def _second(fields: Fields, name: str, size: int) -> IntArray:

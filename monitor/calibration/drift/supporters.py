@@ -1,4 +1,6 @@
-"""Which tracks say that something is wrong: evidence of one odd object is no drift."""
+"""Which tracks there were, and which of them say that something is wrong: evidence of one odd
+object is no drift.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from monitor.calibration.clusters import ClusterArray
+from monitor.calibration.clusters import ALONE, ClusterArray
 from monitor.calibration.drift.watched import BLOCK_NS
 from monitor.calibration.space import IntArray
 
 # Tracks of a chart that are remembered; nobody asks for more.
 MOST = 256
+# Tracks of a slice that are, of those an alarm may be of; of more it tells so many.
+MOST_SEEN = 1024
 
 
 def _by_chart() -> defaultdict[tuple[int, int], dict[int, int]]:
@@ -48,3 +52,40 @@ class Supporters:
         """Of a slice and chart, how many spoke for it after a time."""
         seconds = np.array(list(self._seconds[slice, chart].values()), np.int64)
         return int(np.count_nonzero((seconds + 1) * BLOCK_NS > since_ns))
+
+
+@dataclass(slots=True)
+class SeenTracks:
+    """By slice, the tracks that had truth of late, and the number of the latest frame of each."""
+
+    _latest: defaultdict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, slices: IntArray, tracks: ClusterArray, frame: IntArray) -> None:
+        """Take in n detections, (n,) each, by ascending frame; those of no track say nothing."""
+        tracked = np.flatnonzero(tracks != ALONE)[::-1]
+        _, last = np.unique(tracks[tracked], return_index=True)
+        columns = (one[tracked[last]].tolist() for one in (slices, tracks, frame))
+        for slice, track, number in zip(*columns, strict=True):
+            known = self._latest[slice]
+            known.pop(track, None)
+            known[track] = number
+            if len(known) > MOST_SEEN:
+                del known[next(iter(known))]
+
+    def forget(self, slice: int, before: int) -> None:
+        """Nobody asks any more who was seen in a frame before this one."""
+        known = self._latest[slice]
+        self._latest[slice] = {track: frame for track, frame in known.items() if frame >= before}
+
+    def of(self, slice: int) -> tuple[ClusterArray, IntArray]:
+        """Tracks of a slice (n,), the longest unseen first, and the latest frame of each (n,)."""
+        known = self._latest.get(slice, {})
+        return np.array(list(known), np.uint64), np.array(list(known.values()), np.int64)
+
+    def put(self, slice: int, tracks: ClusterArray, frames: IntArray) -> None:
+        """The inverse of `of`."""
+        self._latest[slice] = dict(zip(tracks.tolist(), frames.tolist(), strict=True))
+
+    def count(self, slice: int, since: int) -> int:
+        """How many of a slice had truth in a frame, or after it."""
+        return sum(frame >= since for frame in self._latest[slice].values())

@@ -138,14 +138,6 @@ class TrackSeconds:
         known = self._open, self._history
         self._open, self._history = map(with_more, known, (blocks, histories))
 
-    def tracks_between(self, slice: int, since_ns: int, until_ns: int) -> int:
-        """Tracks of a slice that are followed, of which something came within this time."""
-        ours = self._open[self._open["slice"] == slice]
-        ours = ours[(ours["last"] >= since_ns) & (ours["opened"] <= until_ns)]
-        past = self._history[self._history["slice"] == slice]
-        past = past[(past["last"] >= since_ns) & (past["first"] * BLOCK_NS <= until_ns)]
-        return int(np.unique(np.concatenate([ours["key"], past["key"]])).size)
-
     def _gathered(self, rows: WatchedRows, arrivals: Arrivals) -> Records:
         """What these rows alone make of blocks: by key, and those of one key in order of time."""
         late = rows.stamp_ns // BLOCK_NS < arrivals.time_ns // BLOCK_NS

@@ -18,6 +18,7 @@ from monitor.calibration.drift.increments import BETS
 from monitor.calibration.drift.observed import CHARTS_OF
 from monitor.calibration.drift.reference import Levels, Origin, Reference, knot_levels, shipped
 from monitor.calibration.drift.settings import DriftSettings
+from monitor.calibration.slices import TOTAL
 from tests.calibration.drift.family_oracle import SlowFamily
 from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watched
 
@@ -126,6 +127,32 @@ def test_evidence_and_alarms_are_those_of_the_slow_account(wild, tolerance, seed
             rtol=1e-9,
             atol=1e-300,
         )
+
+
+@quick
+@given(seeds, cuts)
+def test_an_alarm_says_how_many_detections_and_tracks_there_were_since_it_began(seed, edges):
+    """Counted by hand, of one source; however frames are cut."""
+    family = family_of(SHORT, some_references(seed))
+    frames = [frame for frame in faulty_frames(seed) if frame[0] == 0]
+    for rows in cut(frames, edges):
+        changes = family.take(K, rows).changes if rows.n else []
+        family.alarms.latched.clear()
+        for alarm in (one.alarm for one in changes if one.alarm.slice != TOTAL):
+            rows_since = [
+                row
+                for _, stamp, changed, of in frames
+                for row in of
+                if alarm.since_ns <= stamp <= alarm.event_ns
+                and NAMES[row[1]] == alarm.slice
+                and (changed or alarm.stage is Stage.RECALIBRATED)
+            ]
+            tracks = {row[0] for row in rows_since} - {0}
+            assert alarm.detections == len(rows_since)
+            # A track is one of its slice, whichever of its frames a recalibrator has changed.
+            if alarm.stage is Stage.RECALIBRATED:
+                assert alarm.tracks == len(tracks)
+            assert alarm.tracks >= len(tracks)
 
 
 def alike(frames: int) -> list[Frame]:
