@@ -150,7 +150,8 @@ class DriftKeeping:
         given, selection = known.usual.given, self._in_force()
         self.entry = state.entry
         if state.entry is not None:
-            watch.has(Position(state.entry, frozenset(state.beyond)), state.order)
+            position = Position(state.entry, frozenset(state.beyond), state.waits)
+            watch.has(position, state.order)
             watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
         family, changes = restored_family(state, watch.settings, given, selection)
         for name, k in zip(known.names, known.degrees, strict=True):
@@ -196,7 +197,7 @@ class DriftKeeping:
 
     async def _made(self) -> Iterable[bytes]:
         watch, ledger = self.pipeline.drift, self.pipeline.ledger
-        # What waits would come again in another order; after this nothing does.
+        # The portion that goes on is not ended for it: its frames come again from the ledger.
         await in_steps(watch.catch_up())
         with watch.held():
             position = watch.position(ledger.sequence)
@@ -206,6 +207,7 @@ class DriftKeeping:
                 state,
                 entry=position.entry,
                 beyond=tuple(sorted(position.beyond)),
+                waits=position.waits,
                 order=watch.order(),
                 numbers=numbers,
                 begins=begins,
@@ -223,7 +225,7 @@ class DriftKeeping:
         """Keep all that has come, and let another sidecar have the file."""
         self._refits.stop()
         try:
-            await in_steps(self.pipeline.drift.catch_up())
+            await in_steps(self.pipeline.drift.catch_up(everything=True))
         except Exception:
             log.exception("what the truth said last of drift was not taken in")
         await self.write()

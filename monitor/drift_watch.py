@@ -20,7 +20,7 @@ from monitor.calibration.drift.family import Family
 from monitor.calibration.drift.family_reading import family_reading
 from monitor.calibration.drift.reference import Reference
 from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.watched import WatchedRows
+from monitor.calibration.drift.watched import BLOCK_NS, WatchedRows
 from monitor.calibration.matched import MatchedRows
 from monitor.calibration.measured import measure
 from monitor.calibration.reorder import ReorderBuffer, ReorderState
@@ -32,9 +32,10 @@ from monitor.drift_epochs import DriftEpochs
 
 log = logging.getLogger(__name__)
 
-# Work between two yields.
+# The most of a portion, which is the work between two yields.
 _FRAMES, _ROWS = 64, 4096
-# Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
+# Rows that may wait to be taken in; at 24,000 a second, those of five seconds. From half of it on
+# the watch is behind.
 _WAITING = 1 << 17
 # Entries behind the first that waits that are known to be taken in, before they are looked through.
 _TAKEN = 1 << 14
@@ -46,10 +47,12 @@ class Position:
 
     entry   up to which all is taken in
     beyond  entries behind it that are too
+    waits   those that wait, in the order in which they will be
     """
 
     entry: int
     beyond: frozenset[int] = frozenset()
+    waits: tuple[int, ...] = ()
 
 
 class NoSuchSlice(ValueError):
@@ -69,11 +72,46 @@ class _Frame:
     """rows that are to be watched, and the recalibrator that made their recalibrated stage.
 
     sequence  of their entry in the ledger
+    second    of event time
     """
 
     rows: MatchedRows
     made_by: str | None
     sequence: int
+    second: int
+
+
+@dataclass(slots=True)
+class _Portion:
+    """Frames of one space, and of one second of each source, that evidence takes in together.
+
+    Sums are rounded portion by portion, and what is learned counts from the next one on. So the
+    order of the frames alone says where a portion ends, never when somebody had time for them.
+
+    seconds  of each source that is in it
+    """
+
+    frames: list[_Frame] = field(default_factory=list)
+    rows: int = 0
+    seconds: dict[int, int] = field(default_factory=dict)
+
+    def ends_before(self, frame: _Frame) -> bool:
+        """Whether a frame is the first of the next portion."""
+        if not self.frames:
+            return False
+        rows = frame.rows
+        return (
+            rows.space != self.frames[0].rows.space
+            or self.seconds.get(rows.source, frame.second) != frame.second
+            or len(self.frames) == _FRAMES
+            or self.rows + rows.n > _ROWS
+        )
+
+    def add(self, frame: _Frame) -> None:
+        """Take in a frame before which it does not end."""
+        self.frames.append(frame)
+        self.rows += frame.rows.n
+        self.seconds[frame.rows.source] = frame.second
 
 
 @dataclass(slots=True)
@@ -106,8 +144,12 @@ class DriftWatch:
             ("late", "undated", "superseded", "overload", "failed"), 0
         )
     )
-    _waiting: deque[_Frame] = field(default_factory=deque)
+    # Portions that have ended, and the one that goes on.
+    _ended: deque[_Portion] = field(default_factory=deque)
+    _open: _Portion = field(default_factory=_Portion)
     _waiting_rows: int = 0
+    # Frames that waited when the last run was kept, in their order; None: has not come again yet.
+    _again: dict[int, _Frame | None] = field(default_factory=dict)
     # Labels may come in another order than their frames.
     _order: ReorderBuffer[_Frame] = field(init=False)
     # Entries of the ledger that wait here, and those behind the first of them that do not.
@@ -140,17 +182,46 @@ class DriftWatch:
         elif self._waiting_rows + self._order.rows + rows.n > _WAITING:
             self.left_out["overload"] += rows.n
         else:
-            frame = _Frame(rows, made_by, sequence)
+            frame = _Frame(rows, made_by, sequence, rows.stamp_ns // BLOCK_NS)
             self._outstanding.add(sequence)
-            who = rows.stamp_ns, rows.source, frame
-            self._order.put(*who, order=sequence, rows=rows.n, now_ns=self.now())
-            self._take_over()
+            if sequence in self._again:
+                self._again[sequence] = frame
+            else:
+                who = rows.stamp_ns, rows.source, frame
+                self._order.put(*who, order=sequence, rows=rows.n, now_ns=self.now())
+            self._take_over(sequence)
 
-    def _take_over(self) -> None:
-        """What nothing older can overtake any more waits for its turn."""
+    def _take_over(self, sequence: int | None = None) -> None:
+        """What nothing older can overtake any more waits for its turn.
+
+        sequence  of the entry that came; those that waited in the last run are waited for until a
+                  later one than all of them; None: they are no more
+        """
+        if self._again:
+            lacks = None in self._again.values()
+            if lacks and sequence is not None and sequence <= max(self._again):
+                return
+            for frame in filter(None, self._again.values()):
+                self._wait(frame)
+            self._again.clear()
         for held in self._order.ready(self.now()):
-            self._waiting.append(held.item)
-            self._waiting_rows += held.rows
+            self._wait(held.item)
+
+    def _wait(self, frame: _Frame) -> None:
+        if self._open.ends_before(frame):
+            self._end_portion()
+        self._open.add(frame)
+        self._waiting_rows += frame.rows.n
+
+    def _end_portion(self) -> None:
+        if self._open.frames:
+            self._ended.append(self._open)
+            self._open = _Portion()
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much waits that more should not come before some of it is taken in."""
+        return self._waiting_rows > _WAITING // 2
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -169,7 +240,9 @@ class DriftWatch:
         """
         entry = min(self._outstanding, default=latest + 1) - 1
         self._taken = {one for one in self._taken if one > entry}
-        return Position(entry, frozenset(self._taken))
+        portions = [*self._ended, self._open]
+        waits = [frame.sequence for portion in portions for frame in portion.frames]
+        return Position(entry, frozenset(self._taken), tuple(waits or self._again))
 
     def begin_anew(self) -> None:
         """Event time began anew: nothing waits for what is older."""
@@ -178,15 +251,9 @@ class DriftWatch:
 
     def order(self) -> ReorderState[_Frame]:
         """What is known of the order in which frames come. What is held comes again, from the
-        ledger; that of a source with frames that wait does too, and of it less is known then.
+        ledger.
         """
-        state, waits = self._order.state(), {frame.rows.source for frame in self._waiting}
-
-        def settled(stamps: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-            return tuple([one for one in stamps if one[0] not in waits]) if waits else stamps
-
-        newest, given = map(settled, (state.newest, state.given))
-        return replace(state, out=(), held=(), newest=newest, given=given)
+        return replace(self._order.state(), out=(), held=())
 
     def has(self, position: Position, order: ReorderState[_Frame] | None = None) -> None:
         """What the last run had taken in; to be told before anything is added again.
@@ -194,16 +261,20 @@ class DriftWatch:
         order  as it was then
         """
         self._taken = set(position.beyond)
+        self._again = dict.fromkeys(position.waits)
         if order is not None:
             seen = tuple([(one, min(ns, self.disorder_ns)) for one, ns in order.seen])
             self._order.restore(replace(order, seen=seen))
 
     # ---- in steps
 
-    def catch_up(self) -> Generator[None, None, None]:
-        """Take in all that waits now, in short steps; alarms are told as they are raised.
+    def catch_up(self, *, everything: bool = False) -> Generator[None, None, None]:
+        """Take in the portions that have ended, in short steps; alarms are told as they are raised.
 
-        A fault costs the frames of its step, and nothing else.
+        A fault costs the frames of its portion, and nothing else.
+
+        everything  the portion that goes on ends here. Who takes in what comes, or tells of it at
+                    times of its own, must not ask for that: what is found would hang on when.
         """
         # Another one may be at it.
         while self.at_work:
@@ -211,9 +282,11 @@ class DriftWatch:
         self.at_work = True
         try:
             self._grow()
-            self._take_over()
-            while self._waiting:
-                frames = self._some()
+            if everything:
+                self._take_over()
+                self._end_portion()
+            while self._ended:
+                frames = self._next()
                 try:
                     yield from self._take(frames)
                 except Exception:
@@ -224,17 +297,11 @@ class DriftWatch:
         finally:
             self.at_work = False
 
-    def _some(self) -> list[_Frame]:
-        """The next frames of one space."""
-        frames: list[_Frame] = []
-        rows, space = 0, self._waiting[0].rows.space
-        while self._waiting and len(frames) < _FRAMES:
-            nearest = self._waiting[0].rows
-            if nearest.space != space or (frames and rows + nearest.n > _ROWS):
-                break
-            frames.append(self._waiting.popleft())
-            rows += nearest.n
-        self._waiting_rows -= rows
+    def _next(self) -> list[_Frame]:
+        """The frames of the next portion."""
+        portion = self._ended.popleft()
+        frames = portion.frames
+        self._waiting_rows -= portion.rows
         done = {frame.sequence for frame in frames}
         self._outstanding -= done
         self._taken |= done
@@ -332,11 +399,16 @@ class DriftWatch:
         known = self.family.alarms.latched.get(key_of(alarm))
         return known is not None and known.alarm == alarm
 
-    def reading(self, store_failures: int = 0) -> Generator[None, None, DriftReading]:
-        """How all of it stands, in short steps; all that came before is in it."""
+    def reading(
+        self, store_failures: int = 0, *, everything: bool = False
+    ) -> Generator[None, None, DriftReading]:
+        """How all of it stands, in short steps.
+
+        everything  as in catch_up: all that came before is in it
+        """
         if not self.watching:
             return DriftReading()
-        yield from self.catch_up()
+        yield from self.catch_up(everything=everything)
         self._grow()
         left_out = self.left_out | _left_out_of_tracks(self.family)
         return family_reading(self.family, tuple(left_out.items()), store_failures)

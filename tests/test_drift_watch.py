@@ -67,7 +67,7 @@ def rows_of(
 
 
 def reading_of(watch: DriftWatch) -> DriftReading:
-    return finished(watch.reading())
+    return finished(watch.reading(everything=True))
 
 
 def left_out(watch: DriftWatch) -> dict[str, int]:
@@ -75,7 +75,7 @@ def left_out(watch: DriftWatch) -> dict[str, int]:
 
 
 def labelled(watch: DriftWatch) -> list[int]:
-    finished(watch.catch_up())
+    finished(watch.catch_up(everything=True))
     return [int(one) for one in watch.family.labelled]
 
 
@@ -118,7 +118,7 @@ def test_a_recalibrator_that_goes_on_from_the_one_before_begins_no_epoch():
     watch = watch_of(swapped=lambda: swaps.append(None))
     watch.changed("a", [])
     watch.add(rows_of(0), "a")
-    finished(watch.catch_up())
+    finished(watch.catch_up(everything=True))
     watch.family, _ = restored_family(family_state(watch.family, "a"), watch.settings, {}, "a")
     watch.slices.slices.clear()
     watch.changed("b", [], follows=True)
@@ -173,23 +173,77 @@ def test_work_that_is_dropped_half_way_does_not_block_the_next(steps):
     watch = watch_of()
     for number in range(300):
         watch.add(rows_of(number), "a")
-    work = watch.catch_up()
+    work = watch.catch_up(everything=True)
     for _ in range(steps):
         next(work)
     work.close()
     watch.add(rows_of(300), "a")
     reading_of(watch)
-    assert not watch._waiting
     assert watch._waiting_rows == 0
     # What was on its way when it was dropped may be lost, and no more than that.
     assert watch.family.labelled[0] >= 4 * (301 - 64)
+
+
+def test_what_goes_on_is_taken_in_when_a_source_comes_to_another_second_or_somebody_asks():
+    watch = watch_of()
+    for number in range(10):
+        watch.add(rows_of(number, source=number % 2), "a")
+    assert finished(watch.reading()).driven == 0
+    watch.add(rows_of(10, source=1), "a")
+    finished(watch.catch_up())
+    assert watch.family.labelled[0] == 40
+    assert labelled(watch)[0] == 44
+
+
+def test_a_portion_ends_by_frames_rows_and_spaces_too(monkeypatch):
+    monkeypatch.setattr(drift_watch, "_FRAMES", 3)
+    monkeypatch.setattr(drift_watch, "_ROWS", 8)
+    watch = watch_of()
+
+    def taken(*rows):
+        for one in rows:
+            watch.add(one, "a")
+        finished(watch.catch_up())
+        return int(watch.family.labelled.sum())
+
+    one = rows_of(0, slices=(0,))
+    assert taken(one, one, one) == 0
+    assert taken(one) == 3
+    assert taken(rows_of(1), rows_of(1)) == 8
+    assert taken(rows_of(1, space=XYZ, slices=(2,), source=1)) == 12
+
+
+def test_what_was_forwarded_before_an_epoch_is_not_learned_in_it():
+    watch = watch_of()
+    watch.changed("a", [])
+    for number in range(10):
+        watch.add(rows_of(number), "a")
+    work = watch.catch_up(everything=True)
+    next(work)
+    watch.changed("b", [0])
+    finished(work)
+    raw, made = watch.family.usual.learners[0]
+    assert raw is not None
+    assert made is not None
+    assert (raw.detections, made.detections) == (40, 0)
+
+
+def test_it_is_behind_from_half_of_what_may_wait(monkeypatch):
+    monkeypatch.setattr(drift_watch, "_WAITING", 16)
+    watch = watch_of()
+    for second in range(3):
+        assert not watch.behind
+        watch.add(rows_of(10 * second), "a")
+    assert watch.behind
+    finished(watch.catch_up())
+    assert not watch.behind
 
 
 def test_two_at_work_take_in_everything_once():
     watch = watch_of()
     for number in range(300):
         watch.add(rows_of(number), "a")
-    both = [watch.catch_up(), watch.catch_up()]
+    both = [watch.catch_up(everything=True), watch.catch_up(everything=True)]
     while both:
         for work in list(both):
             try:
@@ -203,7 +257,6 @@ def test_who_does_not_watch_takes_nothing_in():
     watch = watch_of(watching=False)
     watch.add(rows_of(0), "a")
     watch.add(rows_of(0, live=False), "a")
-    assert not watch._waiting
     assert reading_of(watch) == DriftReading()
     assert watch.left_out["late"] == 0
 
@@ -213,7 +266,7 @@ def test_alarms_are_told_as_they_are_raised_and_when_they_are_over():
     watch = watch_of(told=told)
     for number in range(600):
         watch.add(rows_of(number, scale=4.0), "a")
-    finished(watch.catch_up())
+    finished(watch.catch_up(everything=True))
     assert (told[0].why, told[0].alarm.slice) == (Why.RAISED, "car")
     (over,) = watch.acknowledge(["car"], "anna")
     assert over == told[0].alarm
@@ -227,7 +280,7 @@ def test_a_change_of_recalibrator_ends_the_alarms_of_its_slices():
     watch.changed("a", [])
     for number in range(600):
         watch.add(rows_of(number, slices=(0, 0, 1, 1), scale=4.0), "a")
-    finished(watch.catch_up())
+    finished(watch.catch_up(everything=True))
     told.clear()
     watch.changed("b", [1])
     assert [(one.why, one.alarm.slice) for one in told] == [(Why.NEW_EPOCH, "van")]
@@ -245,17 +298,17 @@ def test_the_raw_stage_is_watched_where_a_recalibrator_changed_something():
     watch = watch_of()
     watch.add(rows_of(0), "a")
     watch.add(rows_of(1), "a")
-    finished(watch.catch_up())
+    finished(watch.catch_up(everything=True))
     assert watch.family.evidence.sums[0, 2:].max() == 0
     watch.add(rows_of(2, made=0.5), "a")
-    finished(watch.catch_up())
+    finished(watch.catch_up(everything=True))
     assert watch.family.evidence.sums[0, 2:].max() > 0
 
 
 def test_frames_without_detections_are_nothing():
     watch = watch_of()
     watch.add(rows_of(0, slices=()), "a")
-    assert not watch._waiting
+    assert watch._waiting_rows == 0
     assert reading_of(watch).driven == 0
 
 

@@ -54,7 +54,8 @@ def family_of(pipeline: Pipeline) -> bytes:
     finished(drift.catch_up())
     position = drift.position(pipeline.ledger.sequence)
     state = family_state(drift.family, pipeline.recalibrators.selection.version)
-    state = replace(state, entry=position.entry, beyond=tuple(sorted(position.beyond)))
+    beyond = tuple(sorted(position.beyond))
+    state = replace(state, entry=position.entry, beyond=beyond, waits=position.waits)
     return b"".join(family_text(finished(family_to_json(state))))
 
 
@@ -83,7 +84,7 @@ def resumed(kept: Checkpoint, drift: bytes, fresh: Pipeline, journal: ListJourna
             fresh.ledger.known(one.stream, one.frame_id, frame.frame.stamp_ns, one.partition)
     statistics, of_drift = stored.progress.sequence, family.entry
     assert of_drift is not None
-    watch.has(Position(of_drift, frozenset(family.beyond)))
+    watch.has(Position(of_drift, frozenset(family.beyond), family.waits))
     resumption = Resumption(fresh, statistics, of_drift, statistics)
     resumption.run(journal)
     return resumption

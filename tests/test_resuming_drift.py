@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +62,7 @@ class Life:
             family_state(self.watch.family, "a"),
             entry=position.entry,
             beyond=tuple(sorted(position.beyond)),
+            waits=position.waits,
             order=self.watch.order(),
         )
         return b"".join(family_text(finished(family_to_json(state))))
@@ -72,7 +72,7 @@ class Life:
         life = Life(self.settings, self.entries, told=list(self.told))
         state, watch = family_from_json(kept), life.watch
         assert state.entry is not None
-        watch.has(Position(state.entry, frozenset(state.beyond)), state.order)
+        watch.has(Position(state.entry, frozenset(state.beyond), state.waits), state.order)
         watch.family, changes = restored_family(state, self.settings, {}, "a")
         assert changes == []
         return life.until(self.done, at_once=at_once, first=state.entry)
@@ -121,34 +121,51 @@ def test_what_came_after_the_checkpoint_is_done_again_and_not_twice(seed, cut, m
     assert again.kept() == whole.kept()
 
 
-def test_evidence_is_the_same_where_more_is_taken_in_at_once_while_nothing_is_learned():
-    wanted = replace(SHORT, reference_detections=10**6, unit=Unit.TRACK_SECOND)
-    entries = entries_of(5)
+@settings(deadline=None, max_examples=10)
+@given(
+    st.integers(0, 999),
+    st.sampled_from(list(Unit)),
+    st.sets(st.integers(1, 320)),
+    st.integers(0, 320),
+)
+def test_when_what_comes_is_taken_in_changes_no_bit_of_what_is_found(seed, unit, looks, cut):
+    """One takes in each frame at once, one at any moments, half way through when it dies."""
+    wanted, entries = replace(SHORT, unit=unit), entries_of(seed)
     whole = Life(wanted, entries).until(len(entries))
-    life = Life(wanted, entries).until(171, at_once=7)
-    again = life.again(life.kept(), at_once=64).until(len(entries), at_once=13)
-    ours, theirs = again.watch.family, whole.watch.family
-    for name in ("sums", "since", "clean", "run", "tracks", "fresh", "peak"):
-        left, right = getattr(ours.evidence, name), getattr(theirs.evidence, name)
-        # What a scale is estimated from is held in single precision.
-        rtol = 1e-6 if name == "run" else 1e-9
-        np.testing.assert_allclose(left, right, rtol=rtol, err_msg=name)
-    assert ours.clock.driven == pytest.approx(theirs.clock.driven, rel=1e-9)
-    assert [one.alarm.event_ns for one in again.told] == [one.alarm.event_ns for one in whole.told]
-    assert whole.told
+    life = Life(wanted, entries)
+    for entry in sorted(look for look in looks if look <= cut):
+        life.until(entry, at_once=len(entries) + 1)
+    life = life.again(life.kept()).until(len(entries), at_once=len(entries) + 1)
+    assert life.told == whole.told
+    assert life.kept() == whole.kept()
+    for one in (whole, life):
+        finished(one.watch.catch_up(everything=True))
+    assert life.told == whole.told
+    assert life.kept() == whole.kept()
 
 
-def test_of_a_source_with_frames_that_wait_only_what_surely_holds_is_kept():
+def test_what_waits_is_taken_in_again_in_the_order_that_it_had():
+    """A frame that came too late is the last of those that wait, whatever its stamp."""
+    frames = [rows_of(number, source=source) for number in range(12) for source in range(2)]
+    late = [rows_of(7), rows_of(30, source=1), rows_of(12)]
+    entries = [*frames, *late]
+    whole = Life(SHORT, entries).until(len(entries))
+    life = Life(SHORT, entries).until(len(frames) + 1)
+    position = life.watch.position(life.done)
+    assert position.waits[-1] == len(frames) + 1
+    again = life.again(life.kept())
+    assert again.watch.position(life.done) == position
+    assert again.until(len(entries)).kept() == whole.kept()
+
+
+def test_what_waited_and_is_in_no_ledger_any_more_is_not_waited_for():
     entries = entries_of(3)
-    life = Life(SHORT, entries).until(40)
-    settled = life.watch.order()
-    life.watch.add(entries[40], "a", 41)
-    life.watch.add(rows_of(900, source=1), "a", 42)
-    order = life.watch.order()
-    assert dict(order.newest).keys() == {0}
-    assert dict(order.given).keys() <= {0}
-    assert dict(order.seen).keys() == dict(settled.seen).keys()
-    assert order.held == order.out == ()
+    watch = DriftWatch(SHORT, table(), disorder_ns=2 * SECOND)
+    watch.has(Position(0, waits=(2, 1)))
+    watch.add(entries[0], "a", 1)
+    assert watch.position(1).waits == (2, 1)
+    watch.add(entries[2], "a", 3)
+    assert watch.position(3).waits[:1] == (1,)
 
 
 def test_of_a_lesser_disorder_no_source_waits_for_longer():

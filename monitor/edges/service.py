@@ -223,6 +223,9 @@ class Service:
         pace = Pace()
 
         async def pause() -> None:
+            # Labels can wait. What must wait no longer would be left out, by how busy we are.
+            if self.pipeline.drift.behind:
+                await in_steps(self.pipeline.drift.catch_up())
             if delay := pace.delay(time.monotonic(), self._most_per_second):
                 await asyncio.sleep(delay)
 
@@ -337,7 +340,7 @@ class Service:
         level = windows.index(request.window) if request.window else None
         statistics = await in_steps(self.pipeline.live.in_steps(level))
         counters = copy.deepcopy(self.pipeline.counters)
-        drift = await in_steps(self.pipeline.drift.reading())
+        drift = await in_steps(self.pipeline.drift.reading(everything=True))
         if request.slices:
             wanted = set(request.slices)
             known = {name for name, _ in statistics}
