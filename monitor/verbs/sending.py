@@ -6,11 +6,14 @@ The tracks that come back are kept until the end of the replay.
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -81,90 +84,144 @@ def new_records(played: list[Sequence]) -> TracksByStream:
 
 
 async def play(client: Client, played: list[Sequence], manner: Manner, tally: Tally) -> None:
-    """Play sequences, some of them side by side, until all is answered."""
-    gate = asyncio.Semaphore(SIDE_BY_SIDE)
+    """Play sequences, some of them side by side, until all is answered.
+
+    Labels go over one stream, in the order of the frames of all: what is found of drift hangs on
+    it, and must not hang on which stream is served first.
+    """
+    playing = _Playing(client, manner, tally, client.truth())
     async with asyncio.TaskGroup() as tasks:
-        for sequence in played:
-            tasks.create_task(_play(client, sequence, manner, tally, gate))
+        tasks.create_task(playing.send_frames(played))
+        tasks.create_task(playing.read_answers())
+        tasks.create_task(playing.read_accounts())
 
 
-async def _play(
-    client: Client, sequence: Sequence, manner: Manner, tally: Tally, gate: asyncio.Semaphore
-) -> None:
-    async with gate:
-        tracks = manner.tracks.get(sequence.header.stream)
-        header = replace(sequence.header, return_tracks=tracks is not None)
-        frames = await client.open(header)
-        if tracks is not None:
-            tracks.dimensions = frames.track_dimensions
-        played = _Played(sequence, frames, client.truth(), tally, tracks)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(played.send_frames(manner.speed))
-            tasks.create_task(played.read_answers(manner.delay))
-            tasks.create_task(played.read_accounts())
+def side_by_side(played: list[Sequence], at_once: int) -> Iterator[tuple[float, int, PlayedFrame]]:
+    """Frames in the order in which they are played: seconds since the first, the position of their
+    sequence, and the frame. Where one sequence ends, the next begins.
+    """
+    others = enumerate(played)
+    going: list[tuple[float, int, PlayedFrame, float, Iterator[PlayedFrame]]] = []
+
+    def begin(at_s: float) -> None:
+        for number, sequence in itertools.islice(others, 1):
+            frames, offset_s = sequence.play(), at_s - float(sequence.times[0])
+            heapq.heappush(going, (at_s, number, next(frames), offset_s, frames))
+
+    for _ in range(at_once):
+        begin(0.0)
+    while going:
+        at_s, number, frame, offset_s, frames = heapq.heappop(going)
+        yield at_s, number, frame
+        after = next(frames, None)
+        if after is None:
+            begin(at_s)
+        else:
+            heapq.heappush(going, (after.time_s + offset_s, number, after, offset_s, frames))
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """One sequence over a stream of frames and a stream of labels.
+@dataclass(slots=True)
+class _Stream:
+    """The frames of one sequence on their way.
 
-    Sending and reading never wait for each other: with large frames a sidecar that
-    waits to be read does not read either.
-
-    asked  frames on their way; None: no more
-    told   numbers of labels in the messages on their way; None: no more
+    classes  of which a frame was sent
     """
 
     sequence: Sequence
     frames: Conversation
-    labels: Conversation
-    tally: Tally
     tracks: TrackRecord | None
-    asked: asyncio.Queue[PlayedFrame | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+    classes: set[int] = field(default_factory=set)
+
+
+# When it is played, of which stream, and the frame.
+_Sent: TypeAlias = tuple[float, _Stream, PlayedFrame]
+
+
+@dataclass(slots=True)
+class _Playing:
+    """Sequences over a stream of frames each and one stream of labels.
+
+    Sending and reading never wait for each other: with large frames a sidecar that
+    waits to be read does not read either.
+
+    asked    frames on their way; None: no more
+    waiting  those that were answered, and whose labels are not due yet
+    told     numbers of labels in the messages on their way; None: no more
+    """
+
+    client: Client
+    manner: Manner
+    tally: Tally
+    labels: Conversation
+    asked: asyncio.Queue[_Sent | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+    waiting: deque[_Sent] = field(default_factory=deque)
     told: asyncio.Queue[int | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
 
-    async def send_frames(self, speed: float) -> None:
-        began = time.monotonic()
-        for played in self.sequence.play():
-            if math.isfinite(speed):
-                due = began + (played.time_s - self.sequence.times[0]) / speed
+    async def send_frames(self, played: list[Sequence]) -> None:
+        began, streams = time.monotonic(), dict[int, _Stream]()
+        for at_s, number, frame in side_by_side(played, SIDE_BY_SIDE):
+            if math.isfinite(self.manner.speed):
+                due = began + at_s / self.manner.speed
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await self.asked.put(played)
-            await self.frames.send(encode_frame(played.frame))
+            if number not in streams:
+                streams[number] = await self._opened(played[number])
+            await self._send(at_s, streams[number], frame)
+            if frame.frame.frame_id == played[number].frames - 1:
+                await streams.pop(number).frames.close()
         await self.asked.put(None)
-        await self.frames.close()
 
-    async def read_answers(self, delay: float) -> None:
+    async def _opened(self, sequence: Sequence) -> _Stream:
+        tracks = self.manner.tracks.get(sequence.header.stream)
+        header = replace(sequence.header, return_tracks=tracks is not None)
+        frames = await self.client.open(header)
+        if tracks is not None:
+            tracks.dimensions = frames.track_dimensions
+        return _Stream(sequence, frames, tracks)
+
+    async def _send(self, at_s: float, stream: _Stream, played: PlayedFrame) -> None:
+        classes = set(played.frame.class_index.tolist())
+        # The sidecar numbers its slices as they come, on any stream: one after the other.
+        alone = not classes <= stream.classes
+        if alone:
+            stream.classes |= classes
+            await self.asked.join()
+        await self.asked.put((at_s, stream, played))
+        await stream.frames.send(encode_frame(played.frame))
+        if alone:
+            await self.asked.join()
+
+    async def read_answers(self) -> None:
         """And send the labels, each when event time has gone `delay` beyond its frame."""
-        waiting: deque[PlayedFrame] = deque()
-        while (played := await self.asked.get()) is not None:
-            answer = await self.frames.receive()
+        while (one := await self.asked.get()) is not None:
+            at_s, stream, played = one
+            answer = await stream.frames.receive()
             complaint = refused(answer)
             if complaint is not None:
-                stream = self.sequence.header.stream
-                raise ValueError(f"frame {played.frame.frame_id} of {stream}: {complaint}")
-            if self.tracks is not None:
-                self.tracks.add(played, answer)
+                name = stream.sequence.header.stream
+                raise ValueError(f"frame {played.frame.frame_id} of {name}: {complaint}")
+            if stream.tracks is not None:
+                stream.tracks.add(played, answer)
             self.tally.frames += 1
             self.tally.detections += played.frame.id.size
-            waiting.append(played)
-            while waiting and waiting[0].time_s <= played.time_s - delay:
-                await self._send_labels(waiting.popleft())
-        for played in waiting if math.isfinite(delay) else ():
-            await self._send_labels(played)
+            self.waiting.append(one)
+            await self._send_labels(until_s=at_s - self.manner.delay)
+            self.asked.task_done()
+        if math.isfinite(self.manner.delay):
+            await self._send_labels(until_s=math.inf)
         await self.told.put(None)
         await self.labels.close()
 
-    async def _send_labels(self, played: PlayedFrame) -> None:
-        if played.labelled.size == 0:
-            return
-        frame = played.frame
-        ids = frame.id[played.labelled]
-        await self.told.put(ids.size)
-        stream = self.sequence.header.stream
-        objects = played.objects
-        label = encode_truth(stream, frame.frame_id, ids, played.truth, objects=objects)
-        await self.labels.send(label)
+    async def _send_labels(self, until_s: float) -> None:
+        while self.waiting and self.waiting[0][0] <= until_s:
+            _, stream, played = self.waiting.popleft()
+            if played.labelled.size == 0:
+                continue
+            frame, name = played.frame, stream.sequence.header.stream
+            ids = frame.id[played.labelled]
+            await self.told.put(ids.size)
+            objects = played.objects
+            label = encode_truth(name, frame.frame_id, ids, played.truth, objects=objects)
+            await self.labels.send(label)
 
     async def read_accounts(self) -> None:
         while (labels := await self.told.get()) is not None:

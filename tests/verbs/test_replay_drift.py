@@ -44,9 +44,9 @@ from monitor.verbs.drift_found import DriftFound, drift_json, drift_table, momen
 from monitor.verbs.drift_heard import Hearing, hearing
 from monitor.verbs.drift_options import check_drift, drift_section, reference_file
 from monitor.verbs.playback import Sequence, sequences
-from monitor.verbs.sending import Manner, Tally, play
+from monitor.verbs.sending import Manner, Tally, play, side_by_side
 from tests.piped import reported
-from tests.verbs.recordings import SEQUENCES, csv_file, npz_file
+from tests.verbs.recordings import SEQUENCES, csv_file, npz_file, recorded
 
 LIMITS = WireLimits(2**20, 1000)
 
@@ -106,6 +106,26 @@ def labels_of(path):
     asyncio.run(play(client, sequences(read_recording(path), ""), Manner(), tally))  # type: ignore[arg-type]  # it is asked for no more
     assert tally.account.matched == tally.labels > 0
     return client.labels
+
+
+def test_labels_of_several_sequences_come_in_the_order_of_their_frames(tmp_path):
+    sent = labels_of(csv_file(tmp_path / "drive.csv", recorded()))
+    assert [(one.frame_id, one.stream) for one in sent] == sorted(
+        (one.frame_id, one.stream) for one in sent
+    )
+    assert {one.stream for one in sent} == set(SEQUENCES)
+
+
+def test_where_a_sequence_ends_the_next_begins(tmp_path):
+    played = sequences(read_recording(csv_file(tmp_path / "drive.csv", recorded())), "")
+    order = [(number, one.frame.frame_id) for _, number, one in side_by_side(played, 2)]
+    first, second, third = (one.frames for one in played)
+    assert order[: 2 * first] == [(n, f) for f in range(first) for n in (0, 1)]
+    assert first == second
+    assert order[2 * first :] == [(2, f) for f in range(third)]
+    times = [at_s for at_s, *_ in side_by_side(played, 2)]
+    assert times == sorted(times)
+    assert times[0] == 0.0
 
 
 def objects_by_place(labels):
