@@ -28,8 +28,8 @@ GRAFANA_TYPES := deploy/grafana/typed
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
 .PHONY: demo test test-image lint types protos dashboards dashboard-types lock picture benchmark benchmark-statistics benchmark-tracking \
-	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-drift benchmark-killed \
-	benchmark-fuzz benchmark-faults benchmark-panels benchmark-soak clean
+	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-promotion-tails benchmark-drift \
+	benchmark-killed benchmark-fuzz benchmark-faults benchmark-panels benchmark-soak clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -87,6 +87,9 @@ benchmark-fit: $(CORE)
 
 benchmark-promotion: $(CORE)
 	$(BIN)/python benchmarks/promotion.py
+
+benchmark-promotion-tails: $(CORE)
+	$(BIN)/python benchmarks/promotion_tails.py
 
 # Beside the detectors of River where it is installed: pip install '.[drift-benchmark]'.
 benchmark-drift: $(CORE)

@@ -50,7 +50,7 @@ class PromotionConfig(Section):
     fit_every_seconds: PositiveFloat = 10.0  # s between two fits, at least
     fit_timeout_seconds: PositiveFloat = 120.0  # s after which a fit hangs, and is ended
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
-    clip: PositiveFloat = 1.0  # nats per dimension that one track can say, at most
+    clip: PositiveFloat = 1.0  # nats per dimension that one track can say for a step
     trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
     # Between two rollbacks of what is no worse, on average, at least.
     rollback_tracks: Annotated[float, Field(ge=100)] = 1e5

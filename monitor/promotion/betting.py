@@ -60,7 +60,7 @@ class Clip:
     rows: float = 1.0
 
     def shares(self, counts: IntArray) -> FloatArray:
-        """(T,) of a full say, by the detections of each track.
+        """Gives each track its share of a full say, by its detections; (T,).
 
         A tracker breaks a track where an error leaves the gate, and what it breaks off is short and
         wrong. If each piece had a full say, a healthy detector would seem overconfident; by
@@ -70,7 +70,7 @@ class Clip:
         return shares
 
     def said(self, difference: FloatArray, shares: FloatArray) -> FloatArray:
-        """What tracks say to who bets on a positive difference.
+        """Weighs what tracks say to who bets on a positive difference; (T,).
 
         Gains are clipped piece by piece, so that pieces of one object say no more together than it
         could. Losses are not clipped: under heavy tails most tracks speak for smaller covariances,
@@ -79,15 +79,15 @@ class Clip:
         return np.minimum(difference, self.most) * shares
 
     def shown(self, said: FloatArray) -> FloatArray:
-        """What tracks say, as it is shown to people: no less than −B."""
+        """Cuts what tracks say to no less than −B, as it is shown to people."""
         return np.maximum(said, -self.most)
 
     def insured(self, dimensions: int) -> bool:
-        """Whether what wins may act by itself, whatever the tails down to 3 degrees of freedom.
+        """Says whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
-        Where a bound of the losses is known; else in three joint dimensions or more, or where a
-        track of a full say holds ten numbers. Short tracks of one or two dimensions do not show
-        tails as heavy as that, and what a wrong step then gains is more than the premium.
+        It does where a bound of the losses is known, in three joint dimensions or more, and where
+        a track of a full say holds ten numbers. Shorter tracks of one or two dimensions do not show
+        such tails, and a wrong step gains more under them than the premium.
         """
         numbers = dimensions * self.rows
         known = self.loss < self.most
@@ -105,9 +105,9 @@ def full_say(counts: IntArray) -> float:
 
 
 def returns(said: FloatArray, shares: FloatArray, bound: float, most: float) -> FloatArray:
-    """(T, bettors) by what each bettor's wealth is multiplied.
+    """Multiplies the wealth of each bettor for each track; (T, bettors).
 
-    1 + λD/L where a bound L of the losses is known; max(1 + sD, 0.1)/(1 + w(M − 1)) where it is
+    By 1 + λD/L where a bound L of the losses is known; max(1 + sD, 0.1)/(1 + w(M − 1)) where it is
     not: who has a share w of a say pays that share of the premium.
 
     said    (T,) D, what each track says

@@ -50,7 +50,7 @@ class TrialSettings:
 
     alpha            chance of a promotion, of all trials between two promotions, of what is no
                      better than the champion
-    clip             B at most: nats per dimension that one track can say
+    clip             B: nats per dimension that one track can say for a step, at most
     tracks           after so many without a proof a trial is over
     rollback_tracks  mean number of tracks between two rollbacks of what is no worse, at least
     """

@@ -94,7 +94,7 @@ _CONDITION = 100.0
 
 
 def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, most: float) -> Clip:
-    """How much a track can say of a candidate, by the parameters of both alone.
+    """Bounds how much a track can say of a candidate, by the parameters of both alone.
 
     D = −½ log(det Σ'/det Σ)/K + ½ eᵀ(Σ⁻¹ − Σ'⁻¹)e/K. Where Σ' ⪰ Σ for every input and the means
     are equal, the second term is not negative: a candidate that inflates loses no more than ½ log
@@ -122,7 +122,7 @@ def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, mo
 
 
 def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray] | None:
-    """Smallest and largest factor on σ that it can give each of K dimensions; None: not known."""
+    """Finds the least and largest factors on σ it can give K dimensions; None: not known."""
     match recalibrator:
         case Identity():
             return np.ones(k), np.ones(k)
@@ -136,7 +136,7 @@ def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray]
 
 
 def _grows(lowest: FloatArray, highest: FloatArray, correlated: bool) -> bool:
-    """Whether S Σ S ⪰ Σ for every S of such factors on σ, of each dimension its own."""
+    """Says whether S Σ S ⪰ Σ for every S of such factors on σ, of each dimension its own."""
     inverse = 1 / highest.max(), 1 / lowest.min()
     middle, half = (inverse[1] + inverse[0]) / 2, (inverse[1] - inverse[0]) / 2
     norm = middle + half * (np.sqrt(_CONDITION) if correlated else 1.0)
