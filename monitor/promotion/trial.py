@@ -123,6 +123,8 @@ def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, mo
 
 def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray] | None:
     """Finds the least and largest factors on σ it can give K dimensions; None: not known."""
+    if recalibrator.k not in (None, k):
+        return None
     match recalibrator:
         case Identity():
             return np.ones(k), np.ones(k)

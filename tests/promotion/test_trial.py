@@ -187,7 +187,8 @@ def test_where_factors_differ_by_input_the_largest_that_there_can_be_is_staked(c
 def test_who_may_get_other_factors_stakes_nothing_on_those_it_has():
     candidate, track = ByRow(np.full(40, 2.0)), tracks(5, 1)[0]
     following = AdaptiveScaling((1.5,) * 3, 60.0, 0.0, 0.0, 9.0, (20.0,) * 3, (1.0,) * 3, 3.0)
-    for one in (candidate, following):
+    # One of other dimensions fails, and what was sent goes on.
+    for one in (candidate, following, scaled(2, 2)):
         assert clip_between(one, IDENTITY, track) == Clip(1.0, 1.0, 1.0, 40.0)
         assert clip_between(IDENTITY, one, track) == Clip(1.0, 1.0, 1.0, 40.0)
 
@@ -301,15 +302,14 @@ def test_a_true_correction_is_proven_as_surely_where_outliers_are_broken_off(fac
         assert ended(Trial("car", candidate, 1, clip), IDENTITY, some[20:])[0] is Verdict.BETTER
 
 
-@pytest.mark.parametrize(("k", "length"), [(1, 10), (2, 10), (3, 1), (7, 1)])
-@pytest.mark.parametrize("factor", [1.5, 2.0, 4.0])
+@pytest.mark.parametrize(("k", "length"), [(1, 10), (3, 1)])
+@pytest.mark.parametrize("factor", [1.5, 2.0])
 def test_no_wrong_shrinking_is_proven_under_the_heaviest_tails_that_are_insured(k, length, factor):
     some = tracks(11, 12_000, k=k, length=length, degrees=3.0, held=True)
     rows, candidate = rows_of(some), scaled(*(1 / factor,) * k)
     clip = clip_between(candidate, IDENTITY, some[0])
     assert clip.insured(k)
     differences = mean_differences(rows, candidate, IDENTITY, LIMITS).value
-    # By the clipped loss alone, most of these would have been proven in one dimension.
     multiples = returns(differences, np.ones(len(some)), 1.0, 1.0)
     wealth = np.cumsum(np.log(multiples).reshape(30, 400, 6), axis=1)
     won = (np.exp(wealth).mean(axis=2) >= 100).any(axis=1)
