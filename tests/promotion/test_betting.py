@@ -231,6 +231,19 @@ def test_more_dimensions_and_lighter_tails_are_insured_by_the_same_premiums(dime
             assert mean_multiple(stake, factor, dimensions, degrees) <= premium
 
 
+@pytest.mark.parametrize("dimensions", [3, 7])
+def test_factors_that_differ_between_dimensions_are_insured_by_the_same_premiums(dimensions):
+    random, count = np.random.default_rng(dimensions), 100_000
+    # By quantiles: drawn at random, few large scales would decide the means.
+    scale = 1 / chi2.ppf((random.permutation(count) + 0.5) / count, 3)
+    v = random.chisquare(1, (count, dimensions)) * scale[:, None]
+    v /= v.mean(axis=0)
+    for _ in range(20):
+        log = random.uniform(-0.5, 2.5, dimensions) * (random.random(dimensions) < 0.7)
+        differences = 0.5 * (log - np.expm1(log) * v).mean(axis=1)
+        assert (returns(differences, np.ones(count), 1.0, 1.0).mean(axis=0) <= 1).all()
+
+
 @quick
 @given(st.floats(-1e300, 1.0), st.floats(-1e300, 1.0), st.floats(0, 1))
 def test_mixtures_and_shares_gain_no_more_than_what_they_are_of(a, b, part):
