@@ -63,6 +63,9 @@ since_t; evidence_hours of threshold_hours, and scale, by which factor standard 
 small, with its 95 % interval. drift says how the evidence of each slice and severity stands at the
 end: state, and log10 of hours of the evidence, its peak and the threshold.
 
+A recording gives the same JSON each time, to the byte: neither --speed nor --ground-truth-delay
+nor a busy machine changes it, and no value in it is of a clock.
+
 With --ground-truth it also prints tracking: raw, recalibrated and the reason why anything is null.
 recalibrated is of tracks fed what the sidecar forwards, raw of tracks fed what the detector says:
 where these differ the drive is played twice. Each holds, for all classes together and for each of
