@@ -28,8 +28,8 @@ class Alarm:
                  what is wrong
     evidence     M, in hours; threshold is T
     event_ns     event time of the truth that tipped it
-    since_ns     estimate of when it began, in event time
-    detections   with truth from then to the frame that tipped it
+    since_ns     estimate of when it began, in event time: of the last frame before it
+    detections   with truth after that frame, up to the one that tipped it
     tracks       that had truth in that time, 1,024 at most; 0: none are known
     labelled     detections with truth in the slice, in all of the epoch
     scale        since then

@@ -107,11 +107,11 @@ class Evidence:
 
     sums     (G, 4, ALL_BETS) R, in hours
     shares   (G, 4, 3) of each detector, in M
-    since    (G, 4) event time from which it may have begun, in ns: of the first frame that is
-             counted in `run`, or of the last that is not; 0: nothing came yet
+    since    (G, 4) event time after which it may have begun, in ns: of the last frame that is not
+             counted in `run`, or right before the first that came; 0: nothing came yet
     clean    (G, 4) second from which tracks may have changed
-    run      (G, 4, 3) from then on: detections, Σ x and Σ x² of x = NEES/K
-    begun    (G, 4) number of that first frame, of all frames
+    run      (G, 4, 3) since then: detections, Σ x and Σ x² of x = NEES/K
+    begun    (G, 4) number of the first frame that is counted, of all frames
     fresh    (G,) hours that it was given of late
     peak     (G, 2) largest M since the last acknowledgement, epoch or calm, by severity
     common   (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
@@ -219,7 +219,8 @@ class Evidence:
         first = counted.any(axis=0) & (any_calm | (self.run[..., 0] == 0))
         at = counted.argmax(axis=0)
         self.since[any_calm] = stretch.stamp_ns[begins[any_calm] - 1]
-        self.since[first] = stretch.stamp_ns[at[first]]
+        since_ever = first & (self.since == 0)
+        self.since[since_ever] = stretch.stamp_ns[at[since_ever]] - 1
         self.begun[any_calm] = stretch.begin + begins[any_calm]
         self.begun[first] = stretch.begin + at[first]
         self.run *= ~any_calm[..., None]

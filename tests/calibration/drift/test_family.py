@@ -143,7 +143,7 @@ def test_an_alarm_says_how_many_detections_and_tracks_there_were_since_it_began(
                 row
                 for _, stamp, changed, of in frames
                 for row in of
-                if alarm.since_ns <= stamp <= alarm.event_ns
+                if alarm.since_ns < stamp <= alarm.event_ns
                 and NAMES[row[1]] == alarm.slice
                 and (changed or alarm.stage is Stage.RECALIBRATED)
             ]
