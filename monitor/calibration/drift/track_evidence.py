@@ -45,9 +45,9 @@ STATES = 9
 # From one second to the next the common level jumps, or moves to the next state, up or down; else
 # it stays. By simulation of steps, ramps, waves and OU processes, and by delays on real drives.
 _JUMPS, _MOVES = 0.02, 0.1
-# Where it jumps to, and is at first: near the middle of the band rather than at an end, which is
-# some three deviations off.
-_USUAL = np.exp(-0.5 * (np.linspace(-1.0, 1.0, STATES) / 0.35) ** 2)
+# Where it jumps to, and is at first: near the middle of the band, whose ends are three deviations
+# off.
+_USUAL = np.exp(-0.5 * (3.0 * np.linspace(-1.0, 1.0, STATES)) ** 2)
 _USUAL /= _USUAL.sum()
 # A second lies no farther than that outside the band: e⁴ in the variance.
 _CLIP = 4.0

@@ -168,7 +168,7 @@ def shares(reference: Reference) -> dict[str, float]:
 
 def moved(chain: Sequence[float]) -> list[float]:
     """Probabilities of the states a second later."""
-    usual = [math.exp(-((place / 0.35) ** 2) / 2) for place in PLACES]
+    usual = [math.exp(-((3 * place) ** 2) / 2) for place in PLACES]
     usual = [one / math.fsum(usual) for one in usual]
     if not chain:
         return usual
