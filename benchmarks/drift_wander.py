@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.signal import lfilter
@@ -47,7 +48,7 @@ def steps(first: float, second: float, seconds: float = 10.0) -> Path:
 
 
 def ramps(first: float, second: float, seconds: float, hold: float = 10.0) -> Path:
-    """The same, each change within some seconds."""
+    """Moves between two factors on the variance, each change spread over some seconds."""
 
     def path(time: FloatArray, _: np.random.Generator) -> FloatArray:
         low, high, whole = math.log(first), math.log(second), hold + seconds
@@ -96,7 +97,7 @@ PATHS: dict[str, Path] = {
 
 @dataclass(frozen=True)
 class Found:
-    """Of one path, by severity: alarms, seconds to the first, and the most evidence in hours."""
+    """Holds by severity what one path gave: alarms, seconds to the first, most evidence in h."""
 
     alarms: tuple[int, ...]
     first: tuple[float | None, ...]
@@ -118,19 +119,14 @@ def follow(name: str, hours: float, seed: int = 1) -> Found:
     )
 
 
-def _follow(job: tuple[str, float]) -> Found:
-    return follow(*job)
-
-
 def wander_table(hours: float, processes: int = 1) -> bool:
-    """The table; whether there was no alarm at all."""
+    """Prints the table, and says whether no path raised an alarm."""
     print(f"\ncommon levels that wander within the band, {hours:g} h each, 8 tracks at a time")
     heads = ("", "pages", "first, s", "log10 h", "tickets", "first, s", "log10 h")
     print("".join(f"{head:>{30 if not i else 10}}" for i, head in enumerate(heads)))
     silent = True
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        jobs = [(name, hours) for name in PATHS]
-        for name, found in zip(PATHS, pool.imap(_follow, jobs), strict=True):
+        for name, found in zip(PATHS, pool.imap(partial(follow, hours=hours), PATHS), strict=True):
             cells = [f"{name:>30}"]
             for alarms, first, most in zip(found.alarms, found.first, found.most, strict=True):
                 when = "" if first is None else f"{first:.0f}"

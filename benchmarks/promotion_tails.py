@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.machine import machine
 from monitor.calibration.detections import Limits
 from monitor.calibration.space import FloatArray, plain_space
-from monitor.promotion.betting import Clip, log10_threshold, returns
+from monitor.promotion.betting import Clip, log10_threshold
 from monitor.promotion.log_score import mean_differences
 from monitor.promotion.settings import TrialSettings
 from monitor.promotion.trial import clip_of
@@ -46,16 +46,16 @@ def multiples(difference: FloatArray, clip: Clip) -> FloatArray:
     """Gives by what tracks of a full say multiply each wealth; (…,) in, (…, bettors) out."""
     shares = np.ones(difference.size)
     said = clip.said(difference.ravel(), shares)
-    return returns(said, shares, clip.loss, clip.most).reshape(*difference.shape, -1)
+    return clip.multiples(said, shares, clip.loss).reshape(*difference.shape, -1)
 
 
 def now(difference: FloatArray) -> FloatArray:
-    """Does so where no bound of the losses is known."""
+    """Gives these multiples by the present rule: no bound of the losses is known."""
     return multiples(difference, Clip())
 
 
 def before(difference: FloatArray) -> FloatArray:
-    """Does so where a loss is cut at a nat, and taken to be known to end there."""
+    """Gives these multiples by the former rule: a loss is cut at a nat, as if none were larger."""
     return multiples(np.clip(difference, -1.0, 1.0), Clip(most=2.0))
 
 

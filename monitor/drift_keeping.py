@@ -197,7 +197,8 @@ class DriftKeeping:
 
     async def _made(self) -> Iterable[bytes]:
         watch, ledger = self.pipeline.drift, self.pipeline.ledger
-        # The portion that goes on is not ended for it: its frames come again from the ledger.
+        # The open portion stays open: else the moment of the write decides where the portion
+        # ends. The frames of the portion come again from the ledger.
         await in_steps(watch.catch_up())
         with watch.held():
             position = watch.position(ledger.sequence)

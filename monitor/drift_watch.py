@@ -32,10 +32,9 @@ from monitor.drift_epochs import DriftEpochs
 
 log = logging.getLogger(__name__)
 
-# The most of a portion, which is the work between two yields.
+# Frames and rows of a portion at most: evidence takes in a portion without a yield.
 _FRAMES, _ROWS = 64, 4096
-# Rows that may wait to be taken in; at 24,000 a second, those of five seconds. From half of it on
-# the watch is behind.
+# Rows that may wait: five seconds of 24,000 a second. Beyond half as many the watch is behind.
 _WAITING = 1 << 17
 # Entries behind the first that waits that are known to be taken in, before they are looked through.
 _TAKEN = 1 << 14
@@ -43,11 +42,11 @@ _TAKEN = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far something has come in the ledger.
+    """Tells which entries of the ledger are taken in.
 
-    entry   up to which all is taken in
-    beyond  entries behind it that are too
-    waits   those that wait, in the order in which they will be
+    entry   last entry up to which all are taken in
+    beyond  later entries that are taken in as well
+    waits   entries of the portions that wait, in the order in which they will be taken in
     """
 
     entry: int
@@ -83,12 +82,12 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Portion:
-    """Frames of one space, and of one second of each source, that evidence takes in together.
+    """Collects frames of one space, and of one second of each source, for evidence to take at once.
 
-    Sums are rounded portion by portion, and what is learned counts from the next one on. So the
-    order of the frames alone says where a portion ends, never when somebody had time for them.
+    Sums are rounded once a portion, and what a portion teaches counts from the next portion on. So
+    the order of frames alone must decide where a portion ends, never the load of the machine.
 
-    seconds  of each source that is in it
+    seconds  by source, the second of its frames
     """
 
     frames: list[_Frame] = field(default_factory=list)
@@ -96,7 +95,7 @@ class _Portion:
     seconds: dict[int, int] = field(default_factory=dict)
 
     def ends_before(self, frame: _Frame) -> bool:
-        """Whether a frame is the first of the next portion."""
+        """Says whether a frame is the first of the next portion."""
         if not self.frames:
             return False
         rows = frame.rows
@@ -108,7 +107,7 @@ class _Portion:
         )
 
     def add(self, frame: _Frame) -> None:
-        """Take in a frame before which it does not end."""
+        """Adds a frame; only where `ends_before` is false."""
         self.frames.append(frame)
         self.rows += frame.rows.n
         self.seconds[frame.rows.source] = frame.second
@@ -116,7 +115,7 @@ class _Portion:
 
 @dataclass(slots=True)
 class DriftWatch:
-    """Of one pipeline.
+    """Feeds labelled detections of one pipeline to evidence, and tells of alarms.
 
     watching  False: nothing is taken in, and no alarm ever comes
     announce  tells those who watch
@@ -148,7 +147,7 @@ class DriftWatch:
     _ended: deque[_Portion] = field(default_factory=deque)
     _open: _Portion = field(default_factory=_Portion)
     _waiting_rows: int = 0
-    # Frames that waited when the last run was kept, in their order; None: has not come again yet.
+    # By entry, frames that waited when the last run wrote its file; None: not come again yet.
     _again: dict[int, _Frame | None] = field(default_factory=dict)
     # Labels may come in another order than their frames.
     _order: ReorderBuffer[_Frame] = field(init=False)
@@ -192,10 +191,13 @@ class DriftWatch:
             self._take_over(sequence)
 
     def _take_over(self, sequence: int | None = None) -> None:
-        """What nothing older can overtake any more waits for its turn.
+        """Moves frames that no older frame can overtake into the open portion.
 
-        sequence  of the entry that came; those that waited in the last run are waited for until a
-                  later one than all of them; None: they are no more
+        Frames that waited in the last run go first, in the order that they had, and hold all others
+        up until the last of them has come.
+
+        sequence  entry that came; a later one than all that waited shows that the ledger has lost
+                  the missing ones. None: take what there is
         """
         if self._again:
             lacks = None in self._again.values()
@@ -220,7 +222,7 @@ class DriftWatch:
 
     @property
     def behind(self) -> bool:
-        """Whether so much waits that more should not come before some of it is taken in."""
+        """Says whether labels should wait until some portions are taken in."""
         return self._waiting_rows > _WAITING // 2
 
     @contextmanager
@@ -273,8 +275,8 @@ class DriftWatch:
 
         A fault costs the frames of its portion, and nothing else.
 
-        everything  the portion that goes on ends here. Who takes in what comes, or tells of it at
-                    times of its own, must not ask for that: what is found would hang on when.
+        everything  end the open portion here. Only for a caller outside the stream of labels: the
+                    moment of the call decides where the portion ends, and so the last digits.
         """
         # Another one may be at it.
         while self.at_work:
@@ -402,9 +404,9 @@ class DriftWatch:
     def reading(
         self, store_failures: int = 0, *, everything: bool = False
     ) -> Generator[None, None, DriftReading]:
-        """How all of it stands, in short steps.
+        """Reads evidence and alarms, in short steps.
 
-        everything  as in catch_up: all that came before is in it
+        everything  as in catch_up: the reading covers all labels that came
         """
         if not self.watching:
             return DriftReading()

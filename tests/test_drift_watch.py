@@ -258,6 +258,7 @@ def test_who_does_not_watch_takes_nothing_in():
     watch.add(rows_of(0), "a")
     watch.add(rows_of(0, live=False), "a")
     assert reading_of(watch) == DriftReading()
+    assert watch._waiting_rows == 0
     assert watch.left_out["late"] == 0
 
 

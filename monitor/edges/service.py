@@ -223,7 +223,7 @@ class Service:
         pace = Pace()
 
         async def pause() -> None:
-            # Labels can wait. What must wait no longer would be left out, by how busy we are.
+            # Labels wait here: else the watch leaves some out, and the load decides which.
             if self.pipeline.drift.behind:
                 await in_steps(self.pipeline.drift.catch_up())
             if delay := pace.delay(time.monotonic(), self._most_per_second):

@@ -27,8 +27,9 @@ from monitor.calibration.space import FloatArray, IntArray
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
 # What is left to who loses more than all. Not zero, so that the logarithm is a number.
 _RUIN = 1e-300
-# The same where no bound of the losses is known: stakes per nat for B ≤ 1, the boldest twice, and
-# what a track leaves at least.
+# Where no bound of the losses is known: the stake of each bettor, per nat for B ≤ 1, and the share
+# of wealth that a track leaves at least. As many as FRACTIONS, since Bets has one wealth a bettor:
+# so the boldest stake comes twice.
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.9)
 LEFT = 0.1
 # M by stake: the largest mean, over f > 1, of max(1 + s(½ ln f − ½(f − 1)v), 0.1), rounded up; v is
@@ -48,10 +49,10 @@ _RICHEST = 1e300
 class Clip:
     """How much a track can say, in nats per dimension. Fixed before any truth is seen.
 
-    most  B: gains are clipped there
-    loss  what it can say against the candidate at most, in (0, B]; B: no bound is known
-    gain  what it can say for the candidate at most, in (0, B]; B: no bound is known
-    rows  detections of a track that has a full say; of a shorter one, its share
+    most  B, at which gains are clipped
+    loss  most that a track can say against the candidate, in (0, B]; B: no bound is known
+    gain  most that a track can say for the candidate, in (0, B]; B: no bound is known
+    rows  detections of a track that has a full say; a shorter track has its share of one
     """
 
     most: float = 1.0
@@ -82,12 +83,21 @@ class Clip:
         """Cuts what tracks say to no less than −B, as it is shown to people."""
         return np.maximum(said, -self.most)
 
+    def multiples(self, said: FloatArray, shares: FloatArray, bound: float) -> FloatArray:
+        """Gives by what each track multiplies the wealth of each bettor; (T, bettors).
+
+        said    (T,) D, what each track says
+        shares  (T,) w
+        bound   loss for bets on a positive D, gain for bets on a negative one
+        """
+        return _bounded(said, bound) if bound < self.most else _insured(said, shares, self.most)
+
     def insured(self, dimensions: int) -> bool:
         """Says whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
-        It does where a bound of the losses is known, in three joint dimensions or more, and where
-        a track of a full say holds ten numbers. Shorter tracks of one or two dimensions do not show
-        such tails, and a wrong step gains more under them than the premium.
+        True where a bound of the losses is known, for three joint dimensions or more, and where a
+        track of a full say holds ten numbers. Shorter tracks of one or two dimensions do not show
+        such tails, and a wrong step then gains more than the premium.
         """
         numbers = dimensions * self.rows
         known = self.loss < self.most
@@ -104,24 +114,21 @@ def full_say(counts: IntArray) -> float:
     return float(ordered[min(int(place), ordered.size - 1)])
 
 
-def returns(said: FloatArray, shares: FloatArray, bound: float, most: float) -> FloatArray:
-    """Multiplies the wealth of each bettor for each track; (T, bettors).
-
-    By 1 + λD/L where a bound L of the losses is known; max(1 + sD, 0.1)/(1 + w(M − 1)) where it is
-    not: who has a share w of a say pays that share of the premium.
-
-    said    (T,) D, what each track says
-    shares  (T,) w
-    bound   L, or B where none is known
-    most    B
-    """
-    if bound >= most:
-        premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
-        stakes = np.array(STAKES) / max(1.0, most)
-        insured: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
-        return insured
+def _bounded(said: FloatArray, bound: float) -> FloatArray:
+    """Multiplies by 1 + λD/L where a bound L of the losses is known; (T, bettors)."""
     multiples: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
     return np.maximum(multiples, _RUIN)
+
+
+def _insured(said: FloatArray, shares: FloatArray, most: float) -> FloatArray:
+    """Multiplies by max(1 + sD, 0.1)/(1 + w(M − 1)) where no bound is known; (T, bettors).
+
+    A track that has a share w of a say costs that share of the premium.
+    """
+    premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
+    stakes = np.array(STAKES) / max(1.0, most)
+    multiples: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
+    return multiples
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +152,8 @@ class Bets:
         """With more tracks; (T,) differences, and (T,) detections of each."""
         shares = clip.shares(counts)
         said, against = clip.said(difference, shares), clip.said(-difference, shares)
-        better = np.log(returns(said, shares, clip.loss, clip.most)).sum(axis=0)
-        worse = np.log(returns(against, shares, clip.gain, clip.most)).sum(axis=0)
+        better = np.log(clip.multiples(said, shares, clip.loss)).sum(axis=0)
+        worse = np.log(clip.multiples(against, shares, clip.gain)).sum(axis=0)
         total = float(clip.shown(said).sum())
         return self.merged(Bets(said.size, total, tuple(better.tolist()), tuple(worse.tolist())))
 
@@ -195,8 +202,8 @@ def log10_threshold(alpha: float, number: int) -> float:
 class Run:
     """One bettor who begins anew with every track, and the tracks that favour it.
 
-    statistic   R ← (1 + R) m, m as in returns; Shiryaev and Roberts: one more bet of 1 begun at
-                each track
+    statistic   R ← (1 + R) m, m as in Clip.multiples; Shiryaev and Roberts: one more bet of 1 begun
+                at each track
     cumulative  W ← max(1, W) m, Page: the best of these bets
     tracks      since W was last no more than 1: those since it seems to be better
     total       sum of what they said, no less than −B each
@@ -233,7 +240,7 @@ class Watch:
         """With more tracks, in order; as for Bets."""
         runs, shares = self.runs, clip.shares(counts)
         said = clip.said(difference, shares)
-        multiples = returns(said, shares, clip.loss, clip.most).tolist()
+        multiples = clip.multiples(said, shares, clip.loss).tolist()
         for row, value in zip(multiples, clip.shown(said).tolist(), strict=True):
             runs = tuple(
                 run.taken(multiple, value) for run, multiple in zip(runs, row, strict=True)

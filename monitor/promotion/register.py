@@ -34,10 +34,10 @@ _JUDGES = 32
 
 # On the variance: a fit that differs by less from the candidate that waits does not supersede it.
 _OTHER = 1.5
-# Of a step that may make covariances smaller; see Clip.insured.
+# Why a step without a bound of its losses waits; see Clip.insured.
 _UNINSURED = (
-    "its tracks hold too few numbers to show whether the tails of the errors are as heavy as those "
-    "of Student-t with 3 degrees of freedom, under which a wrong step may seem right"
+    "tracks of this slice hold too few numbers (dimensions times detections, below 10) to show "
+    "heavy tails of errors, under which a wrong step may seem right"
 )
 
 Champion = Callable[[], Recalibrator]
@@ -180,7 +180,7 @@ class Register:
         return [replace(found, keep=guard.watch.leading.tracks)]
 
     def _begun(self, before: Before, champion: Recalibrator, tracks: Sequence[WholeTrack]) -> Guard:
-        """How long a full track is, it knows from the first that it sees."""
+        """Begins a guard; the first tracks say how many detections have a full say."""
         rows, most = rows_of(tracks), self.settings.trials.clip
         clip = clip_of(before.recalibrator, champion, rows, most)
         return Guard(before.slice, before.recalibrator, clip)
@@ -205,8 +205,7 @@ class Register:
         entry = self.on_trial.get(slice)
         if entry is None:
             return []
-        dimensions = len(tracks[0].space.joint)
-        if entry.proven and not self._waits(entry, dimensions):
+        if entry.proven and not self._waits(entry, tracks):
             entry = entry.anew()
             self.spent[slice] = entry.trial.number
         trial, too_late = entry.trial.taken(tracks, champion, self.limits), ""
@@ -230,7 +229,7 @@ class Register:
         self, chain: Chain, entry: OnTrial, verdict: Verdict, tracks: Sequence[WholeTrack]
     ) -> Decision | None:
         """What a verdict on a candidate leads to; None where to nothing."""
-        trial, waits = entry.trial, self._waits(entry, len(tracks[0].space.joint))
+        trial, waits = entry.trial, self._waits(entry, tracks)
         doubted = entry.doubt is not None and entry.doubt.won(self.settings.trials)
         match verdict:
             case Verdict.BETTER | Verdict.RUNNING | Verdict.OVER if doubted:
@@ -273,8 +272,8 @@ class Register:
             shrinks=entry.shrinks or shrinks(candidate, champion, rows.sent, hysteresis),
         )
 
-    def _waits(self, entry: OnTrial, dimensions: int) -> str:
-        """Why a proven candidate waits for approval; '' where it does not."""
+    def _waits(self, entry: OnTrial, tracks: Sequence[WholeTrack]) -> str:
+        """Says why a proven candidate waits for approval; '' where it does not."""
         policy = self.settings.policy
         if policy.mode is not PromotionMode.AUTOMATIC:
             return f"[promotion] mode is {policy.mode}, `promote` puts it in force"
@@ -282,7 +281,7 @@ class Register:
             return "the recalibrator is pinned, `promote` puts it in force"
         if entry.shrinks and not policy.allow_shrinking:
             return "it makes covariances smaller, `promote` puts it in force"
-        if not entry.trial.clip.insured(dimensions):
+        if not entry.trial.clip.insured(len(tracks[0].space.joint)):
             return f"{_UNINSURED}, `promote` puts it in force"
         return ""
 

@@ -94,14 +94,14 @@ _CONDITION = 100.0
 
 
 def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, most: float) -> Clip:
-    """Bounds how much a track can say of a candidate, by the parameters of both alone.
+    """Bounds how much a track can say of a candidate, by the parameters of the two recalibrators.
 
     D = −½ log(det Σ'/det Σ)/K + ½ eᵀ(Σ⁻¹ − Σ'⁻¹)e/K. Where Σ' ⪰ Σ for every input and the means
     are equal, the second term is not negative: a candidate that inflates loses no more than ½ log
     of the geometric mean of its largest factors on the variance, whatever the truth. So wealth can
     be staked on it as a whole, and proof comes several times sooner. The mirror image holds for the
-    gain of one that shrinks; what it can lose knows no bound. The rows say nothing of factors:
-    later ones may get others.
+    gain of a candidate that shrinks, whose loss has no bound. Factors are not read off the rows,
+    since later rows may get larger ones.
 
     Σ' = S Σ S ⪰ Σ asks for more than s ≥ 1 where dimensions correlate: ‖R^½ S⁻¹ R^−½‖ ≤ 1 for the
     correlation matrix R. Where all 1/s lie within a ± b, the norm is at most a + b √κ(R).
@@ -122,7 +122,7 @@ def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, mo
 
 
 def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray] | None:
-    """Finds the least and largest factors on σ it can give K dimensions; None: not known."""
+    """Finds the least and the largest factor on σ of each of K dimensions; None: not known."""
     if recalibrator.k not in (None, k):
         return None
     match recalibrator:
@@ -138,8 +138,8 @@ def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray]
 
 
 def _grows(lowest: FloatArray, highest: FloatArray, correlated: bool) -> bool:
-    """Says whether S Σ S ⪰ Σ for every S of such factors on σ, of each dimension its own."""
-    inverse = 1 / highest.max(), 1 / lowest.min()
-    middle, half = (inverse[1] + inverse[0]) / 2, (inverse[1] - inverse[0]) / 2
-    norm = middle + half * (np.sqrt(_CONDITION) if correlated else 1.0)
+    """Says whether S Σ S ⪰ Σ for every diagonal S with lowest ≤ s ≤ highest, (K,) both."""
+    least, most = 1 / highest.max(), 1 / lowest.min()
+    root = np.sqrt(_CONDITION) if correlated else 1.0
+    norm = (most + least) / 2 + (most - least) / 2 * root
     return bool(norm <= 1 + _ROUNDING)

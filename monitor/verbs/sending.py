@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import itertools
 import math
 import time
 from collections import deque
@@ -86,8 +85,8 @@ def new_records(played: list[Sequence]) -> TracksByStream:
 async def play(client: Client, played: list[Sequence], manner: Manner, tally: Tally) -> None:
     """Play sequences, some of them side by side, until all is answered.
 
-    Labels go over one stream, in the order of the frames of all: what is found of drift hangs on
-    it, and must not hang on which stream is served first.
+    Labels of all sequences go over one stream, in the order of their frames: evidence of drift
+    depends on the order of labels, which must not depend on the stream that is served first.
     """
     playing = _Playing(client, manner, tally, client.truth())
     async with asyncio.TaskGroup() as tasks:
@@ -97,14 +96,15 @@ async def play(client: Client, played: list[Sequence], manner: Manner, tally: Ta
 
 
 def side_by_side(played: list[Sequence], at_once: int) -> Iterator[tuple[float, int, PlayedFrame]]:
-    """Frames in the order in which they are played: seconds since the first, the position of their
-    sequence, and the frame. Where one sequence ends, the next begins.
+    """Orders the frames of sequences by time, with so many sequences at once; the next sequence
+    begins where one ends. Yields seconds since the start, the number of the sequence, the frame.
     """
     others = enumerate(played)
     going: list[tuple[float, int, PlayedFrame, float, Iterator[PlayedFrame]]] = []
 
     def begin(at_s: float) -> None:
-        for number, sequence in itertools.islice(others, 1):
+        if (other := next(others, None)) is not None:
+            number, sequence = other
             frames, offset_s = sequence.play(), at_s - float(sequence.times[0])
             heapq.heappush(going, (at_s, number, next(frames), offset_s, frames))
 
@@ -180,7 +180,8 @@ class _Playing:
 
     async def _send(self, at_s: float, stream: _Stream, played: PlayedFrame) -> None:
         classes = set(played.frame.class_index.tolist())
-        # The sidecar numbers its slices as they come, on any stream: one after the other.
+        # The sidecar numbers slices in the order of arrival, over all streams: a frame with a class
+        # that is new to its stream goes alone, so that the numbers are the same at every replay.
         alone = not classes <= stream.classes
         if alone:
             stream.classes |= classes
@@ -191,7 +192,7 @@ class _Playing:
             await self.asked.join()
 
     async def read_answers(self) -> None:
-        """And send the labels, each when event time has gone `delay` beyond its frame."""
+        """Reads answers, and sends the labels of a frame once event time is `delay` beyond it."""
         while (one := await self.asked.get()) is not None:
             at_s, stream, played = one
             answer = await stream.frames.receive()

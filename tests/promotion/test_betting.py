@@ -21,7 +21,6 @@ from monitor.promotion.betting import (
     Watch,
     full_say,
     log10_threshold,
-    returns,
 )
 
 quick = settings(deadline=None, max_examples=50)
@@ -241,17 +240,17 @@ def test_factors_that_differ_between_dimensions_are_insured_by_the_same_premiums
     for _ in range(20):
         log = random.uniform(-0.5, 2.5, dimensions) * (random.random(dimensions) < 0.7)
         differences = 0.5 * (log - np.expm1(log) * v).mean(axis=1)
-        assert (returns(differences, np.ones(count), 1.0, 1.0).mean(axis=0) <= 1).all()
+        assert (Clip().multiples(differences, np.ones(count), 1.0).mean(axis=0) <= 1).all()
 
 
 @quick
 @given(st.floats(-1e300, 1.0), st.floats(-1e300, 1.0), st.floats(0, 1))
 def test_mixtures_and_shares_gain_no_more_than_what_they_are_of(a, b, part):
     mixture = part * a + (1 - part) * b
-    one, other, mixed = returns(np.array([a, b, mixture]), np.ones(3), 1.0, 1.0)
+    one, other, mixed = Clip().multiples(np.array([a, b, mixture]), np.ones(3), 1.0)
     assert (mixed <= (part * one + (1 - part) * other) * (1 + 1e-9)).all()
     # Before the premium, and after its share of it.
-    (short,) = returns(np.array([part * a]), np.array([part]), 1.0, 1.0)
+    (short,) = Clip().multiples(np.array([part * a]), np.array([part]), 1.0)
     paid, due = 1 + part * (np.array(PREMIUMS) - 1), part * one * PREMIUMS + (1 - part)
     assert (short * paid <= due * (1 + 1e-9)).all()
 
@@ -261,7 +260,7 @@ def test_mixtures_and_shares_gain_no_more_than_what_they_are_of(a, b, part):
 def test_what_averages_nothing_when_cut_at_most_gains_nothing_by_its_tails(most, gain, beyond):
     gain, loss = gain * most, -most * (1 + beyond)
     chance = most / (most + gain)
-    won, lost = returns(np.array([gain, loss]), np.ones(2), most, most)
+    won, lost = Clip(most).multiples(np.array([gain, loss]), np.ones(2), most)
     assert (chance * won + (1 - chance) * lost <= 1 + 1e-9).all()
 
 

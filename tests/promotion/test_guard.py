@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from monitor.calibration.detections import Limits
-from monitor.promotion.betting import Clip, Watch, returns
+from monitor.promotion.betting import Clip, Watch
 from monitor.promotion.guard import Guard
 from monitor.promotion.log_score import mean_differences
 from monitor.promotion.settings import TrialSettings
@@ -69,7 +69,7 @@ def test_a_short_track_has_its_share_of_a_say():
     (difference,) = mean_differences(rows_of([short]), IDENTITY, champion, LIMITS).value
     # The statistic of one track is what it multiplies by, and a fourth of D is said.
     said, share = np.array([difference / 4]), np.array([0.25])
-    expected = returns(said, share, guard.clip.loss, guard.clip.most)[0]
+    expected = guard.clip.multiples(said, share, guard.clip.loss)[0]
     found = guard.taken([short], champion, LIMITS).watch.runs
     assert [run.statistic for run in found] == pytest.approx(expected)
 

@@ -7,7 +7,7 @@ import pytest
 
 from monitor.calibration.detections import Limits
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.promotion.betting import Bets, Clip, returns
+from monitor.promotion.betting import Bets, Clip
 from monitor.promotion.log_score import mean_differences
 from monitor.promotion.settings import TrialSettings
 from monitor.promotion.trial import Trial, Verdict, clip_of
@@ -310,7 +310,7 @@ def test_no_wrong_shrinking_is_proven_under_the_heaviest_tails_that_are_insured(
     clip = clip_between(candidate, IDENTITY, some[0])
     assert clip.insured(k)
     differences = mean_differences(rows, candidate, IDENTITY, LIMITS).value
-    multiples = returns(differences, np.ones(len(some)), 1.0, 1.0)
+    multiples = clip.multiples(differences, clip.shares(rows.counts), clip.loss)
     wealth = np.cumsum(np.log(multiples).reshape(30, 400, 6), axis=1)
     won = (np.exp(wealth).mean(axis=2) >= 100).any(axis=1)
     assert won.sum() <= 1

@@ -25,7 +25,7 @@ from monitor.calibration.drift.track_evidence import (
     FACTORS,
     BlockLevels,
     common_level,
-    log_likelihoods,
+    log_ratios,
     residuals,
 )
 from monitor.calibration.drift.track_means import Finished
@@ -51,7 +51,8 @@ class Chunk:
               number of the first of them, of all frames
     place, block_place, finished_place
               of rows, blocks and whole tracks among the slices
-    common    (2, m) common level of each block, by Stage; laid in by stretches()
+    common_level
+              (2, m) common level in the second of each block, by Stage; stretches() fills it
     finished  whole tracks, where these alone say anything; None: detections and seconds do
     usual     what is usual of the slices, by stage
     board     changed by stretches(), and so is the clock
@@ -63,7 +64,7 @@ class Chunk:
     place: IntArray
     blocks: Blocks
     block_place: IntArray
-    common: FloatArray
+    common_level: FloatArray
     finished: Finished | None
     finished_place: IntArray
     usual: Mapping[Stage, UsualArrays]
@@ -134,7 +135,7 @@ class Chunk:
         return likelihood_of_frames(self.k, self.rows, self.place, usual, stage, aims)
 
     def _whole_tracks(self) -> None:
-        """So do whole tracks."""
+        """Gives whole tracks the hours driven since the last ones of their source."""
         if self.finished is None:
             return
         for source in np.unique(self.finished.source).tolist():
@@ -148,7 +149,7 @@ class Chunk:
             add_tracks(self.board, hours, place[changed], by_chart[changed], Stage.RAW)
 
     def _seconds(self, over: SecondsOver) -> None:
-        """Seconds of tracks stand for what was driven since the last ones of their source."""
+        """Gives seconds of tracks the hours driven since the last ones of their source."""
         if self.finished is not None:
             return
         hours = self.clock.waited(over.source) / HOUR
@@ -175,7 +176,7 @@ class Chunk:
                 count=blocks.count[chosen],
                 mean=blocks.mean[stage, chosen],
                 before=before,
-                common=self._common_before(stage, chosen) / np.maximum(before, 1),
+                mean_common=self._common_before(stage, chosen) / np.maximum(before, 1),
                 usual=usual.mean[at],
                 between=usual.between[at],
                 within=usual.within[at],
@@ -184,19 +185,19 @@ class Chunk:
             low[at],
             high[at],
         )
-        level = common_level(board.common[:, stage], found, at, low, high)
-        board.common[:, stage] = level.chain
-        self.common[stage, chosen] = level.mean[at]
+        shared = common_level(board.chain[:, stage], found, at, low, high)
+        board.chain[:, stage] = shared.chain
+        self.common_level[stage, chosen] = shared.mean[at]
         said = np.zeros((board.slices, len(self.aims[stage]), len(FACTORS)))
         charts = CHARTS_OF[stage]
         for i, (chart, aim) in enumerate(
             zip(range(charts.start, charts.stop), self.aims[stage], strict=True)
         ):
             sign, above = aim.direction.sign, aim.direction is Direction.OVER
-            edge, of_edge = (high, level.high_edge) if above else (low, level.low_edge)
+            edge, of_edge = (high, shared.high_edge) if above else (low, shared.low_edge)
             begins = np.maximum(board.clean[at, chart], blocks.first[chosen])
             since = np.clip(second - begins, 0, before)
-            of_tracks = log_likelihoods(found, sign, edge[at], since)
+            of_tracks = log_ratios(found, sign, edge[at], since)
             np.add.at(said[:, i], at, of_tracks)
             said[counts > 0, i] += of_edge[counts > 0, None]
 
@@ -207,7 +208,7 @@ class Chunk:
         board.add_blocks(charts, hours * counts / counts.sum(), said, second)
 
     def _band(self, stage: Stage) -> tuple[FloatArray, FloatArray]:
-        """(P,) ends of the band below and above, in ln of the variance over usual."""
+        """Finds both ends of the band, lower first, (P,) each: ln of the variance over usual."""
         ends = {
             aim.direction: aim.direction.sign * 2 * math.log(aim.tolerance)
             + np.log(self.usual[stage].anchor(aim.direction))
@@ -216,11 +217,10 @@ class Chunk:
         return ends[Direction.UNDER], ends[Direction.OVER]
 
     def _common_before(self, stage: Stage, chosen: IntArray) -> FloatArray:
-        """(m,) Σ of common levels over the earlier seconds of each track, those of this chunk too,
-        whose number is laid in as they are taken in.
-        """
-        found: FloatArray = self.blocks.common[stage, chosen]
+        """Sums the common levels of earlier seconds by track, this chunk's included; (m,)."""
+        found: FloatArray = self.blocks.common_total[stage, chosen]
         if chosen.size == self.blocks.m:
+            # All blocks of the chunk end now, as in every portion of the watch: none came before.
             return found
         lives = self.blocks.lives
-        return found + np.bincount(lives, self.common[stage])[lives[chosen]]
+        return found + np.bincount(lives, self.common_level[stage])[lives[chosen]]

@@ -114,7 +114,7 @@ class Evidence:
     begun    (G, 4) number of the first frame that is counted, of all frames
     fresh    (G,) hours that it was given of late
     peak     (G, 2) largest M since the last acknowledgement, epoch or calm, by severity
-    common   (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
+    chain    (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
     """
 
     sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
@@ -125,7 +125,7 @@ class Evidence:
     begun: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
     peak: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
-    common: FloatArray = field(default_factory=lambda: np.zeros((0, 2, STATES)))
+    chain: FloatArray = field(default_factory=lambda: np.zeros((0, 2, STATES)))
 
     @property
     def slices(self) -> int:

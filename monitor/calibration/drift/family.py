@@ -263,7 +263,7 @@ class Family:
             place=lookup[rows.slices],
             blocks=blocks,
             block_place=lookup[blocks.slices],
-            common=np.zeros((len(Stage), blocks.m)),
+            common_level=np.zeros((len(Stage), blocks.m)),
             finished=finished,
             finished_place=lookup[of_tracks],
             usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
@@ -294,24 +294,20 @@ class Family:
             self.fed[chosen] += stretch.seconds @ (counts > 0)
             driven += float(stretch.seconds.sum())
             # Who comes after the frame of an alarm is none of its tracks.
-            begin = self._see(rows, begin, begin + stretch.seconds.size)
+            end = begin + stretch.seconds.size
+            some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
+            self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
+            begin = end
             np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
             for crossing in judging.crossings(stretch, driven):
                 changes += self._raised(crossing, driven)
         self.evidence.put(chosen, chunk.board)
-        self.seconds.explain(blocks, chunk.common)
-        for slice in chosen.tolist():
-            self.seen.forget(slice, int(self.evidence.begun[slice].min()))
+        self.seconds.explain(blocks, chunk.common_level)
+        for number in chosen.tolist():
+            self.seen.forget(number, int(self.evidence.begun[number].min()))
         self.frames += rows.stamp_ns.size
-        first_frame = self.frames - rows.stamp_ns.size
         changes += self._calmed()
-        return Taken(changes, rows, blocks, first_frame, fed, self.epochs.copy())
-
-    def _see(self, rows: WatchedRows, begin: int, end: int) -> int:
-        """Note the tracks of frames from one to the one before another, which is returned."""
-        some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
-        self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
-        return end
+        return Taken(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
 
     def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
         alarm, slice = crossing.alarm, crossing.slice

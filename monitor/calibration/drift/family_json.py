@@ -77,9 +77,9 @@ _SLICE = (
 )
 # Lists that are long, and those of what is in them.
 _LISTS: Lists = {"slices": {"learners": {}, **{name: {} for name in PORTIONS}}}
-_EVIDENCE = ("sums", "shares", "since", "clean", "run", "begun", "fresh", "peak", "common")
+_EVIDENCE = ("sums", "shares", "since", "clean", "run", "begun", "fresh", "peak", "chain")
 # The version before knew nothing of common levels, nor which tracks there were.
-_NOT_KEPT = {"common": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}
+_NOT_KEPT = {"chain": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}
 
 
 class InvalidFamily(ValueError):
@@ -325,5 +325,5 @@ def _evidence(fields: Fields) -> Evidence:
         begun=counted("begun", 0, LARGEST_COUNT),
         fresh=known("fresh", (), LONGEST),
         peak=known("peak", (len(SEVERITIES),), LARGEST_EVIDENCE),
-        common=known("common", (len(Stage), STATES), 1.0),
+        chain=known("chain", (len(Stage), STATES), 1.0),
     )

@@ -159,8 +159,9 @@ class Judging:
     def _of_one(
         self, last: _Last, place: int, severity: int, concerned: tuple[str, ...]
     ) -> Crossing:
-        """An alarm of one slice, which takes at least T hours out of its evidence: so there are no
-        more alarms than one in T hours in the long run either.
+        """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
+
+        Without that, several faults of one slice would raise more than one alarm in T hours.
         """
         slice = int(self.chosen[place])
         name, evidence = self.names[slice], float(last.evidence[place, severity])

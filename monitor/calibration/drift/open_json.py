@@ -34,7 +34,7 @@ PORTIONS = ("blocks", "histories", "tracks")
 _SUPPORTERS = ("track", "second")
 _SEEN = ("track", "frame")
 _BLOCKS = ("key", "turn", "opened", "last", "arrived", "count", "changed", "sums")
-_HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total", "common")
+_HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total", "common_total")
 _TRACKS = ("key", "life", "opened", "last", "arrived", "count", "used", "sums")
 # A frame has no more detections of a slice, nor a slice more in a frame; and index of a slice.
 _LARGEST_FRAME, _LARGEST_INDEX = 1e9, 2**31
@@ -242,7 +242,7 @@ def _blocks(fields: Fields, index: int, goes: Goes) -> Records:
 def _with_levels(content: object) -> object:
     """Add common levels of 0 to histories of the version before, which knew nothing of them."""
     if isinstance(content, dict) and isinstance(content.get("key"), list):
-        return {"common": [0.0] * (2 * len(content["key"]))} | content
+        return {"common_total": [0.0] * (2 * len(content["key"]))} | content
     return content
 
 
@@ -251,7 +251,7 @@ def _histories(fields: Fields, index: int, goes: Goes) -> Records:
     _life(fields, table, goes.lives)
     table["before"] = whole_column(fields, "before", table.size, 0, LARGEST_COUNT)
     table["first"] = _second(fields, "first", table.size)
-    for name in ("total", "common"):
+    for name in ("total", "common_total"):
         table[name] = fields.numbers(name, (table.size, 2), -_LARGEST_SUM, _LARGEST_SUM)
     return table
 

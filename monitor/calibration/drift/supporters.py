@@ -1,5 +1,5 @@
-"""Which tracks there were, and which of them say that something is wrong: evidence of one odd
-object is no drift.
+"""Remembers which tracks had truth of late, and which tracks say that something is wrong: evidence
+of one odd object is no drift.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from monitor.calibration.space import IntArray
 
 # Tracks of a chart that are remembered; nobody asks for more.
 MOST = 256
-# Tracks of a slice that are, of those an alarm may be of; of more it tells so many.
+# Tracks of a slice that are remembered; an alarm that concerns more tells this number.
 MOST_SEEN = 1024
 
 
@@ -56,7 +56,7 @@ class Supporters:
 
 @dataclass(slots=True)
 class SeenTracks:
-    """By slice, the tracks that had truth of late, and the number of the latest frame of each."""
+    """Remembers by slice the tracks that had truth of late, and the latest frame of each track."""
 
     _latest: defaultdict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
 
@@ -73,7 +73,7 @@ class SeenTracks:
                 del known[next(iter(known))]
 
     def forget(self, slice: int, before: int) -> None:
-        """Nobody asks any more who was seen in a frame before this one."""
+        """Drops the tracks of a slice whose latest frame is before this one."""
         known = self._latest[slice]
         self._latest[slice] = {track: frame for track, frame in known.items() if frame >= before}
 
@@ -87,5 +87,5 @@ class SeenTracks:
         self._latest[slice] = dict(zip(tracks.tolist(), frames.tolist(), strict=True))
 
     def count(self, slice: int, since: int) -> int:
-        """How many of a slice had truth in a frame, or after it."""
+        """Counts the tracks of a slice that had truth in this frame or a later one."""
         return sum(frame >= since for frame in self._latest[slice].values())

@@ -11,9 +11,9 @@ level c, given the earlier seconds of their tracks, a bet on level b beyond the 
 
     L = p(y | b) / Σ_c P(c | the past) p(y | c).
 
-Its mean is at most 1 on average over the paths of the chain, and a path that goes its own way can
-win no more than ln 1/P(the path): some nats where it jumps, nothing while it stays. A bet on b
-loses on every level within the band meanwhile.
+The mean of L is at most 1, averaged over the paths of the chain. On any one path within the band a
+bet wins at most ln 1/P(the path): up to 10 nats for a jump to an end of the band, a quarter of a
+nat for a second without a move. A bet on b loses on every level within the band.
 
 Given n earlier seconds of a track with mean ȳ, of which the chain explains c̄ by the common level,
 r = y − m0 − h(ȳ − m0 − c̄) is N(c_t, v): h = nτ²/(ω² + nτ²), v = ω² + τ²ω²/(ω² + nτ²). If the level
@@ -62,7 +62,7 @@ class BlockLevels:
     level         y
     count         detections of the block
     mean, before  ȳ of n earlier blocks of the track
-    common        c̄, mean common level of those blocks
+    mean_common   c̄, mean common level of those blocks
     usual         m0
     between       τ²
     within        ω², of blocks of `length` detections
@@ -73,7 +73,7 @@ class BlockLevels:
     count: IntArray
     mean: FloatArray
     before: IntArray
-    common: FloatArray
+    mean_common: FloatArray
     usual: FloatArray
     between: FloatArray
     within: FloatArray
@@ -95,7 +95,7 @@ class Residuals:
 
 
 def residuals(blocks: BlockLevels, low: FloatArray, high: FloatArray) -> Residuals:
-    """What m blocks say of the common level.
+    """Subtracts from the levels of m blocks what the past of their tracks explains.
 
     low, high  (m,) ends of the band of each, in ln of the variance over usual
     """
@@ -105,7 +105,7 @@ def residuals(blocks: BlockLevels, low: FloatArray, high: FloatArray) -> Residua
     within = blocks.within * np.maximum(1.0, blocks.length / blocks.count)
     v = within + blocks.between * blocks.within / known
     learning = blocks.between / known
-    own = n * learning * (blocks.mean - blocks.usual - blocks.common)
+    own = n * learning * (blocks.mean - blocks.usual - blocks.mean_common)
     r = np.clip(blocks.level - blocks.usual - own, low - _CLIP, high + _CLIP)
     return Residuals(r, v, learning)
 
@@ -175,7 +175,7 @@ def _moved(chain: FloatArray) -> FloatArray:
     return found
 
 
-def log_likelihoods(found: Residuals, sign: int, edge: FloatArray, since: IntArray) -> FloatArray:
+def log_ratios(found: Residuals, sign: int, edge: FloatArray, since: IntArray) -> FloatArray:
     """(m, 4) ln p(y | b)/p(y | e) of each block for each of FACTORS, e the end of the band.
 
     sign   +1 beyond the upper end, −1 beyond the lower one

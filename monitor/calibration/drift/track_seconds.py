@@ -59,7 +59,7 @@ HISTORY = np.dtype(
         ("before", np.int64),  # blocks that counted
         ("first", np.int64),  # second of the first of them
         ("total", np.float64, (2,)),  # Σ y over them
-        ("common", np.float64, (2,)),  # Σ of the common levels of their seconds
+        ("common_total", np.float64, (2,)),  # Σ of the common levels of their seconds
     ]
 )
 _NO_LIFE = -1
@@ -117,11 +117,11 @@ class TrackSeconds:
         return blocks
 
     def explain(self, blocks: Blocks, common: FloatArray) -> None:
-        """Tell the tracks of m blocks the common level of each, (2, m): it is not their own."""
+        """Adds the common level of each of m blocks, (2, m), to the history of its track."""
         place, there = found(self._history, blocks.track)
         # Another track may have the same key by now.
         there[there] = self._history["first"][place[there]] == blocks.first[there]
-        np.add.at(self._history["common"], place[there], common[:, there].T)
+        np.add.at(self._history["common_total"], place[there], common[:, there].T)
 
     def forget(self, slices: IntArray) -> None:
         """Tracks in these slices begin anew."""
@@ -222,7 +222,7 @@ class TrackSeconds:
         )
         history["before"][anew] = 0
         history["total"][anew] = 0.0
-        history["common"][anew] = 0.0
+        history["common_total"][anew] = 0.0
         for name in ("key", "life", "slice", "last", "arrived"):
             history[name] = block[name]
         second = block["opened"] // BLOCK_NS
@@ -291,7 +291,7 @@ def _blocks(block: Records, earlier: Records, by: IntArray) -> Blocks:
         before=before,
         mean=(earlier["total"] / np.maximum(before, 1)[:, None]).T.copy(),
         first=earlier["first"].copy(),
-        common=earlier["common"].T.copy(),
+        common_total=earlier["common_total"].T.copy(),
     )
 
 

@@ -55,7 +55,8 @@ class Blocks:
     before  (m,) blocks of the same track in the same slice before it
     mean    (2, m) of their y; 0 where there are none
     first   (m,) second of the first of them; its own where there are none
-    common  (2, m) Σ of the common levels of their seconds, by Stage
+    common_total
+            (2, m) Σ of the common levels of their seconds, by Stage
     """
 
     frame: IntArray
@@ -69,11 +70,11 @@ class Blocks:
     before: IntArray
     mean: FloatArray
     first: IntArray
-    common: FloatArray
+    common_total: FloatArray
 
     @property
     def lives(self) -> IntArray:
-        """(m,) a number for each track that they are of: one whose key comes again is another."""
+        """Numbers the track of each block, (m,); a key after a pause is another track."""
         keys = cluster_id((self.track, self.first))
         numbers: IntArray = np.unique(keys, return_inverse=True)[1]
         return numbers

@@ -18,7 +18,7 @@ from monitor.calibration.drift.track_evidence import (
     BlockLevels,
     Residuals,
     common_level,
-    log_likelihoods,
+    log_ratios,
     residuals,
 )
 from tests.calibration.drift.family_oracle import PLACES, moved
@@ -87,7 +87,7 @@ def test_a_second_of_few_detections_says_less():
 def test_one_second_is_cut_where_it_says_too_much():
     far, further = (residuals(blocks([y], 0, 0), LOW, HIGH).r[0] for y in (10.0, 1000.0))
     assert far == further
-    said = log_likelihoods(second_of([far]), 1, HIGH, alone(1))
+    said = log_ratios(second_of([far]), 1, HIGH, alone(1))
     assert said.max() == 4.0
 
 
@@ -125,7 +125,7 @@ def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, pa
     low, high = np.full(runs, LOW[0]), np.full(runs, HIGH[0])
     level = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
     edge, of_edge = (high, level.high_edge) if sign > 0 else (low, level.low_edge)
-    said = log_likelihoods(found, sign, edge[at], np.full(r.size, 4))
+    said = log_ratios(found, sign, edge[at], np.full(r.size, 4))
     ratio = np.exp(said.reshape(runs, tracks, -1).sum(axis=1) + of_edge[:, None])
     error = ratio.std(axis=0) / math.sqrt(runs)
     assert (ratio.mean(axis=0) < 1 + 4 * error).all()
@@ -152,7 +152,7 @@ def test_no_path_within_the_band_wins_more_than_its_own_chance(path, sign):
         found = second_of([level] * 8)
         now = common_level(chain, found, alone(8), LOW, HIGH)
         edge, of_edge = (HIGH, now.high_edge) if sign > 0 else (LOW, now.low_edge)
-        won += log_likelihoods(found, sign, edge, alone(8)).sum(axis=0) + of_edge[0]
+        won += log_ratios(found, sign, edge, alone(8)).sum(axis=0) + of_edge[0]
         chain = now.chain
     assert won.max() <= -math.log(chance) + 1e-9
 
@@ -177,7 +177,7 @@ def test_a_bet_is_a_ratio_of_normal_densities_beyond_the_edge(sign):
     edge = (HIGH if sign > 0 else LOW)[0]
     for r, since, learning in ((0.9, 0, 0.1), (-1.0, 3, 0.1), (0.2, 5, 0.15)):
         found = Residuals(np.array([r]), np.array([0.4]), np.array([learning]))
-        said = log_likelihoods(found, sign, np.array([edge]), np.array([since]))[0]
+        said = log_ratios(found, sign, np.array([edge]), np.array([since]))[0]
         for factor, one in zip(FACTORS, said, strict=True):
             beyond = edge + sign * math.log(factor) * (1 - since * learning)
             here, there = (stats.norm(mean, math.sqrt(0.4)).logpdf(r) for mean in (edge, beyond))
