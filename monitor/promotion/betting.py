@@ -39,8 +39,7 @@ LEFT = 0.1
 # v less dispersed in the convex order) have smaller means, as have clipped gains; a track that has
 # a share of a say has that share of M − 1 at most.
 PREMIUMS = (1.0003, 1.0023, 1.0084, 1.0205, 1.0291, 1.0291)
-# Fewer dimensions are insured as well where a track holds so many numbers; that is simulated.
-_INSURED_DIMENSIONS, _INSURED_NUMBERS = 3, 10
+_INSURED_DIMENSIONS = 3
 # More than anybody needs.
 _RICHEST = 1e300
 
@@ -95,13 +94,11 @@ class Clip:
     def insured(self, dimensions: int) -> bool:
         """Says whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
-        True where a bound of the losses is known, for three joint dimensions or more, and where a
-        track of a full say holds ten numbers. Shorter tracks of one or two dimensions do not show
-        such tails, and a wrong step then gains more than the premium.
+        True where a bound of the losses is known, and for three joint dimensions or more. Tracks of
+        one or two dimensions do not show such tails where they are short, or where their errors
+        hardly change: a wrong step then gains more than the premium.
         """
-        numbers = dimensions * self.rows
-        known = self.loss < self.most
-        return known or dimensions >= _INSURED_DIMENSIONS or numbers >= _INSURED_NUMBERS
+        return self.loss < self.most or dimensions >= _INSURED_DIMENSIONS
 
 
 def full_say(counts: IntArray) -> float:

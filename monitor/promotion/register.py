@@ -36,8 +36,8 @@ _JUDGES = 32
 _OTHER = 1.5
 # Why a step without a bound of its losses waits; see Clip.insured.
 _UNINSURED = (
-    "tracks of this slice hold too few numbers (dimensions times detections, below 10) to show "
-    "heavy tails of errors, under which a wrong step may seem right"
+    "errors of one or two dimensions do not show how heavy their tails are, and under heavy tails "
+    "a wrong step may seem right"
 )
 
 Champion = Callable[[], Recalibrator]

@@ -190,6 +190,7 @@ class Family:
             self.labelled[slice] = 0
             self.evidence.begin_anew(slice, of_stage(Stage.RECALIBRATED))
             self.usual.begin_anew(slice, Stage.RECALIBRATED)
+            self.evidence.chain[slice, Stage.RECALIBRATED] = 0.0
             self._set_shares(slice, Stage.RECALIBRATED)
         self._forget_tracks(np.array(sorted(slices), np.int64))
         if left:
@@ -341,12 +342,21 @@ class Family:
                 stages = [stage for stage in stages if stage is Stage.RAW]
             fed = float(self.fed[slice])
             self.usual.begin(slice, stages, float(taken.fed[slice]))
+            before = list(self.usual.references[slice])
             found = self.usual.learn(
                 slice, stages, taken.rows, taken.blocks, taken.first_frame, fed
             )
             for stage in found:
                 self._set_shares(slice, stage)
+                self._reckon_from(slice, stage, before[stage])
             yield
+
+    def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
+        """Take the common level of a slice from its new reference: it was told from another one."""
+        self.evidence.chain[slice, stage] = 0.0
+        old, new = before.levels, self.usual.references[slice][stage].levels
+        if old is not None and new is not None:
+            self.seconds.reckon_from(slice, stage, old.mean - new.mean)
 
     def _calmed(self) -> list[AlarmChange]:
         calm = self.settings.calm_hours * HOUR

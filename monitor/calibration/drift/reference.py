@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cache
 
 import numpy as np
-from scipy.special import digamma, gammaincinv
+from scipy.special import digamma, gammaincinv, polygamma
 
 from monitor.calibration.space import FloatArray
 
@@ -98,8 +98,10 @@ def shipped(k: int) -> Reference:
     """What is assumed where nothing is known: on the safe side of simulated tracks, whose errors
     are calibrated, AR(1) with ρ = 0.65 at 10 Hz and t-distributed with 5 degrees of freedom. There
     τ is 0.22 to 0.51, by how much the level differs from track to track, ω 0.42 to 0.52, γ 0.16 to
-    0.5, and m0 lies 0.19 to 0.33 below that of a Gaussian.
+    0.5, and m0 lies 0.19 to 0.33 below that of a Gaussian. In one and two dimensions ω is larger,
+    as Var ln χ²_K = ψ′(K/2) is.
     """
+    spread = math.sqrt(max(1.0, float(polygamma(1, k / 2) / polygamma(1, 3 / 2))))
     return Reference(
         k=k,
         origin=Origin.SHIPPED,
@@ -109,6 +111,6 @@ def shipped(k: int) -> Reference:
         tempering=0.15,
         frame_tempering=0.15,
         levels=Levels(
-            calibrated_level(k), between=0.6, within=0.7, length=10.0, tracks=0, blocks=0
+            calibrated_level(k), between=0.6, within=0.7 * spread, length=10.0, tracks=0, blocks=0
         ),
     )

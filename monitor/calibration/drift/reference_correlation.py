@@ -159,7 +159,9 @@ class TrackSums:
             return 1.0
         r = float(cross @ total) / spread
         beyond = cross - r * alone
-        error = math.sqrt(max(0.0, float(beyond @ both @ beyond))) / spread
+        # Sums read from a file may be of any size: an error beyond all numbers is a large one.
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = math.sqrt(max(0.0, float(beyond @ both @ beyond))) / spread
 
         centred = np.zeros(PARTS)
         centred[[_X, _N]] = 1.0, -m

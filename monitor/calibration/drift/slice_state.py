@@ -72,6 +72,7 @@ def in_next_epoch(state: SliceState) -> SliceState:
     """Another recalibrator serves it."""
     raw, learner = state.references[Stage.RAW], state.learners[Stage.RAW]
     state = without_tracks(without_evidence(state, of_stage(Stage.RECALIBRATED)))
+    state.evidence.chain[:, Stage.RECALIBRATED] = 0.0
     if state.open is not None:
         began = state.open.began[Stage.RAW], None
         state = replace(state, open=replace(state.open, began=began))

@@ -123,6 +123,11 @@ class TrackSeconds:
         there[there] = self._history["first"][place[there]] == blocks.first[there]
         np.add.at(self._history["common_total"], place[there], common[:, there].T)
 
+    def reckon_from(self, slice: int, stage: int, shift: float) -> None:
+        """Take common levels of a slice from another usual level, which lies lower by `shift`."""
+        ours = self._history["slice"] == slice
+        self._history["common_total"][ours, stage] += shift * self._history["before"][ours]
+
     def forget(self, slices: IntArray) -> None:
         """Tracks in these slices begin anew."""
         self._open = self._open.compress(~np.isin(self._open["slice"], slices))
