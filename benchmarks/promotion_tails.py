@@ -116,7 +116,7 @@ def wrong_steps(random: np.random.Generator) -> bool:
     print(f" K  n    ρ    t | {' | '.join(f'  variance / {f:g}' for f in WRONG)}")
     for k, (n, rho) in product(DIMENSIONS, SHAPES):
         pool = gaussian(random, RUNS * SETTINGS.tracks, k, n, rho)
-        acts = Clip().insured(k)
+        acts = Clip(rows=n).insured(k)
         for degrees in DEGREES:
             cells = []
             for factor in WRONG:

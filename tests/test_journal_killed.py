@@ -21,7 +21,7 @@ from tests.journalled import PLAIN, frame, labels, settings
 from monitor.journal import Journal
 
 async def work(folder, most):
-    journal = Journal(settings(folder, disk_bytes=1 << 24), PLAIN)
+    journal = Journal(settings(folder, disk_bytes=1 << 30), PLAIN)
     sequence = journal.open().sequence
     print("begun", sequence, flush=True)
     for n in range(most):

@@ -39,7 +39,8 @@ LEFT = 0.1
 # v less dispersed in the convex order) have smaller means, as have clipped gains; a track that has
 # a share of a say has that share of M − 1 at most.
 PREMIUMS = (1.0003, 1.0023, 1.0084, 1.0205, 1.0291, 1.0291)
-_INSURED_DIMENSIONS = 3
+# Two dimensions are insured as well where a track holds so many detections; that is simulated.
+_INSURED_DIMENSIONS, _INSURED_DETECTIONS = 3, 10
 # More than anybody needs.
 _RICHEST = 1e300
 
@@ -94,11 +95,12 @@ class Clip:
     def insured(self, dimensions: int) -> bool:
         """Says whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
-        True where a bound of the losses is known, and for three joint dimensions or more. Tracks of
-        one or two dimensions do not show such tails where they are short, or where their errors
-        hardly change: a wrong step then gains more than the premium.
+        True where a bound of the losses is known, for three joint dimensions or more, and for two
+        where a track of a full say holds ten detections. Shorter tracks, and those of one
+        dimension, do not show such tails: a wrong step then gains more than the premium.
         """
-        return self.loss < self.most or dimensions >= _INSURED_DIMENSIONS
+        long = dimensions == _INSURED_DIMENSIONS - 1 and self.rows >= _INSURED_DETECTIONS
+        return self.loss < self.most or dimensions >= _INSURED_DIMENSIONS or long
 
 
 def full_say(counts: IntArray) -> float:

@@ -269,8 +269,12 @@ def test_no_single_track_ruins_who_has_no_bound():
     assert bets.log10_better > 2
 
 
-def test_one_or_two_dimensions_are_insured_only_by_a_known_bound():
-    assert [Clip(1.0, 1.0, 1.0, rows=40).insured(k) for k in (1, 2, 3)] == [False, False, True]
+def test_short_tracks_and_one_dimension_are_insured_only_by_a_known_bound():
+    def insured(dimensions: int, rows: float) -> bool:
+        return Clip(1.0, 1.0, 1.0, rows).insured(dimensions)
+
+    assert [insured(k, 1.0) for k in (1, 2, 3)] == [False, False, True]
+    assert [insured(k, 10.0) for k in (1, 2)] == [False, True]
     assert Clip(1.0, 0.4, 1.0).insured(1)
 
 

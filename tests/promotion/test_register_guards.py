@@ -71,13 +71,13 @@ def test_a_rollback_that_is_forbidden_is_said_once_and_not_done(mode, pinned):
         assert whats(later) == [Happened.ROLLED_BACK]
 
 
-@pytest.mark.parametrize(("k", "what"), [(2, Happened.HELD), (3, Happened.ROLLED_BACK)])
-def test_what_served_before_comes_back_by_itself_only_in_three_dimensions(k, what):
-    owner, wide = Owner(settings()), VarianceScaling((math.sqrt(20.0),) * k)
+@pytest.mark.parametrize(("length", "what"), [(9, Happened.HELD), (10, Happened.ROLLED_BACK)])
+def test_what_served_before_comes_back_by_itself_only_where_tracks_show_their_tails(length, what):
+    owner, wide = Owner(settings()), VarianceScaling((math.sqrt(20.0),) * 2)
     owner.put_in_force(wide)
-    decisions = owner.take_one_by_one(tracks(3, 200, k=k, length=10))
+    decisions = owner.take_one_by_one(tracks(3, 200, k=2, length=length))
     assert whats(decisions) == [what]
-    assert ("how heavy their tails are" in decisions[0].reason) == (what is Happened.HELD)
+    assert ("how heavy" in decisions[0].reason) == (what is Happened.HELD)
     assert (owner.champion() == wide) == (what is Happened.HELD)
 
 
@@ -87,7 +87,7 @@ def test_a_candidate_that_shrinks_one_dimension_waits():
     owner.register.begin(CAR, narrow, IDENTITY, fitted_on)
     decisions = owner.take_one_by_one(tracks(3, 200, k=1, length=1, scale=0.05))
     assert whats(decisions) == [Happened.PROVEN]
-    assert "how heavy their tails are" in decisions[0].reason
+    assert "how heavy" in decisions[0].reason
 
 
 def test_what_is_forbidden_is_said_again_of_another_champion():
