@@ -40,7 +40,7 @@ LEFT = 0.1
 # a share of a say has that share of M − 1 at most.
 PREMIUMS = (1.0003, 1.0023, 1.0084, 1.0205, 1.0291, 1.0291)
 # Two dimensions are insured as well where a track holds so many detections; that is simulated.
-_INSURED_DIMENSIONS, _INSURED_DETECTIONS = 3, 10
+_INSURED_DIMENSIONS, _INSURED_DETECTIONS = 3, 5
 # More than anybody needs.
 _RICHEST = 1e300
 
@@ -96,7 +96,7 @@ class Clip:
         """Says whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
         True where a bound of the losses is known, for three joint dimensions or more, and for two
-        where a track of a full say holds ten detections. Shorter tracks, and those of one
+        where a track of a full say holds five detections. Shorter tracks, and those of one
         dimension, do not show such tails: a wrong step then gains more than the premium.
         """
         long = dimensions == _INSURED_DIMENSIONS - 1 and self.rows >= _INSURED_DETECTIONS

@@ -36,8 +36,8 @@ _JUDGES = 32
 _OTHER = 1.5
 # Why a step without a bound of its losses waits; see Clip.insured.
 _UNINSURED = (
-    "tracks of one dimension, or of two that hold fewer than ten detections, do not show how heavy "
-    "the tails of errors are, and under heavy tails a wrong step may seem right"
+    "tracks of one dimension, or of two that hold fewer than five detections, do not show how "
+    "heavy the tails of errors are, and under heavy tails a wrong step may seem right"
 )
 
 Champion = Callable[[], Recalibrator]

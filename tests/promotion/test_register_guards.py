@@ -71,7 +71,7 @@ def test_a_rollback_that_is_forbidden_is_said_once_and_not_done(mode, pinned):
         assert whats(later) == [Happened.ROLLED_BACK]
 
 
-@pytest.mark.parametrize(("length", "what"), [(9, Happened.HELD), (10, Happened.ROLLED_BACK)])
+@pytest.mark.parametrize(("length", "what"), [(4, Happened.HELD), (5, Happened.ROLLED_BACK)])
 def test_what_served_before_comes_back_by_itself_only_where_tracks_show_their_tails(length, what):
     owner, wide = Owner(settings()), VarianceScaling((math.sqrt(20.0),) * 2)
     owner.put_in_force(wide)
