@@ -39,7 +39,8 @@ LEFT = 0.1
 # v less dispersed in the convex order) have smaller means, as have clipped gains; a track that has
 # a share of a say has that share of M − 1 at most.
 PREMIUMS = (1.0003, 1.0023, 1.0084, 1.0205, 1.0291, 1.0291)
-# Two dimensions are insured as well where a track holds so many detections; that is simulated.
+# Two dimensions are insured as well where a track holds so many detections: simulated at ρ = 0.65,
+# too few at 0.95 (docs/promotion.md).
 _INSURED_DIMENSIONS, _INSURED_DETECTIONS = 3, 5
 # More than anybody needs.
 _RICHEST = 1e300
