@@ -52,7 +52,11 @@ class OnTrial:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What served before, until the first track makes a guard of it."""
+    """What served before, until the first track makes a guard of it.
+
+    rows  detections of a track that has a full say, as in the trial that it lost; 0: in none
+    """
 
     slice: str
     recalibrator: Recalibrator
+    rows: float = 0.0

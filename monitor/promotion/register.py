@@ -180,10 +180,11 @@ class Register:
         return [replace(found, keep=guard.watch.leading.tracks)]
 
     def _begun(self, before: Before, champion: Recalibrator, tracks: Sequence[WholeTrack]) -> Guard:
-        """Begins a guard; the first tracks say how many detections have a full say."""
+        """Begins a guard, in which a track needs as many detections for a full say as on trial."""
         rows, most = rows_of(tracks), self.settings.trials.clip
         clip = clip_of(before.recalibrator, champion, rows, most)
-        return Guard(before.slice, before.recalibrator, clip)
+        full = before.rows or self._full_say(tracks)
+        return Guard(before.slice, before.recalibrator, replace(clip, rows=full))
 
     def _forbidden(self) -> str:
         """Why nothing may act by itself, as the end of a sentence; '' where it may."""
@@ -306,7 +307,7 @@ class Register:
         return [_decision(Happened.ADAPTED, chain, tracks, moved, "follows the detector")]
 
     def _full_say(self, tracks: Sequence[WholeTrack]) -> float:
-        """Of a champion that was not on trial here, by the first tracks that it sees.
+        """Reads the detections of a full say off the first tracks, where there was no trial.
 
         What a tracker breaks off is over first, so that these may be pieces: at least half of the
         longest there are.
@@ -334,12 +335,13 @@ class Register:
         self.guards.pop(slice, None)
         self.befores.pop(slice, None)
         self.held = {entry for entry in self.held if entry[0] != slice}
-        if before is not None:
-            self.befores[slice] = Before(slice, before)
         tried = self.on_trial.pop(slice, None)
-        if tried is None or tried.trial.recalibrator != now:
-            return
-        if isinstance(now, AdaptiveScaling):
+        if tried is not None and tried.trial.recalibrator != now:
+            tried = None
+        if before is not None:
+            rows = tried.trial.clip.rows if tried is not None else 0.0
+            self.befores[slice] = Before(slice, before, rows)
+        if tried is not None and isinstance(now, AdaptiveScaling):
             # It goes on as on trial: by another measure, the same errors would move it.
             self.followers[slice] = Follower.of(now, tried.trial.clip.rows, tried.late)
 

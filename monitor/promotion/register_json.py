@@ -115,6 +115,7 @@ def _of_before(before: Before) -> Document:
     return {
         "slice": before.slice,
         "recalibrator": _of_recalibrator(before.recalibrator),
+        "rows": before.rows,
     }
 
 
@@ -220,7 +221,8 @@ def _guard(content: Document) -> Guard:
 
 
 def _before(content: Document) -> Before:
-    return Before(text(content, "slice"), _recalibrator(content, "recalibrator"))
+    rows = number(content, "rows", 0) if "rows" in content else 0.0
+    return Before(text(content, "slice"), _recalibrator(content, "recalibrator"), rows)
 
 
 def _follower(content: Document) -> Follower:

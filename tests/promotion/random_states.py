@@ -113,6 +113,6 @@ def state(
         {name: int(random.integers(9)) for name in SLICES},
         tuple(trials),
         tuple(guards),
-        (Before("tram", recalibrator(random)),),
+        (Before("tram", recalibrator(random), 12.5),),
         {"bike": follower},
     )

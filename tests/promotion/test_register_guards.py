@@ -73,9 +73,15 @@ def test_a_rollback_that_is_forbidden_is_said_once_and_not_done(mode, pinned):
 
 @pytest.mark.parametrize(("length", "what"), [(4, Happened.HELD), (5, Happened.ROLLED_BACK)])
 def test_what_served_before_comes_back_by_itself_only_where_tracks_show_their_tails(length, what):
-    owner, wide = Owner(settings()), VarianceScaling((math.sqrt(20.0),) * 2)
-    owner.put_in_force(wide)
-    decisions = owner.take_one_by_one(tracks(3, 200, k=2, length=length))
+    owner, wide = Owner(settings(AUTOMATIC)), VarianceScaling((2.0, 2.0))
+    fault = tracks(1000, 100, k=2, length=length, scale=4.0)
+    owner.register.begin(CAR, wide, IDENTITY, fault[:10])
+    assert any(owner.take([track]) for track in fault[10:])
+    assert owner.champion() == wide
+    # The first track after the change is a piece: as many detections as on trial have a full say.
+    piece = tracks(2, 1, k=2, length=1, begin_ns=10**12)
+    after = tracks(3, 200, k=2, length=length, begin_ns=10**13)
+    decisions = owner.take_one_by_one([*piece, *after])
     assert whats(decisions) == [what]
     assert ("how heavy" in decisions[0].reason) == (what is Happened.HELD)
     assert (owner.champion() == wide) == (what is Happened.HELD)
