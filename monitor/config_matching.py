@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from monitor.calibration.truth_matching.settings import DistanceKind
 from monitor.config_section import Section
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
-
-
-class DistanceKind(StrEnum):
-    """How far a detection is from an object."""
-
-    CENTRE = "centre"  # of the means, over `dimensions`; gate in the unit of the stream
-    BEV_IOU = "bev-iou"  # 1 - overlap of the boxes seen from above, rotated; gate on that
-    IMAGE_IOU = "image-iou"  # 1 - overlap of boxes in the image, upright; gate on that
-    MAHALANOBIS = "mahalanobis"  # of the errors, over `dimensions`; gate in deviations
 
 
 # How many names `box` has, for each distance that reads it.

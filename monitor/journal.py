@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from monitor.config_pending import PendingConfig
 from monitor.edges.partition_codec import Codec, kept
 from monitor.edges.partition_folder import PartitionFolder
 from monitor.edges.partition_parts import StoreFailed
@@ -27,6 +27,23 @@ log = logging.getLogger(__name__)
 
 # Why partitions go where nothing is wrong.
 _AS_CONFIGURED = ("budget", "expired")
+
+
+class JournalSettings(Protocol):
+    """Reads what the [pending] section says of the disk."""
+
+    @property
+    def folder(self) -> str: ...
+    @property
+    def disk_bytes(self) -> int: ...
+    @property
+    def keep_hours(self) -> float: ...
+    @property
+    def partition_minutes(self) -> float: ...
+    @property
+    def queue_frames(self) -> int: ...
+    @property
+    def sync_frames(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,7 @@ class Journal:
     drops    partitions that went, by reason
     """
 
-    config: PendingConfig
+    config: JournalSettings
     codec: Codec = field(default_factory=Codec)
     dropped: Callable[[int, str], None] = lambda _number, _reason: None
     tell: Callable[[str], None] = lambda _message: None

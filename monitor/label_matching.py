@@ -12,7 +12,7 @@ from monitor.calibration.detections import Limits, Reason
 from monitor.calibration.matched import TrackIds
 from monitor.calibration.notices import Notice
 from monitor.calibration.space import BoolArray, FloatArray, IntArray
-from monitor.config_matching import MatchingConfig
+from monitor.calibration.truth_matching.settings import MatchingSettings
 from monitor.counters import TruthAccount
 from monitor.frames import Header, ReceivedTruth
 from monitor.ledger import GateVerdict, Outcome
@@ -51,7 +51,7 @@ def matched_labels(
     labels: ReceivedTruth,
     frame: PendingFrame,
     resolved: BoolArray,
-    config: MatchingConfig,
+    config: MatchingSettings,
     limits: Limits,
     *,
     again: bool,

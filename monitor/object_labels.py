@@ -25,7 +25,7 @@ from monitor.calibration.truth_matching.at_time import (
 from monitor.calibration.truth_matching.class_names import ClassTable, class_table
 from monitor.calibration.truth_matching.frame_matching import ignored_detections, matches
 from monitor.calibration.truth_matching.placed import Placed
-from monitor.config_matching import MatchingConfig
+from monitor.calibration.truth_matching.settings import MatchingSettings
 from monitor.counters import TruthAccount
 from monitor.frames import Header, ReceivedObjects, ReceivedTruth
 from monitor.recalibration.recalibrator import Estimates
@@ -94,7 +94,7 @@ def match_objects(
     labels: ReceivedTruth,
     frame: Candidates,
     header: Header,
-    config: MatchingConfig,
+    config: MatchingSettings,
     limits: Limits,
 ) -> ObjectMatching:
     """Find the detections of objects, and those that objects and regions ignore.

@@ -13,11 +13,11 @@ from monitor.calibration.truth_matching.distances import (
     UprightOverlap,
 )
 from monitor.calibration.truth_matching.frame_matching import Gate
-from monitor.config_matching import DistanceKind, MatchingConfig
+from monitor.calibration.truth_matching.settings import DistanceKind, MatchingSettings
 from monitor.frames import Header
 
 
-def stream_gate(config: MatchingConfig, header: Header) -> Gate | Notice:
+def stream_gate(config: MatchingSettings, header: Header) -> Gate | Notice:
     """The gate, or why nothing of the stream can be measured so."""
     space, names = header.space, config.box
     if config.distance in (DistanceKind.CENTRE, DistanceKind.MAHALANOBIS):

@@ -16,7 +16,7 @@ from monitor.calibration.truth_matching.at_time import ObjectsAtTime
 from monitor.calibration.truth_matching.class_names import ClassTable
 from monitor.calibration.truth_matching.placed import Placed
 from monitor.calibration.truth_matching.regions import IgnoreRegion
-from monitor.config_matching import MatchingConfig
+from monitor.calibration.truth_matching.settings import MatchingSettings
 from monitor.frames import ReceivedObjects, ReceivedRegion
 
 # An eigenvalue this far below zero, against the largest one, is rounding.
@@ -132,7 +132,7 @@ def object_notice(
 
 
 def untimely_notice(
-    objects: ReceivedObjects, at: ObjectsAtTime, stamp_ns: int | None, config: MatchingConfig
+    objects: ReceivedObjects, at: ObjectsAtTime, stamp_ns: int | None, config: MatchingSettings
 ) -> Notice | None:
     """Why objects could not be placed at the frame's time; None where all could be."""
     if not at.untimely:

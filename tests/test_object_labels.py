@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from monitor.calibration.detections import Limits, Reason
 from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.config_matching import DistanceKind, MatchingConfig
+from monitor.calibration.truth_matching.settings import DistanceKind
+from monitor.config_matching import MatchingConfig
 from monitor.counters import TruthAccount
 from monitor.frames import Header, ReceivedObjects, ReceivedRegion, ReceivedTruth
 from monitor.object_labels import Candidates, ObjectMatching, match_objects, objects_told

@@ -9,7 +9,6 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from monitor.calibration.windows import PaneKey
-from monitor.edges.records import varint
 from monitor.v1 import statistics_state_pb2 as pb
 
 # After which a message ends: it is made in a few milliseconds.
@@ -49,7 +48,16 @@ def pane_bytes(held: Held, encode: Callable[[Held], Message], known: PaneBytes |
 
 def framed(number: int, data: bytes) -> bytes:
     """A message or a string as field `number` of another message."""
-    return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(data)) + data
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    """Writes a number, 0 or more, as protobuf does; a store imports no room beside it."""
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*encoded, value))
 
 
 def framed_panes(
