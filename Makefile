@@ -5,6 +5,7 @@ PYTHON ?= python3
 DEMO_FLAGS ?=
 LOCK_FLAGS ?=
 PYTEST_FLAGS ?=
+SAME_FLAGS ?=
 
 BIN := .venv/bin
 CORE := .venv/.core-installed
@@ -27,7 +28,7 @@ GRAFANA_TYPES := deploy/grafana/typed
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test test-image lint types protos dashboards dashboard-types lock picture benchmark benchmark-statistics benchmark-tracking \
+.PHONY: demo test test-image same lint types protos dashboards dashboard-types lock picture benchmark benchmark-statistics benchmark-tracking \
 	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-promotion-tails benchmark-drift \
 	benchmark-killed benchmark-fuzz benchmark-faults benchmark-panels benchmark-soak clean
 
@@ -41,6 +42,11 @@ test: lint types dashboard-types $(PROTOC) $(FILTERPY)
 # Builds the image on a stand-in for its base, and runs it: as root, with buildah and debootstrap.
 test-image: $(DEV)
 	$(BIN)/pytest tests/image $(PYTEST_FLAGS)
+
+# Does the work tree behave as another commit, byte for byte? SAME_FLAGS=--prove shows that it can say no.
+BASE ?= HEAD
+same: $(DEV)
+	$(BIN)/python -m tests.same --base $(BASE) $(SAME_FLAGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .

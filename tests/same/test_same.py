@@ -1,0 +1,148 @@
+"""The comparer on documents made up here: what it finds, and what it is told to leave out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.same.__main__ import told
+from tests.same.compare import LEFT_OUT, LeftOut, Part, compare
+from tests.same.proof import MUTATIONS, mutated
+from tests.same.scene import BEGIN, live_steps, write_files
+
+METRICS = "# HELP a_total Some.\na_total 1.0\nage_seconds 0.25\n"
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Compares two sets of documents, given as texts by name."""
+
+    def of(base, work, *left_out):
+        for name, documents in (("base", base), ("work", work)):
+            for document, text in documents.items():
+                path = tmp_path / name / document
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+        return compare(tmp_path / "base", tmp_path / "work", left_out)
+
+    return of
+
+
+def document(**values):
+    return json.dumps([{"frame": values, "bytes": "00ff"}], indent=1)
+
+
+def test_equal_documents_are_the_same(compared):
+    both = {"metrics.txt": METRICS, "live/answers.json": document(mean=[1.0, float("nan")])}
+    found = compared(both, both)
+    assert found.same
+    assert found.documents == 2
+
+
+def test_no_documents_at_all_are_not_the_same(tmp_path):
+    assert not compare(tmp_path, tmp_path, ()).same
+
+
+@pytest.mark.parametrize(
+    ("base", "work", "field"),
+    [
+        (document(mean=[1.0, 2.0]), document(mean=[1.0, 2.0000000000000004]), "[0].frame.mean[1]"),
+        (document(id=1), document(id=2), "[0].frame.id"),
+        (document(id=1), document(), "[0].frame.id"),
+        (document(), document(id=1), "[0].frame.id"),
+        (document(mean=[1.0]), document(mean=[1.0, 2.0]), "[0].frame.mean[]"),
+        (document(), document().replace("00ff", "00fe"), "[0].bytes"),
+        (document(id=1), document(id="1"), "[0].frame.id"),
+        (document(id=1), document(id=1).replace(": 1", ":  1"), "line 4"),
+        (document(id=1.0), document(id=1.0).replace("1.0", "1.00"), "[0].frame.id"),
+    ],
+)
+def test_a_difference_of_json_is_named_by_its_path(compared, base, work, field):
+    (difference,) = compared({"answers.json": base}, {"answers.json": work}).differences
+    assert (difference.document, difference.field) == ("answers.json", field)
+
+
+def test_a_difference_of_text_is_named_by_its_line(compared):
+    other = METRICS.replace("1.0", "2.0")
+    found = compared({"metrics.txt": METRICS}, {"metrics.txt": other})
+    (difference,) = found.differences
+    assert (difference.field, difference.base, difference.work) == (
+        "line 2",
+        r"'a_total 1.0\n'",
+        r"'a_total 2.0\n'",
+    )
+    assert "metrics.txt: line 2" in told(found)
+    assert not found.same
+
+
+@pytest.mark.parametrize("missing", ["base", "work"])
+def test_a_document_of_one_tree_alone_is_a_difference(compared, missing):
+    sides = {"base": {"a.txt": "a", "b.txt": "b"}, "work": {"a.txt": "a", "b.txt": "b"}}
+    del sides[missing]["b.txt"]
+    (difference,) = compared(sides["base"], sides["work"]).differences
+    assert difference.document == "b.txt"
+
+
+def test_what_is_left_out_is_left_out_and_nothing_beside_it(compared):
+    entry = LeftOut("*metrics.txt", "age_seconds", "a clock")
+    other = METRICS.replace("0.25", "0.5")
+    assert compared({"live/metrics.txt": METRICS}, {"live/metrics.txt": other}, entry).same
+    other = other.replace("Some", "Any")
+    assert not compared({"live/metrics.txt": METRICS}, {"live/metrics.txt": other}, entry).same
+
+
+def test_a_path_of_json_is_left_out_at_every_position(compared):
+    entry = LeftOut("events.json", r"\[\]\.frame\.time", "a clock")
+    base, work = document(time="a", id=1), document(time="b", id=1)
+    assert compared({"events.json": base}, {"events.json": work}, entry).same
+    work = document(time="b", id=2)
+    (difference,) = compared({"events.json": base}, {"events.json": work}, entry).differences
+    assert difference.field == "[0].frame.id"
+
+
+@pytest.mark.parametrize(("value", "same"), [("0.12500000000001", True), ("0.1250001", False)])
+def test_of_last_digits_the_first_nine_are_compared(compared, value, same):
+    entries = (
+        LeftOut("metrics.txt", "age_seconds", "rounding", Part.LAST_DIGITS),
+        LeftOut("fit.json", r"\[\]\.frame\.gain", "rounding", Part.LAST_DIGITS),
+    )
+    base = {"metrics.txt": "age_seconds 0.125\n", "fit.json": document(gain=0.125)}
+    work = {name: text.replace("0.125", value) for name, text in base.items()}
+    assert compared(base, work, *entries).same is same
+
+
+def test_of_lines_in_any_order_every_one_is_compared(compared):
+    entry = LeftOut("metrics.txt", "a", "a dictionary", Part.ORDER)
+    base = {"metrics.txt": 'a{b="1"} 1\na{b="2"} 2\n'}
+    assert compared(base, {"metrics.txt": 'a{b="2"} 2\na{b="1"} 1\n'}, entry).same
+    assert not compared(base, {"metrics.txt": 'a{b="2"} 2\na{b="1"} 3\n'}, entry).same
+
+
+def test_an_entry_that_matches_nothing_is_said(compared):
+    entry = LeftOut("metrics.txt", "gone_seconds", "a clock")
+    found = compared({"metrics.txt": METRICS}, {"metrics.txt": METRICS}, entry)
+    assert found.unused == (entry,)
+    assert not found.same
+    assert "gone_seconds" in told(found)
+
+
+def test_every_entry_has_a_reason_and_leaves_no_answer_out():
+    assert all(entry.reason for entry in LEFT_OUT)
+    assert not [entry for entry in LEFT_OUT if "answers" in entry.documents]
+
+
+def test_the_scene_is_the_same_each_time(tmp_path):
+    assert live_steps() == live_steps()
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        folder.mkdir()
+        write_files(folder)
+    first, second = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)
+    assert first == second
+    assert BEGIN == 1_700_000_000 * 10**9
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_every_change_that_the_proof_makes_is_found_in_the_sources(mutation, tmp_path):
+    mutated(mutation, tmp_path / "tree")
