@@ -20,24 +20,35 @@ GRPC_TOOLS := grpcio-tools==1.72.2
 PROTO_FILES := $(sort $(wildcard protos/monitor/v1/*.proto))
 SERVICE_FILES = $(shell grep -l '^service ' $(PROTO_FILES))
 
+SAY_INSTALLING = @echo "installing into $(@D): this takes some minutes"
 MAKE_VENV = test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 GRAFANA_TYPES := deploy/grafana/typed
 
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test test-image same lint types protos dashboards dashboard-types lock picture benchmark benchmark-statistics benchmark-tracking \
+.PHONY: demo test test-all test-image same components lint types protos dashboards dashboard-types lock picture benchmark benchmark-statistics benchmark-tracking \
 	benchmark-recalibrators benchmark-fit benchmark-promotion benchmark-promotion-tails benchmark-drift \
 	benchmark-killed benchmark-fuzz benchmark-faults benchmark-panels benchmark-soak clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
 
-# pytest comes last, so that its summary closes the output.
-test: lint types dashboard-types $(PROTOC) $(FILTERPY)
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
+# pytest comes last, so that its summary closes the output. Needs Python, make and git alone.
+test: lint types $(PROTOC)
+	$(PYTEST) -m 'not components and not campaign' $(PYTEST_FLAGS)
+
+# Everything, nothing twice: what `make test` runs, then the rest of the tests.
+test-all: components test dashboard-types $(FILTERPY)
+	$(PYTEST) -m 'components or campaign' $(PYTEST_FLAGS)
+
+# Comes first: who lacks a program learns it before minutes have gone by.
+components:
+	@$(PYTHON) tests/components.py
 
 # Builds the image on a stand-in for its base, and runs it: as root, with buildah and debootstrap.
 test-image: $(DEV)
@@ -129,11 +140,13 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CORE): pyproject.toml
+	$(SAY_INSTALLING)
 	$(MAKE_VENV)
 	$(INSTALL) --editable .
 	touch $@
 
 $(DEV): pyproject.toml
+	$(SAY_INSTALLING)
 	$(MAKE_VENV)
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(CORE)
@@ -147,6 +160,5 @@ $(PROTOC): Makefile
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ filterpy==$*
 
 $(GRAFANA_TYPES)/node_modules/.installed: $(GRAFANA_TYPES)/package-lock.json
-	@command -v npm >/dev/null || { echo "npm is not installed; on Debian: apt-get install nodejs npm"; exit 1; }
 	npm --prefix $(GRAFANA_TYPES) ci --ignore-scripts --no-audit --no-fund --silent
 	touch $@

@@ -1,18 +1,18 @@
 """Certificates for the tests of TLS, made with the `openssl` command; no tests here."""
 
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.components import program
 
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 _NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 
 
 def _openssl(*arguments: str | Path) -> None:
-    program = shutil.which("openssl")
-    assert program, "there is no openssl: install the Debian package of this name"
-    run = subprocess.run([program, *map(str, arguments)], capture_output=True, timeout=30)
+    command = [program("openssl"), *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, timeout=30)
     assert run.returncode == 0, run.stderr.decode()
 
 

@@ -1,8 +1,15 @@
-"""Sidecars for tests of the service over the wire; a file may have fixtures of its own."""
+"""Sidecars for tests of the service over the wire, and the check of the marker `components`."""
 
 import pytest
 
+from tests import components
 from tests.served import BY_STREAM, running, starting
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fails a test that runs a program without its marker, wherever that program is installed."""
+    components.permitted = item.get_closest_marker("components") is not None
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.components import program
 
 _SOURCE = Path(__file__).parent / "faulty_disk.c"
 FULL, READ_ONLY = errno.ENOSPC, errno.EROFS
@@ -55,11 +55,8 @@ class FaultyDisk:
 
 def faulty_disk(tmp_path: Path) -> FaultyDisk:
     """Of a new folder. Needs gcc."""
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.fail("gcc is missing: install gcc and libc6-dev, as .ci/run does")
     library = tmp_path / "faulty_disk.so"
-    command = [gcc, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library)]
+    command = [program("gcc"), "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library)]
     subprocess.run([*command, str(_SOURCE), "-ldl"], check=True)
     disk = FaultyDisk(tmp_path / "disk", library, tmp_path / "shadow", tmp_path / "switch")
     disk.folder.mkdir()

@@ -11,6 +11,8 @@ from tests.certificates import Authority, Pair
 from tests.scripted_monitor import HEADER, answered_again, assert_raw, frame
 from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running
 
+pytestmark = pytest.mark.components
+
 TOKEN, WRONG = "data-" * 5, "none-" * 5
 
 

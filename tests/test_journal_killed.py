@@ -11,6 +11,8 @@ import pytest
 
 from tests.journalled import store
 
+pytestmark = pytest.mark.campaign
+
 ROOT = Path(__file__).parents[1]
 PATIENCE = 60.0  # s
 

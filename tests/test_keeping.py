@@ -121,6 +121,7 @@ def test_counters_begin_at_zero_for_the_slices_of_the_run_before(start):
     assert {float(value) for value in gauges} == {5.0 * ROWS}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(3))
 def test_a_kill_loses_no_more_than_came_after_the_last_snapshot(start, kept, seed):
     sidecar = start()
@@ -139,6 +140,7 @@ def test_a_kill_loses_no_more_than_came_after_the_last_snapshot(start, kept, see
     assert bits(replace(found, clock_ns=None)) == bits(replace(expected, clock_ns=None))
 
 
+@pytest.mark.campaign
 def test_a_sidecar_that_is_killed_again_and_again_goes_on_from_where_it_was(start, kept):
     for number in range(4):
         sidecar = start()

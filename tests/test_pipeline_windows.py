@@ -99,6 +99,7 @@ def windows_of(pipeline: Pipeline) -> list[dict[str, SliceStatistics]]:
     ]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("looking", [True, False])
 def test_after_a_day_every_window_holds_the_rows_whose_pane_is_in_it(seed, looking):

@@ -28,6 +28,8 @@ from tests.killed import (
 )
 from tests.served import Sidecar
 
+pytestmark = pytest.mark.campaign
+
 TRAFFIC = traffic(rounds=6)
 Damage = Callable[[Path], None]
 

@@ -22,6 +22,8 @@ from tests.killed import (
 from tests.promoted import Watcher
 from tests.served import Sidecar, eventually
 
+pytestmark = pytest.mark.components
+
 TRAFFIC = traffic(rounds=8)
 # Operations that are through before the disk fails, and when it is well again.
 BEFORE = sum(map(len, TRAFFIC.groups[:17]))

@@ -19,6 +19,8 @@ from tests.piped import CLASSES, XYZ
 from tests.served import PATIENCE, Conversation, Sidecar, eventually, process_bytes, running
 from tests.trackers import frame
 
+pytestmark = pytest.mark.campaign
+
 CONFIG = """
 [metrics]
 refresh_seconds = 0.2

@@ -5,6 +5,7 @@ but by its own fault, and a stream beside them that does not notice.
 import asyncio
 
 import grpc
+import pytest
 
 from tests.fuzzed_live import CONFIG, besieged
 from tests.served import PATIENCE, Conversation, eventually, process_bytes, running
@@ -12,6 +13,7 @@ from tests.served import PATIENCE, Conversation, eventually, process_bytes, runn
 MESSAGES = 3_000
 
 
+@pytest.mark.campaign
 def test_a_sidecar_beset_with_messages_gone_wrong_answers_each_and_serves_on(tmp_path):
     folder = tmp_path / "kept"
     config = CONFIG + f'folder = "{folder}"\n'

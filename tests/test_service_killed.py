@@ -20,6 +20,8 @@ from tests.killed import (
 )
 from tests.served import Sidecar
 
+pytestmark = pytest.mark.campaign
+
 # Bytes of memory for frames: with the little one, most labels find theirs on the disk.
 AMPLE, LITTLE = 2**28, 200_000
 TRAFFIC = traffic(rounds=8)

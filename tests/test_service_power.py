@@ -29,6 +29,8 @@ from tests.killed import (
 )
 from tests.served import Sidecar, eventually
 
+pytestmark = pytest.mark.components
+
 TRAFFIC = traffic(rounds=8)
 
 

@@ -120,6 +120,7 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(begin)
     traffic.close()
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(300)
 def test_a_fault_that_came_in_two_steps_is_taken_back_as_a_whole_with_truth_3_s_late(begin):
     sidecar, traffic, watcher = begin(settings(mode="automatic"), delay=30)
@@ -161,6 +162,7 @@ def test_what_shrinks_covariances_is_proven_and_waits(begin):
     assert compensated(traffic)
 
 
+@pytest.mark.campaign
 def test_what_shrinks_covariances_is_promoted_where_that_is_allowed(begin):
     sidecar, traffic, watcher = begin(settings(mode="automatic", allow_shrinking=True))
     traffic.variance["car"] = 5.0
@@ -172,6 +174,7 @@ def test_what_shrinks_covariances_is_promoted_where_that_is_allowed(begin):
 # ---- advise
 
 
+@pytest.mark.campaign
 def test_advice_waits_for_approval_and_a_pin_holds_the_way_back(begin):
     sidecar, traffic, watcher = begin(settings())
     traffic.variance["car"] = FAULT
@@ -239,6 +242,7 @@ def test_who_is_pinned_can_still_be_promoted_and_rolled_back_by_hand(begin):
 # ---- manual
 
 
+@pytest.mark.campaign
 def test_by_hand_nothing_is_fitted_until_somebody_asks(begin):
     sidecar, traffic, watcher = begin(settings(mode="manual"))
     traffic.variance["car"] = FAULT
@@ -276,6 +280,7 @@ def test_by_hand_nothing_is_fitted_until_somebody_asks(begin):
 # ---- slices
 
 
+@pytest.mark.campaign
 def test_slices_go_their_own_ways_and_old_names_of_a_candidate_still_lead_to_it(begin):
     sidecar, traffic, watcher = begin(settings(), classes=("car", "van"))
     traffic.variance |= {"car": 0.2, "van": 0.1}
@@ -312,6 +317,7 @@ def test_slices_go_their_own_ways_and_old_names_of_a_candidate_still_lead_to_it(
     assert "'tram'" in text
 
 
+@pytest.mark.campaign
 def test_a_fault_in_one_slice_leaves_the_other_as_it_is(begin):
     _, traffic, watcher = begin(settings(mode="automatic"), classes=("car", "van"))
     traffic.variance["van"] = FAULT

@@ -76,6 +76,7 @@ def history(sidecar: Sidecar) -> list[Record]:
 # ---- killed
 
 
+@pytest.mark.campaign
 def test_wherever_it_is_killed_it_goes_on_and_back_from_where_its_audit_log_ends(start, folder):
     chance = random.Random(6)
     config = settings(folder, mode="automatic", allow_shrinking=True)

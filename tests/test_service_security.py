@@ -22,6 +22,8 @@ from tests.certificates import Authority, Pair
 from tests.foreign_client import failure, in_frame, in_header, serve_to_the_end
 from tests.served import ADMIN, MONITOR, PATIENCE, ROOT, Conversation, Sidecar, eventually, running
 
+pytestmark = pytest.mark.components
+
 DATA, TRUTH, EVERYTHING, OLD = "data-" * 5, "truth-" * 5, "admin-" * 5, "old-data-" * 3
 TOKENS = {"data": DATA, "truth": TRUTH, "admin": EVERYTHING}
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED

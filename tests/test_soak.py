@@ -4,7 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.served import PATIENCE, ROOT
+
+pytestmark = pytest.mark.campaign
 
 # How late the loop is tells of the machine that the tests run on.
 SHORT = ["--minutes", "0.3", "--every", "6", "--detections-per-second", "6000", "--most-lag", "60"]

@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.components import program
 from tests.deploy.alerting import FILES
-from tests.deploy.scraping import FOLDER, PATIENCE, Prometheus, Started, program, until
+from tests.deploy.scraping import FOLDER, PATIENCE, Prometheus, Started, until
 
 ALERTMANAGER = FOLDER / "alertmanager.yml"
 
@@ -68,7 +69,7 @@ class Alertmanager(Started):
         config.write_text(text, "utf-8")
         super().__init__(
             folder / "alertmanager.txt",
-            program("prometheus-alertmanager", "prometheus-alertmanager"),
+            program("prometheus-alertmanager"),
             f"--config.file={config}",
             f"--storage.path={folder / 'alertmanager'}",
             "--cluster.listen-address=",  # alone

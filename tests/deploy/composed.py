@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.scraping import ROOT, Answering, Started, free_port, program
+from tests.components import program
+from tests.deploy.scraping import ROOT, Answering, Started, free_port
 
 FILE = ROOT / "deploy" / "compose.yml"
 CONFIGS = FILE.parent / "compose"
@@ -78,8 +79,8 @@ class Alertmanager(Started):
             re.sub(r"=(/.*)", lambda path: f"={root}{path[1]}", word)
             for word in SERVICES["alertmanager"]["command"]
         ]
-        name = "prometheus-alertmanager"
-        super().__init__(folder / "alertmanager.txt", program(name, name), *command)
+        alertmanager = program("prometheus-alertmanager")
+        super().__init__(folder / "alertmanager.txt", alertmanager, *command)
 
 
 class Stack:

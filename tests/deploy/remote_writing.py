@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.scraping import PATIENCE, Answering, Started, program
+from tests.components import program
+from tests.deploy.scraping import PATIENCE, Answering, Started
 
 # A name, and the labels beside it.
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -61,7 +62,7 @@ class Agent(Started):
         super().__init__(
             folder / "agent.txt",
             # It inherits our environment, to which its variable is added on the way.
-            program("env", "coreutils"),
+            "env",
             f"VEHICLE={VEHICLE}",
             program("prometheus"),
             "--enable-feature=agent,expand-external-labels",

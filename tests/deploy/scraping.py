@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -12,20 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.components import program
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
 RECORDING = FOLDER / "recording_rules.yml"
 PATIENCE = 30  # s; far above what anything here takes
-
-
-def program(name: str, package="prometheus") -> str:
-    """Where it is. Fails, and says how to get it, where it is not installed."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is not installed; on Debian: apt-get install {package}")
-    return found
 
 
 def printed(*command: str, given: str | None = None, within_s: float = 100) -> str:

@@ -15,6 +15,8 @@ from monitor.v1 import perception_monitor_pb2 as pb
 from tests.deploy.alert_chain import chain
 from tests.served import Conversation, Sidecar, process_bytes
 
+pytestmark = pytest.mark.components
+
 # What an alert asks Prometheus for must be quoted well.
 CAR = 'a "quoted" \\ car'
 SPACE = plain_space(("x", "y", "z"), "m")

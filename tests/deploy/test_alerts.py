@@ -1,6 +1,10 @@
 """The alerts on recalibrators, by promtool: each fires when it should, for whom, and not before."""
 
+import pytest
+
 from tests.deploy.alerting import RECALIBRATORS, Case, fires, series
+
+pytestmark = pytest.mark.components
 
 
 def test_a_candidate_that_is_proven_waits_until_it_is_promoted(tmp_path):

@@ -2,8 +2,12 @@
 over; nothing else is told.
 """
 
+import pytest
+
 from monitor.calibration.drift.alarm import DriftState
 from tests.deploy.alerting import DRIFT, Case, fires, says, series
+
+pytestmark = pytest.mark.components
 
 PAGE = "CalibrationDriftPage page slice=car"
 TICKET = "CalibrationDriftTicket ticket slice=car"

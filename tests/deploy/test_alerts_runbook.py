@@ -6,9 +6,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.cli import build_parser
+from tests.components import program
 from tests.deploy.alert_chain import ALERTMANAGER
 from tests.deploy.alerting import DRIFT, FILES, names
-from tests.deploy.scraping import FOLDER, ROOT, printed, program, promtool
+from tests.deploy.scraping import FOLDER, ROOT, printed, promtool
 from tests.golden.test_golden import exposition
 
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text("utf-8")
@@ -17,7 +18,7 @@ ALERTS = [name for path in FILES for name in names(path)]
 
 
 def amtool() -> str:
-    return program("amtool", "prometheus-alertmanager")
+    return program("amtool")
 
 
 def paragraphs() -> dict[str, str]:
@@ -33,6 +34,7 @@ def samples():
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
 
 
+@pytest.mark.components
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_rules_are_valid_and_each_says_what_to_do(path):
     found = names(path)
@@ -49,10 +51,12 @@ def test_prometheus_loads_all_of_them():
         assert f"  - {path.name}\n" in settings
 
 
+@pytest.mark.components
 def test_the_example_of_an_alertmanager_is_valid():
     assert "SUCCESS" in printed(amtool(), "check-config", str(ALERTMANAGER))
 
 
+@pytest.mark.components
 def test_every_severity_has_its_receiver():
     severities = set(re.findall(r"^ +severity: (\w+)$", RULES, flags=re.MULTILINE))
     assert severities == {"page", "ticket", "warning", "info"}

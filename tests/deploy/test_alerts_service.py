@@ -9,6 +9,8 @@ import pytest
 
 from tests.deploy.alerting import SERVICE, Case, fires, series
 
+pytestmark = pytest.mark.components
+
 JOB = {"job": "calibration_monitor"}
 # Ten frames a second of five detections, of which a tenth has truth.
 FRAMES, DETECTIONS, MATCHED = 600, 3000, 300

@@ -9,6 +9,8 @@ import pytest
 from tests.deploy.composed import Stack, stack
 from tests.deploy.scraping import ROOT, until
 
+pytestmark = pytest.mark.components
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.grafana.panels import PLUGINS
 from deploy.grafana.typed_source import TYPES, source
-from tests.deploy.scraping import program
+from tests.components import program
 from tests.deploy.shown import boards, panels
 
 # s; the registry may be slow, and so may be a machine with much else to do.
@@ -23,7 +23,7 @@ KINDS = {panel["type"]: uid for uid, board in BOARDS.items() for panel in panels
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With what the lock file names, which `make test` installs."""
+    """With what the lock file names, which `make test-all` installs."""
     installed = TYPES / "node_modules"
     if not installed.is_dir():
         pytest.fail(f"{installed} is not there: make dashboard-types")
@@ -40,7 +40,7 @@ def complaints(folder, sources) -> dict[str, str]:
         (folder / f"{name}.ts").write_text(text, "utf-8")
     compiler = folder / "node_modules" / "typescript" / "bin" / "tsc"
     done = subprocess.run(
-        [program("node", "nodejs"), str(compiler), "--project", "."],
+        [program("node"), str(compiler), "--project", "."],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -105,6 +105,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.components
 def test_the_dashboards_are_of_grafanas_types_and_each_mistake_is_found(folder):
     """In one go: most of the time is the compiler's start."""
     right = {uid: source(board) for uid, board in BOARDS.items()}

@@ -100,6 +100,7 @@ def metrics_of(expression: str) -> set[str]:
 # ---- the file
 
 
+@pytest.mark.components
 def test_promtool_is_content_with_the_agent(tmp_path, agent):
     path = tmp_path / AGENT.name
     path.write_text(AGENT.read_text("utf-8"), "utf-8")
@@ -164,6 +165,7 @@ def fleet(tmp_path_factory, agent, exposition):
         yield writer, receiver
 
 
+@pytest.mark.components
 def test_exactly_what_is_kept_arrives_under_the_name_of_the_vehicle(fleet, agent, samples):
     _, receiver = fleet
     common = {("job", "calibration_monitor"), ("instance", VEHICLE), ("fleet", FLEET)}
@@ -177,6 +179,7 @@ def test_exactly_what_is_kept_arrives_under_the_name_of_the_vehicle(fleet, agent
         assert found[series] == pytest.approx(value, rel=1e-12, nan_ok=True), series
 
 
+@pytest.mark.components
 def test_what_is_scraped_while_the_link_stalls_arrives_when_it_is_back(fleet):
     writer, receiver = fleet
     until(lambda: receiver.query("up"), "the first samples")

@@ -245,6 +245,7 @@ def found_in_a_cluster(folder: Path, *pods: dict[str, str]) -> list[dict[str, st
     return [target["labels"] for target in json.loads(told) if target.get("labels")]
 
 
+@pytest.mark.components
 def test_of_all_ports_in_a_cluster_prometheus_scrapes_the_sidecars(tmp_path):
     (port,) = SIDECAR["ports"]
     annotations = POD["metadata"]["annotations"].items()

@@ -20,7 +20,7 @@ PLAN = Plan(duration_s=20.0, settings=DriveSettings(sensors=DriveSettings().sens
 # The job of Prometheus, and a word of another library.
 NO_METRICS = {"calibration_monitor", "calibration_area"}
 # s; the drive is part of the first of them.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.components, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

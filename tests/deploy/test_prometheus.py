@@ -31,6 +31,8 @@ from tests.exported import (
     text_of,
 )
 
+pytestmark = pytest.mark.components
+
 K, EMPTY = 3, 7
 TAU = EDGES.binning.tau
 SLICES = ("car", 'a "quoted" \\ one')

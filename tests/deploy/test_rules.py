@@ -6,6 +6,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 
 from monitor.calibration.binning import Binning
 from monitor.calibration.export_bins import ExportEdges
@@ -114,6 +115,7 @@ def checks(fleet):
     return found
 
 
+@pytest.mark.components
 def test_rules_agree_with_numpy_over_restarts_gaps_empty_bins_and_vehicles(tmp_path):
     random = np.random.default_rng(5)
     fleet, series = {}, []
@@ -148,6 +150,7 @@ def test_rules_agree_with_numpy_over_restarts_gaps_empty_bins_and_vehicles(tmp_p
     assert "SUCCESS" in promtool("test", "rules", str(file))
 
 
+@pytest.mark.components
 def test_rules_and_the_example_configuration_are_valid():
     assert "51 rules found" in promtool("check", "rules", str(RECORDING))
     assert "SUCCESS: 4 rule files found" in promtool(

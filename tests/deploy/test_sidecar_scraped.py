@@ -14,6 +14,8 @@ from tests.deploy.scraping import Prometheus, free_port, readme_queries, worst
 from tests.exported import EDGES, STAGES, measures
 from tests.served import Conversation, Sidecar, process_bytes
 
+pytestmark = pytest.mark.components
+
 SPACE = plain_space(("x0", "x1", "x2"), "m")
 FRAMES, ROWS = 10, 200
 TAU = EDGES.binning.tau

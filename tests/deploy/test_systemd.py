@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from monitor.config import Config
+from tests.components import program
 from tests.deploy.confined import allowed, settings
-from tests.deploy.scraping import printed, program
+from tests.deploy.scraping import printed
 from tests.served import ROOT
 
 FOLDER = ROOT / "deploy" / "systemd"
@@ -24,7 +25,7 @@ MOST_EXPOSURE = 1.5
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [program("systemd-analyze", "systemd"), *arguments],
+        [program("systemd-analyze"), *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -54,11 +55,13 @@ def only(name: str) -> str:
 # ---- what systemd's tools say
 
 
+@pytest.mark.components
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
     done = analyze("verify", "--man=no", str(runnable(tmp_path, UNIT.read_text("utf-8"))))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.components
 def test_systemd_finds_nothing_wrong_with_the_unit_and_its_drop_in(tmp_path):
     unit = runnable(tmp_path, UNIT.read_text("utf-8"))
     folder = tmp_path / f"{UNIT.name}.d"
@@ -68,6 +71,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit_and_its_drop_in(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.components
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -89,9 +93,10 @@ def test_systemd_finds_what_is_wrong(tmp_path, wrong, said, place):
     assert said in done.stderr
 
 
+@pytest.mark.components
 def test_the_unit_exposes_little():
     text = printed(
-        program("systemd-analyze", "systemd"),
+        program("systemd-analyze"),
         *("security", "--offline=true", "--no-pager", str(UNIT)),
     )
     found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", text)
@@ -141,6 +146,7 @@ def test_credentials_are_where_the_drop_in_says_they_are():
     assert named == loaded
 
 
+@pytest.mark.components
 def test_the_filter_keeps_out_what_it_should_and_leaves_what_fits_need():
     names = allowed(settings(UNIT)["SystemCallFilter"])
     assert {"mount", "ptrace", "chown", "bpf", "reboot", "init_module", "clock_settime"}.isdisjoint(

@@ -21,7 +21,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from monitor.config import Config
 from monitor.v1 import perception_monitor_pb2_grpc
-from tests.deploy.scraping import free_port, printed, program
+from tests.components import program
+from tests.deploy.scraping import free_port, printed
 from tests.foreign_client import in_frame, in_header
 from tests.served import ROOT
 
@@ -136,10 +137,11 @@ def test_systemd_is_told_of_start_life_reloads_and_end(tmp_path):
 
 def confined() -> tuple[str, ...]:
     """Arguments of the interpreter that make it another one, under the filters of the unit."""
-    program("systemd-analyze", "systemd")
+    program("systemd-analyze")
     return str(CONFINED), str(UNIT), sys.executable
 
 
+@pytest.mark.components
 def test_the_sidecar_lives_under_the_filters_of_the_unit(tmp_path):
     with notified(tmp_path, *confined()) as sidecar:
         sidecar.hears(lambda message: message.startswith("READY=1"))
@@ -183,6 +185,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.components
 @pytest.mark.timeout(FIT_PATIENCE + 30)
 def test_a_fit_is_done_under_the_filters_of_the_unit_and_these_refuse_what_they_should():
     text = printed(

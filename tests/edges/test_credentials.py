@@ -39,6 +39,7 @@ def place_of(settings: SecurityConfig) -> Pair:
     return Pair(Path(settings.certificate), Path(settings.key))
 
 
+@pytest.mark.components
 def test_a_certificate_is_taken_over_by_the_first_connection_after_it_has_changed(
     settings, signed, caplog
 ):
@@ -55,6 +56,7 @@ def test_a_certificate_is_taken_over_by_the_first_connection_after_it_has_change
     assert certificates._fetch() is None
 
 
+@pytest.mark.components
 def test_of_several_changes_the_next_connection_sees_the_last_and_none_sees_it_twice(
     settings, signed
 ):
@@ -75,6 +77,7 @@ def test_reading_a_folder_in_place_of_a_file_leaves_nothing_open(tmp_path):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.components
 def test_a_certificate_without_its_key_is_complained_of_once_and_then_taken_when_the_key_comes(
     settings, signed, caplog
 ):
@@ -90,6 +93,7 @@ def test_a_certificate_without_its_key_is_complained_of_once_and_then_taken_when
     assert certificates._fetch() is not None
 
 
+@pytest.mark.components
 @pytest.mark.parametrize("key", ["certificate", "key", "client_authority"])
 @pytest.mark.parametrize(
     ("made", "said"),
@@ -113,6 +117,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_key(settings, tmp_path, ke
     assert said in str(found.value) or "no regular file" in str(found.value)
 
 
+@pytest.mark.components
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(settings):
     key = Path(settings.key)
     key.write_bytes(
@@ -122,6 +127,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(settings):
         read_pem(settings)
 
 
+@pytest.mark.components
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o400, False), (0o640, True)])
 def test_a_key_that_others_can_read_is_warned_of(settings, caplog, mode, warned):
     Path(settings.key).chmod(mode)
@@ -129,6 +135,7 @@ def test_a_key_that_others_can_read_is_warned_of(settings, caplog, mode, warned)
     assert ("others than its owner can read it" in caplog.text) == warned
 
 
+@pytest.mark.components
 def test_a_key_is_in_no_text_of_what_holds_it(settings):
     certificates = ServerCertificates(settings)
     assert "PRIVATE" not in repr(certificates)
@@ -155,6 +162,7 @@ def test_a_client_shows_the_first_token_of_its_file(tmp_path):
     assert access.metadata("[::1]:1") == access.metadata("localhost:1")
 
 
+@pytest.mark.components
 @pytest.mark.parametrize("address", ["vehicle:50051", "10.0.0.7:50051", "[fe80::1]:50051"])
 def test_a_client_sends_its_token_over_a_network_only_where_that_is_encrypted(
     authority, tmp_path, address

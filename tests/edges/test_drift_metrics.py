@@ -191,6 +191,7 @@ def test_a_slice_has_eight_series_and_all_of_them_together_have_four(name, serie
     assert sum(name in labels for _, labels in samples(FULL)) == series
 
 
+@pytest.mark.components
 def test_promtool_finds_nothing_to_complain_about():
     text = exported.text_of(exported.snapshot((), None, drift=FULL))
     assert "calibration_drift_" in text

@@ -602,6 +602,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     assert len(of_classes) == 9
 
 
+@pytest.mark.components
 @pytest.mark.parametrize("make", [lambda: Pipeline(Config()), busy_pipeline])
 def test_promtool_finds_nothing_to_complain_about(make):
     assert promtool("check", "metrics", given=text_of(make())) == ""

@@ -293,6 +293,7 @@ for number in itertools.count(first):
 """
 
 
+@pytest.mark.campaign
 def test_a_writer_that_is_killed_at_any_moment_leaves_all_that_it_said_it_wrote(snapshot):
     random = np.random.default_rng(0)
     written = 0

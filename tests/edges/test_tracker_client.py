@@ -93,6 +93,7 @@ def test_a_server_that_is_no_tracker_is_a_lost_link_that_says_so(monkeypatch):
         run(talk(tracker.address))
 
 
+@pytest.mark.components
 @pytest.mark.parametrize("known", [True, False])
 def test_over_tls_the_tracker_is_who_the_authority_says(tmp_path, known):
     async def talk(address, path):

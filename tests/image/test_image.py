@@ -18,7 +18,7 @@ from tests.image.built import ROOT, Image
 from tests.image.pod import CONFIGURATION, STATE, Pod
 
 # The first to need the image waits for it to be built.
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.components, pytest.mark.timeout(1500)]
 
 USER = 10001
 VENV = "opt/calibration-monitor"

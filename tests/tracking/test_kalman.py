@@ -44,6 +44,7 @@ def walked(version):
     return found["walks"]
 
 
+@pytest.mark.components
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tracks_that_are_born_and_die_equal_a_filterpy_object_each(version, case):

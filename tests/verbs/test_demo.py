@@ -42,6 +42,7 @@ def told():
     return json.loads(done.stdout)
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_the_sidecar_counts_what_the_demo_sent(told):
     assert told["frames"] >= 60 * told["duration_seconds"]
@@ -50,6 +51,7 @@ def test_the_sidecar_counts_what_the_demo_sent(told):
         assert told["sidecar"][count] == told[count] > 0
 
 
+@pytest.mark.campaign
 def test_the_story_is_whole_and_in_order_and_nothing_of_it_is_asked_for_by_the_demo(told):
     assert told["story_is_whole"], told["missing"]
     faulty, begins, ends = (
@@ -68,6 +70,7 @@ def test_the_story_is_whole_and_in_order_and_nothing_of_it_is_asked_for_by_the_d
     assert told["swaps"][faulty]["rolled_back"] == len(back)
 
 
+@pytest.mark.campaign
 def test_the_fault_reads_five_is_corrected_and_at_home_all_is_as_sent(told):
     faulty = told["sensors"][told["faulty_sensor"]]
     nees = {
@@ -87,6 +90,7 @@ def test_the_fault_reads_five_is_corrected_and_at_home_all_is_as_sent(told):
     assert corrected["recalibrated"]["ence_x"] < corrected["raw"]["ence_x"]
 
 
+@pytest.mark.campaign
 def test_no_healthy_sensor_is_touched(told):
     assert set(told["swaps"]) == {told["faulty_sensor"]}
     others = [cells for name, cells in told["sensors"].items() if name != told["faulty_sensor"]]
@@ -97,6 +101,7 @@ def test_no_healthy_sensor_is_touched(told):
             assert cell["recalibrated"] == cell["raw"]
 
 
+@pytest.mark.campaign
 def test_objects_keep_their_tracks_again_when_the_fault_is_corrected(told):
     tracking = told["tracking"]
     for phase in ("healthy", "fault"):

@@ -386,6 +386,7 @@ def test_a_sidecar_that_is_older_than_the_questions_is_told_as_that(doctor):
     assert "'admin'" not in said  # no token would help
 
 
+@pytest.mark.components
 def test_certificates_and_tokens_that_do_not_fit_are_told(doctor, tmp_path):
     ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
     pair = ours.signed("server")

@@ -60,6 +60,7 @@ def test_with_many_classes_and_few_rows_it_does_not_overfit(seed):
     assert found.nll <= simple.nll + 0.01
 
 
+@pytest.mark.campaign
 def test_a_seed_fixes_the_fit_and_another_gives_much_the_same():
     fitted, fresh = distorted(9, 3000, 5), distorted(10, 4000, 5)
     assert fit(fitted, seed=3) == fit(fitted, seed=3)
