@@ -35,8 +35,8 @@ from benchmarks.drift_family import family_tables
 from benchmarks.drift_streams import Effort, Fault, Streams, World
 from benchmarks.drift_wander import wander_table
 from benchmarks.machine import machine
-from monitor.calibration.drift.evidence import WITHOUT_TRACKS, Shares
-from monitor.calibration.space import FloatArray
+from monitor.drift.evidence import WITHOUT_TRACKS, Shares
+from monitor.frames.space import FloatArray
 
 OVER, UNDER = 0, 1
 SIZES = (Fault(1.25), Fault(1.5), Fault(2.0), Fault(0.8))

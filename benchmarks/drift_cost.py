@@ -8,11 +8,11 @@ import time
 
 import numpy as np
 
-from monitor.calibration.clusters import ALONE, cluster_id
-from monitor.calibration.drift.family import Family
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.watched import WatchedRows
-from monitor.calibration.steps import finished
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.family import Family
+from monitor.drift.usual import WatchedRows
+from monitor.statistics.clusters import ALONE, cluster_id
+from monitor.statistics.observations import finished
 
 SLICES, DETECTIONS, K, SOURCES = 24, 200, 4, 6
 PERIOD_NS = 100_000_000

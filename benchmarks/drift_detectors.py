@@ -15,17 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.drift_streams import LIFE, Effort, K
-from monitor.calibration.drift.charts import Direction, Stage
-from monitor.calibration.drift.evidence import (
-    WITHOUT_TRACKS,
-    Evidence,
-    Shares,
-    bounded_likelihood,
-    by_severity,
-)
-from monitor.calibration.drift.increments import Aim, Cells, log_likelihoods
-from monitor.calibration.drift.observed import CHARTS_OF
-from monitor.calibration.space import BoolArray, FloatArray
+from monitor.drift.bets import Aim, Cells, Direction, Stage, log_likelihoods
+from monitor.drift.evidence import WITHOUT_TRACKS, Evidence, Shares, bounded_likelihood, by_severity
+from monitor.drift.observed import CHARTS_OF
+from monitor.frames.space import BoolArray, FloatArray
 
 THRESHOLD = 1e4  # detections between two false alarms
 _CHARTS = CHARTS_OF[Stage.RECALIBRATED]

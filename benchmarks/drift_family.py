@@ -12,14 +12,14 @@ import numpy as np
 
 from benchmarks.drift_detectors import THRESHOLD
 from benchmarks.drift_streams import HEALTHY, Fault, K, Streams, World
-from monitor.calibration.drift.alarm import AlarmChange, Why
-from monitor.calibration.drift.charts import SEVERITIES, Severity, Stage
-from monitor.calibration.drift.family import Family
-from monitor.calibration.drift.reference import Reference
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.watched import WatchedRows
-from monitor.calibration.space import FloatArray
-from monitor.calibration.steps import finished
+from monitor.drift.alarms import AlarmChange, Why
+from monitor.drift.bets import SEVERITIES, Severity, Stage
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.family import Family
+from monitor.drift.reference import Reference
+from monitor.drift.usual import WatchedRows
+from monitor.frames.space import FloatArray
+from monitor.statistics.observations import finished
 
 DETECTIONS = 8  # of a frame
 PERIOD_NS = 100_000_000

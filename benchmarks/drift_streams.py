@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import digamma
 
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 K = 4
 LIFE = 40  # frames a track lives on average, geometrically

@@ -23,9 +23,9 @@ from scipy.signal import lfilter
 from benchmarks.drift_family import DETECTIONS, PERIOD_NS, drive
 from benchmarks.drift_streams import World
 from benchmarks.machine import machine
-from monitor.calibration.drift.charts import SEVERITIES
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.space import FloatArray
+from monitor.drift.bets import SEVERITIES
+from monitor.drift.evidence import DriftSettings
+from monitor.frames.space import FloatArray
 
 HOURS = 1.0
 HEALTHY_SECONDS = 120

@@ -29,16 +29,15 @@ import numpy as np
 
 from benchmarks.machine import machine
 from benchmarks.scene import CLASSES, SPACE
-from monitor.calibration.space import plain_space
-from monitor.edges.admin_client import AdminClient
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
-from monitor.frames import Header
-from monitor.promotion.fit_job import FitJob
-from monitor.promotion.fit_slices import fit_slices
-from monitor.promotion.settings import FitSettings
+from monitor.commands.sending import running_sidecar
+from monitor.commands.sidecar_client import AdminClient
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
+from monitor.promotion.fits import FitJob, fit_slices
+from monitor.promotion.records import FitSettings
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.recalibrator import Estimates
-from monitor.verbs.sidecar_process import running_sidecar
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
 
 SENSORS, RATE, OBJECTS = 6, 10.0, 60  # Hz; detections a frame
 LIFE = 20  # frames

@@ -23,9 +23,9 @@ import grpc
 import numpy as np
 
 from benchmarks.scene import CLASSES, RATE, SPACE
-from monitor.edges.records import varint
-from monitor.edges.requests import encode_header
-from monitor.frames import Header
+from monitor.frames.frame import Header
+from monitor.wire.client_messages import encode_header
+from monitor.wire.records import varint
 
 SENSORS = 6
 PROCESS = "/monitor.v1.PerceptionMonitor/Process"

@@ -28,11 +28,11 @@ import grpc
 
 from benchmarks.machine import machine
 from benchmarks.scene import CLASSES, OBJECTS, RATE, SPACE, frames, message
-from monitor.edges.requests import encode_header
-from monitor.frames import Header
+from monitor.frames.frame import Header
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import recalibrator_admin_pb2
+from monitor.wire.client_messages import encode_header
 
 SENSORS = 6
 METHOD = "/monitor.v1.PerceptionMonitor/Process"

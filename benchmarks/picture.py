@@ -14,13 +14,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from monitor.edges.admin_client import AdminClient
+from monitor.commands.demo.endless import config_text
+from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.record import Record
+from monitor.commands.demo.simulated_streams import drive, watched
+from monitor.commands.sending import running_sidecar
+from monitor.commands.sidecar_client import AdminClient
 from monitor.promotion.records import Happened
-from monitor.verbs.demo_config import config_text
-from monitor.verbs.drive_plan import Plan
-from monitor.verbs.drive_record import Record
-from monitor.verbs.drive_streams import drive, watched
-from monitor.verbs.sidecar_process import running_sidecar
 
 PICTURE = Path(__file__).parents[1] / "docs" / "picture.svg"
 WIDTH, HEIGHT = 960, 470

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.machine import machine
-from monitor.calibration.detections import ReceivedDetections
-from monitor.calibration.space import BoolArray, FloatArray, plain_space
-from monitor.calibration.steps import finished
 from monitor.config import Config
-from monitor.frames import Header, ReceivedFrame, Refusal
-from monitor.learning import job_of
-from monitor.pipeline import Pipeline
-from monitor.promotion.fit_slices import fit_slices
+from monitor.frames.detections import ReceivedDetections
+from monitor.frames.frame import Header, ReceivedFrame, Refusal
+from monitor.frames.space import BoolArray, FloatArray, plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.learning import job_of
+from monitor.pipeline.promotions import SCHEDULE, Promotions
+from monitor.promotion.fits import fit_slices
 from monitor.promotion.records import SWAPS
-from monitor.promotions import SCHEDULE, Promotions
+from monitor.statistics.observations import finished
 
 SEEDS = 50
 FRAMES, OBJECTS, LIFE = 5000, 20, 40  # 100,000 detections of 2,500 objects

@@ -17,18 +17,16 @@ from itertools import product
 import numpy as np
 
 from benchmarks.machine import machine
-from monitor.calibration.detections import Limits
-from monitor.calibration.space import FloatArray, plain_space
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.space import FloatArray, plain_space
 from monitor.promotion.betting import Clip, log10_threshold
-from monitor.promotion.log_score import mean_differences
-from monitor.promotion.settings import TrialSettings
-from monitor.promotion.trial import clip_of
-from monitor.promotion.whole_track import TrackRows
+from monitor.promotion.records import TrialSettings
+from monitor.promotion.tracks import TrackRows
+from monitor.promotion.trial import clip_of, mean_differences
+from monitor.recalibration.binned import HistogramBinning
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.histogram_binning import HistogramBinning
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Estimates, UnfitData
+from monitor.recalibration.recalibrator import Identity, UnfitData
 
 SETTINGS = TrialSettings()
 ALPHA = 10.0 ** -log10_threshold(SETTINGS.alpha, 1)

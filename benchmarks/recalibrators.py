@@ -21,20 +21,19 @@ import numpy as np
 from scipy.special import expit
 
 from benchmarks.machine import machine, shortest
-from monitor.calibration.cholesky import factorise, log_determinant, whiten
-from monitor.calibration.class_exact import evaluate_class_rows
-from monitor.calibration.evaluation import TAU
-from monitor.calibration.exact import evaluate_rows
-from monitor.calibration.marginals import Marginals, NormalMarginals
-from monitor.calibration.space import FloatArray, IntArray, plain_space
-from monitor.recalibration.classes.class_fitting import fit_classes
-from monitor.recalibration.classes.class_recalibrator import from_probabilities
-from monitor.recalibration.classes.class_rows import ClassRows
+from monitor.frames.cholesky import factorise, log_determinant, whiten
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray, IntArray, plain_space
+from monitor.recalibration.classes.class_selection import fit_classes
+from monitor.recalibration.classes.probabilities import ClassRows, from_probabilities
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.processes.cauchy_marginals import CauchyMarginals
-from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
-from monitor.recalibration.shapes import marginals_of
+from monitor.recalibration.processes.cauchy import CauchyMarginals
+from monitor.recalibration.recalibrator import Output, Recalibrator, marginals_of
+from monitor.statistics.class_evaluation import evaluate_class_rows
+from monitor.statistics.evaluation import TAU
+from monitor.statistics.exact_engine import evaluate_rows
+from monitor.statistics.measures import Marginals, NormalMarginals
 from tests.recalibration.classes.class_sets import distorted, evaluated
 from tests.recalibration.gp_multivariate_sets import correlated_pairs
 from tests.reference.datasets import Arrays, DataSets, all_sets

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space
-from monitor.edges.records import read_varint, varint
-from monitor.edges.requests import OutgoingFrame, encode_frame
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space
+from monitor.wire.client_messages import OutgoingFrame, encode_frame
+from monitor.wire.records import read_varint, varint
 
 SPACE = Space(
     (

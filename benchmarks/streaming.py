@@ -19,25 +19,21 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import machine, shortest
-from monitor.calibration.accumulator import SliceAccumulator
-from monitor.calibration.binning import Binning
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.class_statistics import observe_classes
-from monitor.calibration.exact import evaluate_rows
-from monitor.calibration.export_bins import ExportEdges
-from monitor.calibration.matched import MatchedRows, TrackIds
-from monitor.calibration.reading import read
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.space import FloatArray, plain_space
-from monitor.calibration.state import SliceState, StatisticsState
-from monitor.calibration.statistics import StageStatistics, observe
-from monitor.calibration.windows import PaneKey, Windows
 from monitor.config import StatisticsConfig
-from monitor.edges.allocator import keep_freed_memory
-from monitor.edges.page import Endpoint
-from monitor.edges.pane_bytes import PaneBytes
-from monitor.edges.state import StoredState, serialised
-from monitor.totals import WindowTotals
+from monitor.frames.frame import MatchedRows, TrackIds
+from monitor.frames.space import FloatArray, plain_space
+from monitor.service.host import keep_freed_memory
+from monitor.service.http import Endpoint
+from monitor.statistics.bins import Binning, ExportEdges
+from monitor.statistics.class_statistics import ClassBinning, observe_classes
+from monitor.statistics.exact_engine import evaluate_rows
+from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.reading import read
+from monitor.statistics.stage import SliceStatistics, StageStatistics, observe
+from monitor.statistics.state import SliceState, StatisticsState
+from monitor.statistics.windows import PaneKey, Windows, WindowTotals
+from monitor.store.state_slices import PaneBytes
+from monitor.store.statistics_state import StoredState, serialised
 
 DETECTIONS, K, FRAMES = 200, 7, 78
 SPACE = plain_space(("x", "y", "z", "l", "w", "h", "v"), "m")

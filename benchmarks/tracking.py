@@ -17,12 +17,9 @@ from filterpy.kalman import KalmanFilter
 from scipy.optimize import linear_sum_assignment
 
 from benchmarks.machine import machine, shortest
-from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space, plain_space
-from monitor.tracking.assignment import assign
-from monitor.tracking.gating import Gaussians, gate_limit, gated_pairs
-from monitor.tracking.kalman import predict, update
-from monitor.tracking.motion import MotionModel, motion_model
-from monitor.tracking.settings import TrackerSettings
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.tracking.association import Gaussians, assign, gate_limit, gated_pairs
+from monitor.tracking.kalman import MotionModel, TrackerSettings, motion_model, predict, update
 from monitor.tracking.tracker import (
     Sightings,
     TrackerModel,

@@ -1,5 +1,7 @@
 """python -m monitor."""
 
+from __future__ import annotations
+
 import sys
 
 from monitor.cli import main

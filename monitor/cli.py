@@ -29,7 +29,7 @@ VERBS = {
 
 
 class Verb(Protocol):
-    """What every file in monitor/verbs that is named after a verb offers."""
+    """What every file in monitor/commands that is named after a verb offers."""
 
     EXAMPLE: str
 
@@ -52,7 +52,7 @@ def _verb(name: str) -> Verb:
     # Before gRPC is imported: its line for every handshake that fails would know no limit.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # Imported when asked for: the sidecar starts without the simulation, and the other way round.
-    return cast("Verb", importlib.import_module(f"monitor.verbs.{name}"))
+    return cast("Verb", importlib.import_module(f"monitor.commands.{name}"))
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:

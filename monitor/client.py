@@ -1,18 +1,52 @@
-"""What a detector process needs to have its detections monitored and recalibrated, in one place.
+"""What a detector's client knows of its stream: what is unanswered, why there is none, how often
+that was. No connection lives here.
+
+The client of a detector process: blocking, but never longer than the deadline, and never raising
+for what the network does.
+
+gRPC's own threads and one of ours keep the stream open; the detector's thread hands over bytes and
+waits on a condition. Frames are matched to answers by their position in the stream.
+
+What a detector process needs to have its detections monitored and recalibrated, in one place.
 
 See docs/degradation.md for what it gets when the sidecar is slow, hangs or is not there.
 """
 
 from __future__ import annotations
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.edges.answered import Answered, AnsweredTracks
-from monitor.edges.credentials import Access
-from monitor.edges.detector_client import MonitorClient
-from monitor.edges.detector_frames import Processed, Why
-from monitor.edges.detector_stream import ClientCounters
-from monitor.edges.requests import OutgoingFrame
-from monitor.frames import Header
+import logging
+import stat
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from monitor.config import is_loopback, read_tokens
+from monitor.frames.frame import Header
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.wire.client_frames import (
+    Processed,
+    Unusable,
+    Why,
+    as_given,
+    checked,
+    index_of,
+    read_answer,
+    read_header_answer,
+)
+from monitor.wire.client_messages import (
+    Answered,
+    AnsweredTracks,
+    OutgoingFrame,
+    encode_frame,
+    encode_header,
+)
 
 __all__ = [
     "Access",
@@ -28,3 +62,432 @@ __all__ = [
     "Space",
     "Why",
 ]
+
+
+class InvalidAccess(ValueError):
+    """What a client is to show of itself cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client trusts, and what it shows of itself; each a path of a file, or ''.
+
+    certificate_authority  PEM; the sidecar must have a certificate of one of these. '': plain text
+    certificate, key       PEM; of the client, where the sidecar asks for it
+    token_file             its first line is the bearer token
+    """
+
+    certificate_authority: str = ""
+    certificate: str = ""
+    key: str = ""
+    token_file: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidAccess."""
+        if bool(self.certificate) != bool(self.key):
+            raise InvalidAccess(
+                "--certificate and --key belong together: name both, or neither of them."
+            )
+        if self.certificate and not self.certificate_authority:
+            raise InvalidAccess(
+                f"--certificate {self.certificate} is of no use in plain text: name the authority "
+                "of the sidecar with --certificate-authority."
+            )
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """Of the channel; None: plain text. Raises InvalidAccess."""
+        if not self.certificate_authority:
+            return None
+        return grpc.ssl_channel_credentials(
+            _bytes(self.certificate_authority, "--certificate-authority"),
+            _bytes(self.key, "--key") if self.key else None,
+            _bytes(self.certificate, "--certificate") if self.certificate else None,
+        )
+
+    def metadata(self, address: str) -> tuple[tuple[str, str], ...]:
+        """What goes with every call to an address. Raises InvalidAccess."""
+        if not self.token_file:
+            return ()
+        host = address.rpartition(":")[0].strip("[]")
+        if not self.certificate_authority and not is_loopback(host):
+            raise InvalidAccess(
+                f"--token-file {self.token_file}: the token would go to {address} in plain text. "
+                "Name the authority of the sidecar with --certificate-authority."
+            )
+        data = _bytes(self.token_file, "--token-file")
+        try:
+            token = read_tokens(data, self.token_file)[0]
+        except ValueError as error:
+            raise InvalidAccess(f"--token-file {error}") from None
+        return (("authorization", f"Bearer {token.decode('ascii')}"),)
+
+    def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
+        """To a sidecar. Raises InvalidAccess."""
+        if is_loopback(address.rpartition(":")[0].strip("[]")):
+            # Where a proxy is set for the web, it is not meant for the sidecar beside us.
+            options = [*options, ("grpc.enable_http_proxy", 0)]
+        credentials = self.credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+PLAIN = Access()
+
+
+def _bytes(path: str, option: str) -> bytes:
+    try:
+        # A pipe that nobody writes to would keep us for ever; one that is read once is empty for
+        # the next connection.
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise InvalidAccess(f"{option} {path}: is no regular file. Name one.")
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidAccess(
+            f"{option} {path}: cannot be read ({error.strerror}). Check the path."
+        ) from None
+
+
+@dataclass(slots=True)
+class ClientCounters:
+    """Since the client was made.
+
+    answered     frames with an answer in time
+    raw          frames handed back as they were given, by why
+    late         answers that came after their deadline, and were thrown away
+    connections  streams that were opened
+    """
+
+    answered: int = 0
+    raw: dict[Why, int] = field(default_factory=lambda: dict.fromkeys(Why, 0))
+    late: int = 0
+    connections: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class DetectorStream:
+    """One stream, from its header on; unanswered messages by index, with when they were sent.
+
+    trouble  what ended it; None: nothing yet, or it was never begun
+    """
+
+    requests: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    call: Any = None
+    opened: bool = False
+    over: bool = False
+    trouble: Trouble | None = None
+    unanswered: dict[int, float] = field(default_factory=dict)
+    _sent: int = 0
+
+    def send(self, data: bytes, now: float) -> int:
+        """Hand a message over; its index."""
+        index, self._sent = self._sent, self._sent + 1
+        self.unanswered[index] = now
+        self.requests.put(data)
+        return index
+
+    def hangs_since(self) -> float:
+        """When the oldest unanswered message was sent; infinity without any."""
+        return next(iter(self.unanswered.values()), float("inf"))
+
+    def end(self) -> None:
+        """Nothing more goes out or comes in."""
+        self.over = True
+        self.requests.put(None)
+        if self.call is not None:
+            self.call.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why there is no stream."""
+
+    why: Why
+    text: str
+
+    def error(self) -> Unusable:
+        """To be raised once."""
+        return Unusable(self.why, self.text)
+
+
+log = logging.getLogger(__name__)
+
+
+PROCESS = "/monitor.v1.PerceptionMonitor/Process"
+
+
+# s between two tries to open a stream: the first, and at most.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
+
+
+# s where the sidecar said no: it will say so again, and counts it.
+REFUSED_PAUSE = 1.0
+
+
+CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    # Despite its name: how long one try to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    # A channel that was given up must not hand its dead connection to the next one.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A sidecar is beside us, whatever the environment says of the way to the web.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", 64 * 2**20),
+)
+
+
+# The sidecar is there and says no; everything else is no sidecar.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+    }
+)
+
+
+class MonitorClient:
+    """A detector's connection to its sidecar, to be made after the process has forked.
+
+    address          host:port
+    header           of the stream, sent again whenever it is opened
+    timeout_seconds  s that `process` may take
+    access           certificates and token, where the sidecar asks for them
+    max_in_flight    frames without an answer; beyond them frames are not even sent, so that a
+                     sidecar that hangs costs nothing
+    hang_seconds     s without an answer after which the connection is given up for a new one
+
+    Raises ValueError for arguments that make no sense. One thread at a time is served; others wait
+    for it, no longer than their own deadline.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        header: Header,
+        *,
+        timeout_seconds: float = 0.02,
+        access: Access = PLAIN,
+        max_in_flight: int = 8,
+        hang_seconds: float = 1.0,
+    ) -> None:
+        if not address:
+            raise ValueError("address: empty. Give host:port, such as 127.0.0.1:50051.")
+        for name, value in (
+            ("timeout_seconds", timeout_seconds),
+            ("max_in_flight", max_in_flight),
+            ("hang_seconds", hang_seconds),
+        ):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name}: {value} is not above 0.")
+        if header.space.k == 0:
+            raise ValueError("header: no dimensions. Name those of the means.")
+        access.credentials()
+        access.metadata(address)
+        self.address, self.header = address, header
+        self.counters = ClientCounters()
+        self.track_dimensions: tuple[str, ...] = ()
+        self._timeout, self._hang = timeout_seconds, hang_seconds
+        self._max_in_flight, self._access = max_in_flight, access
+        self._turn = threading.Lock()
+        # Guards everything below, and tells of changes.
+        self._change = threading.Condition()
+        self._stream: DetectorStream | None = None
+        # In words, not as an exception: what is raised again and again grows a long traceback.
+        self._trouble = Trouble(Why.DOWN, f"no stream to {address} yet")
+        self._renew = False
+        self._wanted = -1
+        self._reply: bytes | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._keep_open, name=f"monitor-client {header.stream}", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> MonitorClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the stream. Waiting frames come back raw."""
+        self._closing.set()
+        with self._change:
+            self._lose(self._stream, Trouble(Why.DOWN, "the client was closed"))
+        self._thread.join(2 * self._hang)
+
+    # ---- for the detector's thread
+
+    @property
+    def connected(self) -> bool:
+        """Whether a frame would be sent now."""
+        stream = self._stream
+        return stream is not None and stream.opened
+
+    def wait_connected(self, seconds: float) -> bool:
+        """Wait for a stream to be open, no longer than that; whether it is."""
+        with self._change:
+            return self._change.wait_for(lambda: self.connected, seconds)
+
+    def process(self, frame: OutgoingFrame) -> Processed:
+        """The detections to go on with, before the deadline; whatever the sidecar does.
+
+        Of full covariances the lower triangle counts. Raises ValueError for arrays that do not
+        fit together, and for a client that was closed.
+        """
+        deadline = time.monotonic() + self._timeout
+        frame = checked(frame, self.header.space.k)
+        if self._closing.is_set():
+            raise ValueError("the client was closed: make another one.")
+        if not self._turn.acquire(timeout=self._timeout):
+            return self._raw(frame, Unusable(Why.BUSY, "another thread waits for its frame"))
+        try:
+            result = read_answer(self._ask(encode_frame(frame), deadline), frame)
+            self.counters.answered += 1
+            return result
+        except Unusable as trouble:
+            return self._raw(frame, trouble)
+        finally:
+            self._turn.release()
+
+    def _raw(self, frame: OutgoingFrame, trouble: Unusable) -> Processed:
+        with self._change:
+            self.counters.raw[trouble.why] += 1
+        return as_given(frame, trouble.why, f"{trouble.why}: {trouble}")
+
+    def _ask(self, data: bytes, deadline: float) -> bytes:
+        """The answer's bytes. Raises Unusable."""
+        with self._change:
+            now = time.monotonic()
+            stream = self._stream
+            if stream is not None and now - stream.hangs_since() > self._hang:
+                text = f"no answer from {self.address} within {self._hang:g} s: connecting anew"
+                self._renew = True
+                self._lose(stream, Trouble(Why.DOWN, text))
+            if stream is None or stream is not self._stream or not stream.opened:
+                raise self._trouble.error()
+            waiting = len(stream.unanswered)
+            if waiting >= self._max_in_flight:
+                raise Unusable(Why.FULL, f"{waiting} frames without an answer")
+            self._wanted, self._reply = stream.send(data, now), None
+            self._change.wait_for(
+                lambda: self._reply is not None or self._stream is not stream,
+                max(0.0, deadline - time.monotonic()),
+            )
+            reply, self._reply, self._wanted = self._reply, None, -1
+            if reply is not None:
+                return reply
+            if self._stream is not stream:
+                raise self._trouble.error()
+        raise Unusable(Why.SLOW, f"no answer within {self._timeout * 1e3:g} ms")
+
+    def _lose(self, stream: DetectorStream | None, trouble: Trouble) -> None:
+        """The stream is over; only the first to say so is heard. With the lock held."""
+        if stream is None or self._stream is not stream:
+            return
+        self._stream, self._trouble, stream.trouble = None, trouble, trouble
+        stream.end()
+        self._change.notify_all()
+
+    # ---- for our own thread
+
+    def _keep_open(self) -> None:
+        """Open the stream, again and again, until the client is closed."""
+        channel: grpc.Channel | None = None
+        pause = FIRST_PAUSE
+        while not self._closing.is_set():
+            # A channel keeps the certificates that it began with, be they of yesterday.
+            if channel is not None and (self._renew or self._access.certificate_authority):
+                channel.close()
+                channel = None
+            self._renew = False
+            stream = DetectorStream()
+            try:
+                channel = channel or self._connect()
+                self._converse(channel, stream)
+                trouble = Trouble(Why.DOWN, "the sidecar ended the stream")
+            except Unusable as error:
+                trouble = Trouble(error.why, str(error))
+            except InvalidAccess as error:
+                trouble = Trouble(Why.DOWN, str(error))
+            except grpc.RpcError as error:
+                trouble = _in_words(error)
+            except Exception as error:
+                # A fault of ours: the detector must not notice more than raw detections.
+                log.exception("monitor: the stream of %s failed", self.header.stream)
+                trouble = Trouble(Why.DOWN, f"a fault of the client: {error}")
+            with self._change:
+                if self._stream is None and not stream.over:
+                    self._trouble = trouble  # it was never begun
+                self._lose(stream, trouble)
+                stream.end()
+            if stream.opened:
+                self._say_lost(stream.trouble or trouble)
+                pause = FIRST_PAUSE
+            refusal = trouble.why is Why.REFUSED
+            self._closing.wait(REFUSED_PAUSE if refusal else pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        if channel is not None:
+            channel.close()
+
+    def _say_lost(self, trouble: Trouble) -> None:
+        """Without the lock, and never in the detector's thread: a log may be slow."""
+        if not self._closing.is_set():
+            log.warning("monitor: detections of %s go raw: %s", self.header.stream, trouble.text)
+
+    def _connect(self) -> grpc.Channel:
+        credentials = self._access.credentials()
+        if credentials is None:
+            return grpc.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        return grpc.secure_channel(self.address, credentials, options=CHANNEL_OPTIONS)
+
+    def _converse(self, channel: grpc.Channel, stream: DetectorStream) -> None:
+        """Send the header, take answers until there are no more. Raises Unusable, RpcError."""
+        # Files may be slow; the detector must not wait for them, as it would for the lock.
+        metadata = self._access.metadata(self.address)
+        stream.send(encode_header(self.header), time.monotonic())
+        requests = iter(stream.requests.get, None)
+        answers: Iterable[bytes] = channel.stream_stream(PROCESS)(requests, metadata=metadata)
+        with self._change:
+            stream.call = answers
+            if self._closing.is_set():
+                return
+            self._stream = stream
+        for data in answers:
+            known = stream.opened
+            self._take(stream, data)
+            if not known:
+                log.info("monitor: %s is connected to %s", self.header.stream, self.address)
+
+    def _take(self, stream: DetectorStream, data: bytes) -> None:
+        """Hand an answer to who waits for it. Raises Unusable for one to nothing."""
+        index = index_of(data)
+        with self._change:
+            if stream.unanswered.pop(index or 0, None) is None:
+                raise Unusable(Why.MALFORMED, f"an answer to message {index}, which waits for none")
+            if not stream.opened:
+                self.track_dimensions = read_header_answer(data)
+                stream.opened = True
+                self.counters.connections += 1
+            elif index == self._wanted:
+                self._reply = data
+            else:
+                self.counters.late += 1
+                return
+            self._change.notify_all()
+
+
+def _in_words(error: grpc.RpcError) -> Trouble:
+    code = error.code() if isinstance(error, grpc.Call) else None
+    text = error.details() if isinstance(error, grpc.Call) else str(error)
+    return Trouble(Why.REFUSED if code in _REFUSALS else Why.DOWN, text or str(code))

@@ -1,47 +1,611 @@
-"""Frozen settings with their defaults. deploy/sidecar.toml lists every one of them."""
+"""What all sections of the configuration have in common.
+
+Who may reach the sidecar, and who may do what: the files that say so, and what is refused.
+
+Who tracks: the sidecar's own tracker and how, one elsewhere that is fed over gRPC, or nobody.
+
+The settings of how recalibrators are fitted, tried and promoted while the sidecar runs.
+
+The settings of how drift of calibration is watched.
+
+What the sidecar says on standard error: from which level on, in which form, how often.
+
+Which detection a labelled object belongs to.
+
+How long detections wait for their truth, and where.
+
+Frozen settings with their defaults. deploy/sidecar.toml lists every one of them.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import string
 import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    BaseModel,
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from monitor.calibration.binning import LOWEST, OCTAVES, Binning, LogBins
-from monitor.calibration.export_bins import ExportEdges, InvalidExportEdges
-from monitor.calibration.limits import (
+from monitor.drift.evidence import DriftSettings, Unit
+from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.space import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
     MOST_LEVELS,
     MOST_SLICES,
     MOST_WINDOWS,
 )
-from monitor.calibration.slices import RangeBuckets, SliceBy
-from monitor.calibration.windows import Windows
-from monitor.config_drift import DriftConfig
-from monitor.config_log import LogConfig
-from monitor.config_matching import MatchingConfig
-from monitor.config_pending import PendingConfig
-from monitor.config_promotion import PromotionConfig
-from monitor.config_section import Section
-from monitor.config_security import SecurityConfig, check_exposure
-from monitor.config_tracker import TrackerConfig as TrackerConfig
-from monitor.config_tracker import TrackerKind as TrackerKind
+from monitor.matching.distances import DistanceKind
+from monitor.promotion.records import (
+    FitSettings,
+    PolicySettings,
+    PromotionMode,
+    PromotionSettings,
+    TrackSettings,
+    TrialSettings,
+)
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import CovarianceScaling, Objective, VarianceScaling
+from monitor.recalibration.selection import METHODS
+from monitor.statistics.bins import (
+    LOWEST,
+    OCTAVES,
+    Binning,
+    ExportEdges,
+    InvalidExportEdges,
+    LogBins,
+)
+from monitor.statistics.windows import Windows
+from monitor.tracking.kalman import (
+    UPRIGHT,
+    Association,
+    DimensionNoise,
+    MeasurementNoise,
+    TrackerSettings,
+)
+
+SHORTEST, LONGEST = 16, 4096  # characters of a token
+
+
+MOST_TOKENS = 16  # in one file
+
+
+_TOKEN = frozenset((string.ascii_letters + string.digits + "-._~+/=").encode())
+
+
+def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
+    """Of the lines of a file; empty ones are none. Raises ValueError, which never shows one."""
+    tokens = tuple(line.strip() for line in data.splitlines() if line.strip())
+    if not tokens:
+        raise ValueError(f"'{path}' holds no token: write one into its first line.")
+    if len(tokens) > MOST_TOKENS:
+        raise ValueError(f"'{path}' has {len(tokens)} lines with tokens, at most {MOST_TOKENS}.")
+    for number, token in enumerate(tokens, 1):
+        if not _TOKEN.issuperset(token):
+            raise ValueError(
+                f"'{path}': token {number} has characters other than letters, digits and "
+                "-._~+/=. `openssl rand -hex 32` makes one."
+            )
+        if not SHORTEST <= len(token) <= LONGEST:
+            raise ValueError(
+                f"'{path}': token {number} has {len(token)} characters, not {SHORTEST} to "
+                f"{LONGEST}. `openssl rand -hex 32` makes one."
+            )
+    return tokens
+
+
+class Section(BaseModel):
+    """Frozen; unknown keys, infinities, NaN and values of another type are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _of_its_type(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic takes true for 1, "7" for 7 and 1 for true; TOML can say what it means."""
+        asked = cls.model_fields[info.field_name or ""].annotation
+        if asked is bool and not isinstance(value, bool):
+            raise ValueError("must be true or false")
+        if asked is int and (not isinstance(value, int) or isinstance(value, bool)):
+            raise ValueError("must be a whole number")
+        if asked is float and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise ValueError("must be a number")
+        return value
+
+
+class SecurityConfig(Section):
+    """Certificates and tokens, each a path of a file; empty: there is none.
+
+    certificate + key      TLS; PEM, the certificate followed by those between it and its authority
+    client_authority       PEM; clients, too, must have a certificate, of one of these authorities
+    *_token_file           one bearer token a line; who has none of them may not use the right
+    """
+
+    certificate: str = ""
+    key: str = ""
+    client_authority: str = ""
+    data_token_file: str = ""  # Process, ProcessFrame, GetCalibration, WatchEvents
+    truth_token_file: str = ""  # ReportGroundTruth
+    admin_token_file: str = ""  # all of these, recalibrators, export and import, acknowledging
+    reload_seconds: PositiveFloat = 60.0  # s; how often the files are looked at for a change
+    allow_plain_text: bool = False  # True: gRPC may listen on a network without TLS
+    # True: over TLS on a network, whoever connects may administer, with neither a certificate of
+    # its own nor a token.
+    allow_open_administration: bool = False
+    allow_plain_metrics: bool = False  # True: HTTP, which has no TLS, may listen on a network
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Self:
+        for given, missing in (("certificate", "key"), ("key", "certificate")):
+            if getattr(self, given) and not getattr(self, missing):
+                raise ValueError(
+                    f"{given} '{getattr(self, given)}' without {missing}: name both for TLS, or "
+                    "neither for plain text"
+                )
+        if self.client_authority and not self.certificate:
+            raise ValueError(
+                f"client_authority '{self.client_authority}' without certificate and key: clients "
+                "are asked for a certificate over TLS only. Name these as well"
+            )
+        return self
+
+    @property
+    def tls(self) -> bool:
+        """Whether gRPC is encrypted."""
+        return bool(self.certificate)
+
+    @property
+    def token_files(self) -> dict[str, str]:
+        """Path by key, of those that are named."""
+        keys = ("data_token_file", "truth_token_file", "admin_token_file")
+        return {key: path for key in keys if (path := getattr(self, key))}
+
+
+def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> None:
+    """Raises ValueError where others could listen in or take over, and nobody has said that they
+    may.
+    """
+    if not is_loopback(grpc_host) and security.tls and not _keeps_strangers_out(security):
+        raise ValueError(
+            f"[server] grpc_address is on {grpc_host}, which other machines can reach, and whoever "
+            "connects may promote recalibrators and import statistics. Name [security] "
+            "client_authority or admin_token_file, listen on 127.0.0.1, or, where all of them may, "
+            "set [security] allow_open_administration = true"
+        )
+    if not is_loopback(grpc_host) and not security.tls:
+        if security.token_files:
+            raise ValueError(
+                f"[security] {', '.join(security.token_files)}: tokens would go over the network "
+                f"in plain text, since [server] grpc_address is on {grpc_host}. Name a certificate "
+                "and a key, or listen on 127.0.0.1"
+            )
+        if not security.allow_plain_text:
+            raise ValueError(
+                f"[server] grpc_address is on {grpc_host}, which other machines can reach, without "
+                "TLS. Name [security] certificate and key, listen on 127.0.0.1, or, on a network "
+                "that you trust, set [security] allow_plain_text = true"
+            )
+    if not is_loopback(http_host) and not security.allow_plain_metrics:
+        raise ValueError(
+            f"[server] http_address is on {http_host}, which other machines can reach, and has no "
+            "TLS. Listen on 127.0.0.1, or, where others may read the statistics, set [security] "
+            "allow_plain_metrics = true"
+        )
+
+
+def _keeps_strangers_out(security: SecurityConfig) -> bool:
+    """Whether nobody can administer who was given neither a certificate nor a token."""
+    shown = bool(security.client_authority or security.admin_token_file)
+    return shown or security.allow_open_administration
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this machine alone reaches it; a name other than localhost may be anything."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class TrackerKind(StrEnum):
+    """Who tracks."""
+
+    EMBEDDED = "embedded"  # the sidecar's own Kalman tracker, fed what is forwarded
+    GRPC = "grpc"  # a tracker elsewhere, fed what is forwarded
+    NONE = "none"  # nobody here
+
+
+class Fallback(StrEnum):
+    """Who tracks while the tracker elsewhere is away, or leaves a frame unanswered."""
+
+    EMBEDDED = "embedded"
+    NONE = "none"
+
+
+# Beyond these, covariances of tracks leave what can be computed with.
+Density = Annotated[float, Field(gt=0, le=1e8)]
+
+
+Deviation = Annotated[float, Field(gt=0, le=1e5)]
+
+
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+
+
+# host:port, or the path of a socket; what else gRPC resolves may be written before it.
+_ADDRESS = re.compile(r"unix:\S+|\S*[^\s:/]:(\d{1,5})")
+
+
+_RESOLVED_BY = re.compile(r"dns:(///)?|ipv4:|ipv6:")
+
+
+class DimensionNoiseConfig(Section):
+    """What differs for one dimension; what is left out is as for the others."""
+
+    density: Density | None = None  # unit²/s³ with a velocity, unit²/s without
+    initial_speed: Deviation | None = None  # unit/s
+    missing_deviation: Deviation | None = None  # unit
+
+
+class TrackerConfig(Section):
+    """The tracker; in the units of the stream."""
+
+    kind: TrackerKind = TrackerKind.NONE
+    # Of a tracker elsewhere, kind = grpc: host:port, or unix:path.
+    address: str = "127.0.0.1:50052"
+    certificate_authority: str = ""  # path, PEM: its TLS certificate is of this one; empty: no TLS
+    allow_plain_text: bool = False  # True: frames may go over a network without TLS
+    # s that a frame waits for the tracker, and an answer that is to have tracks for them.
+    timeout_seconds: Annotated[float, Field(gt=0, le=10)] = 0.02
+    # Frames of all streams that wait to be sent; beyond it the oldest is left out.
+    queue_frames: Annotated[PositiveInt, Field(le=4096)] = 32
+    # s between two attempts to reach it, at most.
+    backoff_seconds: Annotated[float, Field(ge=0.2, le=60)] = 2.0
+    fallback: Fallback = Fallback.NONE  # embedded: the sidecar's own while it is away; none
+    association: Association = Association.OWN  # own, or upstream: by upstream_track_id
+    measurement_noise: MeasurementNoise = MeasurementNoise.DETECTION  # R: detection, or unit
+    inflate_for_correlation: bool = False  # R times (1 + ρ)/(1 − ρ), ρ of the innovations
+    velocity_dimensions: tuple[str, ...] = ("x", "y", "z")  # none of them there: all lengths
+    heading_dimension: str = "yaw"  # may be off by π, and turns with the sensor
+    acceleration_density: Density = 1.0  # unit²/s³, white acceleration
+    walk_density: Density = 0.01  # unit²/s, random walk of other lengths
+    turn_density: Density = 0.1  # rad²/s, random walk of angles
+    initial_speed: Deviation = 8.0  # unit/s, deviation of a velocity not yet known
+    missing_deviation: Deviation = 1.0  # unit or rad, where a covariance is missing
+    dimensions: dict[str, DimensionNoiseConfig] = Field(
+        default_factory=lambda: {
+            name: DimensionNoiseConfig(**asdict(noise)) for name, noise in UPRIGHT.items()
+        }
+    )  # what differs for single dimensions; those not named keep their default
+    gate_level: Annotated[float, Field(gt=0, lt=1)] = 0.999  # share of true matches in the gate
+    max_distance: PositiveFloat = 1e9  # unit; beyond it no match of our own making
+    birth_score: float = -1e9  # detections with a lower score begin no track
+    confirm_detections: PositiveInt = 3  # that make a track confirmed
+    tentative_misses: PositiveInt = 1  # frames without a detection that end it before that
+    coast_frames: Annotated[int, Field(ge=0)] = 5  # frames without one that it outlives after that
+    coast_seconds: Seconds = 1.0  # s without a detection that any track outlives
+    # Of a stream; no births beyond, and no answer with more of a tracker elsewhere. Nine states
+    # are kept, 8 S² bytes a track each.
+    max_tracks: Annotated[int, Field(ge=1, le=4096)] = 1000
+    half_life_seconds: Seconds = 60.0  # s of event time; memory of innovation statistics
+
+    @field_validator("address")
+    @classmethod
+    def _reachable(cls, address: str) -> str:
+        found = _ADDRESS.fullmatch(address)
+        if found is None or int(found[1] or 1) not in range(1, 65536):
+            raise ValueError("must be host:port, such as 127.0.0.1:50052, or unix:path")
+        return address
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        if self.kind is not TrackerKind.GRPC or self.certificate_authority or self.allow_plain_text:
+            return self
+        if not _stays_here(self.address):
+            raise ValueError(
+                f"address '{self.address}': frames would go over the network in plain text, and "
+                "tracks be believed from whoever answers. Name certificate_authority, or, on a "
+                "network that you trust, set allow_plain_text = true"
+            )
+        return self
+
+    @property
+    def tracks_here(self) -> bool:
+        """Whether the sidecar has a tracker of its own, be it one that stands by."""
+        elsewhere = self.kind is TrackerKind.GRPC and self.fallback is Fallback.EMBEDDED
+        return self.kind is TrackerKind.EMBEDDED or elsewhere
+
+    def settings(self) -> TrackerSettings:
+        """As the sidecar's own tracker takes them."""
+        own = dict(UPRIGHT)
+        own |= {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
+        known = {field.name for field in fields(TrackerSettings)}
+        chosen = {name: value for name, value in dict(self).items() if name in known}
+        return TrackerSettings(**(chosen | {"dimensions": own}))
+
+
+def _stays_here(address: str) -> bool:
+    """Whether what is sent there leaves this machine by no network; in doubt it does."""
+    if address.startswith("unix:"):
+        return True
+    host = _RESOLVED_BY.sub("", address, count=1).rpartition(":")[0]
+    return is_loopback(host.removeprefix("[").removesuffix("]"))
+
+
+Factor = Annotated[float, Field(gt=0)]
+
+
+# By key, the methods to which it means something. As in fitting.FITTINGS, which is heavy to import.
+USED_BY: Mapping[str, tuple[str, ...]] = {
+    "objective": (VarianceScaling.method, CovarianceScaling.method),
+    "time_constant_seconds": (AdaptiveScaling.method,),
+}
+
+
+class PromotionConfig(Section):
+    """Fits beside the stream, trials on later truth, and what acts by itself."""
+
+    # manual: fits and promotions when asked for; advise: a proven candidate raises an event and
+    # waits; automatic: it is promoted.
+    mode: PromotionMode = PromotionMode.ADVISE
+    allow_shrinking: bool = False  # automatic also where covariances become smaller
+    method: str = "variance-scaling"  # of what is fitted, as in `fit --method`
+    objective: Objective | None = None  # of a scaling; left out: its own
+    time_constant_seconds: PositiveFloat | None = None  # s, of adaptive-scaling
+    band: tuple[Factor, Factor] = (0.5, 2.0)  # factors on the variance that are left alone
+    hysteresis: Annotated[float, Field(gt=1)] = 1.1  # a smaller change of variances is none
+    prior_tracks: PositiveFloat = 3.0  # that "nothing is wrong" counts for in a fit
+    # New ones of a slice before it is fitted again, and the fewest that a fit looks back on.
+    fit_tracks: Annotated[int, Field(ge=2)] = 10
+    fit_every_seconds: PositiveFloat = 10.0  # s between two fits, at least
+    fit_timeout_seconds: PositiveFloat = 120.0  # s after which a fit hangs, and is ended
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
+    clip: PositiveFloat = 1.0  # nats per dimension that one track can say for a step
+    trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
+    # Between two rollbacks of what is no worse, on average, at least.
+    rollback_tracks: Annotated[float, Field(ge=100)] = 1e5
+    track_idle_seconds: Annotated[float, Field(ge=0.05)] = 1.0  # s without truth that end a track
+    # s of a track that count; where nobody tracks: of a block
+    track_seconds: Annotated[float, Field(ge=0.05)] = 10.0
+    rows_per_track: Annotated[int, Field(ge=2, le=1024)] = 32  # kept, evenly spread
+    kept_tracks: Annotated[int, Field(ge=10, le=100_000)] = 500  # of each slice, the newest
+    open_tracks: Annotated[int, Field(ge=1, le=100_000)] = 4096  # at a time, over all slices
+    # Versions, trials and the audit log; in the working directory; empty: none are kept.
+    folder: str = "calibration-monitor.recalibrators"
+
+    @model_validator(mode="after")
+    def _known_and_in_order(self) -> Self:
+        methods = [method for method in METHODS if method != Identity.method]
+        if self.method not in methods:
+            raise ValueError(
+                f"method '{self.method}' must be one of {', '.join(methods)}; for fits only when "
+                "asked for, set mode 'manual'"
+            )
+        for key, used_by in USED_BY.items():
+            given = getattr(self, key)
+            if given is not None and self.method not in used_by:
+                raise ValueError(
+                    f"{key} {given} means nothing to method '{self.method}': leave it out, or set "
+                    f"method to {' or '.join(used_by)}"
+                )
+        if self.fit_tracks > self.kept_tracks:
+            raise ValueError(
+                f"fit_tracks {self.fit_tracks} must be no more than kept_tracks "
+                f"{self.kept_tracks}, or no slice is ever fitted: lower the one or raise the other"
+            )
+        if not self.band[0] <= 1 <= self.band[1]:
+            raise ValueError(f"band {list(self.band)} must have 1 between its ends")
+        return self
+
+    def settings(self) -> PromotionSettings:
+        """As the pure core takes them."""
+        return PromotionSettings(
+            TrackSettings(
+                idle_ns=int(self.track_idle_seconds * 1e9),
+                longest_ns=int(self.track_seconds * 1e9),
+                rows_per_track=self.rows_per_track,
+                most_tracks=self.kept_tracks,
+                most_open=self.open_tracks,
+            ),
+            FitSettings(
+                self.method,
+                self.objective,
+                self.time_constant_seconds,
+                self.prior_tracks,
+                self.fit_tracks,
+            ),
+            TrialSettings(self.alpha, self.clip, self.trial_tracks, self.rollback_tracks),
+            PolicySettings(self.mode, self.allow_shrinking, self.band, self.hysteresis),
+        )
+
+
+Tolerance = Annotated[float, Field(ge=1)]
+
+
+Tracks = Annotated[int, Field(ge=2, le=100_000)]
+
+
+# The defaults of what the pure core takes are its own.
+_CORE = DriftSettings()
+
+
+class DriftConfig(Section):
+    """How often a false alarm may come, and what counts as drift."""
+
+    watch: bool = True  # False: nothing is watched, no alarm ever comes
+    # h of driving between two false alarms, over all slices together
+    hours_between_false_pages: PositiveFloat = _CORE.hours_between_false_pages
+    hours_between_false_tickets: PositiveFloat = _CORE.hours_between_false_tickets
+    # On σ; overconfidence (underconfidence) by less is no drift.
+    page_tolerance: Tolerance = _CORE.page_tolerance
+    ticket_tolerance: Tolerance = _CORE.ticket_tolerance
+    # What counts as one observation: track-second (where tracks are known, seconds of them; and
+    # detections, tempered), detection (these alone), track (strict: whole tracks).
+    unit: Unit = _CORE.unit
+    # Tracks and detections of a slice that what is usual is learned from, at least; after ten times
+    # as many detections tracks are waited for no longer.
+    reference_tracks: Tracks = _CORE.reference_tracks
+    reference_detections: Annotated[int, Field(ge=100, le=10_000_000)] = _CORE.reference_detections
+    # s of driving with truth of a slice that it is learned over, at least.
+    reference_seconds: NonNegativeFloat = _CORE.reference_seconds
+    # Path of a reference that `calibration-monitor reference` wrote; empty: learned in each epoch.
+    reference: str = ""
+    # h of driving without a new alarm that end one; 0: it stays
+    calm_hours: NonNegativeFloat = _CORE.calm_hours
+    # That say so before there is an alarm, where tracks are known: one odd object is no drift.
+    fewest_tracks: Annotated[int, Field(ge=1, le=1000)] = _CORE.fewest_tracks
+    refit_on_page: bool = False  # a page asks for a fit of its slice, and its trial
+    # Followed at a time, over all slices.
+    open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = _CORE.most_open
+    # s without truth that end a track.
+    track_idle_seconds: Annotated[float, Field(ge=0.05)] = _CORE.idle_seconds
+    # Evidence, references and alarms on disk; in the working directory; empty: none are kept.
+    path: str = "calibration-monitor.drift"
+    # s between two writes.
+    every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
+
+    def settings(self) -> DriftSettings:
+        """As the pure core takes them."""
+        return DriftSettings(
+            hours_between_false_pages=self.hours_between_false_pages,
+            hours_between_false_tickets=self.hours_between_false_tickets,
+            page_tolerance=self.page_tolerance,
+            ticket_tolerance=self.ticket_tolerance,
+            unit=self.unit,
+            reference_tracks=self.reference_tracks,
+            reference_detections=self.reference_detections,
+            reference_seconds=self.reference_seconds,
+            fewest_tracks=self.fewest_tracks,
+            calm_hours=self.calm_hours,
+            most_open=self.open_tracks,
+            idle_seconds=self.track_idle_seconds,
+        )
+
+
+class LogLevel(StrEnum):
+    """The least weight of a line that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """Of a line."""
+
+    TEXT = "text"  # for people: time, level, logger, message; tracebacks indented below it
+    JSON = "json"  # for programs: one object a line
+
+
+class LogConfig(Section):
+    """What is written, and how much of it. All of it may change while the sidecar runs."""
+
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.TEXT
+    # Of one kind: from the same place in the program. Further ones are counted. 0: no limit.
+    lines_a_minute: Annotated[int, Field(ge=0, le=60_000)] = 12
+    # Of one kind, at once; also the first ones of a kind that was silent for long.
+    burst: Annotated[int, Field(ge=1, le=10_000)] = 6
+
+
+Name = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+# How many names `box` has, for each distance that reads it.
+_BOX = {
+    DistanceKind.BEV_IOU: (5, "centre, length, width and heading"),
+    DistanceKind.IMAGE_IOU: (4, "left, top, right and bottom"),
+}
+
+
+class MatchingConfig(Section):
+    """How labels in the labeller's own space of ids find their detections."""
+
+    distance: DistanceKind = DistanceKind.CENTRE
+    gate: PositiveFloat = 2.0  # beyond it nothing matches; unit: see distance
+    gates: dict[Name, PositiveFloat] = Field(default_factory=dict)  # of single classes
+    # Of the centre and Mahalanobis distances; those of them that a stream has.
+    dimensions: tuple[Name, ...] = ("x", "y")
+    # Names of centre, length, width and heading for bev-iou; of left, top, right, bottom for
+    # image-iou.
+    box: Annotated[tuple[Name, ...], Field(max_length=5)] = ("x", "y", "l", "w", "yaw")
+    near_gate: Annotated[float, Field(gt=0, le=1)] = 0.8  # of the gate; beyond it a match is near
+    # The labeller's name of a class and ours; names that are the same need no entry.
+    class_map: dict[Name, Name] = Field(default_factory=dict)
+    # Of ours: classes of the labeller that look like it. Detections near them are ignored.
+    neighbours: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
+    # s between two samples of a track that are interpolated, at most.
+    max_gap_seconds: PositiveFloat = 1.0
+    # s from the frame's time to the nearest sample that is taken as it is.
+    max_offset_seconds: NonNegativeFloat = 0.025
+
+    @model_validator(mode="after")
+    def _fits_the_distance(self) -> Self:
+        if self.distance not in _BOX:
+            if not self.dimensions or len(set(self.dimensions)) < len(self.dimensions):
+                raise ValueError(
+                    f"dimensions {list(self.dimensions)}: name at least one, each once, of those "
+                    f"that {self.distance} is taken over"
+                )
+            return self
+        count, meaning = _BOX[self.distance]
+        if len(self.box) != count or len(set(self.box)) < count:
+            raise ValueError(
+                f"box {list(self.box)} with distance {self.distance}: name {count} different "
+                f"dimensions, {meaning}"
+            )
+        for name, gate in (("gate", self.gate), *self.gates.items()):
+            if gate >= 1:
+                raise ValueError(
+                    f"{name} {gate:g} with distance {self.distance}: it is 1 - overlap, so that 1 "
+                    "is boxes that do not touch; set it below 1, such as 0.5"
+                )
+        return self
+
+    def gate_of(self, name: str) -> float:
+        """Of a class of the detector's."""
+        return self.gates.get(name, self.gate)
+
+
+class PendingConfig(Section):
+    """How long detections wait for their truth."""
+
+    max_bytes: PositiveInt = 256 * 2**20  # bytes in memory; the oldest frames are dropped first
+    # s; how far the watermark stays behind.
+    max_disorder_seconds: Annotated[float, Field(ge=0, le=3600)] = 2.0
+    # Of frames and labels on disk, in the working directory; empty: in memory alone.
+    folder: str = "calibration-monitor.pending"
+    disk_bytes: PositiveInt = 2 * 2**30  # bytes on disk; the oldest partition is dropped first
+    keep_hours: PositiveFloat = 24.0  # h of event time that a partition is kept, at most
+    partition_minutes: Annotated[float, Field(ge=0.1, le=1440)] = 1.0  # of event time in one file
+    # Of frames without truth of their own, one in so many goes to the disk, by its frame_id.
+    keep_one_frame_in: PositiveInt = 1
+    sync_frames: bool = False  # True: fsync for frames too, not for labels alone
+    queue_frames: PositiveInt = 2048  # that wait for the disk; beyond it they stay in memory
+
 
 # Bytes; deploy/sidecar.toml has 16,000.
 LARGEST_FILE = 1 << 20
+
 
 Level = Annotated[float, Field(gt=0, lt=1)]
 

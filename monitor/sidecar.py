@@ -12,48 +12,54 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
-from monitor.drift_keeping import DriftKeeping
-from monitor.edges.allocator import keep_freed_memory
-from monitor.edges.page import Endpoint
-from monitor.edges.server import CannotListen, Server
-from monitor.edges.service import Service
-from monitor.edges.tracker_client import TrackerClient
-from monitor.edges.wire import WireLimits
-from monitor.events import Events, Health
-from monitor.exporting import Exporting
-from monitor.external_tracker import ExternalTracker
-from monitor.fit_rounds import FitRounds
-from monitor.host import Host
-from monitor.journal import Journal
-from monitor.keeping import Keeper
-from monitor.keeping_recalibrators import RecalibratorKeeper
-from monitor.kept_promotions import KeptPromotions, configured
-from monitor.overload import Overload
-from monitor.pipeline import Pipeline
+from monitor.frames.status import Status
+from monitor.pipeline.checkpoints import DriftKeeping, Keeper
+from monitor.pipeline.events import Events
+from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls
+from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import Overload, WallClock
+from monitor.pipeline.promotions import Promotions
+from monitor.pipeline.recalibrator_checkpoints import KeptPromotions, RecalibratorKeeper, configured
+from monitor.pipeline.restart import Resumption
+from monitor.pipeline.tracker_client import TrackerClient
 from monitor.promotion.records import Record
-from monitor.promotions import Promotions
-from monitor.reloading import Reloads, reloaded
-from monitor.rereading import read_again
-from monitor.resuming import Resumption
-from monitor.status import Status
-from monitor.status_reading import status
-from monitor.tracker_calls import TrackerCalls
-from monitor.wall_clock import WallClock
+from monitor.service.admin import status
+from monitor.service.exporting import Exporting
+from monitor.service.frames import Service
+from monitor.service.host import Host, keep_freed_memory
+from monitor.service.http import Endpoint
+from monitor.service.reload import Reloads, read_again, reloaded
+from monitor.service.server import CannotListen, Server
+from monitor.store.ledger.journal import Journal
+from monitor.wire.messages import Health
+from monitor.wire.requests import WireLimits
 
 log = logging.getLogger(__name__)
 
+
 # How often the loop's punctuality is looked at, seconds.
 LAG_PROBE = 0.05
+
+
 # How often a service manager that keeps no watch over us hears that we live, seconds.
 ALIVE_SECONDS = 5.0
+
+
 # What those who watch are told.
 OVERLOADED = (
     "overload: frames are answered and forwarded, but neither remembered nor counted; see [server] "
     "shed_lag_seconds and shed_rows"
 )
+
+
 CALM = "serving: the overload is over, frames are monitored again"
+
+
 # What the service manager shows.
 SERVING = "serving"
+
+
 # Numbers of the ledger that are left out where it is not known which were given.
 _BEYOND = 1 << 32
 

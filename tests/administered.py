@@ -11,16 +11,23 @@ from typing import Any, NoReturn, cast
 
 import grpc
 
-from monitor.edges.admin_service import AdminService
-from monitor.edges.calls import guarded
-from monitor.edges.service import Service
-from monitor.edges.wire import WireLimits
-from monitor.events import Events
-from monitor.pipeline import Pipeline
-from monitor.promotion.records import Evidence, Factor, Happened, Record
-from monitor.promotion.standing import SliceFitted, TrialStanding, TrialState
-from monitor.promotions import Promotions
-from monitor.recalibrators import Recalibrators
+from monitor.pipeline.events import Events
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.promotions import Promotions
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.promotion.records import (
+    Evidence,
+    Factor,
+    Happened,
+    Record,
+    SliceFitted,
+    TrialStanding,
+    TrialState,
+)
+from monitor.service.admin import AdminService
+from monitor.service.calls import guarded
+from monitor.service.frames import Service
+from monitor.wire.requests import WireLimits
 from tests.served import ADMIN, PATIENCE
 
 EVIDENCE = Evidence(31, 0.25, 1.75, -2.5, 2.0)

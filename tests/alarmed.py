@@ -11,25 +11,25 @@ from typing import Any, cast
 
 import grpc
 
-from monitor.calibration.drift.alarm import (
+from monitor.drift.alarms import (
     Alarm,
     AlarmChange,
     Counted,
     DriftReading,
     DriftState,
-    Scale,
     SliceStanding,
     StageStanding,
     Why,
 )
-from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
-from monitor.calibration.drift.reference import Origin
-from monitor.drift_watch import NoSuchSlice
-from monitor.edges.calls import guarded
-from monitor.edges.service import MONITOR, Service
-from monitor.edges.wire import WireLimits
-from monitor.events import Events
-from monitor.pipeline import Pipeline
+from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.evidence import Scale
+from monitor.drift.reference import Origin
+from monitor.pipeline.drift_watch import NoSuchSlice
+from monitor.pipeline.events import Events
+from monitor.pipeline.frame_path import Pipeline
+from monitor.service.calls import MONITOR, guarded
+from monitor.service.frames import Service
+from monitor.wire.requests import WireLimits
 from tests.served import PATIENCE
 
 UNKNOWN = Scale(float("nan"), float("nan"), float("nan"))

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from monitor.calibration.detections import Reason
-from monitor.edges.wire import WireLimits, decode_process_request, detection_tail
-from monitor.frames import Header, ReceivedFrame, Refusal
+from monitor.frames.detections import Reason
+from monitor.frames.frame import Header, ReceivedFrame, Refusal
 from monitor.v1 import perception_monitor_pb2
+from monitor.wire.requests import WireLimits, decode_process_request, detection_tail
 from tests.written import packed
 
 LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)

@@ -8,23 +8,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from monitor.calibration.binning import Binning
-from monitor.calibration.drift.alarm import (
+from monitor.drift.alarms import (
     AlarmCount,
     Counted,
     DriftReading,
     DriftState,
-    Scale,
     SliceStanding,
     StageStanding,
 )
-from monitor.calibration.drift.charts import SEVERITIES, Detector, Direction, Stage
-from monitor.calibration.drift.reference import Origin
-from monitor.calibration.export_bins import ExportEdges, SliceBins, StageBins
-from monitor.calibration.slices import TOTAL
-from monitor.counters import Counters
-from monitor.edges.exporter import Snapshot, render
-from monitor.track_readings import read_tracks
+from monitor.drift.bets import SEVERITIES, Detector, Direction, Stage
+from monitor.drift.evidence import Scale
+from monitor.drift.reference import Origin
+from monitor.frames.counters import Counters
+from monitor.frames.slices import TOTAL
+from monitor.pipeline.stream_tracker import read_tracks
+from monitor.service.metrics import Snapshot, render
+from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
 STAGES = ("raw", "recalibrated")

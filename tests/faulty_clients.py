@@ -21,9 +21,9 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 
-from monitor.calibration.space import Dimension, Space
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
-from monitor.frames import Header
+from monitor.frames.frame import Header
+from monitor.frames.space import Dimension, Space
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
 from tests.served import MONITOR, PATIENCE, ROOT
 from tests.trackers import FakeTracker, slow
 

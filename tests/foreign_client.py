@@ -6,8 +6,8 @@ import subprocess
 import grpc
 import pytest
 
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import (
     frame_pb2,
     perception_monitor_pb2,

@@ -16,27 +16,26 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.detections import Reason, examine
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.calibration.steps import finished
-from monitor.edges.answers import encode_process_response, encode_truth_response
-from monitor.edges.records import TailReader
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
-from monitor.edges.truth_requests import decode_truth_request
-from monitor.edges.wire import (
+from monitor.frames.detections import Reason, examine
+from monitor.frames.frame import Header, ReceivedFrame, Refusal, TrackIds, TruthAnswer
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.matching.labels import labels_told
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.streams import Stream
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.statistics.observations import finished
+from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+from monitor.wire.answers import encode_process_response, encode_truth_response
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_truth
+from monitor.wire.records import TailReader
+from monitor.wire.requests import (
     WireLimits,
     decode_process_frame_request,
     decode_process_request,
+    decode_truth_request,
     detection_tail,
 )
-from monitor.frames import Header, ReceivedFrame, Refusal, TruthAnswer
-from monitor.label_matching import labels_told
-from monitor.pipeline import Pipeline
-from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.streams import Stream
-from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from tests import mutations
 from tests.as_protobuf import assert_same_frame
 from tests.mutations import Field, Mutations

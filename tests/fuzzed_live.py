@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from monitor.edges.requests import encode_header
-from monitor.frames import Header
+from monitor.frames.frame import Header
 from monitor.v1 import (
     perception_monitor_pb2,
     recalibrator_admin_pb2,
 )
+from monitor.wire.client_messages import encode_header
 from tests.fuzzed import Fuzz, World, worlds
 from tests.mutations import Mutations
 from tests.piped import CLASSES, XYZ

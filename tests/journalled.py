@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.space import Dimension, Space
-from monitor.config_pending import PendingConfig
-from monitor.edges.partition_codec import Codec
-from monitor.edges.partition_folder import PartitionFolder
-from monitor.edges.partitions import PartitionStore
-from monitor.frames import Header
-from monitor.ledger import INLINE, Entry, FrameEntry, LabelEntry, LabelRecord
-from monitor.stored_frame import SliceKey, StoredEstimates, StoredFrame
+from monitor.config import PendingConfig
+from monitor.frames.frame import Header
+from monitor.frames.space import Dimension, Space
+from monitor.frames.stored import SliceKey, StoredEstimates, StoredFrame
+from monitor.matching.pending import INLINE, LabelRecord
+from monitor.store.ledger.codec import Codec
+from monitor.store.ledger.entries import Entry, FrameEntry, LabelEntry
+from monitor.store.ledger.folder import PartitionFolder
+from monitor.store.ledger.partitions import PartitionStore
 
 SPACE = Space((Dimension("x"),))
 _NONE = np.zeros(0, np.int64)

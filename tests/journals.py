@@ -6,13 +6,13 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from monitor.edges.kept_frames import (
+from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
+from monitor.store.ledger.entry_bytes import (
     decode_frame,
     decode_labels,
     encode_frame,
     encode_labels,
 )
-from monitor.ledger import Entry, FrameEntry, Kept, LabelEntry
 
 NEVER = 2**62
 

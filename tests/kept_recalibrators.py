@@ -6,9 +6,9 @@ import asyncio
 import logging
 from pathlib import Path
 
-from monitor.keeping_recalibrators import Kept, RecalibratorKeeper
+from monitor.pipeline.recalibrator_checkpoints import Kept, RecalibratorKeeper
 from monitor.promotion.records import Happened
-from monitor.promotion.register_state import RegisterState
+from monitor.promotion.register_json import RegisterState
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
 from monitor.recalibration.selection import IDENTITY
 from tests.promotion.random_records import record

@@ -23,11 +23,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-from monitor.drift_keeping import DRIFT
-from monitor.edges.snapshot import read_body
-from monitor.edges.state import decode, parsed
+from monitor.pipeline.checkpoints import DRIFT
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.store.snapshot import read_body
+from monitor.store.statistics_state import decode, parsed
 from monitor.v1 import frame_pb2, recalibrator_admin_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.promoted import in_force

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from monitor.edges.state import StoredState
-from monitor.edges.state_client import StatisticsClient
+from monitor.commands.sidecar_client import StatisticsClient
+from monitor.store.statistics_state import StoredState
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.served import PATIENCE, Conversation, Sidecar

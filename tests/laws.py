@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from monitor.recalibration.recalibrator import Estimates, Recalibrator
+from monitor.frames.detections import Estimates
+from monitor.recalibration.recalibrator import Recalibrator
 
 Value = TypeVar("Value")
 Merge = Callable[[Value, Value], Value]

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from monitor.calibration.space import Space, plain_space
-from monitor.calibration.steps import finished
 from monitor.config import Config
-from monitor.learning import SliceToFit
-from monitor.pipeline import Pipeline
-from monitor.promotion.fit_job import FitOutcome
-from monitor.promotion.records import Happened, Record
-from monitor.promotion.standing import SliceFitted
-from monitor.promotion.whole_track import WholeTrack
-from monitor.promotions import Promotions
+from monitor.frames.space import Space, plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.learning import SliceToFit
+from monitor.pipeline.promotions import Promotions
+from monitor.promotion.fits import FitOutcome
+from monitor.promotion.records import Happened, Record, SliceFitted
+from monitor.promotion.tracks import WholeTrack
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Selection
+from monitor.statistics.observations import finished
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks
 

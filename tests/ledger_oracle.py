@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from monitor.frames import Header, ReceivedFrame, ReceivedObjects, ReceivedTruth, TruthAnswer
-from monitor.ledger import Kept
-from monitor.pipeline import Pipeline
-from monitor.truth_ledger import Search
+from monitor.frames.frame import Header, ReceivedFrame, ReceivedObjects, ReceivedTruth, TruthAnswer
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.truth import Search
+from monitor.store.ledger.entries import Kept
 from tests.journals import ListJournal
 from tests.piped import CLASSES, SECOND, XYZ
 from tests.received import Label, Sent, frame, in_form, labels

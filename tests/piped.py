@@ -4,20 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.space import plain_space
-from monitor.calibration.steps import finished
 from monitor.config import Config
-from monitor.counters import TruthAccount
-from monitor.frames import FrameAnswer, Header, ReceivedTruth, TruthAnswer
-from monitor.live_statistics import SlicesRead
-from monitor.pipeline import Pipeline
-from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
-from monitor.recalibration.identity import Identity
+from monitor.frames.counters import TruthAccount
+from monitor.frames.frame import FrameAnswer, Header, ReceivedTruth, TruthAnswer
+from monitor.frames.space import plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.live_statistics import SlicesRead
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.pipeline.streams import Stream
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import CovarianceScaling, FullInput, VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.recalibrators import Recalibrators
-from monitor.streams import Stream
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import SliceStatistics
 from tests import laws
 from tests.received import FULL, VARIANCES, Sent, in_form
 

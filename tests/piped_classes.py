@@ -7,22 +7,21 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.class_reading import read_classes
-from monitor.calibration.class_statistics import ClassStatistics, observe_classes
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.space import plain_space
-from monitor.calibration.state import StatisticsState
-from monitor.calibration.steps import finished
 from monitor.config import Config
-from monitor.frames import FrameAnswer, Header
-from monitor.pipeline import Pipeline
+from monitor.frames.frame import FrameAnswer, Header
+from monitor.frames.slices import TOTAL
+from monitor.frames.space import plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.pipeline.streams import Stream
+from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import IDENTITY
-from monitor.recalibrators import Recalibrators
-from monitor.streams import Stream
+from monitor.statistics.class_evaluation import read_classes
+from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, observe_classes
+from monitor.statistics.observations import finished
+from monitor.statistics.state import StatisticsState
 from tests.piped import SECOND, statistics_of
 from tests.received import Sent, frame
 

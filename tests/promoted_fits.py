@@ -1,7 +1,7 @@
 """Fits that go wrong in a real sidecar, as a test chooses while it runs; no tests here.
 
-`python -m monitor.edges.fit_worker` finds a sitecustomize of ours on its PYTHONPATH, which does to
-it what a file says as it begins to fit: by then it has its job and watches its parent.
+`python -m monitor.pipeline.fits.worker` finds a sitecustomize of ours on its PYTHONPATH, which does
+to it what a file says as it begins to fit: by then it has its job and watches its parent.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def befall(when):
 
 class AsItFits:
     def find_spec(self, name, path=None, target=None):
-        if name == "monitor.promotion.fit_slices":
+        if name == "monitor.promotion.fits":
             befall("fitting")
         return None
 
-if "monitor.edges.fit_worker" in sys.orig_argv:
+if "monitor.pipeline.fits.worker" in sys.orig_argv:
     befall("at once")
     sys.meta_path.insert(0, AsItFits())
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from monitor.recalibration.recalibrator import Estimates, Output
+from monitor.frames.detections import Estimates
+from monitor.recalibration.recalibrator import Output
 
 
 @dataclass(frozen=True)

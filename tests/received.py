@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.detections import IdArray, ReceivedDetections
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
-from monitor.frames import ReceivedFrame, ReceivedTruth
+from monitor.frames.detections import IdArray, ReceivedDetections
+from monitor.frames.frame import ReceivedFrame, ReceivedTruth
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 VARIANCES, TRIANGLE, FULL = "variances", "triangle", "full"
 FORMS = (VARIANCES, TRIANGLE, FULL)

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from monitor.tracking.reported import ReportedTracks, TrackStatus
+from monitor.frames.frame import ReportedTracks, TrackStatus
 from monitor.v1 import frame_pb2
 from tests.as_protobuf import on_wire
 from tests.written import doubles

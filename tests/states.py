@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.binning import Binning, LogBins
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.class_statistics import (
+from monitor.frames.slices import OVERFLOW
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.bins import Binning, LogBins
+from monitor.statistics.class_statistics import (
+    ClassBinning,
     ClassStatistics,
     no_class_statistics,
     observe_classes,
 )
-from monitor.calibration.slice_statistics import SliceStatistics, no_statistics
-from monitor.calibration.slices import OVERFLOW
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.calibration.state import ClassSliceState, SliceState, StatisticsState
-from monitor.calibration.statistics import observe
-from monitor.calibration.windows import PaneKey, S, Windows, put
-from monitor.edges.state import StoredState, serialised
+from monitor.statistics.stage import SliceStatistics, no_statistics, observe
+from monitor.statistics.state import ClassSliceState, SliceState, StatisticsState
+from monitor.statistics.windows import PaneKey, S, Windows, put
+from monitor.store.statistics_state import StoredState, serialised
 from monitor.v1 import statistics_state_pb2 as pb
 
 BINNING = Binning(LogBins(2.0**-4, 4, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))

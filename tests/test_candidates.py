@@ -4,11 +4,10 @@ beside them.
 
 import pytest
 
-from monitor.promotion.records import Happened
-from monitor.promotion.standing import TrialState
-from monitor.recalibration.identity import Identity
+from monitor.pipeline.recalibrators import UnknownVersion
+from monitor.promotion.records import Happened, TrialState
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibrators import UnknownVersion
 from tests.learnt import (
     begin,
     document,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax as softmax_of
 
-from monitor import class_logits
-from monitor.calibration.class_opinions import MOST_VALUES
-from monitor.class_logits import with_softmax
+from monitor.frames import logits as logits_module
+from monitor.frames.classes import MOST_VALUES
+from monitor.frames.logits import with_softmax
 from tests.piped_classes import probabilities, sent
 from tests.received import Sent, frame
 
@@ -21,13 +21,13 @@ def of_logits(id: int, values: int) -> Sent:
 @pytest.fixture
 def looked_at(monkeypatch):
     """The sizes of all arrays whose softmax was taken."""
-    sizes, softmax = [], class_logits.softmax
+    sizes, softmax = [], logits_module.softmax
 
     def counting(logits):
         sizes.append(logits.size)
         return softmax(logits)
 
-    monkeypatch.setattr(class_logits, "softmax", counting)
+    monkeypatch.setattr(logits_module, "softmax", counting)
     return sizes
 
 

@@ -12,10 +12,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.client import Access, Dimension, Header, MonitorClient, Space, Why
-from monitor.edges import credentials
+from monitor import client as client_module
+from monitor.client import Access, MonitorClient
+from monitor.frames.frame import Header
+from monitor.frames.space import Dimension, Space
 from monitor.recalibration.selection import IDENTITY
+from monitor.service import security
 from monitor.v1 import frame_pb2
+from monitor.wire.client_frames import Why
 from tests.foreign_client import promote, scaling
 from tests.scripted_monitor import HEADER, answered_again, assert_raw, connected, frame
 from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running
@@ -220,7 +224,7 @@ def test_a_token_file_that_is_slow_to_read_holds_up_no_frame(free_address, tmp_p
     reading, go_on, too_late = threading.Event(), threading.Event(), threading.Event()
     token = tmp_path / "token"
     token.write_text("t" * 32, "ascii")
-    read = credentials._bytes
+    read = client_module._bytes
 
     def slow(path: str, option: str) -> bytes:
         reading.set()
@@ -229,7 +233,7 @@ def test_a_token_file_that_is_slow_to_read_holds_up_no_frame(free_address, tmp_p
         return read(path, option)
 
     with MonitorClient(free_address, HEADER, access=Access(token_file=str(token))) as client:
-        monkeypatch.setattr(credentials, "_bytes", slow)
+        monkeypatch.setattr(security, "_bytes", slow)
         assert reading.wait(PATIENCE)
         given = frame()
         result = client.process(given)

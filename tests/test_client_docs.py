@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.calibration.detections import Reason
-from monitor.client import Why
+from monitor.commands.sending import running_sidecar
 from monitor.config import ServerConfig
-from monitor.verbs.sidecar_process import running_sidecar
+from monitor.frames.detections import Reason
+from monitor.wire.client_frames import Why
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "degradation.md").read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.client import MonitorClient, Why
-from monitor.edges.detector_frames import Unusable, as_given, checked, index_of, read_answer
+from monitor.client import MonitorClient
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.wire.client_frames import Unusable, Why, as_given, checked, index_of, read_answer
 from tests.scripted_monitor import (
     HEADER,
     accepted,
@@ -190,7 +190,7 @@ def test_what_is_said_of_a_lost_stream_holds_up_no_frame():
     def mute(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:
         return accepted(index, request) if request.HasField("header") else iter(())
 
-    log, handler = logging.getLogger("monitor.edges.detector_client"), Listening()
+    log, handler = logging.getLogger("monitor.client"), Listening()
     with (
         serving(mute) as address,
         connected(address, hang_seconds=0.05, timeout_seconds=0.01) as client,

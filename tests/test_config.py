@@ -7,17 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from monitor.calibration.binning import LogBins
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.limits import MOST_LEVELS, MOST_WINDOWS
-from monitor.calibration.slices import RangeBuckets, SliceBy
-from monitor.config import Config, InvalidConfiguration, Mode, TrackerConfig, checked, load
-from monitor.config_drift import DriftConfig
-from monitor.config_promotion import USED_BY, PromotionConfig
+from monitor.config import (
+    USED_BY,
+    Config,
+    DriftConfig,
+    InvalidConfiguration,
+    Mode,
+    PromotionConfig,
+    TrackerConfig,
+    checked,
+    load,
+)
+from monitor.drift.evidence import DriftSettings
+from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.space import MOST_LEVELS, MOST_WINDOWS
 from monitor.recalibration.fitting import FITTINGS
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.scale import Objective
-from monitor.tracking.settings import UPRIGHT, DimensionNoise, TrackerSettings
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import Objective
+from monitor.statistics.bins import LogBins
+from monitor.tracking.kalman import UPRIGHT, DimensionNoise, TrackerSettings
 
 SIDECAR = Path(__file__).parents[1] / "deploy" / "sidecar.toml"
 

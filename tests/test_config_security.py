@@ -2,8 +2,7 @@
 
 import pytest
 
-from monitor.config import Config, InvalidConfiguration, load, with_addresses
-from monitor.config_security import is_loopback
+from monitor.config import Config, InvalidConfiguration, is_loopback, load, with_addresses
 
 TLS = 'certificate = "c.pem"\nkey = "k.pem"\n'
 TOKEN = 'data_token_file = "t"\n'

@@ -2,9 +2,8 @@
 
 import pytest
 
-from monitor.config import Config
-from monitor.config_tracker import Fallback, TrackerConfig, TrackerKind
-from monitor.tracking.settings import TrackerSettings
+from monitor.config import Config, Fallback, TrackerConfig, TrackerKind
+from monitor.tracking.kalman import TrackerSettings
 
 
 def test_nobody_tracks_unless_it_is_said_and_a_tracker_elsewhere_is_waited_for_a_frame_at_most():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor import drift_epochs
-from monitor.calibration.slices import Slice, SliceBy, SliceTable
-from monitor.calibration.space import plain_space
-from monitor.drift_epochs import DriftEpochs, served_otherwise
-from monitor.recalibration.identity import Identity
+from monitor.frames.slices import Slice, SliceBy, SliceTable
+from monitor.frames.space import plain_space
+from monitor.pipeline import drift_watch
+from monitor.pipeline.drift_watch import DriftEpochs
+from monitor.pipeline.recalibrators import served_otherwise
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests.promotion.random_states import scaled
 
@@ -57,7 +58,7 @@ def test_where_no_recalibrator_could_be_applied_everything_is_current():
 
 
 def test_versions_that_are_long_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr(drift_epochs, "_MOST", 3)
+    monkeypatch.setattr(drift_watch, "_MOST", 3)
     epochs = DriftEpochs()
     for number in range(10):
         epochs.begin(str(number), [0])

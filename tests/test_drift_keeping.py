@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor import drift_keeping
-from monitor.calibration.drift.alarms import Latched, key_of
-from monitor.calibration.drift.charts import Stage
-from monitor.calibration.drift.learner import ReferenceLearner
-from monitor.calibration.drift.reference import Origin
-from monitor.config import Config, InvalidConfiguration
-from monitor.config_drift import DriftConfig
-from monitor.drift_keeping import DRIFT, DriftKeeping
-from monitor.edges.reference_file import reference_text
-from monitor.edges.snapshot import SnapshotFile, read_body
-from monitor.events import Events
-from monitor.fit_rounds import FitRounds
-from monitor.pipeline import Pipeline
-from monitor.promotions import Promotions
+from monitor.config import Config, DriftConfig, InvalidConfiguration
+from monitor.drift.alarms import Latched, key_of
+from monitor.drift.bets import Stage
+from monitor.drift.reference import Origin
+from monitor.drift.usual import ReferenceLearner
+from monitor.pipeline import checkpoints
+from monitor.pipeline.checkpoints import DRIFT, DriftKeeping
+from monitor.pipeline.events import Events
+from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.promotions import Promotions
+from monitor.store.reference_file import reference_text
+from monitor.store.snapshot import SnapshotFile, read_body
 from tests.alarmed import RAISED, alarm
 from tests.foreign_client import scaling
 
@@ -356,8 +355,8 @@ def test_a_disk_that_hangs_holds_up_neither_the_watch_nor_who_waits_for_it(path,
         yield
 
     monkeypatch.setattr(SnapshotFile, "write", hang)
-    monkeypatch.setattr(drift_keeping, "_SETTLED", 0.05)
-    monkeypatch.setattr(drift_keeping, "_PERIOD", 0.01)
+    monkeypatch.setattr(checkpoints, "_SETTLED", 0.05)
+    monkeypatch.setattr(checkpoints, "_PERIOD", 0.01)
     monkeypatch.setattr(type(only.pipeline.drift), "catch_up", catch_up)
 
     async def run() -> None:
@@ -386,7 +385,7 @@ def test_a_fault_in_the_watch_costs_that_look_and_nothing_else(path, monkeypatch
             raise RuntimeError("a fault")
         yield
 
-    monkeypatch.setattr(drift_keeping, "_PERIOD", 0.01)
+    monkeypatch.setattr(checkpoints, "_PERIOD", 0.01)
     monkeypatch.setattr(type(only.pipeline.drift), "catch_up", catch_up)
 
     async def run() -> None:

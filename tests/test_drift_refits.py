@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from monitor import drift_refits
-from monitor.calibration.slices import TOTAL
-from monitor.drift_refits import ACTOR, DriftRefits
-from monitor.promotion.fit_job import CannotFit, FitFailed
-from monitor.promotion.standing import SliceFitted
+from monitor.frames.slices import TOTAL
+from monitor.pipeline.fits import rounds
+from monitor.pipeline.fits.rounds import ACTOR, DriftRefits
+from monitor.promotion.fits import CannotFit, FitFailed
+from monitor.promotion.records import SliceFitted
 from tests.alarmed import alarm
 
 
@@ -50,7 +50,7 @@ class Drive:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(drift_refits, "_PERIOD", 0.0)
+    monkeypatch.setattr(rounds, "_PERIOD", 0.0)
 
 
 def asked(drive: Drive, slice: str = "car") -> list[tuple[Sequence[str], int]]:

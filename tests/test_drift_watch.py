@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from monitor import drift_watch
-from monitor.calibration.drift.alarm import AlarmChange, DriftReading, Why
-from monitor.calibration.drift.family_state import family_state, restored_family
-from monitor.calibration.drift.settings import DriftSettings, Unit
-from monitor.calibration.matched import MatchedRows, TrackIds
-from monitor.calibration.slices import Slice, SliceBy, SliceTable
-from monitor.calibration.space import Space, plain_space
-from monitor.calibration.steps import finished
-from monitor.drift_watch import DriftWatch, NoSuchSlice
+from monitor.drift.alarms import AlarmChange, DriftReading, Why
+from monitor.drift.evidence import DriftSettings, Unit
+from monitor.drift.state import family_state, restored_family
+from monitor.frames.frame import MatchedRows, TrackIds
+from monitor.frames.slices import Slice, SliceBy, SliceTable
+from monitor.frames.space import Space, plain_space
+from monitor.pipeline import drift_watch
+from monitor.pipeline.drift_watch import DriftWatch, NoSuchSlice
+from monitor.statistics.observations import finished
 
 XY, XYZ = plain_space(("x", "y"), "m"), plain_space(("x", "y", "z"), "m")
 PERIOD = 10**8

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.event_clock import AHEAD, BACK, EventClock
+from monitor.statistics.windows import AHEAD, BACK, EventClock
 
 REACH, NEAR = 1000, 400
 quick = settings(deadline=None, max_examples=200)

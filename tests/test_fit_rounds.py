@@ -2,11 +2,11 @@
 
 import asyncio
 
+import monitor.fit_rounds
 import pytest
 
-import monitor.fit_rounds
-from monitor.learning import Learning
-from monitor.promotion.fit_job import CannotFit, FitFailed, NoTracksYet
+from monitor.pipeline.learning import Learning
+from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import Happened
 from monitor.recalibration.selection import IDENTITY
 from tests.learnt import begin, document, happened, known, teach

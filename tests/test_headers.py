@@ -2,10 +2,10 @@
 
 import pytest
 
-from monitor.calibration.space import Dimension, Space, plain_space
 from monitor.config import Config
-from monitor.frames import Header
-from monitor.headers import refuse_header
+from monitor.frames.frame import Header
+from monitor.frames.space import Dimension, Space, plain_space
+from monitor.pipeline.streams import refuse_header
 
 XYZ = plain_space(("x", "y", "z"), "m")
 

@@ -11,16 +11,16 @@ import grpc
 import numpy as np
 import pytest
 
-from monitor import labels_ahead, truth_ledger
-from monitor.edges.truth_stream import TruthStream
-from monitor.edges.wire import WireLimits
-from monitor.frames import ReceivedObjects, ReceivedTruth, TruthAnswer
-from monitor.label_matching import matched_labels
-from monitor.labels_ahead import Ahead
-from monitor.ledger import Kept
-from monitor.pipeline import Pipeline
+from monitor.frames.frame import ReceivedObjects, ReceivedTruth, TruthAnswer
+from monitor.matching.labels import matched_labels
+from monitor.pipeline import truth
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.truth import Ahead
+from monitor.service.labels import TruthStream
+from monitor.store.ledger.entries import Kept
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
+from monitor.wire.requests import WireLimits
 from tests.journals import ListJournal
 from tests.ledger_oracle import APART, HEADERS, Came, Message, Thing
 from tests.piped import account_of, counted, opened, pipeline_of
@@ -64,14 +64,14 @@ def unsure(n: int, k: int) -> ReceivedObjects:
 
 @pytest.fixture
 def all_heavy(monkeypatch):
-    monkeypatch.setattr(labels_ahead, "HEAVY", 1)
+    monkeypatch.setattr(truth, "HEAVY", 1)
 
 
 # ---- what is heavy
 
 
 def test_covariances_are_heavy_however_few_the_detections_are():
-    pipeline, n = world(), labels_ahead.HEAVY // 9
+    pipeline, n = world(), truth.HEAVY // 9
     sure = replace(unsure(n, 3), covariance_length=np.zeros(n, np.int64))
     assert pipeline.ledger.heavy(replace(told(), foreign=sure)) is None
     assert pipeline.ledger.heavy(replace(told(), foreign=unsure(n, 3))) is not None
@@ -87,7 +87,7 @@ def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_hea
     assert ("lidar", 1) not in pipeline.ledger.store
     ahead.run()
     # What was done ahead is not done again.
-    monkeypatch.delattr(truth_ledger, "matched_labels")
+    monkeypatch.delattr(truth, "matched_labels")
     answer = pipeline.ledger.report(told(), found, ahead)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"matched": 3}
@@ -194,7 +194,7 @@ def test_heavy_labels_are_matched_once_and_off_the_loop(all_heavy, monkeypatch, 
         threads.append(threading.current_thread())
         return matched_labels(*args, **kwargs)
 
-    for module in (labels_ahead, truth_ledger):
+    for module in (truth, truth):
         monkeypatch.setattr(module, "matched_labels", noted)
     journal = ListJournal()
     pipeline = world(journal, max_bytes=2**20 if in_memory else 1)
@@ -209,6 +209,6 @@ def test_where_matching_ahead_fails_the_report_does_it(all_heavy, monkeypatch, c
             raise MemoryError
         return matched_labels(*args, **kwargs)
 
-    monkeypatch.setattr(labels_ahead, "matched_labels", failing)
+    monkeypatch.setattr(truth, "matched_labels", failing)
     assert answered(world(), None).account.matched == 3
     assert "not matched ahead" in caplog.text

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from monitor import journal_writer
-from monitor.edges.partition_file import PartitionFile
-from monitor.edges.partition_parts import StoreFailed
-from monitor.edges.partition_reader import NEVER
-from monitor.edges.partitions import PartitionStore
-from monitor.journal import Journal
-from monitor.journal_queue import MOST_LABEL_BYTES
-from monitor.ledger import Entry
+from monitor.store.ledger import journal_writer
+from monitor.store.ledger.entries import Entry
+from monitor.store.ledger.file import PartitionFile
+from monitor.store.ledger.journal import Journal
+from monitor.store.ledger.journal_writer import MOST_LABEL_BYTES
+from monitor.store.ledger.partitions import PartitionStore
+from monitor.store.ledger.parts import StoreFailed
+from monitor.store.ledger.reader import NEVER
 from tests.journalled import (
     PLAIN,
     all_told,

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from monitor.journal import Journal
+from monitor.store.ledger.journal import Journal
 from tests.journalled import PLAIN, frame, settings
 
 TURNS = 200

@@ -14,12 +14,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from monitor.calibration.state import StatisticsState
-from monitor.edges.snapshot import read_body
-from monitor.edges.state import StoredState, parsed
+from monitor.commands.sending import running_sidecar
+from monitor.statistics.state import StatisticsState
+from monitor.store.snapshot import read_body
+from monitor.store.statistics_state import StoredState, parsed
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import perception_monitor_pb2_grpc
-from monitor.verbs.sidecar_process import running_sidecar
 from tests.labelled import converse, exported, header, imported, labelled_frame
 from tests.served import PATIENCE, Sidecar, eventually
 from tests.states import bits

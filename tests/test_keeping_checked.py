@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.calibration.steps import finished
 from monitor.config import SnapshotConfig
-from monitor.edges.snapshot import STATISTICS, SnapshotFile
-from monitor.edges.state import StoredState, serialised
-from monitor.edges.unknown_fields import NewerFields
-from monitor.keeping import Keeper
-from monitor.progress import Progress
+from monitor.pipeline.checkpoints import Keeper
+from monitor.statistics.observations import finished
+from monitor.store.progress import Progress
+from monitor.store.snapshot import STATISTICS, SnapshotFile
+from monitor.store.statistics_state import NewerFields, StoredState, serialised
 from tests.piped import assert_same_statistics, opened, pipeline_of, sent
 from tests.received import frame
 

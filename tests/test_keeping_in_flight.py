@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from monitor import keeping
 from monitor.config import Config, SnapshotConfig
-from monitor.edges.snapshot import SnapshotFile, read_body
-from monitor.edges.state import StoredState, parsed, serialised
-from monitor.edges.unknown_fields import NewerFields
-from monitor.keeping import Keeper
-from monitor.pipeline import Pipeline
+from monitor.pipeline import checkpoints
+from monitor.pipeline.checkpoints import Keeper
+from monitor.pipeline.frame_path import Pipeline
+from monitor.store.snapshot import SnapshotFile, read_body
+from monitor.store.statistics_state import NewerFields, StoredState, parsed, serialised
 from tests.piped import statistics_of
 from tests.served import PATIENCE, ROOT
 from tests.states import counted
@@ -67,7 +66,7 @@ def names(path: Path) -> list[str]:
 
 def test_the_last_snapshot_waits_for_one_whose_writer_was_cancelled(keeper_of, path, monkeypatch):
     parts = Parts(b"first", b"last")
-    monkeypatch.setattr(keeping, "serialised", parts)
+    monkeypatch.setattr(checkpoints, "serialised", parts)
     keeper = keeper_of()
 
     async def stopped_while_it_writes() -> None:
@@ -95,7 +94,7 @@ def test_the_last_snapshot_waits_for_one_whose_writer_was_cancelled(keeper_of, p
 def test_two_snapshots_at_once_are_written_one_after_the_other(keeper_of, path, monkeypatch):
     parts = Parts(b"first", b"last")
     parts.go_on.set()
-    monkeypatch.setattr(keeping, "serialised", parts)
+    monkeypatch.setattr(checkpoints, "serialised", parts)
     keeper = keeper_of()
 
     async def both() -> None:
@@ -180,7 +179,7 @@ def test_whatever_is_wrong_the_start_goes_on(keeper_of, path, monkeypatch, caplo
     def failing(_: bytes) -> StoredState:
         raise error
 
-    monkeypatch.setattr(keeping, "parsed", failing)
+    monkeypatch.setattr(checkpoints, "parsed", failing)
     keeper.load()
     assert caplog.records
 

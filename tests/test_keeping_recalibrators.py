@@ -9,11 +9,10 @@ import time
 
 import pytest
 
-from monitor.edges.recalibrator_folder import RecalibratorFolder
-from monitor.keeping_recalibrators import MOST_RECORDS, MOST_WAITING, Kept
+from monitor.pipeline.recalibrator_checkpoints import MOST_RECORDS, MOST_WAITING, Kept
 from monitor.promotion.records import Happened
-from monitor.promotion.register_json import register_to_json
-from monitor.promotion.register_state import RegisterState
+from monitor.promotion.register_json import RegisterState, register_to_json
+from monitor.store.recalibrator_folder import RecalibratorFolder
 from tests.kept_recalibrators import Keepers, flush, keep, promoted, sequences, warnings
 from tests.promotion.random_records import record
 from tests.promotion.random_states import scaled

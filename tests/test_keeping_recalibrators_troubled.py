@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.keeping_recalibrators import MOST_RECORDS
-from monitor.promotion.register_json import register_to_json
-from monitor.promotion.register_state import RegisterState
+from monitor.pipeline.recalibrator_checkpoints import MOST_RECORDS
+from monitor.promotion.register_json import RegisterState, register_to_json
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
 from tests.kept_recalibrators import Keepers, flush, keep, promoted, sequences, warnings
 from tests.promotion.random_records import record
@@ -174,7 +173,7 @@ def test_from_a_folder_that_cannot_be_written_all_is_read(start, path, monkeypat
         raise OSError(30, "Read-only file system", name)
 
     with monkeypatch.context() as patched:
-        patched.setattr("monitor.edges.snapshot.private", read_only)
+        patched.setattr("monitor.store.snapshot.private", read_only)
         keeper, kept = start()
         assert kept.state is not None
         assert register_to_json(kept.state) == register_to_json(promoted(1))

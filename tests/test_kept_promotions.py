@@ -8,13 +8,12 @@ from typing import cast
 import pytest
 
 from monitor.config import Config, InvalidConfiguration
-from monitor.kept_promotions import configured
+from monitor.pipeline.recalibrator_checkpoints import configured
+from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import Happened
-from monitor.promotion.register_state import Configured
-from monitor.recalibration.any_selection import AnySelection
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
+from monitor.promotion.register_json import Configured
+from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, AnySelection
 from monitor.recalibration.selection import IDENTITY
-from monitor.recalibrators import Recalibrators
 from tests.learnt import begin, happened, in_force, known, promoted, teach
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks

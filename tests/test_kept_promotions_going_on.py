@@ -1,10 +1,9 @@
 """What the last run has left goes on: trials, guards, followers and the way back."""
 
-from monitor.keeping_recalibrators import Kept
-from monitor.kept_promotions import KeptPromotions
+from monitor.pipeline.promotions import Promotions
+from monitor.pipeline.recalibrator_checkpoints import Kept, KeptPromotions
 from monitor.promotion.records import Happened
-from monitor.promotions import Promotions
-from monitor.recalibration.identity import Identity
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests.learnt import begin, known, promoted, teach
 from tests.promotion.owned_registers import adaptive, scaled

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Reason
-from monitor.frames import ReceivedRegion, ReceivedTruth
-from monitor.pipeline import Pipeline
+from monitor.frames.detections import Reason
+from monitor.frames.frame import ReceivedRegion, ReceivedTruth
+from monitor.pipeline.frame_path import Pipeline
 from tests.piped import CLASSES, HEADER, account_of, opened, pipeline_of, reported
 from tests.received import Label, Sent, frame, labels
 from tests.test_object_labels import Told, objects

@@ -7,17 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import plain_space
-from monitor.calibration.steps import finished
-from monitor.learning import Learning, job_of
-from monitor.promotion.fit_job import FitOutcome
-from monitor.promotion.labelled import LabelledRows
-from monitor.promotion.whole_track import WholeTrack
-from monitor.recalibration.recalibrator import Estimates
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import TrackIds
+from monitor.frames.space import plain_space
+from monitor.pipeline.learning import Learning, job_of
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.promotion.fits import FitOutcome
+from monitor.promotion.tracks import LabelledRows, WholeTrack
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.recalibrators import Recalibrators
+from monitor.statistics.observations import finished
 from tests.learnt import XYZ, begin, known, promoted, promotions_of, teach, to_fit
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks

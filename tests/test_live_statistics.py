@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.calibration.matched import MatchedRows
-from monitor.calibration.slice_statistics import SliceStatistics, no_statistics
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.state import StatisticsState
-from monitor.calibration.steps import finished
 from monitor.config import Config
-from monitor.event_clock import AHEAD, BACK
-from monitor.live_statistics import LiveStatistics, live_statistics
+from monitor.frames.frame import MatchedRows
+from monitor.frames.slices import TOTAL
+from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import SliceStatistics, no_statistics
+from monitor.statistics.state import StatisticsState
+from monitor.statistics.windows import AHEAD, BACK
 from tests import laws
 from tests.calibration.matched_frames import UV, XY, matched
 from tests.exported import FIELDS

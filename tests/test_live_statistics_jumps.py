@@ -12,15 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.calibration.class_matched import MatchedClasses
-from monitor.calibration.slice_statistics import no_statistics
-from monitor.calibration.space import plain_space
-from monitor.calibration.state import Slicing, StatisticsState
-from monitor.calibration.steps import finished
 from monitor.config import Config
-from monitor.event_clock import AHEAD, BACK
-from monitor.live_statistics import LiveStatistics, live_statistics
+from monitor.frames.frame import MatchedClasses
+from monitor.frames.space import plain_space
+from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import no_statistics
+from monitor.statistics.state import Slicing, StatisticsState
+from monitor.statistics.windows import AHEAD, BACK
 from tests import laws
 from tests.calibration.matched_frames import UV, XY, matched
 from tests.states import assert_same_state

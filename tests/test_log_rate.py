@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.log_rate import MINUTE_NS, LineRate
+from monitor.service.log import MINUTE_NS, LineRate
 
 OTHERS = "others"
 SECOND = 10**9

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Limits, Reason
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.calibration.truth_matching.settings import DistanceKind
-from monitor.config_matching import MatchingConfig
-from monitor.counters import TruthAccount
-from monitor.frames import Header, ReceivedObjects, ReceivedRegion, ReceivedTruth
-from monitor.object_labels import Candidates, ObjectMatching, match_objects, objects_told
-from monitor.recalibration.recalibrator import Estimates
+from monitor.config import MatchingConfig
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import Estimates, Limits, Reason
+from monitor.frames.frame import Header, ReceivedObjects, ReceivedRegion, ReceivedTruth
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.matching.distances import DistanceKind
+from monitor.matching.objects import Candidates, ObjectMatching, match_objects, objects_told
 from tests.received import labels
 
 SPACE = plain_space(("x", "y"))

@@ -1,10 +1,10 @@
 """How far capture stamps are from the clock, and what is told of the sidecar as a program."""
 
-from monitor.calibration.slices import SliceBy, SliceTable, StreamSlices
-from monitor.edges.build import REVISION_VARIABLE, build
-from monitor.frames import Header
-from monitor.operation import StampLag, stamp_lag
-from monitor.streams import Seen, Stream
+from monitor.frames.frame import Header
+from monitor.frames.slices import SliceBy, SliceTable, StreamSlices
+from monitor.pipeline.streams import Seen, Stream
+from monitor.service.exposition import REVISION_VARIABLE, build
+from monitor.service.readings import StampLag, stamp_lag
 from tests.piped import CLASSES, XYZ
 
 SECOND = 10**9

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.overload import Overload
+from monitor.pipeline.housekeeping import Overload
 
 
 def after(overload: Overload, *samples: tuple[float, float, int]) -> bool:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.pace import BURST_SECONDS, Pace
+from monitor.service.calls import BURST_SECONDS, Pace
 
 RATES = st.sampled_from([0.5, 1.0, 8.0, 128.0])
 # Idle times between messages, exact in binary.

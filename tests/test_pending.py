@@ -8,28 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor import pending
-from monitor.calibration.class_matched import Opinions
-from monitor.calibration.detections import FrameBatch, Limits, ReceivedDetections, examine
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.slices import SliceTable
-from monitor.calibration.space import plain_space
-from monitor.frames import Header
-from monitor.ledger import INLINE, LabelRecord, Outcome
-from monitor.pending import (
+from monitor.frames.detections import Estimates, FrameBatch, Limits, ReceivedDetections, examine
+from monitor.frames.frame import Header, Opinions, ReportedTracks, TrackIds
+from monitor.frames.slices import SliceTable
+from monitor.frames.space import plain_space
+from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions
+from monitor.matching.pending import (
     FRAME_OVERHEAD,
+    INLINE,
     RECORD_OVERHEAD,
     FrameKey,
-    Gone,
+    LabelRecord,
+    Outcome,
     PendingFrame,
-    PendingStore,
-    slice_keys,
-    stored_frame,
-    tracks_of,
 )
-from monitor.recalibration.recalibrator import Estimates
-from monitor.stored_frame import SliceKey, StoredFrame, StoredOpinions
-from monitor.tracking.reported import ReportedTracks
+from monitor.pipeline import pending
+from monitor.pipeline.pending import Gone, PendingStore, slice_keys, stored_frame, tracks_of
 from tests import laws
 from tests.received import FORMS, FULL, TRIANGLE, VARIANCES, Sent, detections, in_form
 

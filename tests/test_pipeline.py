@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.cholesky import factorise
-from monitor.calibration.detections import Reason
-from monitor.calibration.slices import TOTAL, RangeBuckets
+from monitor.frames.cholesky import factorise
+from monitor.frames.detections import Reason
+from monitor.frames.slices import TOTAL, RangeBuckets
+from monitor.pipeline.recalibrators import UnknownVersion
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.recalibrators import UnknownVersion
 from tests import laws
 from tests.piped import (
     BAD,
@@ -232,7 +232,7 @@ def test_only_what_may_lose_its_definiteness_is_factorised_again(monkeypatch):
         looked_at.append(len(covariance))
         return factorise(covariance)
 
-    monkeypatch.setattr("monitor.recalibration.soundness.factorise", counting)
+    monkeypatch.setattr("monitor.recalibration.recalibrator.factorise", counting)
     rows = [sent(1), sent(2)]
     for selection, expected in ((DOUBLE, []), (Selection(XYZ.names, WHITEN), [2])):
         looked_at.clear()

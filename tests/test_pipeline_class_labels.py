@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
+from monitor.frames.detections import Reason
 from tests.piped import account_of, pipeline_of, reported
 from tests.piped_classes import (
     BAD,

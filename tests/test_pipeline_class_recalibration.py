@@ -9,17 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.space import FloatArray
-from monitor.counters import ClassAccount
-from monitor.recalibration.classes.class_identity import ClassIdentity
-from monitor.recalibration.classes.class_recalibrator import LEAST
+from monitor.frames.counters import ClassAccount
+from monitor.frames.detections import Reason
+from monitor.frames.space import FloatArray
+from monitor.recalibration.classes.class_scaling import Temperature, VectorScaling
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
-from monitor.recalibration.classes.vector_scaling import VectorScaling
+from monitor.recalibration.classes.probabilities import LEAST, ClassIdentity
 from monitor.recalibration.rejection import RejectedBy
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 from tests import laws
 from tests.piped import reported
 from tests.piped_classes import (

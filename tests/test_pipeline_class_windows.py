@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from monitor.calibration.slices import OVERFLOW, TOTAL
-from monitor.calibration.steps import finished
+from monitor.frames.slices import OVERFLOW, TOTAL
+from monitor.statistics.observations import finished
 from tests import laws
 from tests.piped import SECOND, account_of, pipeline_of, reported
 from tests.piped_classes import (

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.steps import finished
-from monitor.live_statistics import LiveStatistics
-from monitor.pending import FRAME_OVERHEAD, RECORD_OVERHEAD
+from monitor.frames.detections import Reason
+from monitor.frames.slices import TOTAL
+from monitor.matching.pending import FRAME_OVERHEAD, RECORD_OVERHEAD
+from monitor.pipeline.live_statistics import LiveStatistics
+from monitor.statistics.observations import finished
 from tests import laws
 from tests.piped import SECOND, account_of, pipeline_of, reported
 from tests.piped_classes import (

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from scipy.stats import logistic, norm
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.space import FloatArray
-from monitor.frames import FrameAnswer, Header
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Estimates, Output
+from monitor.frames.detections import Estimates, Reason
+from monitor.frames.frame import FrameAnswer, Header
+from monitor.frames.space import FloatArray
+from monitor.recalibration.recalibrator import Identity, Output
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 from tests.piped import (
     BAD,
     BY_SLICE,
@@ -241,7 +240,7 @@ def test_where_all_of_the_extras_fail_the_estimates_still_go_out_recalibrated(mo
 
     rows = [sent(1), sent(2)]
     expected = outgoing(asked(DOUBLE, rows))
-    monkeypatch.setattr("monitor.pipeline.answer_extras", broken)
+    monkeypatch.setattr("monitor.pipeline.frame_path.answer_extras", broken)
     pipeline = pipeline_of(DOUBLE)
     answer = pipeline.process(opened(pipeline, ASKING), frame(rows))
     assert answer.reason.tolist() == [Reason.NONE] * 2

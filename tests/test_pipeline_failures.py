@@ -6,15 +6,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from monitor import pipeline as pipeline_module
-from monitor.calibration.detections import Reason
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.statistics import observe
-from monitor.counting import Counting
-from monitor.pipeline import Pipeline
-from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
+from monitor.frames.detections import Estimates, Reason
+from monitor.frames.slices import TOTAL
+from monitor.pipeline import frame_path
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.labelled_rows import Counting
+from monitor.pipeline.truth import TruthLedger
+from monitor.recalibration.recalibrator import Output, Recalibrator
 from monitor.recalibration.selection import Selection
-from monitor.truth_ledger import TruthLedger
+from monitor.statistics.stage import observe
 from tests import laws
 from tests.piped import (
     BAD,
@@ -184,7 +184,7 @@ def test_whatever_of_ours_fails_the_raw_estimates_go_out(stage, monkeypatch):
     stream = opened(pipeline)
     rows = [sent(1), BAD, sent(2)]
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline_module, stage, fail)
+        patched.setattr(frame_path, stage, fail)
         answer = pipeline.process(stream, frame(rows))
     assert answer.reason.tolist() == [Reason.INTERNAL] * 3
     assert outgoing(answer) == raw(rows)
@@ -206,7 +206,7 @@ def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
     rows = [sent(1, truth=True), BAD, sent(2)]
     with monkeypatch.context() as patched:
         if stage == "stored_frame":
-            patched.setattr(pipeline_module, stage, fail)
+            patched.setattr(frame_path, stage, fail)
         else:
             owner, method = {
                 "counting": (Counting, "count_inline"),

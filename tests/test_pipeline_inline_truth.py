@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.slices import OVERFLOW, TOTAL
-from monitor.calibration.space import Dimension, DimensionKind, Space
+from monitor.frames.detections import Reason
+from monitor.frames.slices import OVERFLOW, TOTAL
+from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import Selection
 from tests.piped import (

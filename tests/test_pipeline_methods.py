@@ -5,20 +5,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.space import plain_space
-from monitor.forwarding import OUTPUT_NUMBER
-from monitor.frames import Header
-from monitor.recalibration.classes.class_fitting import fit_classes
-from monitor.recalibration.classes.class_identity import ClassIdentity
-from monitor.recalibration.classes.class_recalibrator import from_probabilities
-from monitor.recalibration.classes.class_rows import ClassRows
-from monitor.recalibration.classes.class_selection import CLASS_METHODS, ClassSelection
+from monitor.frames.detections import Estimates, Reason
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
+from monitor.pipeline.forwarding import OUTPUT_NUMBER
+from monitor.recalibration.classes.class_selection import CLASS_METHODS, ClassSelection, fit_classes
+from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRows, from_probabilities
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.methods import METHODS
-from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import METHODS, Selection
 from tests.piped import opened, pipeline_of
 from tests.received import FULL, VARIANCES, Sent, frame, in_form
 

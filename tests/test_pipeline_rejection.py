@@ -3,16 +3,16 @@ deviation, by both."""
 
 from dataclasses import replace
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.frames import Header
-from monitor.recalibration.classes.class_identity import ClassIdentity
+from monitor.frames.detections import Reason
+from monitor.frames.frame import Header
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
-from monitor.recalibration.identity import Identity
+from monitor.recalibration.classes.probabilities import ClassIdentity
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.rejection import RejectedBy
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 from tests import laws
 from tests.piped_classes import (
     BAD,
@@ -132,7 +132,7 @@ def test_where_a_rejection_fails_the_frame_goes_out_without_flags(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("broken")
 
-    monkeypatch.setattr("monitor.answer_extras.normalised_entropy", broken)
+    monkeypatch.setattr("monitor.pipeline.forwarding.normalised_entropy", broken)
     classes = replace(WARM, rejection=rejection(RejectedBy.ENTROPY, 0.5))
     pipeline, rows = recalibrating(classes), [sent(1), sent(2)]
     answer = answered(pipeline, rows)

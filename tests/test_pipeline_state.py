@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.slices import OVERFLOW, TOTAL
-from monitor.calibration.space import plain_space
-from monitor.calibration.state import ClassSliceState, SliceState, StatisticsState
-from monitor.calibration.steps import finished
-from monitor.pipeline import Pipeline
+from monitor.frames.slices import OVERFLOW, TOTAL
+from monitor.frames.space import plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.class_statistics import ClassBinning
+from monitor.statistics.observations import finished
+from monitor.statistics.state import ClassSliceState, SliceState, StatisticsState
 from tests.piped import SECOND, pipeline_of
 from tests.piped_classes import (
     CLASSES,

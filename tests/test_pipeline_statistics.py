@@ -6,10 +6,10 @@ from functools import reduce
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.slices import OVERFLOW, TOTAL, SliceBy
-from monitor.calibration.space import plain_space
-from monitor.frames import Header
+from monitor.frames.frame import Header
+from monitor.frames.slices import OVERFLOW, TOTAL, SliceBy
+from monitor.frames.space import plain_space
+from monitor.statistics.stage import SliceStatistics
 from tests import laws
 from tests.piped import (
     CLASSES,

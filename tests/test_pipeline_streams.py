@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.frames import Refusal
-from monitor.streams import Stream
+from monitor.frames.detections import Reason
+from monitor.frames.frame import Refusal
+from monitor.frames.slices import TOTAL
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.pipeline.streams import Stream
 from tests.piped import (
     DOUBLE,
     GOOD_TRUTH,

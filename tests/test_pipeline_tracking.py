@@ -7,22 +7,29 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from monitor import stream_tracker as stream_tracker_module
-from monitor.calibration.detections import Reason
-from monitor.calibration.space import FloatArray, plain_space
 from monitor.config import Config
-from monitor.edges.answers import encode_process_frame_response, encode_process_response
-from monitor.frames import FrameAnswer, Header
-from monitor.pipeline import Pipeline
-from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
+from monitor.frames.detections import Estimates, Reason
+from monitor.frames.frame import (
+    EgoMotion,
+    FrameAnswer,
+    Header,
+    Pose,
+    ReportedTracks,
+    TrackStatus,
+    Twist,
+)
+from monitor.frames.space import FloatArray, plain_space
+from monitor.pipeline import stream_tracker
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.pipeline.stream_tracker import SliceTracks
+from monitor.pipeline.streams import Stream
+from monitor.recalibration.recalibrator import Output, Recalibrator
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.recalibrators import Recalibrators
-from monitor.streams import Stream
-from monitor.track_readings import SliceTracks
-from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
 from monitor.tracking.rewind import Order
 from monitor.tracking.tracker import Step
+from monitor.wire.answers import encode_process_frame_response, encode_process_response
 from tests import laws
 from tests.piped import reported, statistics_of
 from tests.recalibrators import Shift
@@ -333,8 +340,8 @@ def test_bad_motion_of_the_sensor_is_told_and_counted_and_moves_nothing(ego):
 # ---- a tracker that fails
 
 FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "before the step": lambda patched: patched.setattr(stream_tracker_module, "_sightings", fail),
-    "in the step": lambda patched: patched.setattr(stream_tracker_module, "follow", fail),
+    "before the step": lambda patched: patched.setattr(stream_tracker, "_sightings", fail),
+    "in the step": lambda patched: patched.setattr(stream_tracker, "follow", fail),
     "behind the step": lambda patched: patched.setattr(Step, "reported", fail),
 }
 
@@ -371,7 +378,7 @@ def test_a_tracker_that_fails_at_one_stream_keeps_the_tracks_of_the_others(monke
         for stream in (front, rear):
             sent(pipeline, stream, scene(number), number)
     with monkeypatch.context() as patched:
-        patched.setattr(stream_tracker_module, "follow", fail)
+        patched.setattr(stream_tracker, "follow", fail)
         sent(pipeline, front, scene(3), 3)
     assert tracks_of(sent(pipeline, front, scene(4), 4)).detections.tolist() == [1] * 4
     assert tracks_of(sent(pipeline, rear, scene(4), 4)).detections.tolist() == [4] * 4
@@ -538,7 +545,7 @@ def test_a_stream_whose_tracker_cannot_be_made_goes_without(monkeypatch):
     def failing(*_):
         raise OverflowError
 
-    monkeypatch.setattr(stream_tracker_module, "stream_tracker", failing)
+    monkeypatch.setattr(stream_tracker, "stream_tracker", failing)
     pipeline = tracking()
     stream = opened(pipeline)
     assert sent(pipeline, stream, scene(0), 0).tracks is None

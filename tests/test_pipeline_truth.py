@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.statistics import observe
+from monitor.frames.detections import Reason
+from monitor.frames.slices import TOTAL
+from monitor.statistics.stage import observe
 from tests import laws
 from tests.piped import (
     BAD,

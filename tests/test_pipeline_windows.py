@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.statistics import observe
-from monitor.calibration.steps import finished
-from monitor.pipeline import Pipeline
-from monitor.streams import Stream
+from monitor.frames.slices import TOTAL
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.streams import Stream
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import SliceStatistics, observe
 from tests import laws
 from tests.piped import (
     CLASSES,

@@ -1,16 +1,15 @@
 """What people and tracks do to recalibrators: what is in force after it, and what is recorded."""
 
+import monitor.recalibrators
 import pytest
 
-import monitor.recalibrators
-from monitor.calibration.steps import finished
-from monitor.promotion.fit_job import FitOutcome
-from monitor.promotion.records import SWAPS, Happened, Record
-from monitor.promotion.standing import TrialState
-from monitor.recalibration.identity import Identity
+from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.promotion.fits import FitOutcome
+from monitor.promotion.records import SWAPS, Happened, Record, TrialState
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.statistics.observations import finished
 from tests.learnt import (
     begin,
     document,

@@ -5,12 +5,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.records import SWAPS, Happened
+from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibrators import NothingToRollBack
 from tests.learnt import (
     begin,
     document,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.verbs.sidecar_process import Addresses, running_sidecar
+from monitor.commands.sending import Addresses, running_sidecar
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -2,12 +2,11 @@
 
 import pytest
 
-from monitor.calibration.steps import finished
 from monitor.config import Config
-from monitor.promotions import Promotions
+from monitor.pipeline.promotions import Promotions
 from monitor.recalibration.selection import Selection
-from monitor.recalibration_reading import RecalibrationReading
-from monitor.recalibration_readings import RecalibrationReadings
+from monitor.service.readings import RecalibrationReading, RecalibrationReadings
+from monitor.statistics.observations import finished
 from tests.learnt import begin, document, known, promoted, promotions_of
 from tests.piped import BAD, HEADER, opened, sent
 from tests.promotion.owned_registers import scaled

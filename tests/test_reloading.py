@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import Config, InvalidConfiguration, checked
-from monitor.config_section import Section
-from monitor.reloading import RELOADABLE, Outcome, Reloads, reloaded
+from monitor.config import Config, InvalidConfiguration, Section, checked
+from monitor.service.reload import RELOADABLE, Outcome, Reloads, reloaded
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from monitor.config import Config, InvalidConfiguration
-from monitor.rereading import read_again
+from monitor.service.reload import read_again
 
 
 def test_what_was_read_is_returned_and_what_was_wrong_is_raised():

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.family_json import family_from_json, family_text, family_to_json
-from monitor.calibration.drift.family_state import family_state, restored_family
-from monitor.calibration.steps import finished
-from monitor.drift_watch import Position
-from monitor.edges.state import StoredState, parsed, serialised
-from monitor.pipeline import Pipeline
-from monitor.resuming import Resumption, progress_of, restore_progress, with_clusters
+from monitor.drift.state import family_state, restored_family
+from monitor.drift.state_json import family_from_json, family_text, family_to_json
+from monitor.pipeline.drift_watch import Position
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.restart import Resumption, progress_of, restore_progress, with_clusters
+from monitor.statistics.observations import finished
+from monitor.store.statistics_state import StoredState, parsed, serialised
 from tests.journals import ListJournal
 from tests.ledger_oracle import HEADERS, Came, Message, detections_of, tell
 from tests.piped import BY_SLICE, DOUBLE, opened, pipeline_of

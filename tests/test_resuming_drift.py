@@ -10,13 +10,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.alarm import AlarmChange
-from monitor.calibration.drift.family_json import family_from_json, family_text, family_to_json
-from monitor.calibration.drift.family_state import family_state, restored_family
-from monitor.calibration.drift.settings import DriftSettings, Unit
-from monitor.calibration.matched import MatchedRows
-from monitor.calibration.steps import finished
-from monitor.drift_watch import DriftWatch, Position
+from monitor.drift.alarms import AlarmChange
+from monitor.drift.evidence import DriftSettings, Unit
+from monitor.drift.state import family_state, restored_family
+from monitor.drift.state_json import family_from_json, family_text, family_to_json
+from monitor.frames.frame import MatchedRows
+from monitor.pipeline.drift_watch import DriftWatch, Position
+from monitor.statistics.observations import finished
 from tests.test_drift_watch import XY, rows_of, table
 
 SECOND = 10**9

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from monitor.accounts import Dropped
-from monitor.pipeline import Pipeline
-from monitor.resuming import Resumption
+from monitor.matching.pending import Dropped
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.restart import Resumption
 from tests.journals import ListJournal, Written
 from tests.ledger_oracle import HEADERS, Came, Message, Named, tell
 from tests.piped import DOUBLE, account_of, opened

@@ -11,21 +11,25 @@ import grpc
 import numpy as np
 import pytest
 
-from monitor.calibration.space import plain_space
+from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnavailable
 from monitor.config import Config
-from monitor.edges import service as service_module
-from monitor.edges import truth_stream
-from monitor.edges.answered import decode_answer, decode_truth_answer
-from monitor.edges.client import Client, SidecarRefused, SidecarUnavailable
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
-from monitor.edges.wire import WireLimits
-from monitor.events import Events
-from monitor.frames import Header
-from monitor.pipeline import Pipeline
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
+from monitor.pipeline.events import Events
+from monitor.pipeline.frame_path import Pipeline
+from monitor.service import frames, labels
 from monitor.v1 import (
     frame_pb2,
     perception_monitor_pb2,
 )
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    decode_answer,
+    decode_truth_answer,
+    encode_frame,
+    encode_truth,
+)
+from monitor.wire.requests import WireLimits
 from tests.foreign_client import (
     assert_clean,
     failure,
@@ -391,9 +395,9 @@ def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_
     def broken(*_):
         raise ZeroDivisionError("/srv/secret.py")
 
-    monkeypatch.setattr(service_module, "decode_process_request", broken)
-    monkeypatch.setattr(truth_stream, "decode_truth_request", broken)
-    service = service_module.Service(Pipeline(Config()), Events(), WireLimits(1000, 10))
+    monkeypatch.setattr(frames, "decode_process_request", broken)
+    monkeypatch.setattr(labels, "decode_truth_request", broken)
+    service = frames.Service(Pipeline(Config()), Events(), WireLimits(1000, 10))
     call = Call(b"anything", b"more")
     asyncio.run(getattr(service, method)(None, call))
     assert len(call.written) == 2

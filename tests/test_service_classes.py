@@ -8,9 +8,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from monitor.calibration.class_reading import read_classes
-from monitor.calibration.class_statistics import ClassStatistics
-from monitor.calibration.space import FloatArray
+from monitor.frames.space import FloatArray
+from monitor.statistics.class_evaluation import read_classes
+from monitor.statistics.class_statistics import ClassStatistics
 from monitor.v1 import calibration_pb2, frame_pb2, truth_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.calibration import class_oracle

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from monitor.calibration.space import FloatArray
+from monitor.frames.space import FloatArray
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.calibration import statistics_oracle

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from monitor.cli import main
-from monitor.edges.drift_client import DriftClient
+from monitor.commands.sidecar_client import DriftClient
 from monitor.v1 import calibration_pb2, drift_pb2
 from tests.drifting import (
     ALARM,

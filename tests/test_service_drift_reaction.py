@@ -210,7 +210,7 @@ import os, sys
 class AsItWatches:
     def find_spec(self, name, path=None, target=None):
         if name == "monitor.drift_keeping":
-            from monitor.calibration.drift.family import Family
+            from monitor.drift.family import Family
             well = Family.take
 
             def take(*arguments):

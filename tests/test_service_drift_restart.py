@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from monitor.drift_keeping import DRIFT
-from monitor.edges.snapshot import SnapshotFile, read_body
+from monitor.pipeline.checkpoints import DRIFT
+from monitor.store.snapshot import SnapshotFile, read_body
 from monitor.v1 import drift_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.promoted import Traffic, Watcher, series

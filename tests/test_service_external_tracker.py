@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from monitor.edges.requests import encode_frame, encode_header
-from monitor.frames import Header
+from monitor.frames.frame import Header
 from monitor.v1 import frame_pb2, perception_monitor_pb2
+from monitor.wire.client_messages import encode_frame, encode_header
 from tests.piped import CLASSES, DOUBLE, XYZ
 from tests.served import PATIENCE, Conversation, Sidecar, eventually, process_bytes, starting
 from tests.trackers import (

@@ -13,11 +13,11 @@ from scipy.special import softmax
 from scipy.stats import norm
 
 from monitor.cli import main
+from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.rejection import RejectedBy
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 from monitor.v1 import frame_pb2, recalibrator_admin_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.labelled import converse, header

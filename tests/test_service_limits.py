@@ -16,7 +16,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from monitor.edges.snapshot import private
+from monitor.store.snapshot import private
 from tests.foreign_client import failure, in_frame, in_header, opened, promote, scaling
 from tests.served import PATIENCE, Conversation, eventually, process_bytes, running
 

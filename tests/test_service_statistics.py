@@ -9,13 +9,13 @@ import grpc
 import numpy as np
 import pytest
 
-from monitor.calibration.evaluation import Evaluation
-from monitor.calibration.measures import ReliabilityBins
-from monitor.calibration.reading import read
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.state import StatisticsState
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.statistics.evaluation import Evaluation
+from monitor.statistics.measures import ReliabilityBins
+from monitor.statistics.reading import read
+from monitor.statistics.stage import SliceStatistics
+from monitor.statistics.state import StatisticsState
 from monitor.v1 import calibration_pb2, frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.labelled import (

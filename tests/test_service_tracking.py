@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space
-from monitor.edges.answered import Answered, AnsweredTracks, decode_answer
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
-from monitor.frames import Header
-from monitor.tracking.reported import EgoMotion, Pose, TrackStatus, Twist
+from monitor.frames.frame import EgoMotion, Header, Pose, TrackStatus, Twist
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space
 from monitor.v1 import frame_pb2, perception_monitor_pb2
+from monitor.wire.client_messages import (
+    Answered,
+    AnsweredTracks,
+    OutgoingFrame,
+    decode_answer,
+    encode_frame,
+    encode_header,
+)
 from tests.served import PATIENCE, Conversation, Sidecar, eventually, process_bytes
 
 CONFIG = """

@@ -5,21 +5,25 @@ import socket
 from pathlib import Path
 from unittest.mock import patch
 
-from monitor.accounts import Dropped
-from monitor.config import Config, ServerConfig, SnapshotConfig, checked
-from monitor.config_pending import PendingConfig
-from monitor.config_promotion import PromotionConfig
-from monitor.edges.partition_parts import StoreFailed
-from monitor.edges.partitions import PartitionStore
-from monitor.edges.service_manager import ServiceManager
-from monitor.events import Health
-from monitor.host import Host
-from monitor.journal import Journal
-from monitor.keeping import Keeper
-from monitor.progress import Progress
-from monitor.reloading import RELOADABLE, reloaded
-from monitor.resuming import restore_progress
+from monitor.config import (
+    Config,
+    PendingConfig,
+    PromotionConfig,
+    ServerConfig,
+    SnapshotConfig,
+    checked,
+)
+from monitor.matching.pending import Dropped
+from monitor.pipeline.checkpoints import Keeper
+from monitor.pipeline.restart import restore_progress
+from monitor.service.host import Host, ServiceManager
+from monitor.service.reload import RELOADABLE, reloaded
 from monitor.sidecar import Sidecar
+from monitor.store.ledger.journal import Journal
+from monitor.store.ledger.partitions import PartitionStore
+from monitor.store.ledger.parts import StoreFailed
+from monitor.store.progress import Progress
+from monitor.wire.messages import Health
 from tests.journalled import frame
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.staleness import SECOND, Staleness
+from monitor.pipeline.streams import SECOND, Staleness
 
 PERIOD = SECOND // 10
 

@@ -5,15 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor import stream_tracker as stream_tracker_module
-from monitor.calibration.detections import Limits, Reason, examine
-from monitor.calibration.space import plain_space
-from monitor.frames import Header, ReceivedFrame
-from monitor.recalibration.recalibrator import Estimates
-from monitor.stream_tracker import StreamTracker, Tracked, stream_tracker
-from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
+from monitor.frames.detections import Estimates, Limits, Reason, examine
+from monitor.frames.frame import (
+    EgoMotion,
+    Header,
+    Pose,
+    ReceivedFrame,
+    ReportedTracks,
+    TrackStatus,
+    Twist,
+)
+from monitor.frames.space import plain_space
+from monitor.pipeline import stream_tracker as stream_tracker_module
+from monitor.pipeline.stream_tracker import StreamTracker, Tracked, stream_tracker
+from monitor.tracking.kalman import Association, TrackerSettings
 from monitor.tracking.rewind import Order
-from monitor.tracking.settings import Association, TrackerSettings
 from tests import laws
 from tests.received import Sent, frame
 

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.slice_statistics import SliceStatistics, no_statistics
-from monitor.calibration.slices import TOTAL, Slice
-from monitor.calibration.steps import finished
-from monitor.calibration.windows import PaneKey
-from monitor.totals import SliceTotals, WindowTotals
+from monitor.frames.slices import TOTAL, Slice
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import SliceStatistics, no_statistics
+from monitor.statistics.windows import PaneKey, SliceTotals, WindowTotals
 from tests import laws
 from tests.calibration.matched_frames import BINNING, UV, WINDOWS, XY, drive, expected_panes
 from tests.states import within

@@ -5,17 +5,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Limits, examine
-from monitor.calibration.slices import RangeBuckets, SliceBy, SliceTable, StreamSlices
-from monitor.calibration.space import plain_space
-from monitor.frames import Header
-from monitor.recalibration.recalibrator import Estimates
-from monitor.stream_tracker import StreamTracker, stream_tracker
-from monitor.track_readings import SliceTracks, TrackReading, read_tracks
-from monitor.tracking.innovations import InnovationSums
-from monitor.tracking.reported import TrackStatus
+from monitor.frames.detections import Estimates, Limits, examine
+from monitor.frames.frame import Header, TrackStatus
+from monitor.frames.slices import RangeBuckets, SliceBy, SliceTable, StreamSlices
+from monitor.frames.space import plain_space
+from monitor.pipeline.stream_tracker import (
+    SliceTracks,
+    StreamTracker,
+    TrackReading,
+    read_tracks,
+    stream_tracker,
+)
+from monitor.tracking.kalman import InnovationSums, TrackerSettings
 from monitor.tracking.rewind import Order
-from monitor.tracking.settings import TrackerSettings
 from tests.received import Sent, frame
 
 XY = plain_space(("x", "y"), "m")

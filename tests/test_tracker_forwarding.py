@@ -14,15 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor import tracker_calls
-from monitor.calibration.detections import Reason
-from monitor.config_tracker import TrackerConfig, TrackerKind
-from monitor.external_tracker import ExternalTracker
-from monitor.forwarded_frames import ForwardedFrame, FrameLine, Outcome
-from monitor.frames import FrameAnswer
-from monitor.pipeline import Pipeline
-from monitor.streams import Stream
-from monitor.tracker_calls import LinkLost, TrackerCalls
+from monitor.config import TrackerConfig, TrackerKind
+from monitor.frames.detections import Reason
+from monitor.frames.frame import FrameAnswer
+from monitor.pipeline import external_tracker
+from monitor.pipeline.external_tracker import (
+    ExternalTracker,
+    ForwardedFrame,
+    FrameLine,
+    LinkLost,
+    Outcome,
+    TrackerCalls,
+)
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.streams import Stream
 from monitor.v1 import tracker_pb2
 from tests.piped import HEADER, opened, pipeline_of, sent
 from tests.received import frame
@@ -464,7 +469,7 @@ def test_a_tracker_that_does_not_serve_and_tells_no_more_is_away_and_is_asked_ag
 def test_the_last_line_of_the_log_says_how_the_tracker_is_however_soon_it_came_back(
     monkeypatch, caplog
 ):
-    monkeypatch.setattr(tracker_calls, "SAY_EVERY", 0.3)
+    monkeypatch.setattr(external_tracker, "SAY_EVERY", 0.3)
 
     def said() -> list[str]:
         return [record.message.partition("the tracker at ")[2] for record in caplog.records]
@@ -513,10 +518,10 @@ def test_attempts_come_ever_more_rarely_and_no_more_rarely_than_the_cap(monkeypa
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     play(scene, backoff_seconds=1.0)
-    delays = [seconds for seconds in slept if seconds >= tracker_calls.FIRST_BACKOFF / 2]
+    delays = [seconds for seconds in slept if seconds >= external_tracker.FIRST_BACKOFF / 2]
     assert len(delays) > 20
     for i, delay in enumerate(delays):
-        longest = min(1.0, tracker_calls.FIRST_BACKOFF * 2**i)
+        longest = min(1.0, external_tracker.FIRST_BACKOFF * 2**i)
         assert longest / 2 <= delay <= longest
 
 

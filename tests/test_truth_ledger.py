@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.statistics import observe
-from monitor.calibration.steps import finished
-from monitor.frames import TruthAnswer
-from monitor.pipeline import Pipeline
-from monitor.truth_ledger import Search
+from monitor.frames.frame import TruthAnswer
+from monitor.frames.slices import TOTAL
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.truth import Search
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import observe
 from tests import laws
 from tests.journals import ListJournal
 from tests.ledger_oracle import (

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Limits, examine
-from monitor.calibration.matched import TrackIds
-from monitor.recalibration.recalibrator import Estimates
-from monitor.truth_rows import Origin, TrueRows, inline_rows, tracks_of_rows
+from monitor.frames.detections import Estimates, Limits, examine
+from monitor.frames.frame import TrackIds
+from monitor.pipeline.labelled_rows import Origin, TrueRows, inline_rows, tracks_of_rows
 from tests.piped import BAD, DOUBLE, XYZ, sent
 from tests.received import detections
 

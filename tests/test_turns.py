@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from monitor.turns import HALF_LIFE, Share, Turns
+from monitor.service.calls import HALF_LIFE, Share, Turns
 
 
 class Clock:

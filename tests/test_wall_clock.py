@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.wall_clock import SECOND, WallClock
+from monitor.pipeline.housekeeping import SECOND, WallClock
 
 LOOK = SECOND // 20
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.fit_rounds import FitRounds
-from monitor.promotion.fit_job import FitJob, FitOutcome
-from monitor.promotion.whole_track import WholeTrack
-from monitor.promotions import Promotions
+from monitor.pipeline.fits.rounds import FitRounds
+from monitor.pipeline.promotions import Promotions
+from monitor.promotion.fits import FitJob, FitOutcome
+from monitor.promotion.tracks import WholeTrack
 from tests.learnt import promotions_of
 from tests.promotion.owned_registers import scaled
 from tests.promotion.simulated_tracks import tracks

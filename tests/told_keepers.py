@@ -6,14 +6,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from monitor.keeping_recalibrators import Kept, RecalibratorKeeper
-from monitor.kept_promotions import KeptPromotions
+from monitor.pipeline.promotions import Promotions
+from monitor.pipeline.recalibrator_checkpoints import Kept, KeptPromotions, RecalibratorKeeper
 from monitor.promotion.records import Record
-from monitor.promotion.register_state import Configured, RegisterState
-from monitor.promotions import Promotions
-from monitor.recalibration.any_selection import AnySelection
-from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
+from monitor.promotion.register_json import Configured, RegisterState
+from monitor.recalibration.classes.class_scaling import Temperature
+from monitor.recalibration.classes.class_selection import (
+    CLASS_IDENTITY,
+    AnySelection,
+    ClassSelection,
+)
 from monitor.recalibration.selection import IDENTITY, Selection
 from tests.learnt import document, promotions_of
 

@@ -18,8 +18,8 @@ import grpc
 import numpy as np
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from monitor.edges.requests import OutgoingFrame
 from monitor.v1 import frame_pb2, tracker_pb2
+from monitor.wire.client_messages import OutgoingFrame
 from tests.piped import XYZ
 from tests.served import PATIENCE, ROOT
 

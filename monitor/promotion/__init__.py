@@ -1,1 +1,1 @@
-"""How a recalibrator is born, tried, promoted and sent home: values in, values out."""
+"""Promotion of recalibrators: whole tracks, the trial of a candidate, the guard of what serves."""

@@ -1,4 +1,9 @@
-"""All trials of a sidecar, and what whole tracks decide of them.
+"""Whether there is anything to try in what was fitted, before any trial.
+
+An adaptive champion between two tracks: its memory goes on with every one of them, and it is
+put in force anew where that makes a difference.
+
+All trials of a sidecar, and what whole tracks decide of them.
 
 It knows no selection and no clock: the champion is an argument, and what is decided is carried out
 by its owner, who tells it what has come in force.
@@ -8,39 +13,231 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 
 import numpy as np
 
-from monitor.calibration.detections import Limits
+from monitor.frames.detections import Estimates, Limits
 from monitor.promotion.betting import full_say
-from monitor.promotion.decision import Decision
-from monitor.promotion.factors import factors, ratios
-from monitor.promotion.following import Follower
-from monitor.promotion.guard import Guard
-from monitor.promotion.judgement import Judgement, judge, shrinks
-from monitor.promotion.on_trial import Before, OnTrial
-from monitor.promotion.records import SWAPS, Evidence, Factor, Happened
-from monitor.promotion.settings import PromotionMode, PromotionSettings
-from monitor.promotion.trial import Trial, Verdict, clip_of
-from monitor.promotion.whole_track import WholeTrack, rows_of
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling
-from monitor.recalibration.recalibrator import Recalibrator
+from monitor.promotion.records import (
+    SWAPS,
+    Decision,
+    Evidence,
+    Factor,
+    Happened,
+    PolicySettings,
+    PromotionMode,
+    PromotionSettings,
+    Verdict,
+)
+from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.promotion.trial import (
+    ANY_SIZE,
+    Before,
+    Guard,
+    OnTrial,
+    Ratios,
+    Trial,
+    clip_of,
+    factors,
+    factors_made,
+    forwarded,
+    outcome_of,
+    ratios,
+    ratios_made,
+)
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
+from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Of one fit in one slice.
+
+    candidate  what is to be tried: what was fitted, or the identity; None: nothing
+    reason     in words, why it is that
+    factors    of what was fitted, on the variance as sent; none where it fails
+    shrinks    whether the candidate makes a variance smaller than the champion does
+    """
+
+    candidate: Recalibrator | None
+    reason: str
+    factors: tuple[Factor, ...] = ()
+    shrinks: bool = False
+
+
+def judge(
+    fitted: Recalibrator,
+    champion: Recalibrator,
+    estimates: Estimates,
+    names: tuple[str, ...],
+    policy: PolicySettings,
+    limits: Limits = ANY_SIZE,
+) -> Judgement:
+    """What is to be tried of a fit, on n ≥ 1 estimates as sent in the slice.
+
+    Home: where every factor lies within the band, the detector is healthy, and is best left alone:
+    a factor that was fitted to it is mostly noise. Hysteresis: a step that changes next to nothing
+    is none.
+
+    limits  of the deviations of what can be forwarded
+    """
+    outcome = outcome_of(fitted, estimates, limits)
+    if outcome.unsound:
+        return Judgement(
+            None,
+            f"{fitted.method} {outcome.unsound}: look at the ground truth it was fitted on, or "
+            "use another method",
+        )
+    found = factors_made(outcome.made, estimates, names)
+    low, high = policy.band
+    home = all(low <= factor.lowest and factor.highest <= high for factor in found)
+    candidate: Recalibrator = Identity() if home else fitted
+    listed = ", ".join(f"{factor.dimension} {factor.typical:.3g}" for factor in found)
+    reason = f"factors on the variance: {listed}"
+    if home:
+        reason = f"every factor on the variance lies within {low:g} … {high:g}: {listed}"
+    made, served = estimates if home else outcome.made, forwarded(champion, estimates, limits)
+    change = ratios_made(made, served)
+    if not _grows(change, policy.hysteresis) and not _shrinks(change, policy.hysteresis):
+        same = f"none changes by more than {policy.hysteresis:g} against what is in force"
+        why = "nothing to correct" if home else same
+        return Judgement(None, f"{reason}; {why}", found)
+    return Judgement(
+        candidate,
+        f"{reason}; back to what is sent" if home else reason,
+        found,
+        _shrinks(change, policy.hysteresis),
+    )
+
+
+def shrinks(
+    candidate: Recalibrator, champion: Recalibrator, estimates: Estimates, hysteresis: float
+) -> bool:
+    """Whether it makes a variance smaller than the champion does, by more than the hysteresis.
+
+    In some dimension, on more than 5 % of n ≥ 1 estimates.
+    """
+    return _shrinks(ratios(candidate, champion, estimates), hysteresis)
+
+
+def _shrinks(change: Ratios, hysteresis: float) -> bool:
+    return bool((change.lowest < 1 / hysteresis).any())
+
+
+def _grows(change: Ratios, hysteresis: float) -> bool:
+    return bool((change.highest > hysteresis).any())
+
+
+# Share of labels that a fit, too, does without: it takes the 95 % quantile of delays.
+_MOST_LATE = 0.05
+
+
+# Tracks that this share is of, in an exponential mean.
+_LATEST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """The adaptive scaling that was put in force, and what it has become since.
+
+    in_force   K factors on σ
+    approved   the least of them that may act by itself where covariances must not become smaller
+    full       detections of a track that has a full vote; a shorter one has its share, or what a
+               tracker breaks off where errors are large would drive it
+    late       share of tracks whose labels came too late to teach, of about a hundred latest ones
+    too_late   why that is too much; '' where it is not
+    """
+
+    scaling: AdaptiveScaling
+    in_force: tuple[float, ...]
+    approved: tuple[float, ...]
+    full: float
+    late: float = 0.0
+    too_late: str = ""
+
+    @classmethod
+    def of(cls, champion: AdaptiveScaling, full: float, late: float = 0.0) -> Follower:
+        """The follower of what somebody has put in force."""
+        return cls(champion, champion.scale, champion.scale, full, late)
+
+    def taken(self, tracks: Sequence[WholeTrack]) -> Follower:
+        """With whole tracks in its memory, but for those whose labels came too late."""
+        delays_s = [max(0.0, track.delay_ns / 1e9) for track in tracks]
+        in_time = [delay_s < self.scaling.time_constant_s for delay_s in delays_s]
+        late = self.late
+        for came in in_time:
+            late += ((not came) - late) / _LATEST
+        scaling = self.scaling
+        if any(in_time):
+            heard = list(compress(tracks, in_time))
+            scaling = self._with(heard, max(compress(delays_s, in_time)))
+        too_late = ""
+        if late > _MOST_LATE:
+            too_late = self.too_late if all(in_time) else self._reason(max(delays_s))
+        return replace(self, scaling=scaling, late=late, too_late=too_late)
+
+    def _with(self, tracks: Sequence[WholeTrack], delay_s: float) -> AdaptiveScaling:
+        rows = rows_of(tracks)
+        error = rows.space.error(rows.truth, rows.sent.mean)
+        variance = np.diagonal(rows.sent.covariance, axis1=1, axis2=2)
+        ended_s = np.array([track.ended_ns for track in tracks]) / 1e9
+        nees = rows.means(np.square(error) / variance)
+        votes = np.minimum(1.0, rows.counts / self.full)
+        return followed(self.scaling, nees, ended_s, delay_s, votes)
+
+    def _reason(self, delay_s: float) -> str:
+        return (
+            f"labels of more than one track in twenty come {self.scaling.time_constant_s:g} s late "
+            f"or later, up to {delay_s:g} s: what they say would be forgotten before it could "
+            "serve, and is left out. Choose a time constant that is long against the delay, bring "
+            "labels earlier, or use variance-scaling"
+        )
+
+    def moved(self, policy: PolicySettings) -> AdaptiveScaling | None:
+        """What is to be put in force now; None where that would change too little.
+
+        Within the band it is what the detector sends: what is left is mostly noise.
+        """
+        scale = np.array(self.scaling.scale)
+        low, high = policy.band
+        if ((low <= scale**2) & (scale**2 <= high)).all():
+            scale = np.ones_like(scale)
+        if not policy.allow_shrinking:
+            scale = np.maximum(scale, self.approved)
+        ratio = np.square(scale / self.in_force)
+        if (np.maximum(ratio, 1 / ratio) <= policy.hysteresis).all():
+            return None
+        return replace(self.scaling, scale=tuple(scale.tolist()))
+
+    def acted(self, moved: AdaptiveScaling) -> Follower:
+        """With that in force."""
+        return replace(self, in_force=moved.scale)
+
 
 # Tracks that are scored in one go: a step of some milliseconds.
 _AT_ONCE = 16
+
+
 # Tracks by which a fit is judged: more would hold up frames, and say the same.
 _JUDGES = 32
 
+
 # On the variance: a fit that differs by less from the candidate that waits does not supersede it.
 _OTHER = 1.5
+
+
 # Why a step without a bound of its losses waits; see Clip.insured.
 _UNINSURED = (
     "tracks of one dimension, or of two that hold fewer than five detections, do not show how "
     "heavy the tails of errors are, and under heavy tails a wrong step may seem right"
 )
 
+
 Champion = Callable[[], Recalibrator]
+
+
 Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
 
 

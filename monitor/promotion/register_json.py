@@ -1,23 +1,30 @@
-"""The state of the register as JSON: floats keep every bit, and all that is read is checked."""
+"""What must outlive a restart, beside the recalibrators themselves and their history.
+
+Records as JSON, one a line: floats keep every bit, and what is no finite number is null.
+
+The state of the register as JSON: floats keep every bit, and all that is read is checked.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from monitor.promotion.betting import FRACTIONS, Bets, Clip, Run, Watch
-from monitor.promotion.following import Follower
-from monitor.promotion.guard import Guard
-from monitor.promotion.on_trial import Before, OnTrial
-from monitor.promotion.record_json import factors, of_factor, text
-from monitor.promotion.register_state import Configured, RegisterState
-from monitor.promotion.trial import Trial
+from monitor.promotion.records import Evidence, Factor, Happened, Record
+from monitor.promotion.register import Follower
+from monitor.promotion.trial import Before, Guard, OnTrial, Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
-from monitor.recalibration.document import (
+from monitor.recalibration.documents import (
     LARGEST,
     LEAST_POSITIVE,
+    Document,
+    InvalidRecalibrator,
     check_depth,
+    member,
     number,
     numbers,
     part,
@@ -25,14 +32,185 @@ from monitor.recalibration.document import (
     shown,
     whole,
 )
-from monitor.recalibration.document import (
-    factors as factors_on_deviation,
-)
-from monitor.recalibration.methods import METHODS
-from monitor.recalibration.recalibrator import Document, InvalidRecalibrator, Recalibrator
-from monitor.recalibration.versioned_document import read_method
+from monitor.recalibration.documents import factors as factors_on_deviation
+from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.selection import METHODS, read_method
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """Versions that the configuration named when this was written; '' where it named none."""
+
+    recalibrator: str = ""
+    class_recalibrator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterState:
+    """What is in force and on trial, at one moment.
+
+    selection, class_selection
+               versions in force
+    previous, class_previous
+               versions that a rollback goes back through, the latest last
+    sent       versions of documents that people have sent
+    pinned     nothing acts by itself
+    sequence   of the latest record
+    spent      trials begun since the last change, by slice name
+    befores    what served before, where no track has come since
+    followers  of adaptive champions, by slice name
+    entry      of the ledger, the last one that tracks were told of; None where that is not known
+    """
+
+    selection: str
+    class_selection: str
+    previous: tuple[str, ...] = ()
+    class_previous: tuple[str, ...] = ()
+    sent: tuple[str, ...] = ()
+    configured: Configured = Configured()
+    pinned: bool = False
+    sequence: int = 0
+    spent: Mapping[str, int] = field(default_factory=dict)
+    trials: tuple[OnTrial, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    befores: tuple[Before, ...] = ()
+    followers: Mapping[str, Follower] = field(default_factory=dict)
+    entry: int | None = None
+
+    @property
+    def in_force(self) -> frozenset[str]:
+        """Versions without which it cannot be used."""
+        return frozenset((self.selection, self.class_selection))
+
+    @property
+    def named(self) -> frozenset[str]:
+        """All versions that somebody may ask for because of it."""
+        return self.in_force.union(self.previous, self.class_previous, self.sent)
+
+
+# Of times: 64 bits with a sign.
+EARLIEST_NS = -(2**63)
+
+
+class InvalidRecord(ValueError):
+    """A line does not describe a record."""
+
+
+def to_line(record: Record) -> str:
+    """ASCII without a line break, whatever its words are."""
+    content = {
+        "sequence": int(record.sequence),
+        "time_ns": int(record.time_ns),
+        "what": str(record.what),
+        "slice": record.slice,
+        "version": record.version,
+        "before": record.before,
+        "after": record.after,
+        "actor": record.actor,
+        "reason": record.reason,
+        "event_ns": None if record.event_ns is None else int(record.event_ns),
+        "evidence": None if record.evidence is None else _of_evidence(record.evidence),
+        "factors": [of_factor(factor) for factor in record.factors],
+    }
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+def from_line(line: str | bytes) -> Record:
+    """The inverse of to_line; null is NaN. Fields that only newer code knows are left out.
+
+    Raises InvalidRecord for anything else.
+    """
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecord(f"no line of JSON: {error}.") from None
+    try:
+        check_depth(content)
+        return _record(part({"record": content}, "record"))
+    except InvalidRecalibrator as error:
+        raise InvalidRecord(f"no record: {error}") from None
+
+
+def of_factor(factor: Factor) -> Document:
+    """As a JSON object."""
+    return {
+        "dimension": factor.dimension,
+        "lowest": _finite(factor.lowest),
+        "typical": _finite(factor.typical),
+        "highest": _finite(factor.highest),
+    }
+
+
+def factors(content: Document, name: str) -> tuple[Factor, ...]:
+    """A list of them, which may be empty. Raises InvalidRecalibrator."""
+    return tuple(
+        Factor(
+            text(one, "dimension"),
+            _number(one, "lowest"),
+            _number(one, "typical"),
+            _number(one, "highest"),
+        )
+        for one in parts(content, name, fewest=0)
+    )
+
+
+def text(content: Document, name: str) -> str:
+    """A string. Raises InvalidRecalibrator."""
+    value = content.get(name)
+    if not isinstance(value, str):
+        raise InvalidRecalibrator(f"'{name}' is {shown(value)}: it must be a string.")
+    return value
+
+
+def _record(content: Document) -> Record:
+    event_ns = content.get("event_ns")
+    evidence = content.get("evidence")
+    return Record(
+        whole(content, "sequence"),
+        whole(content, "time_ns", EARLIEST_NS),
+        member(content, "what", Happened),
+        text(content, "slice"),
+        text(content, "version"),
+        text(content, "before"),
+        text(content, "after"),
+        text(content, "actor"),
+        text(content, "reason"),
+        None if event_ns is None else whole(content, "event_ns", EARLIEST_NS),
+        None if evidence is None else _evidence(part(content, "evidence")),
+        factors(content, "factors"),
+    )
+
+
+def _of_evidence(evidence: Evidence) -> Document:
+    return {
+        "tracks": int(evidence.tracks),
+        "gain": _finite(evidence.gain),
+        "log10_better": _finite(evidence.log10_better),
+        "log10_worse": _finite(evidence.log10_worse),
+        "log10_threshold": _finite(evidence.log10_threshold),
+    }
+
+
+def _evidence(content: Document) -> Evidence:
+    return Evidence(
+        whole(content, "tracks", 0),
+        _number(content, "gain"),
+        _number(content, "log10_better"),
+        _number(content, "log10_worse"),
+        _number(content, "log10_threshold"),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _number(content: Document, name: str) -> float:
+    return math.nan if content.get(name, 0) is None else number(content, name)
+
 
 FORMAT = "calibration-monitor/register/1"
+
 
 Value = TypeVar("Value")
 

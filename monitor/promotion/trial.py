@@ -1,35 +1,197 @@
-"""A candidate beside the champion: what the tracks after its fit say of it."""
+"""How well truth agrees with Gaussians, and how much better with those of a candidate.
+
+What recalibrators do to the variance of each dimension.
+
+What a recalibrator makes of estimates where nobody has vouched for it yet.
+
+A candidate beside the champion: what the tracks after its fit say of it.
+
+What served before the champion, beside it: it comes back when it is proven better.
+
+A candidate in the register, and what is known of it beside its trial; what served before a
+champion, until there is a guard of it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import numpy as np
 
-from monitor.calibration.detections import Limits
-from monitor.calibration.space import FloatArray
-from monitor.promotion.betting import Bets, Clip, full_say, log10_threshold
-from monitor.promotion.log_score import mean_differences
-from monitor.promotion.records import Evidence
-from monitor.promotion.settings import TrialSettings
-from monitor.promotion.whole_track import TrackRows, WholeTrack, rows_of
-from monitor.recalibration.histogram_binning import HistogramBinning
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.isotonic_std import IsotonicStd
-from monitor.recalibration.recalibrator import Recalibrator
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.space import FloatArray, Space
+from monitor.promotion.betting import Bets, Clip, Watch, full_say, log10_threshold
+from monitor.promotion.records import Evidence, Factor, TrialSettings, Verdict
+from monitor.promotion.tracks import TrackRows, WholeTrack, rows_of
+from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.recalibrator import (
+    Identity,
+    Recalibrator,
+    fault_of,
+    sent_where_unsound,
+    sound_rows,
+)
+from monitor.recalibration.scaling import VarianceScaling
+
+# Of what is not to be judged by its size: finite and positive definite is enough.
+ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
 
 
-class Verdict(StrEnum):
-    """What can be said of a candidate."""
+# Characters of what an exception says.
+_MOST_WORDS = 200
 
-    RUNNING = "running"  # nothing yet
-    BETTER = "better"
-    WORSE = "worse"
-    OVER = "over"  # nothing, and its time is over
-    UNSOUND = "unsound"  # it has failed, or made what cannot be forwarded
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Outcome:
+    """Of a recalibrator, of n estimates.
+
+    made     what could be forwarded; as sent where anything could not
+    unsound  why it could not, to be read after the name of the method; '' where it could
+    """
+
+    made: Estimates
+    unsound: str = ""
+
+
+def outcome_of(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Outcome:
+    """What it makes, all of which is factorised, whatever the method promises."""
+    try:
+        made = recalibrator.apply(sent)
+        fault = fault_of(sent, made, limits)
+    except Exception as error:
+        # Whatever goes wrong in a method is a finding about it.
+        fault = f"fails: {in_words(error)}"
+    return Outcome(sent, fault) if fault else Outcome(made)
+
+
+def in_words(error: Exception) -> str:
+    """One line that may be recorded, whatever the error says."""
+    words = "".join(c if c.isprintable() else " " for c in str(error))
+    said = " ".join(words.split())[:_MOST_WORDS]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def forwarded(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Estimates:
+    """What the tracker gets from one in force: as sent wherever it fails."""
+    try:
+        made = recalibrator.apply(sent)
+        sound = sound_rows(sent, made, limits, definite=recalibrator.keeps_definite)
+    except Exception:
+        return sent
+    return sent_where_unsound(sent, made, sound)
+
+
+# A truth farther off than this says no more, so that the difference of two scores is finite.
+_LOWEST = -1e18
+
+
+def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Log density of the error, over the joint dimensions and by their number: higher is better.
+
+    log N(e; 0, Σ) / K = −½ (log 2π + log det(Σ)/K + eᵀΣ⁻¹e/K), K joint dimensions; angles are
+    left out as in all joint measures.
+
+    error       (n, K) truth − mean, angles wrapped
+    covariance  (n, K, K)
+    returns     (n,) nats per dimension; NaN where the joint block is not positive definite
+    source      Gneiting & Raftery 2007, section 4.1 (LogS), a strictly proper score
+    """
+    joint = np.array(space.joint)
+    factor = factorise(covariance[:, joint[:, None], joint])
+    with np.errstate(over="ignore", invalid="ignore"):
+        white = whiten(factor, error[:, joint])
+        nees = add_up(white * white)
+    score: FloatArray = -0.5 * (
+        np.log(2 * np.pi) + (log_determinant(factor, joint.size) + nees) / joint.size
+    )
+    return score
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Differences:
+    """By how much a candidate is better than the champion.
+
+    value    (T,) nats per dimension, mean over the rows of each track
+    unsound  why the candidate could not have been forwarded on every row, and there is no value;
+             '' where it could
+    """
+
+    value: FloatArray
+    unsound: str = ""
+
+
+def mean_differences(
+    rows: TrackRows, candidate: Recalibrator, champion: Recalibrator, limits: Limits
+) -> Differences:
+    """Score of what each would have forwarded, candidate minus champion, by track.
+
+    Rows on which the champion fails count as they were sent, as they did in the stream. A
+    candidate that fails on any row is not sound.
+    """
+    outcome = outcome_of(candidate, rows.sent, limits)
+    if outcome.unsound:
+        return Differences(np.zeros(rows.start.size), outcome.unsound)
+    served = forwarded(champion, rows.sent, limits)
+    return Differences(rows.means(_score(rows, outcome.made) - _score(rows, served)))
+
+
+def _score(rows: TrackRows, made: Estimates) -> FloatArray:
+    error = rows.space.error(rows.truth, made.mean)
+    score: FloatArray = np.fmax(joint_log_score(rows.space, error, made.covariance), _LOWEST)
+    return score
+
+
+# Quantiles over rows: a few odd detections do not make a factor.
+_LOW, _HIGH = 0.05, 0.95
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ratios:
+    """The variance one recalibrator makes over that of another, in each dimension, (K,).
+
+    lowest, highest  5 % and 95 % quantiles over rows
+    typical          geometric mean
+    """
+
+    lowest: FloatArray
+    typical: FloatArray
+    highest: FloatArray
+
+
+def ratios(candidate: Recalibrator, champion: Recalibrator, estimates: Estimates) -> Ratios:
+    """Of the candidate's variance over the champion's, on n ≥ 1 estimates as sent.
+
+    Rows on which either fails count as sent.
+    """
+    return ratios_made(forwarded(candidate, estimates), forwarded(champion, estimates))
+
+
+def ratios_made(made: Estimates, served: Estimates) -> Ratios:
+    """Of the variances of n ≥ 1 estimates over those of others, row by row."""
+    logarithm = 2 * (np.log(made.deviation) - np.log(served.deviation))
+    lowest, highest = np.quantile(logarithm, (_LOW, _HIGH), axis=0)
+    return Ratios(np.exp(lowest), np.exp(logarithm.mean(axis=0)), np.exp(highest))
+
+
+def factors(
+    recalibrator: Recalibrator, estimates: Estimates, names: tuple[str, ...]
+) -> tuple[Factor, ...]:
+    """What it makes of variances over what was sent, by dimension; n ≥ 1 estimates."""
+    return factors_made(forwarded(recalibrator, estimates), estimates, names)
+
+
+def factors_made(made: Estimates, sent: Estimates, names: tuple[str, ...]) -> tuple[Factor, ...]:
+    """What was made of variances over what was sent, by dimension; n ≥ 1 estimates."""
+    found = ratios_made(made, sent)
+    columns = zip(
+        names, found.lowest.tolist(), found.typical.tolist(), found.highest.tolist(), strict=True
+    )
+    return tuple(
+        Factor(name, lowest, typical, highest) for name, lowest, typical, highest in columns
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +248,12 @@ class Trial:
 
 # The share by which a covariance may be smaller than another and still count as no smaller.
 _ROUNDING = 1e-9
+
+
 # nats: nobody stakes on less, so that who changes next to nothing is not divided by nothing.
 _LEAST = 1e-3
+
+
 # Of correlation matrices, the largest condition number that is reckoned with: two dimensions that
 # correlate by 0.98, say.
 _CONDITION = 100.0
@@ -143,3 +309,96 @@ def _grows(lowest: FloatArray, highest: FloatArray, correlated: bool) -> bool:
     root = np.sqrt(_CONDITION) if correlated else 1.0
     norm = (most + least) / 2 + (most - least) / 2 * root
     return bool(norm <= 1 + _ROUNDING)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Of one slice.
+
+    A trial asks whether a candidate is better from the start; a guard may be worse for hours, and
+    become better when a fault ends. So it bets anew at every track, for as long as it stands.
+
+    recalibrator  what served before
+    clip          how much a track can say: trial.clip_of(recalibrator, champion, …)
+    """
+
+    slice: str
+    recalibrator: Recalibrator
+    clip: Clip
+    watch: Watch = field(default_factory=Watch)
+
+    def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Guard:
+        """With more tracks of the slice, in the order they ended.
+
+        Tracks on which it makes what cannot be forwarded are no reason to go back to it: while it
+        does, it begins anew.
+        """
+        if not tracks:
+            return self
+        rows = rows_of(tracks)
+        differences = mean_differences(rows, self.recalibrator, champion, limits)
+        if differences.unsound:
+            return replace(self, watch=Watch())
+        watch = self.watch.taken(differences.value, rows.counts, self.clip)
+        return replace(self, watch=watch)
+
+    def won(self, settings: TrialSettings) -> bool:
+        """Whether it is proven better now."""
+        return self.watch.log10_better >= math.log10(settings.rollback_tracks)
+
+    def evidence(self, settings: TrialSettings) -> Evidence:
+        """In numbers, of the tracks since it seems to be better; of worse there is no bet."""
+        leading = self.watch.leading
+        return Evidence(
+            leading.tracks,
+            leading.total / leading.tracks if leading.tracks else 0.0,
+            self.watch.log10_better,
+            0.0,
+            math.log10(settings.rollback_tracks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OnTrial:
+    """A candidate.
+
+    proven   it is better, and waits for approval
+    shrinks  whether it makes a variance smaller than the champion does
+    late     of one that is adaptive: see Follower
+    doubt    of one that waits: the champion as it would stand guard. A proof does not last: a fault
+             may end while nobody looks, and the evidence of a long one would outweigh all after it
+    """
+
+    trial: Trial
+    factors: tuple[Factor, ...]
+    shrinks: bool
+    proven: bool = False
+    late: float = 0.0
+    doubt: Guard | None = None
+
+    def anew(self) -> OnTrial:
+        """What was proven while nothing could act must be proven again before it does."""
+        trial = replace(self.trial, bets=Bets(), number=self.trial.number + 1)
+        return replace(self, trial=trial, proven=False, doubt=None)
+
+    def doubted(
+        self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits, most: float
+    ) -> OnTrial:
+        """With tracks that came while it waits; most is B."""
+        candidate, doubt = self.trial.recalibrator, self.doubt
+        if doubt is None or doubt.recalibrator != champion:
+            clip = clip_of(champion, candidate, rows_of(tracks), most)
+            doubt = Guard(self.trial.slice, champion, clip)
+        return replace(self, doubt=doubt.taken(tracks, candidate, limits))
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What served before, until the first track makes a guard of it.
+
+    rows  detections of a track that has a full say, as in the trial that it lost; 0: in none
+    """
+
+    slice: str
+    recalibrator: Recalibrator
+    rows: float = 0.0

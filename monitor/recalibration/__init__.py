@@ -1,1 +1,1 @@
-"""Pure: one file a method, each fit → a frozen value with apply; and the choice by slice."""
+"""Recalibrators: methods that are fitted, the choice between them, their documents."""

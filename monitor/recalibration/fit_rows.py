@@ -1,4 +1,11 @@
-"""Detections with their truth, as the methods that need rows are fitted on."""
+"""One order for the same rows, so that sums over them round alike however they came.
+
+What correlated rows are worth for a mean over them, whatever the unit of what is averaged.
+
+What every fit asks of its detections, whether it sees rows or only sums of them.
+
+Detections with their truth, as the methods that need rows are fitted on.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,62 @@ from functools import cached_property
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray, IntArray, Space
-from monitor.recalibration.fit_checks import check_errors
-from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.row_worth import effect_on_mean, effect_on_mean_square
+from monitor.frames.detections import Estimates
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.recalibration.recalibrator import UnfitData
+from monitor.statistics.clusters import LARGEST, design_effect_of_rows
+
+# The median of a chi-square of one degree of freedom: of z² where z is a standard Gaussian.
+_CHI_SQUARE_MEDIAN = 0.4549364231195724
+
+
+def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
+    """The design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
+
+    The squares are taken in units of their own size before gross outliers are cut, so that D is
+    the same in any unit. The size is by the median: by the mean, an outlier would be it.
+
+    square  (n, A)
+    track   (n,) object of each row, −1 where it is of none
+    """
+    return design_effect_of_rows(square / _size(square), np.ones(square.shape[1]), track)
+
+
+def effect_on_mean(value: FloatArray, track: IntArray) -> FloatArray:
+    """The design effect D ≥ 1 of the mean of values of any sign of each column, (A,).
+
+    value, track  (n, A) and (n,), as in effect_on_mean_square
+    """
+    furthest = np.sqrt(LARGEST)
+    near = np.clip(value / np.sqrt(_size(np.square(value))), -furthest, furthest)
+    return design_effect_of_rows(near, np.ones(value.shape[1]), track)
+
+
+def _size(square: FloatArray) -> FloatArray:
+    """(A,) about the mean of squares without outliers; positive."""
+    size: FloatArray = np.median(square, axis=0) / _CHI_SQUARE_MEDIAN
+    # Half of the rows or more are 0 to the last bit.
+    size = np.where(size > 0, size, square.mean(axis=0))
+    return np.where(size > 0, size, 1.0)
+
+
+def check_errors(space: Space, n: int, any_error: BoolArray) -> None:
+    """Raises UnfitData without rows, or where a dimension has no error at all.
+
+    n          rows
+    any_error  (K,) whether any of them has an error other than 0
+    """
+    if n == 0:
+        raise UnfitData(
+            "cannot fit on 0 detections with ground truth: widen the selection of rows."
+        )
+    for name, some in zip(space.names, any_error, strict=True):
+        if not some:
+            raise UnfitData(
+                f"dimension '{name}' has no error in {n} rows: nothing can be fitted to it. "
+                "Leave the dimension out or check the ground truth."
+            )
+
 
 # In σ: no error is larger for what it says of others, so that its square is finite.
 _LARGEST = 1e100
@@ -95,3 +154,10 @@ class FitRows:
     def check(self) -> None:
         """Raises UnfitData without rows, or where a dimension has no error at all."""
         check_errors(self.space, self.n, (self.error != 0).any(axis=0))
+
+
+def in_one_order(rows: FitRows) -> FitRows:
+    """The rows in an order that depends on what they are alone; equal rows may change places."""
+    sent = rows.estimates
+    columns = (sent.mean.T, *sent.covariance.transpose(1, 2, 0), rows.error.T, rows.track[None])
+    return rows.take(np.lexsort(np.concatenate(columns)))

@@ -1,65 +1,41 @@
-"""What every recalibration method is: a frozen value that maps estimates to estimates."""
+"""What a fitted recalibrator rests on: how much truth, of what time, and whose fit it leans on.
+
+What every recalibration method is: a frozen value that maps estimates to estimates.
+
+Identity: what the detector says is what the tracker gets. In force until another is promoted.
+
+The distribution that a recalibrator itself gives each dimension, Gaussian or not.
+
+Whether what a recalibrator made can be given to a tracker, and if not, why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
 
-from monitor.calibration.marginals import Marginals
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
-
-# JSON objects: what json.loads gives.
-Document = dict[str, Any]
+from monitor.frames.cholesky import factorise, positive_definite
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.recalibration.documents import (
+    LEAST_POSITIVE,
+    Document,
+    InvalidRecalibrator,
+    is_number,
+    member,
+    number,
+    shown,
+    whole,
+)
+from monitor.statistics.measures import Marginals, NormalMarginals
 
 
 class UnfitData(ValueError):
     """The data do not determine the recalibrator that was asked for."""
-
-
-class InvalidRecalibrator(ValueError):
-    """A document does not describe a usable recalibrator."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """n Gaussians.
-
-    mean        (n, K)
-    covariance  (n, K, K) positive definite
-    diagonal    (n,) whether only variances are known (and to be sent)
-    """
-
-    mean: FloatArray
-    covariance: FloatArray
-    diagonal: BoolArray
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of all arrays: an outcome has those of what was sent."""
-        return self.mean.shape, self.covariance.shape, self.diagonal.shape
-
-    @property
-    def deviation(self) -> FloatArray:
-        """(n, K) σ of each dimension."""
-        deviation: FloatArray = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
-        return deviation
-
-    def take(self, rows: IntArray | BoolArray | slice) -> Estimates:
-        """Some of them."""
-        return Estimates(self.mean[rows], self.covariance[rows], self.diagonal[rows])
-
-    def rescaled(self, factor: FloatArray) -> Estimates:
-        """S Σ S with S = diag(factor), not s²Σ: correlations stay.
-
-        factor  on σ: (K,) of all of them, or (n, K)
-        """
-        # The outer product first: it is symmetric to the last bit, and stays so.
-        product = factor[..., :, None] * factor[..., None, :]
-        return Estimates(self.mean, self.covariance * product, self.diagonal)
 
 
 class Output(StrEnum):
@@ -116,3 +92,273 @@ class ShapedRecalibrator(Recalibrator, Protocol):
     def marginals(self, estimates: Estimates) -> Marginals:
         """The distribution of each dimension, of which apply forwards a Gaussian."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one recalibrator serves.
+
+    part  its rows, in the order of Shares.order
+    """
+
+    recalibrator: Recalibrator
+    part: slice
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """n rows among at least one recalibrator, none of them twice.
+
+    order  (n,) row numbers, those of one recalibrator side by side; None where one serves all
+    """
+
+    order: IntArray | None
+    shares: tuple[Share, ...]
+
+    def sorted(self, estimates: Estimates) -> Estimates:
+        """The estimates in that order."""
+        return estimates if self.order is None else estimates.take(self.order)
+
+
+class Clock(StrEnum):
+    """The column that times are of."""
+
+    SECONDS = "t"  # s, of whatever zero the recording has
+    STAMP = "stamp_ns"  # ns, as the detector stamps its frames
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From the first to the last event time of what was fitted on, in the unit of the clock."""
+
+    first: int | float
+    last: int | float
+    clock: Clock
+
+    def __str__(self) -> str:
+        unit = " s" if self.clock is Clock.SECONDS else ""
+        return f"{self.clock} {self.first} to {self.last}{unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What one fitted value rests on.
+
+    rows            detections with truth, at least 1
+    tracks          objects they are of; a detection without a track is one of its own
+    effective_rows  how many independent detections they are worth, errors of one object
+                    being alike
+    period          None where the recording has no times
+    borrows_from    the slice, the fallback or the earlier version whose fit this one leans
+                    on because its own rows are few; None where they are enough
+    """
+
+    rows: int
+    tracks: int
+    effective_rows: float
+    period: Period | None = None
+    borrows_from: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.rows} rows of {self.tracks} tracks, worth {self.effective_rows:.0f}"
+        text += "" if self.period is None else f", {self.period}"
+        return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
+
+    def parameters(self) -> Document:
+        """All of it, as JSON values; without what is not known."""
+        content: Document = {
+            "rows": self.rows,
+            "tracks": self.tracks,
+            "effective_rows": self.effective_rows,
+        }
+        if self.period is not None:
+            content["first"], content["last"] = self.period.first, self.period.last
+            content["clock"] = str(self.period.clock)
+        if self.borrows_from is not None:
+            content["borrows_from"] = self.borrows_from
+        return content
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> Basis:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        rows, tracks = whole(parameters, "rows"), whole(parameters, "tracks")
+        effective = number(parameters, "effective_rows", LEAST_POSITIVE, rows)
+        borrows_from = parameters.get("borrows_from")
+        if borrows_from is not None and not (
+            isinstance(borrows_from, str) and borrows_from.isprintable()
+        ):
+            raise InvalidRecalibrator(
+                f"'borrows_from' is {shown(borrows_from)}: it must be a printable name, or be "
+                "left out."
+            )
+        return cls(rows, tracks, effective, _period(parameters), borrows_from)
+
+
+def _period(parameters: Document) -> Period | None:
+    ends = [parameters.get(name) for name in ("first", "last")]
+    if ends == [None, None] and parameters.get("clock") is None:
+        return None
+    first, last = ends
+    if not is_number(first) or not is_number(last) or first > last:
+        raise InvalidRecalibrator(
+            f"'first' and 'last' are {shown(first)} and {shown(last)}: they must be the two ends "
+            "of a period, or be left out with 'clock'."
+        )
+    return Period(first, last, member(parameters, "clock", Clock))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Changes nothing."""
+
+    method: ClassVar[str] = "identity"
+    output: ClassVar[Output] = Output.GAUSSIAN
+    keeps_definite: ClassVar[bool] = True
+    k: ClassVar[None] = None
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """The very same estimates."""
+        return estimates
+
+    def parameters(self) -> Document:
+        """None."""
+        return {}
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> Identity:
+        """The inverse of parameters."""
+        return cls()
+
+
+def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
+    """What it says of each detection and dimension, whatever Gaussian apply forwards of it."""
+    if recalibrator.output is not Output.GAUSSIAN:
+        return cast("ShapedRecalibrator", recalibrator).marginals(estimates)
+    made = recalibrator.apply(estimates)
+    return NormalMarginals(made.mean, made.deviation)
+
+
+def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
+    """The same of several recalibrators, each for the rows that it serves."""
+    if shares.order is None:
+        return marginals_of(shares.shares[0].recalibrator, estimates)
+    sent = shares.sorted(estimates)
+    return _Shared(
+        shares.order,
+        tuple(
+            (share.part, marginals_of(share.recalibrator, sent.take(share.part)))
+            for share in shares.shares
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """Distributions of different shapes side by side.
+
+    order  (n,) row numbers, those of one recalibrator side by side
+    parts  which of them, in that order, and their distributions
+    """
+
+    order: IntArray
+    parts: tuple[tuple[slice, Marginals], ...]
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        return self._each(value, lambda marginals, part: marginals.log_density(part))
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        return self._each(value, lambda marginals, part: marginals.cumulative(part))
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        found = [marginals.quantiles(tau) for _, marginals in self.parts]
+        values = np.empty((tau.size, self.order.size, found[0].shape[2]))
+        values[:, self.order] = np.concatenate(found, axis=1)
+        return values
+
+    def _each(
+        self, value: FloatArray, ask: Callable[[Marginals, FloatArray], FloatArray]
+    ) -> FloatArray:
+        ordered = value[self.order]
+        found = np.empty_like(value)
+        found[self.order] = np.concatenate(
+            [ask(marginals, ordered[part]) for part, marginals in self.parts]
+        )
+        return found
+
+
+def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bool) -> BoolArray:
+    """(n,) outcomes that could have been sent: finite, positive definite, of plausible deviations.
+
+    None if they are not as many as were sent.
+
+    limits    of the deviations; the mean may be anywhere
+    definite  the recalibrator cannot but keep covariances positive definite, so that
+              they need not be factorised again
+    """
+    n = sent.mean.shape[0]
+    if made is sent:
+        return np.ones(n, bool)
+    if made.shapes != sent.shapes:
+        return np.zeros(n, bool)
+    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
+    # A sum is finite only if all of it is, and quicker to look at.
+    with np.errstate(invalid="ignore", over="ignore"):
+        finite = np.isfinite(made.covariance.sum()) and np.isfinite(made.mean.sum())
+    least, most = limits.smallest_deviation**2, limits.largest_deviation**2
+    if (
+        definite
+        and finite
+        and variance.min(initial=np.inf) >= least
+        and variance.max(initial=0.0) <= most
+    ):
+        return np.ones(n, bool)
+    # The factor is of the lower triangle: it does not see what is above.
+    sound: BoolArray = (
+        np.isfinite(made.mean).all(axis=1)
+        & np.isfinite(made.covariance).all(axis=(1, 2))
+        & ((variance >= least) & (variance <= most)).all(axis=1)
+        & positive_definite(factorise(made.covariance))
+    )
+    return sound
+
+
+def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Estimates:
+    """What was made, and what was sent in the rows that are not sound, (n,)."""
+    if sound.all():
+        return made
+    if not sound.any():
+        return sent
+    mean, covariance = made.mean.copy(), made.covariance.copy()
+    diagonal = made.diagonal.copy()
+    mean[~sound], covariance[~sound] = sent.mean[~sound], sent.covariance[~sound]
+    diagonal[~sound] = sent.diagonal[~sound]
+    return Estimates(mean, covariance, diagonal)
+
+
+def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:
+    """What is wrong with what was made, to be read after the name of a method; '' where nothing is.
+
+    No method is taken at its word: all covariances are factorised.
+    """
+    sound = sound_rows(sent, made, limits, definite=False)
+    if sound.all():
+        return ""
+    if made.shapes != sent.shapes:
+        return f"makes arrays of the shapes {made.shapes}, and {sent.shapes} were sent"
+    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
+    least, most = limits.smallest_deviation**2, limits.largest_deviation**2
+    faults = (
+        (~np.isfinite(made.mean).all(axis=1), "means that are not finite"),
+        (~np.isfinite(made.covariance).all(axis=(1, 2)), "covariances that are not finite"),
+        (
+            (variance > most).any(axis=1),
+            f"deviations beyond [limits] largest_deviation = {limits.largest_deviation:g}",
+        ),
+        (
+            ((variance > 0) & (variance < least)).any(axis=1),
+            f"deviations below [limits] smallest_deviation = {limits.smallest_deviation:g}",
+        ),
+        (~sound, "covariances that are not positive definite"),
+    )
+    rows, what = next(fault for fault in faults if fault[0].any())
+    return f"makes {what}, of {np.count_nonzero(rows)} of {sound.size} detections"

@@ -11,17 +11,21 @@ from enum import StrEnum
 import numpy as np
 from scipy.special import betaincinv, stdtrit
 
-from monitor.calibration.class_rows import entropy_of_columns
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
-from monitor.calibration.sparsification import rank_rows
-from monitor.recalibration.document import member, number, whole
-from monitor.recalibration.recalibrator import Document, UnfitData
-from monitor.recalibration.row_worth import effect_on_mean_square
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.recalibration.documents import Document, member, number, whole
+from monitor.recalibration.fit_rows import effect_on_mean_square
+from monitor.recalibration.recalibrator import UnfitData
+from monitor.statistics.class_measures import rank_rows
+from monitor.statistics.class_statistics import entropy_of_columns
 
 # How sure the fit is that the error of what is kept stays within the target.
 SURENESS = 0.95
+
+
 # Fewer kept rows, in independent ones, say too little of the mean of an unbounded loss.
 FEWEST = 30
+
+
 _LARGEST = 1e12
 
 

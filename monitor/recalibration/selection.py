@@ -1,44 +1,232 @@
-"""The choice of a recalibrator by slice, with a fallback: the value that is promoted.
+"""Which rows each recalibrator serves, so that every one of them is asked once for a frame.
+
+A Gaussian process costs by the call as much as by the row; slices that share one go through
+it together.
+
+The methods that a document of Gaussians may name. A method is one line here.
+
+Nothing that is imported needs an optimiser: fits in closed form stand beside what they fit, all
+others are reached through fitting.py alone.
+
+What the documents of estimates and of class probabilities have in common: JSON of a stated
+format that names methods with their parameters, and a version that is a hash of the content.
+
+The choice of a recalibrator by slice, with a fallback: the value that is promoted.
 
 It knows its own version: the method and a hash of everything that makes it up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
-from monitor.calibration.marginals import Marginals
-from monitor.calibration.slices import RangeBuckets
-from monitor.calibration.space import IntArray, Space
-from monitor.recalibration.basis import Basis
-from monitor.recalibration.document import names, part, range_buckets
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.methods import METHODS
-from monitor.recalibration.recalibrator import (
+import numpy as np
+
+from monitor.frames.detections import Estimates
+from monitor.frames.slices import RangeBuckets
+from monitor.frames.space import IntArray, Space
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.documents import (
     Document,
-    Estimates,
     InvalidRecalibrator,
+    check_depth,
+    names,
+    part,
+    range_buckets,
+    shown,
+)
+from monitor.recalibration.processes.beta import GpBeta
+from monitor.recalibration.processes.cauchy import GpCauchy
+from monitor.recalibration.processes.multivariate import GpNormalMultivariate
+from monitor.recalibration.processes.normal import GpNormal
+from monitor.recalibration.quantiles import IsotonicQuantiles
+from monitor.recalibration.recalibrator import (
+    Basis,
+    Identity,
     Output,
     Recalibrator,
+    Share,
+    Shares,
+    shared_marginals,
 )
 from monitor.recalibration.rejection import RejectedBy, Rejection
-from monitor.recalibration.routing import Shares, recalibrated, share_out
-from monitor.recalibration.shapes import shared_marginals
-from monitor.recalibration.versioned_document import (
-    check_format,
-    check_version,
-    content_of,
-    fitted_on,
-    read_method,
-    read_rejection,
-    text_of,
-    version_of,
-)
+from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
+from monitor.statistics.measures import Marginals
+
+
+def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Shares:
+    """Who serves which rows. Only slices that a row is in are asked for.
+
+    slices   (n,) index of the slice of each row, n at least 1
+    serving  the recalibrator of a slice, by index; the same object where it is the same
+    """
+    present = np.flatnonzero(np.bincount(slices))
+    numbers: dict[int, int] = {}
+    chosen: list[Recalibrator] = []
+    number_of = np.zeros(int(present[-1]) + 1, np.int16)
+    for i in present.tolist():
+        recalibrator = serving(i)
+        number = numbers.setdefault(id(recalibrator), len(chosen))
+        if number == len(chosen):
+            chosen.append(recalibrator)
+        number_of[i] = number
+    if len(chosen) == 1:
+        return Shares(None, (Share(chosen[0], slice(0, slices.size)),))
+    # Of 16 bits: sorted by counting, several times quicker.
+    number_by_row = number_of[slices]
+    ends = np.cumsum(np.bincount(number_by_row)).tolist()
+    return Shares(
+        np.argsort(number_by_row, kind="stable"),
+        tuple(
+            Share(recalibrator, slice(start, end))
+            for recalibrator, start, end in zip(chosen, [0, *ends], ends, strict=False)
+        ),
+    )
+
+
+def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
+    """Each estimate by the recalibrator that serves it; the very same if none changes any.
+
+    Raises ValueError where a recalibrator gives back others than it got.
+    """
+    if shares.order is None:
+        return _checked(shares.shares[0].recalibrator, estimates)
+    sent = shares.sorted(estimates)
+    parts = [(share, sent.take(share.part)) for share in shares.shares]
+    made = [_checked(share.recalibrator, part) for share, part in parts]
+    if all(outcome is part for outcome, (_, part) in zip(made, parts, strict=True)):
+        return estimates
+    back = np.empty_like(shares.order)
+    back[shares.order] = np.arange(shares.order.size)
+    return Estimates(
+        np.concatenate([outcome.mean for outcome in made])[back],
+        np.concatenate([outcome.covariance for outcome in made])[back],
+        np.concatenate([outcome.diagonal for outcome in made])[back],
+    )
+
+
+def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:
+    outcome = recalibrator.apply(part)
+    if outcome.shapes != part.shapes:
+        # Others would be given the estimates of rows that are not theirs, without a word.
+        raise ValueError(
+            f"{recalibrator.method} made shapes {outcome.shapes} of {part.shapes}: "
+            "a recalibrator gives back as many estimates as it gets."
+        )
+    return outcome
+
+
+METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
+    Identity.method: Identity.from_parameters,
+    VarianceScaling.method: VarianceScaling.from_parameters,
+    CovarianceScaling.method: CovarianceScaling.from_parameters,
+    AdaptiveScaling.method: AdaptiveScaling.from_parameters,
+    HistogramBinning.method: HistogramBinning.from_parameters,
+    IsotonicStd.method: IsotonicStd.from_parameters,
+    IsotonicQuantiles.method: IsotonicQuantiles.from_parameters,
+    GpNormal.method: GpNormal.from_parameters,
+    GpNormalMultivariate.method: GpNormalMultivariate.from_parameters,
+    GpBeta.method: GpBeta.from_parameters,
+    GpCauchy.method: GpCauchy.from_parameters,
+}
+
+
+Made = TypeVar("Made")
+
+
+def version_of(method: str, content: Document) -> str:
+    """The method and the first 12 digits of the content's SHA-256."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def text_of(content: Document, fitted_on: Document, version: str) -> str:
+    """The document; floats keep every bit."""
+    whole = {**content, "fitted_on": fitted_on, "version": version}
+    return json.dumps(whole, indent=1, sort_keys=True) + "\n"
+
+
+def content_of(text: str | bytes) -> Document:
+    """The JSON object of a text. Raises InvalidRecalibrator where it is none."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecalibrator(f"not a JSON document: {error}.") from None
+    if not isinstance(content, dict):
+        raise InvalidRecalibrator(
+            f"the document is {shown(content)}: it must be an object that "
+            "`calibration-monitor fit --output` wrote."
+        )
+    check_depth(content)
+    return content
+
+
+def check_format(content: Document, expected: str) -> None:
+    """Raises InvalidRecalibrator for the documents of anything else."""
+    if content.get("format") != expected:
+        raise InvalidRecalibrator(
+            f"'format' is {shown(content.get('format'))}, expected {expected!r}: give a file that "
+            "`calibration-monitor fit --output` wrote, of this version and for this purpose."
+        )
+
+
+def check_version(content: Document, version: str) -> None:
+    """Raises InvalidRecalibrator where a document claims to be of another content."""
+    claimed = content.get("version", "")
+    if claimed not in ("", version):
+        raise InvalidRecalibrator(
+            f"'version' is {shown(claimed)} but the content makes {version!r}: "
+            "the document was changed after it was fitted. Fit again, or remove 'version'."
+        )
+
+
+def fitted_on(content: Document) -> Document:
+    """Notes for people; whatever else is there is none."""
+    notes = content.get("fitted_on")
+    return notes if isinstance(notes, dict) else {}
+
+
+def read_method(
+    content: Document, where: str, methods: Mapping[str, Callable[[Document], Made]]
+) -> Made:
+    """{"method": …, "parameters": {…}} as one of the methods. Raises InvalidRecalibrator."""
+    found = content.get("method")
+    if not isinstance(found, str) or found not in methods:
+        raise InvalidRecalibrator(
+            f"'{where}.method' is {shown(found)}: it must be one of {', '.join(methods)}."
+        )
+    try:
+        return methods[found](part({"parameters": {}, **content}, "parameters"))
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"in '{where}': {error}") from None
+
+
+def read_rejection(content: Document, by: RejectedBy) -> Rejection | None:
+    """None where there is none. Raises InvalidRecalibrator for a score of another kind."""
+    if content.get("rejection") is None:
+        return None
+    try:
+        rejection = Rejection.from_parameters(part(content, "rejection"))
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"in 'rejection': {error}") from None
+    if rejection.by is not by:
+        raise InvalidRecalibrator(
+            f"'rejection.by' is '{rejection.by}': with this 'format' it must be '{by}'."
+        )
+    return rejection
+
 
 FORMAT = "calibration-monitor/recalibrator/1"
+
+
 MOST_SLICES = 4096
+
 
 # Names of the slice of a detection and of the wider ones it lies in, finest first.
 Chain = tuple[str, ...]

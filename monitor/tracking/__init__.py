@@ -1,1 +1,1 @@
-"""Pure: tracks of the objects that detections report, one batch of arrays a stream."""
+"""A Kalman-filter tracker: association, ego motion, late frames, quality."""

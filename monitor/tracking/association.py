@@ -1,15 +1,442 @@
-"""Which detection of a frame each track gets, and which tracks should have got one."""
+"""Labelled objects to hold tracks against: where they are, and how fast they go.
+
+Which pairs of a track and a detection lie near each other, without looking at all pairs.
+
+Which detections may belong to which track: a coarse window, then the exact gate.
+
+The window is no approximation: Δᵢ² / Sᵢᵢ ≤ Δᵀ S⁻¹ Δ for each dimension i, so that what
+lies in the gate lies in the window. Only where a frame would hold too many pairs are the
+farthest left out.
+
+At most one detection for each track and one track for each detection, at the least cost.
+
+Which detection of a frame each track gets, and which tracks should have got one.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
-from monitor.calibration.detections import IdArray
-from monitor.calibration.space import BoolArray, IntArray, Space
-from monitor.tracking.assignment import assign
-from monitor.tracking.gating import GatedPairs, Gaussians, gate_limit, gated_pairs, measured_pairs
-from monitor.tracking.settings import TrackerSettings
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.special import chdtri
+
+from monitor.frames.cholesky import SINGULAR, factorise, log_determinant, whiten
+from monitor.frames.detections import IdArray
+from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
+from monitor.tracking.kalman import TrackerSettings
 from monitor.tracking.tracks import Tracks
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """M labels of the objects of one class in one sequence, in any order.
+
+    frame     (M,) number of the frame
+    id        (M,) the same object throughout the sequence; once in a frame
+    time_s    (M,) s, of the frame
+    position  (M, K) in the dimensions of the detections, in the sensor's axes at that time
+    """
+
+    frame: IntArray
+    id: IntArray
+    time_s: FloatArray
+    position: FloatArray
+
+    @property
+    def m(self) -> int:
+        """Number of labels."""
+        return int(self.frame.size)
+
+    def of(self, rows: IntArray) -> Labels:
+        """Some of them."""
+        return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def in_order(self) -> Labels:
+        """By frame, then by object."""
+        return self.of(np.lexsort((self.id, self.frame)))
+
+
+def label_velocity(labels: Labels) -> FloatArray:
+    """How fast each object moves in the sensor's axes, unit/s.
+
+    The central difference (p[f+1] − p[f−1]) / (t[f+1] − t[f−1]) in frames f.
+
+    returns  (M, K); NaN where the object is not labelled in both neighbouring frames
+    """
+    velocity = np.full(labels.position.shape, np.nan)
+    order = np.lexsort((labels.frame, labels.id))
+    before, here, after = order[:-2], order[1:-1], order[2:]
+    both = np.ones(here.size, bool)
+    for neighbour, offset in ((before, -1), (after, 1)):
+        both &= labels.id[neighbour] == labels.id[here]
+        both &= labels.frame[neighbour] == labels.frame[here] + offset
+    seconds = labels.time_s[after] - labels.time_s[before]
+    both &= seconds > 0
+    before, here, after, seconds = before[both], here[both], after[both], seconds[both]
+    velocity[here] = (labels.position[after] - labels.position[before]) / seconds[:, None]
+    return velocity
+
+
+# Cells are counted from −HALF to HALF − 1; what lies farther out shares the outermost.
+_BITS = 21
+
+
+_HALF = 1 << (_BITS - 1)
+
+
+# A window over more rows of cells than this is compared with all detections instead.
+_MOST_ROWS = 32
+
+
+# More pairs than this in a frame, and the windows are halved until they are fewer: whatever
+# covariances a detector sends, a frame costs a bounded time.
+MOST_PAIRS = 1 << 17
+
+
+# So few are looked at one by one in less time than they are sorted into cells.
+_FEW_PAIRS = 1024
+
+
+# What has too many neighbours in a window halved so often lies on one spot, and gets a few of them.
+_MOST_HALVINGS = 40
+
+
+def near_pairs(
+    tracks: FloatArray,
+    track_reach: FloatArray,
+    track_class: IntArray,
+    detections: FloatArray,
+    detection_reach: FloatArray,
+    detection_class: IntArray,
+    max_distance: float = np.inf,
+) -> tuple[IntArray, IntArray]:
+    """Pairs of one class within reach of each other in both coordinates; maybe a few more.
+
+    tracks        (T, 2) positions, and how far each reaches, (T, 2)
+    detections    (N, 2), (N, 2); a pair is near where |Δ| ≤ the sum of both reaches
+    max_distance  and |Δ| ≤ this
+    returns       (M,) tracks, (M,) detections; at most MOST_PAIRS
+    """
+    if tracks.shape[0] == 0 or detections.shape[0] == 0:
+        none = np.zeros(0, np.int64)
+        return none, none
+    if tracks.shape[0] * detections.shape[0] <= _FEW_PAIRS:
+        track, detection = np.nonzero(track_class[:, None] == detection_class)
+        return track, detection
+    # The window of a track must cover the widest detection. So that a single one with an absurd
+    # covariance does not open the windows for all, the wide ones are looked for by themselves.
+    usual = _middle(detection_reach)
+    wide = (detection_reach > 4.0 * usual).any(axis=1)
+    found = [
+        _pairs(
+            tracks, track_reach, track_class,
+            detections[rows], detection_reach[rows].max(axis=0), detection_class[rows], rows,
+            max_distance,
+        )
+        for rows in (np.flatnonzero(~wide), np.flatnonzero(wide))
+        if rows.size
+    ]  # fmt: skip
+    if len(found) == 1:
+        return found[0]
+    return np.concatenate([t for t, _ in found]), np.concatenate([n for _, n in found])
+
+
+def _pairs(
+    tracks: FloatArray,
+    track_reach: FloatArray,
+    track_class: IntArray,
+    detections: FloatArray,
+    reach: FloatArray,
+    detection_class: IntArray,
+    rows: IntArray,
+    max_distance: float,
+) -> tuple[IntArray, IntArray]:
+    # No two lie farther apart than the whole scene is wide.
+    wide = 2.0 * np.ptp(np.concatenate([tracks, detections]), axis=0)
+    window = np.minimum(track_reach + reach, np.minimum(wide, max_distance))
+    for _ in range(_MOST_HALVINGS):
+        owner, order, begin, count = _ranges(
+            tracks, window, track_class, detections, detection_class
+        )
+        if count.sum() <= MOST_PAIRS // 2:
+            break
+        window = 0.5 * window
+    else:
+        count = np.minimum(count, MOST_PAIRS // 2 // owner.size)
+    total = int(count.sum())
+    # Each range as its places: a running number, less where the range began in it.
+    ends = np.cumsum(count)
+    places = np.arange(total) - np.repeat(ends - count - begin, count)
+    return np.repeat(owner, count), rows[order[places]]
+
+
+def _ranges(
+    tracks: FloatArray,
+    window: FloatArray,
+    track_class: IntArray,
+    detections: FloatArray,
+    detection_class: IntArray,
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Detections sorted by cell, and ranges in that order that lie in the window of a track.
+
+    returns  the track of each range; the order; where each range begins and how long it is
+    """
+    # Windows of the usual size cover two or three rows of cells.
+    cell = np.maximum(_middle(window), np.finfo(float).tiny)
+    # Amid them: what lies too far from here for a cell of its own must be the exception.
+    origin = _middle(detections)
+    key = _key(detection_class, *_cells(detections - origin, cell).T)
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    low = _cells(tracks - window - origin, cell)
+    high = _cells(tracks + window - origin, cell)
+    spanned = high[:, 0] - low[:, 0] + 1
+    narrow = np.flatnonzero(spanned <= _MOST_ROWS)
+    spanned = spanned[narrow]
+    owner = np.repeat(narrow, spanned)
+    ends = np.cumsum(spanned)
+    row = low[owner, 0] + np.arange(owner.size) - np.repeat(ends - spanned, spanned)
+    begin = np.searchsorted(key, _key(track_class[owner], row, low[owner, 1]), side="left")
+    end = np.searchsorted(key, _key(track_class[owner], row, high[owner, 1]), side="right")
+    broad = np.flatnonzero(high[:, 0] - low[:, 0] + 1 > _MOST_ROWS)
+    if broad.size:
+        first, last = (
+            _key(track_class[broad], -_HALF, -_HALF),
+            _key(track_class[broad] + 1, -_HALF, -_HALF),
+        )
+        owner = np.concatenate([owner, broad])
+        begin = np.concatenate([begin, np.searchsorted(key, first)])
+        end = np.concatenate([end, np.searchsorted(key, last)])
+    return owner, order, begin, end - begin
+
+
+def _middle(values: FloatArray) -> FloatArray:
+    """The lower median of each column."""
+    middle: FloatArray = np.sort(values, axis=0)[(values.shape[0] - 1) // 2]
+    return middle
+
+
+def _cells(positions: FloatArray, cell: FloatArray) -> IntArray:
+    """The cell of each position, clipped: the order is kept, so that windows stay windows."""
+    clipped: IntArray = np.clip(np.floor(positions / cell), -_HALF, _HALF - 1).astype(np.int64)
+    return clipped
+
+
+def _key(kind: IntArray, row: IntArray | int, column: IntArray | int) -> IntArray:
+    """Class, row and column in one number, in that order."""
+    return ((kind << _BITS) + row + _HALF << _BITS) + column + _HALF
+
+
+# Numbers in the matrices of the pairs that are measured in a frame, at most: of more pairs, the
+# nearest are. A crowd of huge covariances costs milliseconds, not seconds.
+_MOST_WORK = 1 << 19
+
+
+# So much more on its diagonal, and the sum of two covariances always has a factor.
+_ROUNDING = 10.0 * SINGULAR
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussians:
+    """Predicted measurements of tracks, or detections.
+
+    mean         (n, K)
+    covariance   (n, K, K): H P Hᵀ of a track, R of a detection
+    class_index  (n,)
+    """
+
+    mean: FloatArray
+    covariance: FloatArray
+    class_index: IntArray
+
+    def of(self, rows: IntArray) -> Gaussians:
+        """Some of them."""
+        return Gaussians(self.mean[rows], self.covariance[rows], self.class_index[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class GatedPairs:
+    """M pairs of a track and a detection within the gate.
+
+    track, detection  (M,)
+    whitened          (J, M) L⁻¹ν of the joint dimensions, S = L Lᵀ
+    nis               (M,) νᵀ S⁻¹ ν over the joint dimensions
+    log_determinant   (M,) log det S
+    """
+
+    track: IntArray
+    detection: IntArray
+    whitened: FloatArray
+    nis: FloatArray
+    log_determinant: FloatArray
+
+    def of(self, pairs: IntArray) -> GatedPairs:
+        """Some of them."""
+        return GatedPairs(
+            self.track[pairs],
+            self.detection[pairs],
+            self.whitened[:, pairs],
+            self.nis[pairs],
+            self.log_determinant[pairs],
+        )
+
+    def and_also(self, others: GatedPairs) -> GatedPairs:
+        """These, then the others."""
+        return GatedPairs(
+            np.concatenate([self.track, others.track]),
+            np.concatenate([self.detection, others.detection]),
+            np.concatenate([self.whitened, others.whitened], axis=1),
+            np.concatenate([self.nis, others.nis]),
+            np.concatenate([self.log_determinant, others.log_determinant]),
+        )
+
+    def numbered(self, tracks: IntArray, detections: IntArray) -> GatedPairs:
+        """The same pairs, numbered as in the whole these were picked from."""
+        return replace(self, track=tracks[self.track], detection=detections[self.detection])
+
+
+@lru_cache(maxsize=64)
+def gate_limit(level: float, k: int) -> float:
+    """The χ² quantile: νᵀ S⁻¹ ν stays below it with probability `level`."""
+    return float(chdtri(k, 1.0 - level))
+
+
+def gated_pairs(
+    tracks: Gaussians,
+    detections: Gaussians,
+    space: Space,
+    limit: float,
+    max_distance: float = np.inf,
+) -> GatedPairs:
+    """The pairs of one class with νᵀ S⁻¹ ν ≤ limit, S = H P Hᵀ + R, over the joint dimensions.
+
+    max_distance  in any of the first two lengths; what lies farther is no pair
+    """
+    track, detection = _windowed(tracks, detections, space, limit, max_distance)
+    return measured_pairs(tracks, detections, space, track, detection, limit)
+
+
+def measured_pairs(
+    tracks: Gaussians,
+    detections: Gaussians,
+    space: Space,
+    track: IntArray,
+    detection: IntArray,
+    limit: float = np.inf,
+) -> GatedPairs:
+    """Those of the given pairs that lie within the limit."""
+    joint = np.array(space.joint)
+    innovation = space.error(detections.mean[detection], tracks.mean[track])[:, joint]
+    block = (slice(None), joint[:, None], joint)
+    spread = tracks.covariance[block], detections.covariance[block]
+    step = np.arange(joint.size)
+    variance = spread[0][track[:, None], step, step] + spread[1][detection[:, None], step, step]
+    # Each one a bound on νᵀ S⁻¹ ν from below.
+    least = (innovation**2 / variance).max(axis=1)
+    inside = np.flatnonzero(least <= limit)
+    most = _MOST_WORK // joint.size**2
+    if inside.size > most:
+        inside = inside[_nearest(track[inside], least[inside], most)]
+    if inside.size < track.size:
+        track, detection, innovation = track[inside], detection[inside], innovation[inside]
+    joined = spread[0][track] + spread[1][detection]
+    joined[:, step, step] *= 1.0 + _ROUNDING
+    factor = factorise(joined)
+    whitened = whiten(factor, innovation)
+    nis = (whitened**2).sum(axis=0)
+    # A distance that is NaN fails the comparison, and is no pair.
+    kept = np.flatnonzero(nis <= limit)
+    return GatedPairs(
+        track[kept],
+        detection[kept],
+        whitened[:, kept],
+        nis[kept],
+        log_determinant(factor[:, :, kept], joint.size),
+    )
+
+
+def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
+    """Positions of at most so many of M pairs, ascending: of each track as many, its nearest."""
+    order = np.lexsort((distance, track))
+    ordered = track[order]
+    rank = np.arange(ordered.size) - np.searchsorted(ordered, ordered)
+    kept = order[rank < max(1, most // np.unique(track).size)]
+    return np.sort(kept[:most])
+
+
+def _windowed(
+    tracks: Gaussians, detections: Gaussians, space: Space, limit: float, max_distance: float
+) -> tuple[IntArray, IntArray]:
+    """Pairs within the window in the first two lengths; of all pairs of a class without any."""
+    plane = [
+        i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
+    ][:2]  # fmt: skip
+    place = _in_plane(tracks.mean[:, plane]), _in_plane(detections.mean[:, plane])
+    track, detection = near_pairs(
+        place[0],
+        _reach(tracks, plane, limit),
+        tracks.class_index,
+        place[1],
+        _reach(detections, plane, limit),
+        detections.class_index,
+        max_distance,
+    )
+    if np.isfinite(max_distance):
+        close = (np.abs(place[1][detection] - place[0][track]) <= max_distance).all(axis=1)
+        track, detection = track[close], detection[close]
+    return track, detection
+
+
+def _reach(gaussians: Gaussians, plane: list[int], limit: float) -> FloatArray:
+    """(n, 2) how far the gate can reach on the part of each: √(a + b) ≤ √a + √b."""
+    return _in_plane(np.sqrt(limit * gaussians.covariance[:, plane, plane]))
+
+
+def _in_plane(values: FloatArray) -> FloatArray:
+    """(n, 2), zeros where a space has fewer lengths."""
+    if values.shape[1] == 2:
+        return values
+    padded = np.zeros((values.shape[0], 2))
+    padded[:, : values.shape[1]] = values
+    return padded
+
+
+def assign(track: IntArray, detection: IntArray, cost: FloatArray, kind: IntArray) -> IntArray:
+    """Positions of the chosen pairs among M: as many as there can be, then the cheapest.
+
+    track, detection  (M,) of each pair, each pair once
+    cost              (M,)
+    kind              (M,) class of each pair; the classes share no track and no detection
+    """
+    if track.size == 0:
+        return np.zeros(0, np.int64)
+    # Whoever has no other choice need not be argued about.
+    lone = (np.bincount(track)[track] == 1) & (np.bincount(detection)[detection] == 1)
+    contested = np.flatnonzero(~lone)
+    chosen = [np.flatnonzero(lone)]
+    for one in np.unique(kind[contested]).tolist():
+        pairs = contested[kind[contested] == one]
+        chosen.append(pairs[_solve(track[pairs], detection[pairs], cost[pairs])])
+    return np.concatenate(chosen)
+
+
+def _solve(track: IntArray, detection: IntArray, cost: FloatArray) -> IntArray:
+    rows, row = np.unique(track, return_inverse=True)
+    columns, column = np.unique(detection, return_inverse=True)
+    shape = (rows.size, columns.size)
+    # A forbidden pair costs more than all allowed ones together, so that none of these is left
+    # out for a cheaper sum.
+    cheapest, dearest = cost.min(), cost.max()
+    forbidden = (dearest - cheapest + 1.0) * (min(shape) + 1)
+    matrix = np.full(shape, forbidden)
+    matrix[row, column] = cost - cheapest
+    position = np.full(shape, -1)
+    position[row, column] = np.arange(track.size)
+    found: IntArray = position[linear_sum_assignment(matrix)]
+    return found[found >= 0]
+
 
 # A track that got nothing, with a detection within so many gates of it, is called rejected.
 _NEAR = 5.0

@@ -1,10 +1,213 @@
-"""The Kalman filter of many tracks at once: stacked matrices, one call for all of them."""
+"""How a tracker behaves. Units are those of the stream: m for a lidar, px for a camera.
+
+The motion model of a stream: which dimensions have a velocity, and what disturbs them.
+
+Only importer of filterpy, whose functions give F and Q for one second; a frame's own
+time step scales them.
+
+The Kalman filter of many tracks at once: stacked matrices, one call for all of them.
+
+What the innovations of a stream's tracks say, by class, without any ground truth.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from functools import cache, cached_property
+from types import MappingProxyType
+
 import numpy as np
 
-from monitor.calibration.space import FloatArray
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
+
+
+class Association(StrEnum):
+    """What decides which detection belongs to which track."""
+
+    OWN = "own"  # our gates and assignment
+    UPSTREAM = "upstream"  # the detection's upstream_track_id; those without one: ours
+
+
+class MeasurementNoise(StrEnum):
+    """The R of a detection."""
+
+    DETECTION = "detection"  # the covariance that is forwarded
+    UNIT = "unit"  # the identity, as trackers use that are left at their defaults
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionNoise:
+    """What differs for one dimension; None leaves the general setting."""
+
+    density: float | None = None
+    initial_speed: float | None = None
+    missing_deviation: float | None = None
+
+
+# What stands on the ground hardly moves up or down.
+UPRIGHT: Mapping[str, DimensionNoise] = MappingProxyType(
+    {"z": DimensionNoise(density=0.2, initial_speed=1.0)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerSettings:
+    """Every choice of a tracker.
+
+    acceleration_density  unit²/s³, spectral density of the white acceleration that
+                          drives dimensions with a velocity
+    walk_density          unit²/s, of the random walk of all other lengths
+    turn_density          rad²/s, of the random walk of angles
+    initial_speed         unit/s, standard deviation of a velocity that is not yet known
+    missing_deviation     unit or rad, standard deviation where a covariance is missing
+    gate_level            probability that a true match lies in the gate, if S is right
+    max_distance          unit; detections farther from a track in any of the first two
+                          lengths are never its own, unless an upstream id says so
+    birth_score           detections below it begin no track; those without a score do
+    confirm_detections    how many confirm a track
+    tentative_misses      frames without a detection that end a track before that
+    coast_frames          frames without a detection that it outlives after that
+    coast_seconds         s without a detection that any track outlives
+    half_life_seconds     s of event time; how fast innovation statistics forget
+    """
+
+    velocity_dimensions: tuple[str, ...] = ("x", "y", "z")
+    heading_dimension: str = "yaw"
+    acceleration_density: float = 1.0
+    walk_density: float = 0.01
+    turn_density: float = 0.1
+    initial_speed: float = 8.0
+    missing_deviation: float = 1.0
+    dimensions: Mapping[str, DimensionNoise] = field(default_factory=lambda: UPRIGHT)
+    measurement_noise: MeasurementNoise = MeasurementNoise.DETECTION
+    inflate_for_correlation: bool = False
+    association: Association = Association.OWN
+    gate_level: float = 0.999
+    max_distance: float = 1e9
+    birth_score: float = -1e9
+    confirm_detections: int = 3
+    tentative_misses: int = 1
+    coast_frames: int = 5
+    coast_seconds: float = 1.0
+    max_tracks: int = 1000
+    half_life_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class MotionModel:
+    """Constant velocity for some dimensions, random walk for the others.
+
+    The state holds the K dimensions of the space, then the V velocities: H = [I 0].
+
+    moving         (V,) positions in the space of the dimensions with a velocity
+    transition     (S, S) F for one second
+    diffusion      (S, S) Q for one second
+    initial_speed  (V,) standard deviation of a velocity that is not yet known
+    missing        (K,) variance of a detection whose covariance is missing
+    """
+
+    space: Space
+    moving: IntArray
+    transition: FloatArray
+    diffusion: FloatArray
+    initial_speed: FloatArray
+    missing: FloatArray
+
+    @property
+    def k(self) -> int:
+        """Number of measured dimensions."""
+        return self.space.k
+
+    @property
+    def size(self) -> int:
+        """Number of states S = K + V."""
+        return int(self.space.k + self.moving.size)
+
+    @cached_property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Of the state: the space's own, then `<name>_velocity` in unit/s."""
+        measured = self.space.dimensions
+        return measured + tuple(
+            Dimension(f"{measured[i].name}_velocity", f"{measured[i].unit}/s")
+            for i in self.moving.tolist()
+        )
+
+    @cached_property
+    def _powers(self) -> tuple[FloatArray, FloatArray]:
+        """The power of the time step by which each entry of F and of Q grows."""
+        velocity = np.zeros(self.size)
+        velocity[self.k :] = 1.0
+        # ẋ enters x with Δt; white acceleration enters (x, x), (x, ẋ), (ẋ, ẋ) with Δt³, Δt², Δt;
+        # a random walk, which has no velocity, enters with Δt.
+        order = np.zeros(self.size)
+        order[self.moving] = 1.0
+        return np.maximum(velocity[None, :] - velocity[:, None], 0.0), order[:, None] + order + 1.0
+
+    def step(self, seconds: float) -> tuple[FloatArray, FloatArray]:
+        """F and Q for a time step ≥ 0, (S, S) each.
+
+        A step of a + b gives what a step of a and then one of b give: a frame that is
+        skipped changes nothing but the detections it would have brought.
+        """
+        transition, diffusion = self._powers
+        return self.transition * seconds**transition, self.diffusion * seconds**diffusion
+
+
+@cache
+def one_second() -> tuple[FloatArray, FloatArray]:
+    """F and Q, (2, 2) each, of one dimension with constant velocity and unit density."""
+    # The package takes half a second to import, which a sidecar without a tracker need not spend.
+    from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
+
+    return kinematic_state_transition(1, 1.0), Q_continuous_white_noise(2, 1.0, 1.0)
+
+
+def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
+    """The model of a space.
+
+    Dimensions with a velocity are the lengths named in the settings; where none of them
+    is, all lengths: the edges of an image box all move.
+    """
+    dimensions = space.dimensions
+    lengths = [i for i, d in enumerate(dimensions) if d.kind is DimensionKind.LENGTH]
+    named = [i for i in lengths if dimensions[i].name in settings.velocity_dimensions]
+    moving = np.array(named or lengths, np.int64)
+    k, size = space.k, space.k + moving.size
+    own = [settings.dimensions.get(d.name, DimensionNoise()) for d in dimensions]
+
+    transition, diffusion = np.eye(size), np.zeros((size, size))
+    constant_velocity, white_acceleration = one_second()
+    for i, dimension in enumerate(dimensions):
+        if i in moving:
+            velocity = k + int(np.searchsorted(moving, i))
+            block = np.ix_([i, velocity], [i, velocity])
+            transition[block] = constant_velocity
+            diffusion[block] = white_acceleration * _chosen(
+                own[i].density, settings.acceleration_density
+            )
+        else:
+            angle = dimension.kind is not DimensionKind.LENGTH
+            general = settings.turn_density if angle else settings.walk_density
+            diffusion[i, i] = _chosen(own[i].density, general)
+    return MotionModel(
+        space=space,
+        moving=moving,
+        transition=transition,
+        diffusion=diffusion,
+        initial_speed=np.array(
+            [_chosen(own[i].initial_speed, settings.initial_speed) for i in moving.tolist()]
+        ),
+        missing=np.array(
+            [_chosen(noise.missing_deviation, settings.missing_deviation) ** 2 for noise in own]
+        ),
+    )
+
+
+def _chosen(own: float | None, general: float) -> float:
+    return general if own is None else own
+
 
 # Share of a variance that rounding may take from it, for what is made of a few sums of products.
 _ROUNDING = 1e-14
@@ -81,3 +284,129 @@ def _inverse(covariance: FloatArray) -> FloatArray:
         swept[j] = swept[:, j] = row
         swept[j, j] = -1.0 / pivot
     return -np.ascontiguousarray(swept.transpose(2, 0, 1))
+
+
+# ρ is drawn to 0 as if so many more values had shown none: a few must not rule R.
+_PRIOR_PAIRS = 200.0
+
+
+# (1 + ρ) / (1 − ρ) is 19 here.
+_LARGEST_CORRELATION = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class InnovationSums:
+    """Sums over updates of confirmed tracks, each (C,) by class; old ones weigh less.
+
+    updates        how many
+    values         their dimensions: J each, the joint ones
+    nis            νᵀ S⁻¹ ν
+    product        ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
+    square         ũₜ · ũₜ of the same
+    square_before  ũₜ₋₁ · ũₜ₋₁ of the same
+    pairs          how many consecutive values
+    rejected       confirmed tracks that got no detection though one lay near, outside the gate
+    """
+
+    updates: FloatArray
+    values: FloatArray
+    nis: FloatArray
+    product: FloatArray
+    square: FloatArray
+    square_before: FloatArray
+    pairs: FloatArray
+    rejected: FloatArray
+
+    def fade(self, factor: float) -> InnovationSums:
+        """The same, weighing less."""
+        return InnovationSums(*(getattr(self, f.name) * factor for f in fields(self)))
+
+    def __add__(self, other: InnovationSums) -> InnovationSums:
+        return InnovationSums(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
+
+    def by_group(self, group: IntArray, groups: int) -> InnovationSums:
+        """Sums of classes as sums of groups: group (C,) of each class, −1 for none."""
+        kept = np.flatnonzero(group >= 0)
+        return InnovationSums(
+            *(_added(getattr(self, f.name)[kept], group[kept], groups) for f in fields(self))
+        )
+
+    @property
+    def nis_ratio(self) -> FloatArray:
+        """Mean NIS/J; NaN without updates. 1 if R and the model are right and errors white."""
+        return _ratio(self.nis, self.values)
+
+    @property
+    def correlation(self) -> FloatArray:
+        """Lag-1 correlation of the whitened innovation; NaN without pairs."""
+        return _ratio(self.product, np.sqrt(self.square * self.square_before))
+
+    @property
+    def reject_ratio(self) -> FloatArray:
+        """Of the confirmed tracks with a detection near, the share whose gate let none in."""
+        return _ratio(self.rejected, self.rejected + self.updates)
+
+    @property
+    def inflation(self) -> FloatArray:
+        """(1 + ρ) / (1 − ρ), by which R would have to be larger if its errors were independent.
+
+        n values with lag-1 correlation ρ tell of their mean as much as n (1 − ρ) / (1 + ρ)
+        independent ones. Never below 1.
+        """
+        believed = np.nan_to_num(self.correlation) * self.pairs / (self.pairs + _PRIOR_PAIRS)
+        rho = np.clip(believed, 0.0, _LARGEST_CORRELATION)
+        factor: FloatArray = (1.0 + rho) / (1.0 - rho)
+        return factor
+
+
+def no_innovations(classes: int) -> InnovationSums:
+    """Nothing seen yet."""
+    return InnovationSums(*(np.zeros(classes) for _ in fields(InnovationSums)))
+
+
+def innovation_sums(
+    classes: int,
+    class_index: IntArray,
+    whitened: FloatArray,
+    before: FloatArray,
+    rejected: IntArray,
+) -> InnovationSums:
+    """Of one frame.
+
+    class_index  (m,) of the updated tracks
+    whitened     (m, J) their L⁻¹ν
+    before       (m, J) those of the frame before, NaN where there was none
+    rejected     (r,) class of each track that was refused
+    """
+    j = whitened.shape[1]
+
+    def total(values: FloatArray, of: IntArray) -> FloatArray:
+        return _added(values, of, classes)
+
+    nis = (whitened**2).sum(axis=1)
+    again = np.isfinite(before[:, 0])
+    now, earlier, repeated = whitened[again], before[again], class_index[again]
+    ones = np.ones(class_index.size)
+    return InnovationSums(
+        updates=total(ones, class_index),
+        values=total(j * ones, class_index),
+        nis=total(nis, class_index),
+        product=total((now * earlier).sum(axis=1), repeated),
+        square=total((now**2).sum(axis=1), repeated),
+        square_before=total((earlier**2).sum(axis=1), repeated),
+        pairs=total(np.full(repeated.size, float(j)), repeated),
+        rejected=total(np.ones(rejected.size), rejected),
+    )
+
+
+def _added(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
+    """(groups,) sums of the values of each group."""
+    return np.bincount(group, weights=values, minlength=groups).astype(np.float64)
+
+
+def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: FloatArray = np.where(denominator > 0, numerator / denominator, np.nan)
+    return ratio

@@ -1,6 +1,6 @@
 """How well tracks follow labelled objects: what is to be matched, and how far the matches are off.
 
-Matching from frame to frame, and what counts matches, is not here: see monitor/edges/mot.py.
+Matching from frame to frame, and what counts matches, is not here: see monitor/store/labels.py.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from monitor.calibration.cholesky import factorise, whiten
-from monitor.calibration.detections import IdArray
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
-from monitor.tracking.assignment import assign
-from monitor.tracking.labels import Labels, label_velocity
+from monitor.frames.cholesky import factorise, whiten
+from monitor.frames.detections import IdArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.tracking.association import Labels, assign, label_velocity
 
 _VELOCITY = "_velocity"
+
+
 # Objects are matched on the ground plane, the first dimensions that move.
 _PLANE = 2
 

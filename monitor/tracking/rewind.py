@@ -24,8 +24,12 @@ from monitor.tracking.tracks import Tracks
 
 # Frames that can be done again for one that is late.
 MOST_FRAMES = 8
+
+
 # Numbers in the matrices of the frames that are done again, at most; beyond, it is too late.
 _MOST_WORK = 1 << 20
+
+
 # So many frames in a row that are too late are no stragglers: the clock began anew. So many
 # that are worked in, and what lies far ahead of them came with the stamp of another clock; a
 # single frame so far ahead does so at once.

@@ -10,17 +10,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.detections import IdArray
-from monitor.calibration.space import BoolArray, FloatArray, IntArray, Space
-from monitor.tracking.association import by_likelihood, by_upstream_id, rejected
-from monitor.tracking.ego import move, relative_motion
-from monitor.tracking.gating import GatedPairs, Gaussians
-from monitor.tracking.heading import flipping, fold
-from monitor.tracking.innovations import InnovationSums, innovation_sums, no_innovations
-from monitor.tracking.kalman import predict, update
-from monitor.tracking.motion import MotionModel, motion_model
-from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus
-from monitor.tracking.settings import Association, MeasurementNoise, TrackerSettings
+from monitor.frames.detections import IdArray
+from monitor.frames.frame import EgoMotion, Pose, ReportedTracks, TrackStatus
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.tracking.association import (
+    GatedPairs,
+    Gaussians,
+    by_likelihood,
+    by_upstream_id,
+    rejected,
+)
+from monitor.tracking.ego import flipping, fold, move, relative_motion
+from monitor.tracking.kalman import (
+    Association,
+    InnovationSums,
+    MeasurementNoise,
+    MotionModel,
+    TrackerSettings,
+    innovation_sums,
+    motion_model,
+    no_innovations,
+    predict,
+    update,
+)
 from monitor.tracking.tracks import Tracks, born, no_tracks
 
 # Numbers in the covariances of all tracks, at most: with many dimensions, fewer tracks.

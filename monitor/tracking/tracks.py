@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from monitor.calibration.detections import IdArray
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
-from monitor.tracking.motion import MotionModel
+from monitor.frames.detections import IdArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.tracking.kalman import MotionModel
 
 
 @dataclass(frozen=True, slots=True)

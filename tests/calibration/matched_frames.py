@@ -13,14 +13,12 @@ from functools import partial
 
 import numpy as np
 
-from monitor.calibration.accumulator import SliceAccumulator
-from monitor.calibration.binning import Binning, LogBins
-from monitor.calibration.export_bins import ExportEdges
-from monitor.calibration.matched import MatchedRows, TrackIds
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.calibration.statistics import observe
-from monitor.calibration.windows import PaneKey, Windows, put
+from monitor.frames.frame import MatchedRows, TrackIds
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.bins import Binning, ExportEdges, LogBins
+from monitor.statistics.panes import SliceAccumulator
+from monitor.statistics.stage import SliceStatistics, observe
+from monitor.statistics.windows import PaneKey, Windows, put
 from tests.states import bits
 
 BINNING = Binning(LogBins(2.0**-6, 8, 12), LogBins(2.0**-6, 4, 12), (0.5, 0.9))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.statistics import observe
-from monitor.calibration.summing import CHUNK
+from monitor.statistics.observations import CHUNK
+from monitor.statistics.stage import observe
 from tests import laws
 from tests.calibration.matched_frames import (
     BINNING,

@@ -12,11 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from monitor.calibration.class_accumulator import ClassAccumulator
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.class_matched import MatchedClasses
-from monitor.calibration.pane_accumulator import PaneAccumulator, PaneChanges
-from monitor.calibration.windows import PaneKey, put
+from monitor.frames.frame import MatchedClasses
+from monitor.statistics.class_statistics import ClassBinning
+from monitor.statistics.panes import ClassAccumulator, PaneAccumulator, PaneChanges
+from monitor.statistics.windows import PaneKey, put
 from tests.calibration.matched_frames import (
     OLDER,
     WINDOWS,

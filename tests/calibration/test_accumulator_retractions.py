@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.matched import MatchedRows
+from monitor.frames.frame import MatchedRows
 from tests.calibration.matched_frames import (
     OLDER,
     accumulated,

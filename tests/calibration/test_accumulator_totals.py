@@ -10,9 +10,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from monitor.calibration.export_bins import StageBins
-from monitor.calibration.matched import MatchedRows
-from monitor.calibration.slice_statistics import SliceStatistics
+from monitor.frames.frame import MatchedRows
+from monitor.statistics.bins import StageBins
+from monitor.statistics.stage import SliceStatistics
 from tests import laws
 from tests.calibration.matched_frames import (
     BINNING,

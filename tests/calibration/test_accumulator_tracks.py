@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.clusters import LARGEST
-from monitor.calibration.matched import MatchedRows, TrackIds
-from monitor.calibration.slice_statistics import SliceStatistics
+from monitor.frames.frame import MatchedRows, TrackIds
+from monitor.statistics.clusters import LARGEST
+from monitor.statistics.stage import SliceStatistics
 from tests import laws
 from tests.calibration import statistics_oracle
 from tests.calibration.matched_frames import (

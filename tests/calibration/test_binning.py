@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import Binning, LogBins
 from monitor.config import LimitsConfig
+from monitor.statistics.bins import Binning, LogBins
 from tests.calibration.oracle import chi_square
 from tests.calibration.statistics_oracle import log_edges
 

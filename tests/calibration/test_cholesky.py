@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.cholesky import factorise, is_diagonal, log_determinant, whiten
+from monitor.frames.cholesky import factorise, is_diagonal, log_determinant, whiten
 from tests.calibration import oracle, statistics_oracle
 
 quick = settings(deadline=None, max_examples=50)

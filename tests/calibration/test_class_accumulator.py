@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.class_accumulator import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.class_matched import MatchedClasses, opinions_of
-from monitor.calibration.class_slices import ClassSliceTable
-from monitor.calibration.class_statistics import (
+from monitor.frames.frame import MatchedClasses, opinions_of
+from monitor.frames.slices import OVERFLOW, TOTAL, ClassSliceTable
+from monitor.statistics.class_statistics import (
+    ClassBinning,
     ClassStatistics,
     no_class_statistics,
     observe_classes,
 )
-from monitor.calibration.slices import OVERFLOW, TOTAL
-from monitor.calibration.windows import PaneKey, Windows
+from monitor.statistics.panes import CHUNK_ROWS, CHUNK_VALUES, ClassAccumulator
+from monitor.statistics.windows import PaneKey, Windows
 from tests import laws
 from tests.states import bits
 

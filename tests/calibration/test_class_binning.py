@@ -5,13 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.class_binning import (
-    CONFIDENCE,
-    DIVISORS,
-    ClassBinning,
-    equal_width_bins,
-)
-from monitor.calibration.evaluation import EvaluationError
+from monitor.statistics.class_statistics import CONFIDENCE, DIVISORS, ClassBinning, equal_width_bins
+from monitor.statistics.evaluation import EvaluationError
 from tests.calibration.class_oracle import bin_of
 
 BINNING = ClassBinning()

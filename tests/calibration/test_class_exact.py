@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.class_evaluation import AUSE
-from monitor.calibration.class_exact import evaluate_class_rows
-from monitor.calibration.evaluation import EvaluationError
-from monitor.calibration.evaluation_json import class_as_json
+from monitor.statistics.class_evaluation import evaluate_class_rows
+from monitor.statistics.class_measures import AUSE
+from monitor.statistics.evaluation import EvaluationError, class_as_json
 from tests.calibration import class_oracle as oracle
 
 # What `evaluate --json` prints is a contract.

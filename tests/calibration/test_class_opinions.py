@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.class_opinions import MOST_VALUES, no_class, usable_opinions
+from monitor.frames.classes import MOST_VALUES, no_class, usable_opinions
 from tests import laws
 
 NAN, INF = float("nan"), float("inf")

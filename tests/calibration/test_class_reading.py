@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.class_evaluation import AUSE, ClassEvaluation
-from monitor.calibration.class_exact import evaluate_class_rows
-from monitor.calibration.class_reading import read_classes
-from monitor.calibration.class_statistics import no_class_statistics, observe_classes
-from monitor.calibration.evaluation import EvaluationError
-from monitor.calibration.evaluation_json import class_as_json
+from monitor.statistics.class_evaluation import evaluate_class_rows, read_classes
+from monitor.statistics.class_measures import AUSE, ClassEvaluation
+from monitor.statistics.class_statistics import ClassBinning, no_class_statistics, observe_classes
+from monitor.statistics.evaluation import EvaluationError, class_as_json
 
 BINNING = ClassBinning()
 # Of the sum over a bin, per row: half the unit of the grid.

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.class_rows import judge_rows
-from monitor.calibration.evaluation import EvaluationError
+from monitor.statistics.class_statistics import judge_rows
+from monitor.statistics.evaluation import EvaluationError
 from tests.calibration import class_oracle as oracle
 
 THIRD = [0.2, 0.3, 0.5]

@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.calibration.class_binning import ClassBinning
-from monitor.calibration.class_statistics import (
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.class_statistics import (
     ALL_ROWS,
     BY_CLASS,
     ONE_VS_REST,
+    ClassBinning,
     ClassStatistics,
     N,
     no_class_statistics,
     observe_classes,
     table_shapes,
 )
-from monitor.calibration.exact_sums import ExactSum
-from monitor.calibration.sparse_sums import SparseSums
+from monitor.statistics.exact_sums import ExactSum, SparseSums
 from tests import laws
 
 BINNING = ClassBinning()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.clusters import (
+from monitor.statistics.clusters import (
     ALONE,
     LARGEST,
     ClusterMemory,

@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.class_opinions import no_class
-from monitor.calibration.detections import (
-    PASSED_THROUGH,
-    Examined,
-    FrameBatch,
-    Limits,
-    Reason,
-    examine,
-)
-from monitor.calibration.notices import Notice, describe
-from monitor.calibration.space import plain_space
+from monitor.frames.classes import no_class
+from monitor.frames.detections import PASSED_THROUGH, Examined, FrameBatch, Limits, Reason, examine
+from monitor.frames.reasons import Notice, describe
+from monitor.frames.space import plain_space
 from tests import laws
 from tests.received import FORMS, FULL, TRIANGLE, VARIANCES, Sent, detections, in_form
 

@@ -7,17 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.evaluation import TAU, Evaluation, EvaluationError
-from monitor.calibration.evaluation_json import as_json
-from monitor.calibration.exact import evaluate_rows
-from monitor.calibration.row_bins import (
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
+from monitor.statistics.exact_engine import (
     Rows,
     bins_between,
     bins_equal_count,
     equal_width_edges,
+    evaluate_rows,
     freeze_edges,
 )
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
 from tests.calibration import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.exact_sums import LIMB_BITS, ExactSum, to_float
+from monitor.statistics.exact_sums import LIMB_BITS, ExactSum, to_float
 from tests import laws
 
 EXPONENT = -36

@@ -5,9 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import EXPONENT, Binning, LogBins
-from monitor.calibration.export_bins import BinTotals, ExportEdges, InvalidExportEdges
-from monitor.calibration.sparse_sums import SparseSums, from_cells, total
+from monitor.statistics.bins import (
+    EXPONENT,
+    Binning,
+    BinTotals,
+    ExportEdges,
+    InvalidExportEdges,
+    LogBins,
+)
+from monitor.statistics.exact_sums import SparseSums, from_cells, total
 
 BINNING = Binning()
 OCTAVES = tuple(2.0**octave for octave in range(-4, 5))

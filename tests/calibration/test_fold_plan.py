@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.clusters import ALONE
-from monitor.calibration.fold_plan import Slots, chunks
-from monitor.calibration.matched import MatchedRows
-from monitor.calibration.summing import CHUNK
+from monitor.frames.frame import MatchedRows
+from monitor.statistics.clusters import ALONE
+from monitor.statistics.observations import CHUNK
+from monitor.statistics.panes import Slots, chunks
 from tests.calibration.matched_frames import WINDOWS, matched
 
 quick = settings(deadline=None, max_examples=60)

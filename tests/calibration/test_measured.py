@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.measured import Measured, measure
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.observations import Measured, measure
 from tests import laws
 from tests.calibration import oracle, statistics_oracle
 

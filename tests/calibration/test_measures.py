@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammainc, gammaincc
 
-from monitor.calibration import measures, noise_floor
-from monitor.calibration.measures import ReliabilityBins, chi_square_quantiles
+from monitor.statistics import measures
+from monitor.statistics import measures as measures_module
+from monitor.statistics.measures import ReliabilityBins, chi_square_quantiles
 from tests.calibration.oracle import area_to_diagonal, chi_square
 
 TAU = np.array([0.5, 0.9])
@@ -55,9 +56,9 @@ def test_qce_is_equation_12_of_kueppers_for_each_bin():
 
 def test_the_noise_floor_counts_occupied_bins_only():
     expected = math.sqrt(2 / (math.pi * 6))
-    assert noise_floor.ence_noise_floor_gaussian(TWO) == pytest.approx(expected)
+    assert measures_module.ence_noise_floor_gaussian(TWO) == pytest.approx(expected)
     with_empty = bins_of([4, 0, 2], [4, 0, 18], [16, 0, 8], None, [[1, 2], [0, 0], [1, 2]])
-    assert noise_floor.ence_noise_floor_gaussian(with_empty) == pytest.approx(expected)
+    assert measures_module.ence_noise_floor_gaussian(with_empty) == pytest.approx(expected)
 
 
 def test_an_empty_bin_changes_nothing():
@@ -73,7 +74,7 @@ def test_an_empty_bin_changes_nothing():
 @pytest.mark.filterwarnings("error")
 def test_without_truth_every_measure_is_nan_and_says_so_quietly(bins):
     assert math.isnan(measures.ence(bins))
-    assert math.isnan(noise_floor.ence_noise_floor_gaussian(bins))
+    assert math.isnan(measures_module.ence_noise_floor_gaussian(bins))
     assert math.isnan(measures.uce(bins))
     assert measures.qce_by_tau(bins, TAU).shape == (2,)
     assert np.isnan(measures.qce_by_tau(bins, TAU)).all()
@@ -106,21 +107,21 @@ def test_ence_does_not_depend_on_the_unit_and_uce_goes_with_its_square(rows, uni
 
 def test_the_estimated_floor_is_the_gaussian_one_where_kurtosis_is_three_and_counts_are_equal():
     equal = bins_of([5, 5, 0], [1, 1, 0], [1, 1, 0])
-    gaussian = noise_floor.ence_noise_floor_gaussian(equal)
-    assert noise_floor.ence_noise_floor(equal, 3.0, 1.0) == pytest.approx(gaussian)
+    gaussian = measures_module.ence_noise_floor_gaussian(equal)
+    assert measures_module.ence_noise_floor(equal, 3.0, 1.0) == pytest.approx(gaussian)
     # Heavier tails and correlated rows: sqrt((κ − 1)/2 · D) times as much.
-    assert noise_floor.ence_noise_floor(equal, 9.0, 4.0) == pytest.approx(4 * gaussian)
+    assert measures_module.ence_noise_floor(equal, 9.0, 4.0) == pytest.approx(4 * gaussian)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_kurtosis_of_small_gaussian_samples_is_three_in_the_mean(n):
     square = np.random.default_rng(0).normal(size=(n, 100_000)) ** 2
-    found = noise_floor.kurtosis(n, square.sum(axis=0), (square**2).sum(axis=0))
+    found = measures_module.kurtosis(n, square.sum(axis=0), (square**2).sum(axis=0))
     assert found.mean() == pytest.approx(3.0, abs=0.02)
 
 
 def test_kurtosis_without_errors_cannot_be_said():
-    assert np.isnan(noise_floor.kurtosis(3, np.zeros(1), np.zeros(1))).all()
+    assert np.isnan(measures_module.kurtosis(3, np.zeros(1), np.zeros(1))).all()
 
 
 @pytest.mark.parametrize("k", [1, 4])

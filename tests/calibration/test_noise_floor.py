@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from monitor.calibration.evaluation import DimensionMeasures
-from monitor.calibration.exact import evaluate_rows
-from monitor.calibration.space import plain_space
+from monitor.frames.space import plain_space
+from monitor.statistics.evaluation import DimensionMeasures
+from monitor.statistics.exact_engine import evaluate_rows
 
 X = plain_space(("x",))
 

@@ -9,15 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import Binning, LogBins
-from monitor.calibration.cell_bins import AllCells, WidthRange, cut_equal_count
-from monitor.calibration.clusters import ALONE, cluster_id
-from monitor.calibration.evaluation import DimensionMeasures, Evaluation, JointMeasures
-from monitor.calibration.exact import evaluate_rows
-from monitor.calibration.reading import quantile_of_histogram, read
-from monitor.calibration.row_bins import freeze_edges
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.calibration.statistics import StageStatistics, nothing, observe
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.bins import Binning, LogBins
+from monitor.statistics.clusters import ALONE, cluster_id
+from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.exact_engine import evaluate_rows, freeze_edges
+from monitor.statistics.reading import (
+    AllCells,
+    WidthRange,
+    cut_equal_count,
+    quantile_of_histogram,
+    read,
+)
+from monitor.statistics.stage import StageStatistics, nothing, observe
 
 BINNING = Binning()
 TAU = BINNING.tau_array

@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.cell_bins import AllCells, CellBinning, WidthRange
-from monitor.calibration.class_evaluation import ClassEvaluation
-from monitor.calibration.class_reading import read_classes
-from monitor.calibration.class_statistics import no_class_statistics
-from monitor.calibration.evaluation import DimensionMeasures, Evaluation
-from monitor.calibration.reading import read
-from monitor.calibration.row_bins import freeze_edges
-from monitor.calibration.slice_statistics import no_statistics
-from monitor.calibration.statistics import StageStatistics, observe
+from monitor.statistics.class_evaluation import read_classes
+from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.class_statistics import no_class_statistics
+from monitor.statistics.evaluation import DimensionMeasures, Evaluation
+from monitor.statistics.exact_engine import freeze_edges
+from monitor.statistics.reading import AllCells, CellBinning, WidthRange, read
+from monitor.statistics.stage import StageStatistics, no_statistics, observe
 from tests.calibration.matched_frames import BINNING as TRACKED
 from tests.calibration.matched_frames import XY, accumulated, matched
 from tests.states import BINNING, BOX, CLASS_BINNING, CLASSES, counted, random_rows

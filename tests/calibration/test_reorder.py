@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.reorder import Held, ReorderBuffer, ReorderState
+from monitor.drift.reorder import Held, ReorderBuffer, ReorderState
 
 DISORDER = 20
 Put = tuple[int, int]  # stamp, source; the item is its position

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from monitor.calibration import row_bins
-from monitor.calibration.row_bins import generalised_deviation
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics import exact_engine
+from monitor.statistics.exact_engine import generalised_deviation
 
 XYZ = plain_space(("x", "y", "z"), "m")
 ANGLED = Space(
@@ -56,7 +56,7 @@ def test_what_is_not_positive_definite_has_none_and_its_neighbours_theirs(diagon
 
 
 def test_variances_alone_are_not_factorised(monkeypatch):
-    monkeypatch.setattr(row_bins, "factorise", None)
+    monkeypatch.setattr(exact_engine, "factorise", None)
     found = generalised_deviation(XYZ, covariances(4, diagonal=True), np.ones(4, bool))
     assert np.isfinite(found).all()
 

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from monitor.calibration.evaluation import DimensionMeasures
-from monitor.calibration.exact import evaluate_rows
-from monitor.calibration.marginals import NormalMarginals
-from monitor.calibration.row_bins import BinningKind
-from monitor.calibration.shaped import Shaped
-from monitor.calibration.space import Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.statistics.evaluation import DimensionMeasures
+from monitor.statistics.exact_engine import BinningKind, Shaped, evaluate_rows
+from monitor.statistics.measures import NormalMarginals
 
 SPACE = Space(
     (Dimension("x", "m"), Dimension("y", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE))
@@ -213,7 +211,7 @@ def test_rows_in_many_parts_measure_as_in_one(monkeypatch):
     rows = detections(50)
     sent = (SPACE, rows.mean, rows.covariance, rows.truth)
     whole = evaluate_rows(*sent, shaped=rows.shaped())
-    monkeypatch.setattr("monitor.calibration.shaped._CHUNK", 7)
+    monkeypatch.setattr("monitor.statistics.exact_engine._CHUNK", 7)
     parts = evaluate_rows(*sent, shaped=rows.shaped())
     for name in SPACE.names:
         assert_measures_agree(whole.dimensions[name], parts.dimensions[name])

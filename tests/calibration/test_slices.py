@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.slices import (
+from monitor.frames.slices import (
     ALL,
     LEVELS,
     OVERFLOW,
@@ -16,7 +16,7 @@ from monitor.calibration.slices import (
     StreamSlices,
     chain_of,
 )
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 
 METRES = plain_space(("x", "y"), "m")
 PIXELS = plain_space(("u", "v"), "px")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space, triangle
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space, triangle
 
 PERIOD = {DimensionKind.ANGLE: 2 * math.pi, DimensionKind.ANGLE_MODULO_PI: math.pi}
 angles = st.floats(-50, 50)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.sparse_sums import SPILL_BITS, SparseSums, from_cells, total
+from monitor.statistics.exact_sums import SPILL_BITS, SparseSums, from_cells, total
 from tests import laws
 
 WIDTH = 3

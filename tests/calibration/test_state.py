@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.calibration.state import ClassSliceState, SliceState, Slicing, StatisticsState
-from monitor.calibration.windows import Windows
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.state import ClassSliceState, SliceState, Slicing, StatisticsState
+from monitor.statistics.windows import Windows
 from tests.states import (
     BINNING,
     BOX,

@@ -11,11 +11,16 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from monitor.calibration.binning import Binning, IncompatibleStatistics, LogBins
-from monitor.calibration.slice_statistics import SliceStatistics, no_statistics
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.calibration.statistics import StageStatistics, nothing, observe
-from monitor.calibration.summing import CHUNK
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.bins import Binning, IncompatibleStatistics, LogBins
+from monitor.statistics.observations import CHUNK
+from monitor.statistics.stage import (
+    SliceStatistics,
+    StageStatistics,
+    no_statistics,
+    nothing,
+    observe,
+)
 from tests import laws
 from tests.calibration import oracle, statistics_oracle
 from tests.states import merged_in_any_order

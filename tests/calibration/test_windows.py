@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.windows import InvalidWindows, Windows, advance, put
+from monitor.statistics.windows import InvalidWindows, Windows, advance, put
 from tests.states import within
 
 SECOND = 10**9

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.calibration.space import plain_space
-from monitor.edges.admin_client import AdminClient
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
-from monitor.frames import Header
+from monitor.commands.demo.endless import config_text
+from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.record import Record
+from monitor.commands.demo.simulated_streams import drive, watched
+from monitor.commands.sidecar_client import AdminClient
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
+from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
-from monitor.verbs.demo_config import config_text
-from monitor.verbs.drive_plan import Plan
-from monitor.verbs.drive_record import Record
-from monitor.verbs.drive_streams import drive, watched
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
 from tests.deploy.alerting import FILES
 from tests.deploy.scraping import RECORDING, Prometheus, free_port
 from tests.served import Conversation, Sidecar, process_bytes

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from monitor.calibration.space import plain_space
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
-from monitor.frames import Header
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
 from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
 from tests.deploy.alert_chain import chain
 from tests.served import Conversation, Sidecar, process_bytes
 

@@ -4,7 +4,7 @@ over; nothing else is told.
 
 import pytest
 
-from monitor.calibration.drift.alarm import DriftState
+from monitor.drift.alarms import DriftState
 from tests.deploy.alerting import DRIFT, Case, fires, says, series
 
 pytestmark = pytest.mark.components

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from monitor.cli import build_parser
+from monitor.commands.demo.endless import config_text
 from monitor.config import load
-from monitor.verbs.demo_config import config_text
 from tests.components import program
 from tests.deploy.composed import (
     COMPOSE,

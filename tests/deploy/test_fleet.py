@@ -14,8 +14,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.edges.exporter import CONTENT_TYPE
-from monitor.edges.page import Endpoint
+from monitor.service.http import Endpoint
+from monitor.service.metrics import CONTENT_TYPE
 from tests.deploy.remote_writing import FLEET, VEHICLE, Agent, Document, Receiver, Series
 from tests.deploy.scraping import FOLDER, promtool, until
 from tests.edges.test_exporter import busy_pipeline, text_of

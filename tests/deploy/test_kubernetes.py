@@ -16,7 +16,7 @@ import yaml
 from monitor import __version__
 from monitor.cli import build_parser
 from monitor.config import load, split_address
-from monitor.edges.page import Endpoint
+from monitor.service.http import Endpoint
 from tests.deploy.scraping import ROOT, promtool
 
 FOLDER = ROOT / "deploy" / "kubernetes"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.edges.exporter import CONTENT_TYPE
+from monitor.service.metrics import CONTENT_TYPE
 from tests.deploy.scraping import (
     ROOT,
     Prometheus,
@@ -42,7 +42,7 @@ KEYS = [(name, stage) for name in SLICES for stage in STAGES]
 EXPORTER = """
 import sys
 from pathlib import Path
-from monitor.edges.page import Endpoint
+from monitor.service.http import Endpoint
 
 endpoint = Endpoint()
 endpoint.published.content_type = sys.argv[3]

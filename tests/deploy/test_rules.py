@@ -8,8 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from monitor.calibration.binning import Binning
-from monitor.calibration.export_bins import ExportEdges
+from monitor.statistics.bins import Binning, ExportEdges
 from tests.deploy.scraping import FOLDER, RECORDING, promtool
 from tests.exported import (
     STAGES,

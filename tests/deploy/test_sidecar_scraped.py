@@ -5,11 +5,11 @@ queries of the README agree with NumPy on the detections that were sent.
 import numpy as np
 import pytest
 
-from monitor.calibration.export_bins import StageBins
-from monitor.calibration.measures import chi_square_quantiles
-from monitor.calibration.space import plain_space
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
-from monitor.frames import Header
+from monitor.frames.frame import Header
+from monitor.frames.space import plain_space
+from monitor.statistics.bins import StageBins
+from monitor.statistics.measures import chi_square_quantiles
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
 from tests.deploy.scraping import Prometheus, free_port, readme_queries, worst
 from tests.exported import EDGES, STAGES, measures
 from tests.served import Conversation, Sidecar, process_bytes

@@ -162,7 +162,7 @@ def test_the_sidecar_lives_under_the_filters_of_the_unit(tmp_path):
 
 FIT = """
 import asyncio, ctypes, json, mmap, os, socket, sys
-from monitor.edges.fit_process import fit
+from monitor.pipeline.fits.process import fit
 from tests.edges.fit_processes import quick_job
 
 def refused(call):

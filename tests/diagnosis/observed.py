@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from monitor.diagnosis.finding import Area, Finding, Severity
-from monitor.diagnosis.observation import Asked, Look, Observation
-from monitor.diagnosis.samples import Samples
-from monitor.status import Status, StreamStatus
+from monitor.commands.doctor.finding import Area, Finding, Severity
+from monitor.commands.doctor.observation import Asked, Look, Observation, Samples
+from monitor.frames.status import Status, StreamStatus
 
 SECOND = 10**9
 NOW = 1_790_000_000 * SECOND

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.diagnosis.configuration import configuration
-from monitor.diagnosis.diagnose import diagnose
-from monitor.diagnosis.finding import Area, Severity
-from monitor.diagnosis.observation import GIVEN, Answer, Asked
-from monitor.diagnosis.versions import versions
-from monitor.promotion.records import Evidence
-from monitor.promotion.standing import TrialStanding, TrialState
-from monitor.status import TrackerStatus
+from monitor.commands.doctor.diagnosis import diagnose
+from monitor.commands.doctor.finding import Area, Severity
+from monitor.commands.doctor.machine import configuration, versions
+from monitor.commands.doctor.observation import GIVEN, Answer, Asked
+from monitor.frames.status import TrackerStatus
+from monitor.promotion.records import Evidence, TrialStanding, TrialState
 from tests.diagnosis.observed import seen, status, stream, the_one, without
 
 WRONG, REMARK = Severity.WRONG, Severity.REMARK

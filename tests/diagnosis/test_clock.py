@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.diagnosis.clock import clock
-from monitor.diagnosis.finding import Severity
+from monitor.commands.doctor.finding import Severity
+from monitor.commands.doctor.streams import clock
 from tests.diagnosis.observed import NOW, SECOND, seen, status, stream
 
 HOUR, DAY = 3600.0, 86400.0

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.diagnosis.diagnose import diagnose, rank, verdict
-from monitor.diagnosis.finding import AREAS, Area, Finding, Severity
-from monitor.diagnosis.observation import Answer, Asked, Look, Observation
-from monitor.status import Status, StreamStatus, TrackerStatus
+from monitor.commands.doctor.diagnosis import diagnose, rank, verdict
+from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity
+from monitor.commands.doctor.observation import Answer, Asked, Look, Observation
+from monitor.frames.status import Status, StreamStatus, TrackerStatus
 from tests.diagnosis.observed import WELL, samples, seen, without
 
 REFUSED = Asked(Answer.NO_TOKEN, "authorization: a bearer token is needed.")

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.calibration.drift.alarm import DriftState, Scale, SliceStanding
-from monitor.calibration.drift.charts import Direction, Stage
-from monitor.calibration.drift.charts import Severity as Urgency
-from monitor.diagnosis.drift import drift
-from monitor.diagnosis.finding import Severity
-from monitor.diagnosis.observation import Answer, Asked
+from monitor.commands.doctor.finding import Severity
+from monitor.commands.doctor.observation import Answer, Asked
+from monitor.commands.doctor.recalibration import drift
+from monitor.drift.alarms import DriftState, SliceStanding
+from monitor.drift.bets import Direction, Stage
+from monitor.drift.bets import Severity as Urgency
+from monitor.drift.evidence import Scale
 from tests.alarmed import alarm
 from tests.diagnosis.observed import seen
 

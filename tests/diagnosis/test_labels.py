@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.diagnosis.finding import Severity
-from monitor.diagnosis.labels import labels
-from monitor.diagnosis.observation import Answer, Asked, Limits
+from monitor.commands.doctor.finding import Severity
+from monitor.commands.doctor.labels import labels
+from monitor.commands.doctor.observation import Answer, Asked, Limits
 from tests.diagnosis.observed import ADDED, NOW, SECOND, STARTED, seen, status, stream, without
 
 TRUTH = "calibration_ground_truth_total"

@@ -5,7 +5,7 @@ leave it blind, and nobody would notice.
 import ast
 from pathlib import Path
 
-from monitor.edges.exposition import process
+from monitor.service.exposition import process
 from tests.deploy.panel_names import families
 from tests.golden.test_golden import exposition
 

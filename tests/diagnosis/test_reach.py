@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.diagnosis.finding import Severity
-from monitor.diagnosis.observation import GIVEN, Answer, Asked, Look
-from monitor.diagnosis.reach import reach
+from monitor.commands.doctor.finding import Severity
+from monitor.commands.doctor.observation import GIVEN, Answer, Asked, Look
+from monitor.commands.doctor.reach import reach
 from tests.diagnosis.observed import NOW, SECOND, same_text, seen, status, without
 
 CLOSED = Asked(Answer.CLOSED, "Connection refused")

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.diagnosis.diagnose import diagnose
-from monitor.diagnosis.finding import Area, Severity
-from monitor.diagnosis.observation import Answer, Asked
-from monitor.diagnosis.streams import streams
-from monitor.status import Status, StreamStatus
+from monitor.commands.doctor.diagnosis import diagnose
+from monitor.commands.doctor.finding import Area, Severity
+from monitor.commands.doctor.observation import Answer, Asked
+from monitor.commands.doctor.streams import streams
+from monitor.frames.status import Status, StreamStatus
 from tests.diagnosis.observed import (
     NOW,
     SECOND,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from monitor.diagnosis import disk, labels, load, recalibration, refusals
+from monitor.commands.doctor import labels, load, machine, recalibration
+from monitor.commands.doctor import load as load_module
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus"
@@ -27,9 +28,9 @@ def expression(alert: str) -> str:
     [
         ("CalibrationMatchRatioLow", "<", labels.MATCH_RATIO),
         ("CalibrationLabelledShareLow", "<", labels.LABELLED_SHARE),
-        ("CalibrationPassThroughHigh", ">", refusals.PASSED_THROUGH),
-        ("CalibrationRejectedHigh", ">", refusals.REJECTED),
-        ("CalibrationCheckpointStale", ">", disk.CHECKPOINT_SECONDS),
+        ("CalibrationPassThroughHigh", ">", load_module.PASSED_THROUGH),
+        ("CalibrationRejectedHigh", ">", load_module.REJECTED),
+        ("CalibrationCheckpointStale", ">", machine.CHECKPOINT_SECONDS),
         ("CalibrationOverload", ">", load.LOOP_LAG_SECONDS),
         ("CalibrationOverload", ">", load.FRAME_SECONDS),
         ("CalibrationFaultCompensated", "<", recalibration.LEAST_FACTOR),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from monitor.diagnosis.words import count, duration, names, number, share, shares, size
+from monitor.commands.doctor.finding import count, duration, names, number, share, shares, size
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from monitor.edges.fit_job_bytes import job_pieces
-from monitor.promotion.fit_job import FitJob
+from monitor.pipeline.fits.worker import job_pieces
+from monitor.promotion.fits import FitJob
 from tests.promotion.fit_jobs import job_of, rows_of
 
 PATIENCE = 60.0  # s; far above what anything here takes, on a machine that has much else to do

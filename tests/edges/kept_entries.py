@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import BoolArray, Dimension, DimensionKind, FloatArray, Space
-from monitor.counters import TruthAccount
-from monitor.frames import Header
-from monitor.ledger import INLINE, FrameEntry, LabelRecord, Outcome
-from monitor.recalibration.recalibrator import Estimates
-from monitor.stored_frame import (
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import Header, TrackIds
+from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, Space
+from monitor.frames.stored import (
     SliceKey,
     StoredEstimates,
     StoredFrame,
     StoredOpinions,
     stored_estimates,
 )
+from monitor.matching.pending import INLINE, LabelRecord, Outcome
+from monitor.store.ledger.entries import FrameEntry
 
 CLASSES = ("car", "bus", "person")
 SLICES = (SliceKey("lidar/car"), SliceKey("overflow", overflow=True))

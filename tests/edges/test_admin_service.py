@@ -10,22 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor import recalibrators
-from monitor.edges import admin_service
-from monitor.edges.admin_service import MOST_ACTOR, actor_of
-from monitor.edges.calls import guarded
-from monitor.edges.service import Service
-from monitor.edges.wire import WireLimits
-from monitor.events import Events
-from monitor.promotion.fit_job import CannotFit, FitFailed
+from monitor.pipeline import recalibrators
+from monitor.pipeline.events import Events
+from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.promotion.fits import CannotFit, FitFailed
 from monitor.promotion.records import Happened
-from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
-from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.classes.class_selection import (
+    AnySelection,
+    ClassSelection,
+    any_selection_from_json,
+)
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibrators import NothingToRollBack, UnknownVersion
+from monitor.service import admin as admin_module
+from monitor.service.admin import MOST_ACTOR, actor_of
+from monitor.service.calls import guarded
+from monitor.service.frames import Service
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as pb
+from monitor.wire.requests import WireLimits
 from tests.administered import TRIALS, Caller, Refused, administration, record
 from tests.piped import BY_SLICE, DOUBLE, HEADER, opened, pipeline_of, sent
 from tests.piped_classes import WARM
@@ -83,7 +86,7 @@ def reading(monkeypatch):
         assert go_on.wait(PATIENCE)
         return any_selection_from_json(document)
 
-    monkeypatch.setattr(admin_service, "any_selection_from_json", slow)
+    monkeypatch.setattr(admin_module, "any_selection_from_json", slow)
     return documents, go_on
 
 

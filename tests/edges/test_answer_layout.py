@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-from monitor.edges.answered import decode_answer
-from monitor.edges.answers import encode_process_response
-from monitor.edges.record_columns import record_columns
-from monitor.edges.records import Kind, TailReader
-from monitor.edges.wire import WireLimits, decode_process_request, detection_tail
-from monitor.frames import ReceivedFrame
+from monitor.frames.frame import ReceivedFrame
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY
-from monitor.recalibration.identity import Identity
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.rejection import RejectedBy
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1 import frame_pb2, perception_monitor_pb2
+from monitor.wire.answers import encode_process_response
+from monitor.wire.client_messages import decode_answer
+from monitor.wire.records import Kind, TailReader, record_columns
+from monitor.wire.requests import WireLimits, decode_process_request, detection_tail
 from tests.piped_classes import answered, opened, recalibrating, rejection, sent
 from tests.received import Sent
 

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from monitor.edges.audit_log import LARGEST, AuditLog
+from monitor.store.recalibrator_folder import LARGEST, AuditLog
 from tests.promotion.random_records import record
 
 
@@ -148,7 +148,7 @@ def test_an_append_that_failed_is_done_again_without_a_trace(log, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
-        patched.setattr("monitor.edges.audit_log.os.fsync", full)
+        patched.setattr("monitor.store.recalibrator_folder.os.fsync", full)
         log.append([record(3), record(4)])
     log.append([record(3), record(4), record(5)])
     assert sequences(log) == [1, 2, 3, 4, 5]

@@ -11,25 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import InvalidConfiguration
-from monitor.config_security import SecurityConfig
-from monitor.counters import Counters
-from monitor.edges.authorisation import (
+from monitor.config import LONGEST, MOST_TOKENS, InvalidConfiguration, SecurityConfig, read_tokens
+from monitor.frames.counters import Counters
+from monitor.service.security import (
     PROBES_END,
     RIGHTS,
     Authorisation,
-    OpenCalls,
-    Room,
-    right_of,
-)
-from monitor.edges.tokens import (
-    LONGEST,
-    MOST_TOKENS,
     NotAuthenticated,
     NotPermitted,
+    OpenCalls,
     Right,
+    Room,
     Tokens,
-    read_tokens,
+    right_of,
 )
 from tests.administered import Caller, Refused
 from tests.served import ADMIN, MONITOR

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.class_opinions import MOST_VALUES
-from monitor.calibration.detections import Examined, Limits, Reason, examine
-from monitor.calibration.space import plain_space
 from monitor.config import Config
-from monitor.edges.answers import encode_process_response
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_truth
-from monitor.edges.truth_requests import decode_truth_request
-from monitor.edges.wire import decode_process_request, detection_tail
-from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal
-from monitor.pipeline import Pipeline
-from monitor.streams import Stream
+from monitor.frames.classes import MOST_VALUES
+from monitor.frames.detections import Examined, Limits, Reason, examine
+from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal
+from monitor.frames.space import plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.streams import Stream
 from monitor.v1 import frame_pb2, perception_monitor_pb2
+from monitor.wire.answers import encode_process_response
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_truth
+from monitor.wire.requests import decode_process_request, decode_truth_request, detection_tail
 from tests import laws
 from tests.as_protobuf import (
     LIMITS,

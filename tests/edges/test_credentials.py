@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import InvalidConfiguration
-from monitor.config_security import SecurityConfig
-from monitor.edges.credentials import Access, InvalidAccess, ServerCertificates, read_pem
-from monitor.edges.private_files import LARGEST, read_private
+from monitor.client import Access, InvalidAccess
+from monitor.config import InvalidConfiguration, SecurityConfig
+from monitor.service.security import LARGEST, ServerCertificates, read_pem, read_private
 from tests.certificates import Authority, Pair
 
 TOKEN = "a-token-of-enough-characters"

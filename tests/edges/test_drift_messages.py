@@ -10,26 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.alarm import (
+from monitor.drift.alarms import (
     Alarm,
     AlarmChange,
     Counted,
     DriftReading,
     DriftState,
-    Scale,
     SliceStanding,
     StageStanding,
     Why,
 )
-from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
-from monitor.calibration.drift.reference import Origin
-from monitor.edges import drift_messages
-from monitor.edges.admin_service import MOST_ACTOR
-from monitor.edges.calls import guarded
-from monitor.edges.recalibrator_messages import UnknownWord
+from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.evidence import Scale
+from monitor.drift.reference import Origin
+from monitor.service.admin import MOST_ACTOR
+from monitor.service.calls import guarded
 from monitor.v1 import calibration_pb2 as calibration_pb
 from monitor.v1 import drift_pb2 as drift_pb
 from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.wire import messages
+from monitor.wire.recalibrator_messages import UnknownWord
 from tests.administered import Caller, Refused
 from tests.alarmed import STAGES, STANDINGS, UNKNOWN, FixedWatch, alarm, service_of
 from tests.piped import opened, pipeline_of, sent
@@ -92,26 +92,26 @@ def received(message):
 
 @given(ALARMS)
 def test_an_alarm_comes_back_as_it_was(one):
-    assert drift_messages.read_alarm(received(drift_messages.alarm(one))) == one
+    assert messages.read_alarm(received(messages.alarm(one))) == one
 
 
 @given(CHANGES)
 def test_a_change_of_an_alarm_comes_back_as_it_was(one):
-    assert drift_messages.read_alarm_change(received(drift_messages.alarm_change(one))) == one
+    assert messages.read_alarm_change(received(messages.alarm_change(one))) == one
 
 
 @given(SLICES)
 def test_the_standing_of_a_slice_comes_back_as_it_was(one):
-    assert drift_messages.read_slice_standing(received(drift_messages.slice_standing(one))) == one
+    assert messages.read_slice_standing(received(messages.slice_standing(one))) == one
 
 
 @given(STAGE_STANDINGS)
 def test_the_standing_of_a_stage_comes_back_as_it_was(one):
-    assert drift_messages.read_stage_standing(received(drift_messages.stage_standing(one))) == one
+    assert messages.read_stage_standing(received(messages.stage_standing(one))) == one
 
 
 def test_a_scale_that_is_unknown_stays_unknown():
-    back = drift_messages.read_alarm(received(drift_messages.alarm(alarm(scale=UNKNOWN))))
+    back = messages.read_alarm(received(messages.alarm(alarm(scale=UNKNOWN))))
     assert all(map(math.isnan, (back.scale.estimate, back.scale.lower, back.scale.upper)))
 
 
@@ -137,10 +137,10 @@ def test_every_word_has_a_number_on_the_wire_and_every_number_a_word(words, numb
 
 @pytest.mark.parametrize("field", ["severity", "stage", "detector", "direction"])
 def test_a_word_from_a_later_version_is_refused_with_a_remedy(field):
-    message = drift_messages.alarm(alarm())
+    message = messages.alarm(alarm())
     setattr(message, field, 77)
     with pytest.raises(UnknownWord, match=rf"'{field}' 77.*use the program of the sidecar's own"):
-        drift_messages.read_alarm(received(message))
+        messages.read_alarm(received(message))
 
 
 # ---- the handlers
@@ -183,13 +183,13 @@ def acknowledged(service, *slices, actor="anna") -> tuple[Alarm, ...]:
     request = pb.AcknowledgeDriftRequest(slices=slices, actor=actor)
     reply = answered(service, service.acknowledge_drift, request)
     found = pb.AcknowledgeDriftResponse.FromString(reply).acknowledged
-    return tuple(map(drift_messages.read_alarm, found))
+    return tuple(map(messages.read_alarm, found))
 
 
 def test_calibration_tells_how_all_of_drift_stands(service):
     answer = calibration(service)
-    assert tuple(map(drift_messages.read_slice_standing, answer.drift)) == STANDINGS
-    assert list(answer.drift_stages) == [drift_messages.stage_standing(one) for one in STAGES]
+    assert tuple(map(messages.read_slice_standing, answer.drift)) == STANDINGS
+    assert list(answer.drift_stages) == [messages.stage_standing(one) for one in STAGES]
 
 
 @pytest.mark.parametrize("slices", [("car",), ("total",), ("car", "total"), ("truck", "truck")])

@@ -8,17 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.calibration.drift.alarm import (
-    AlarmCount,
-    Counted,
-    DriftReading,
-    DriftState,
-    Scale,
-    SliceStanding,
-)
-from monitor.calibration.drift.charts import CHARTS, DETECTORS, Detector, Direction, Severity, Stage
-from monitor.calibration.drift.reference import Origin
-from monitor.edges.drift_metrics import LEAST_EVIDENCE, drift
+from monitor.drift.alarms import AlarmCount, Counted, DriftReading, DriftState, SliceStanding
+from monitor.drift.bets import CHARTS, DETECTORS, Detector, Direction, Severity, Stage
+from monitor.drift.evidence import Scale
+from monitor.drift.reference import Origin
+from monitor.service.slice_metrics import LEAST_EVIDENCE, drift
 from tests import exported
 from tests.alarmed import alarm
 from tests.deploy.scraping import promtool

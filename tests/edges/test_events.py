@@ -5,10 +5,12 @@ import contextlib
 
 import pytest
 
-from monitor.calibration.drift.alarm import AlarmChange, Why
-from monitor.edges import drift_messages, messages, recalibrator_messages
-from monitor.events import QUEUE, Event, Events, Health
+from monitor.drift.alarms import AlarmChange, Why
+from monitor.pipeline.events import QUEUE, Events
 from monitor.promotion.records import SWAPS, Happened, Record
+from monitor.wire import messages, recalibrator_messages
+from monitor.wire import messages as messages_module
+from monitor.wire.messages import Event, Health
 from tests.administered import record
 from tests.alarmed import RAISED, alarm
 
@@ -194,7 +196,7 @@ def test_what_becomes_of_an_alarm_goes_out_as_drift(why):
     change = AlarmChange(why, alarm("truck"), ("car", "bus"), "anna")
     event = messages.event(Event(3, 40, change)).event
     assert event.WhichOneof("event") == "drift"
-    assert drift_messages.read_alarm_change(event.drift) == change
+    assert messages_module.read_alarm_change(event.drift) == change
     assert (event.sequence, event.time.ToNanoseconds()) == (3, 40)
 
 

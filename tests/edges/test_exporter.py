@@ -8,10 +8,6 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.accounts import DetectionAccount
-from monitor.calibration.class_evaluation import ClassEvaluation
-from monitor.calibration.export_bins import ExportEdges
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
 from monitor.config import (
     Config,
     Mode,
@@ -20,35 +16,43 @@ from monitor.config import (
     TrackerConfig,
     TrackerKind,
 )
-from monitor.counters import FRAME_SECONDS, TRUTH_DELAY
-from monitor.edges.build import build
-from monitor.edges.exporter import Snapshot, render
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
-from monitor.edges.truth_requests import decode_truth_request
-from monitor.edges.wire import (
-    WireLimits,
-    decode_process_request,
-    detection_tail,
-)
-from monitor.forwarding import OUTPUT_NUMBER
-from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
-from monitor.ledger_reading import DiskReading, ledger_reading
-from monitor.operation import OperationReading, StampLag
-from monitor.pipeline import Pipeline
-from monitor.promotion.records import Factor
-from monitor.promotion.standing import TrialStanding, TrialState
-from monitor.readings import ClassReading, ReadingCache, WindowReading
+from monitor.frames.counters import FRAME_SECONDS, TRUTH_DELAY
+from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.pipeline.accounts import DetectionAccount
+from monitor.pipeline.forwarding import OUTPUT_NUMBER
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.pipeline.streams import Stream
+from monitor.promotion.records import Factor, TrialStanding, TrialState
+from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.recalibration_reading import RecalibrationReading, SliceFactors
-from monitor.recalibrators import Recalibrators
-from monitor.reloading import Outcome
-from monitor.streams import Stream
+from monitor.service.exposition import build
+from monitor.service.metrics import Snapshot, render
+from monitor.service.readings import (
+    DiskReading,
+    OperationReading,
+    RecalibrationReading,
+    SliceFactors,
+    StampLag,
+    ledger_reading,
+)
+from monitor.service.reload import Outcome
+from monitor.statistics.bins import ExportEdges
+from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
 from monitor.tracking.rewind import Order
 from monitor.v1 import frame_pb2
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header, encode_truth
+from monitor.wire.requests import (
+    WireLimits,
+    decode_process_request,
+    decode_truth_request,
+    detection_tail,
+)
 from tests import exported
 from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool

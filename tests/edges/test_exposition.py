@@ -10,9 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.calibration.export_bins import SliceBins
-from monitor.edges.bin_metrics import bins
-from monitor.edges.exposition import gauge
+from monitor.service.exposition import bins, gauge
+from monitor.statistics.bins import SliceBins
 from tests.exported import EDGES, STAGES, drawn, slice_bins
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(

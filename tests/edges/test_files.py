@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from monitor.calibration.space import DimensionKind
-from monitor.edges.files import NO_TRACK, RecordingError, read_recording, write_estimates
+from monitor.frames.space import DimensionKind
+from monitor.store.recordings import NO_TRACK, read_recording, write_estimates
+from monitor.store.tables import RecordingError
 
 TABLE = """\
 seq,role,frame,t,class,score,x,y,yaw,var_x,var_y,var_yaw,cov_y_x,gt_id,ignore,gt_x,gt_y,gt_yaw

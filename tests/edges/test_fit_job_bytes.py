@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Limits
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.edges.fit_job_bytes import job_pieces, read_job
-from monitor.promotion.fit_job import FitJob
-from monitor.promotion.fit_slices import fit_slices
-from monitor.promotion.settings import FitSettings
+from monitor.frames.detections import Limits
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.pipeline.fits.worker import job_pieces, read_job
+from monitor.promotion.fits import FitJob, fit_slices
+from monitor.promotion.records import FitSettings
 from monitor.recalibration.fitting import FITTINGS
-from monitor.recalibration.scale import Objective
+from monitor.recalibration.scaling import Objective
 from tests.promotion.fit_jobs import job_of, rows_of
 
 SPACE = Space(

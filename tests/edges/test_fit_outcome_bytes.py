@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.edges.fit_outcome_bytes import MOST_BYTES, MOST_REASON, outcome_bytes, read_outcome
-from monitor.promotion.fit_job import FitOutcome
-from monitor.promotion.fit_slices import fit_slices
+from monitor.pipeline.fits.worker import MOST_BYTES, MOST_REASON, outcome_bytes, read_outcome
+from monitor.promotion.fits import FitOutcome, fit_slices
 from monitor.recalibration.fitting import FITTINGS
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.fit_jobs import job_of, rows_of
 from tests.recalibration.rows import json_values
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.edges import fit_process
-from monitor.edges.fit_outcome_bytes import MOST_BYTES, outcome_bytes
-from monitor.edges.fit_process import fit
-from monitor.promotion.fit_job import FitFailed, FitJob
-from monitor.promotion.fit_slices import fit_slices
+from monitor.pipeline.fits import process
+from monitor.pipeline.fits.process import fit
+from monitor.pipeline.fits.worker import MOST_BYTES, outcome_bytes
+from monitor.promotion.fits import FitFailed, FitJob, fit_slices
 from tests.edges.fit_processes import (
     PATIENCE,
     SOON,
@@ -187,7 +186,7 @@ def test_what_cannot_be_started_is_a_failure_that_says_why(command):
 
 
 def test_more_rows_than_can_be_sent_are_a_failure_that_says_so(monkeypatch):
-    monkeypatch.setattr(fit_process, "MOST_JOB_BYTES", 1000)
+    monkeypatch.setattr(process, "MOST_JOB_BYTES", 1000)
     with pytest.raises(FitFailed, match="bytes, at most 1000: keep fewer tracks"):
         asyncio.run(fit(quick_job(), PATIENCE))
 
@@ -254,7 +253,7 @@ def test_it_has_one_thread_and_a_session_of_its_own_and_is_told_who_its_parent_i
 def test_a_parent_that_is_killed_leaves_no_fit_behind(fitting):
     program = """
         import asyncio
-        from monitor.edges.fit_process import fit
+        from monitor.pipeline.fits.process import fit
         from tests.edges.fit_processes import long_job
         asyncio.run(fit(long_job(), 100))
     """

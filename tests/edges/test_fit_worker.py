@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.edges.fit_outcome_bytes import outcome_bytes, read_outcome
-from monitor.edges.fit_process import WORKER
-from monitor.edges.fit_worker import MOST_JOB_BYTES
-from monitor.promotion.fit_slices import fit_slices
+from monitor.pipeline.fits.process import WORKER
+from monitor.pipeline.fits.worker import MOST_JOB_BYTES, outcome_bytes, read_outcome
+from monitor.promotion.fits import fit_slices
 from tests.edges.fit_processes import (
     PATIENCE,
     SOON,
@@ -27,7 +26,7 @@ from tests.edges.fit_processes import (
 
 def python(program: str) -> str:
     """What a program prints that has the worker at hand as `worker`."""
-    whole = "import os, sys\nfrom monitor.edges import fit_worker as worker\n"
+    whole = "import os, sys\nfrom monitor.pipeline.fits import worker\n"
     whole += textwrap.dedent(program)
     done = subprocess.run(
         [sys.executable, "-c", whole], capture_output=True, text=True, timeout=PATIENCE, check=True
@@ -194,8 +193,8 @@ def test_what_anything_prints_does_not_spoil_the_outcome():
         [
             sys.executable,
             "-c",
-            "import os\nfrom monitor.edges import fit_worker\n"
-            "output = fit_worker.own_output()\n"
+            "import os\nfrom monitor.pipeline.fits import worker\n"
+            "output = worker.own_output()\n"
             "print('by the way', flush=True)\nos.system('echo and more')\n"
             "os.write(output, b'outcome')",
         ],

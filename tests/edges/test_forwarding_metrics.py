@@ -2,10 +2,9 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.counters import Histogram
-from monitor.edges.forwarding_metrics import forwarding
-from monitor.external_tracker import ForwardingReading
-from monitor.forwarded_frames import Outcome
+from monitor.frames.counters import Histogram
+from monitor.pipeline.external_tracker import ForwardingReading, Outcome
+from monitor.service.metrics import forwarding
 
 
 def samples(reading: ForwardingReading) -> dict[tuple[str, str], float]:

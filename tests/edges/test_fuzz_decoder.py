@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.space import plain_space
-from monitor.edges.answers import encode_process_response
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header
-from monitor.edges.wire import WireLimits, decode_process_request, detection_tail
-from monitor.frames import Header, ReceivedFrame, Refusal
+from monitor.frames.detections import Reason
+from monitor.frames.frame import Header, ReceivedFrame, Refusal
+from monitor.frames.space import plain_space
 from monitor.v1 import perception_monitor_pb2
+from monitor.wire.answers import encode_process_response
+from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_header
+from monitor.wire.requests import WireLimits, decode_process_request, detection_tail
 from tests.fuzzed import LIMITS, Fuzz, World, worlds
 from tests.mutations import PROCESS_REQUEST, TRUTH_REQUEST, Mutations, taken_apart, written
 from tests.piped import CLASSES, XYZ, opened, pipeline_of

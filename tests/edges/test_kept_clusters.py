@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.clusters import ClusterMemory, ClusterState
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.edges.kept_progress import decode_progress, encode_progress
-from monitor.progress import KeptClusters, Progress
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.statistics.clusters import ClusterMemory, ClusterState
+from monitor.store.progress import KeptClusters, Progress, decode_progress, encode_progress
 from tests.calibration.matched_frames import (
     XY,
     accumulated,
@@ -124,7 +123,7 @@ def test_equal_spaces_have_one_number():
 
 def test_the_number_of_a_space_is_the_same_in_every_process():
     told = (
-        "from monitor.calibration.space import plain_space;"
+        "from monitor.frames.space import plain_space;"
         "space = plain_space(('x', 'y'), 'm');"
         "print(space.number, hash(space))"
     )

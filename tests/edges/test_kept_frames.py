@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.edges.kept_frames import CorruptEntry, decode_frame, encode_frame
-from monitor.frames import Header
-from monitor.ledger import INLINE, FrameEntry
-from monitor.recalibration.recalibrator import Estimates
-from monitor.stored_frame import SliceKey, StoredFrame, StoredOpinions, stored_estimates
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import Header, TrackIds
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_estimates
+from monitor.matching.pending import INLINE
+from monitor.store.ledger.entries import FrameEntry
+from monitor.store.ledger.entry_bytes import CorruptEntry, decode_frame, encode_frame
 from monitor.v1 import frame_pb2
 from monitor.v1 import ledger_pb2 as pb
 from tests.edges.kept_entries import a_frame, a_header, a_record, an_entry

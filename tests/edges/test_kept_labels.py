@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.counters import TruthAccount
-from monitor.edges.kept_frames import CorruptEntry, decode_labels, encode_labels
-from monitor.edges.kept_labels import of_frame
-from monitor.ledger import INLINE, Outcome
+from monitor.frames.counters import TruthAccount
+from monitor.matching.pending import INLINE, Outcome
+from monitor.store.ledger.entry_bytes import CorruptEntry, decode_labels, encode_labels, of_frame
 from monitor.v1 import ledger_pb2 as pb
 from tests.edges.kept_entries import a_frame, a_record
 from tests.states import bits

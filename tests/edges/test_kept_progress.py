@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.clusters import ClusterState
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
 from monitor.cli import main
-from monitor.edges.kept_progress import decode_progress, encode_progress
-from monitor.edges.snapshot import SnapshotFile, read_body
-from monitor.edges.state import StoredState, decode, parsed, serialised
-from monitor.edges.state_sums import InvalidState
-from monitor.progress import KeptClusters, KeptStream, Progress, Share
-from monitor.stored_frame import SliceKey
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.stored import SliceKey
+from monitor.statistics.clusters import ClusterState
+from monitor.store.progress import (
+    KeptClusters,
+    KeptStream,
+    Progress,
+    Share,
+    decode_progress,
+    encode_progress,
+)
+from monitor.store.snapshot import SnapshotFile, read_body
+from monitor.store.state_definitions import InvalidState
+from monitor.store.statistics_state import StoredState, decode, parsed, serialised
 from monitor.v1 import ledger_pb2
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.edges.kept_entries import a_header

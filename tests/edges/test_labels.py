@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from monitor.edges.columns import RecordingError
-from monitor.edges.labels import labels_of, read_label_table
+from monitor.store.labels import labels_of, read_label_table
+from monitor.store.tables import RecordingError
 
 TABLE = """\
 seq,frame,t,class,gt_id,x,y,yaw,occluded

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from monitor.config_log import LogConfig, LogFormat, LogLevel
-from monitor.edges import log_lines
-from monitor.edges.log_lines import MOST_WAITING, LogCounts, Logs, start_logging
-from monitor.edges.standard_error import Sink
+from monitor.config import LogConfig, LogFormat, LogLevel
+from monitor.service import log as log_module
+from monitor.service.log import MOST_WAITING, LogCounts, Logs, Sink, start_logging
 
 SECOND = 10**9
 JSON = LogConfig(format=LogFormat.JSON)
@@ -181,7 +180,7 @@ def test_of_a_kind_that_fell_silent_it_is_told_within_a_minute(at):
 
 
 def test_the_writer_tells_by_itself(at, monkeypatch):
-    monkeypatch.setattr(log_lines, "_LOOK_S", 0.01)
+    monkeypatch.setattr(log_module, "_LOOK_S", 0.01)
     desk = at(TIGHT)
     for number in range(10):
         desk.log.warning("late %d", number)
@@ -271,7 +270,7 @@ def test_a_sink_that_takes_nothing_holds_nobody_up_and_memory_is_bounded(at):
 
 
 def test_the_end_does_not_wait_for_a_sink_that_takes_nothing(at, monkeypatch):
-    monkeypatch.setattr(log_lines, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(log_module, "_PATIENCE_S", 0.05)
     desk = at()
     desk.kept.free.clear()
     desk.log.info("stopped")

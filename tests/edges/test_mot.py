@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from monitor.edges.mot import HOW_TO_INSTALL, NoMotmetrics, match, scores
+from monitor.store.labels import HOW_TO_INSTALL, NoMotmetrics, match, scores
 from monitor.tracking.quality import Scene
 
 LARGE = 2**63  # ids of tracks may have 64 bits
@@ -141,7 +141,7 @@ def test_where_motmetrics_is_missing_it_says_how_to_install_it(monkeypatch):
 
 def test_neither_the_sidecar_nor_replay_imports_pandas_before_it_is_needed():
     code = (
-        "import sys, monitor.sidecar, monitor.verbs.serve, monitor.verbs.replay\n"
+        "import sys, monitor.sidecar, monitor.commands.serve, monitor.commands.replay\n"
         "print(sorted({'motmetrics', 'pandas'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,19 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Limits
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import plain_space
 from monitor.config import Config
-from monitor.edges.requests import encode_truth
-from monitor.edges.truth_requests import decode_truth_request
-from monitor.edges.wire import WireLimits
-from monitor.frames import Header, ReceivedTruth
-from monitor.matching import match_by_id
-from monitor.pending import PendingFrame
-from monitor.pipeline import Pipeline
-from monitor.streams import Stream
+from monitor.frames.detections import Limits
+from monitor.frames.frame import Header, ReceivedTruth, TrackIds
+from monitor.frames.space import plain_space
+from monitor.matching.labels import match_by_id
+from monitor.matching.pending import PendingFrame
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.streams import Stream
 from monitor.v1 import perception_monitor_pb2, truth_pb2
+from monitor.wire.client_messages import encode_truth
+from monitor.wire.requests import WireLimits, decode_truth_request
 from tests import received
 from tests.received import Label, Sent
 

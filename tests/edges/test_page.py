@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from monitor.edges import page
-from monitor.edges.page import Endpoint, Published
+from monitor.service import http
+from monitor.service.http import Endpoint, Published
 from tests.served import PATIENCE, eventually
 
 
 @pytest.fixture
 def port(monkeypatch) -> Iterator[int]:
     """Of an endpoint that takes three connections, and gives each request half a second."""
-    monkeypatch.setattr(page, "MOST_CONNECTIONS", 3)
-    monkeypatch.setattr(page, "REQUEST_SECONDS", 0.5)
-    monkeypatch.setattr(page, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(http, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(http, "_LOOK_SECONDS", 0.02)
     endpoint = Endpoint(Published(metrics=b"m" * 2**20, page=b"page", ready=True))
     found = endpoint.start("127.0.0.1", 0)
     yield found
@@ -65,8 +65,8 @@ def test_a_body_is_refused_and_never_taken_for_a_request(port, header):
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"GET /" + b"a" * 2 * page.LARGEST_REQUEST + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"a" * 2 * page.LARGEST_REQUEST + b"\r\n\r\n",
+        b"GET /" + b"a" * 2 * http.LARGEST_REQUEST + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 2 * http.LARGEST_REQUEST + b"\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"X: 12345678901234567890\r\n" * 2000 + b"\r\n",
         b"GET / HTTP/1.1\r\n" + b"X: 1\r\n" * 200 + b"\r\n",
     ],
@@ -102,7 +102,7 @@ def test_a_request_that_drips_is_sent_away_however_steadily(port):
 
 
 def test_connections_beyond_the_limit_are_closed_and_there_is_room_again_later(port, monkeypatch):
-    monkeypatch.setattr(page, "REQUEST_SECONDS", 60.0)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 60.0)
     with contextlib.ExitStack() as stack:
         for _ in range(3):
             connection = stack.enter_context(connected(port))
@@ -126,7 +126,7 @@ def test_who_never_reads_the_answer_is_sent_away(port):
 )
 def test_a_loop_that_stands_is_not_healthy(monkeypatch, silent_s, status, said):
     now = 1000.0
-    monkeypatch.setattr("monitor.edges.page.time.monotonic", lambda: now)
+    monkeypatch.setattr("monitor.service.http.time.monotonic", lambda: now)
     turned = None if silent_s is None else now - silent_s
     endpoint = Endpoint(Published(ready=True, turned=turned))
     found = answer(endpoint.start("127.0.0.1", 0), b"GET /healthz HTTP/1.0\r\n\r\n")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from monitor.edges.partition_folder import PartitionFolder
-from monitor.edges.partition_open import OpenPartitions
-from monitor.edges.partition_parts import StoreFailed
+from monitor.store.ledger.folder import PartitionFolder
+from monitor.store.ledger.open import OpenPartitions
+from monitor.store.ledger.parts import StoreFailed
 
 
 @pytest.fixture

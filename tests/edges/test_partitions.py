@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.edges.partition_codec import kept
-from monitor.edges.partition_file import PartitionFile
-from monitor.edges.partition_folder import PartitionFolder
-from monitor.edges.partition_names import KnownNames
-from monitor.edges.partition_reader import PartitionReader
-from monitor.edges.partitions import PartitionStore
-from monitor.ledger import Entry
+from monitor.store.ledger.codec import kept
+from monitor.store.ledger.entries import Entry
+from monitor.store.ledger.file import PartitionFile
+from monitor.store.ledger.folder import PartitionFolder
+from monitor.store.ledger.names import KnownNames
+from monitor.store.ledger.partitions import PartitionStore
+from monitor.store.ledger.reader import PartitionReader
 from tests.journalled import PLAIN, all_told, frame, gone, labels, labels_alone, store, told
 
 

@@ -7,10 +7,10 @@ import sqlite3
 
 import pytest
 
-from monitor.edges.partition_file import PartitionFile
-from monitor.edges.partition_parts import StoreFailed
-from monitor.edges.partition_reader import PartitionReader
-from monitor.ledger import Entry
+from monitor.store.ledger.entries import Entry
+from monitor.store.ledger.file import PartitionFile
+from monitor.store.ledger.parts import StoreFailed
+from monitor.store.ledger.reader import PartitionReader
 from tests.journalled import PLAIN, all_told, flipped_in_a_body, frame, gone, labels, store
 
 ENTRIES = [frame(n, n % 3, size=400) for n in range(1, 31)]

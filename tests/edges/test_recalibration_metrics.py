@@ -5,18 +5,11 @@ from dataclasses import fields, replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.edges.recalibration_metrics import recalibrators
-from monitor.promotion.records import SWAPS, Factor
-from monitor.promotion.standing import TrialStanding, TrialState
-from monitor.recalibration_reading import (
-    FitAccount,
-    RecalibrationCounters,
-    RecalibrationReading,
-    SliceFactors,
-    SwapAccount,
-    TrialAccount,
-)
-from monitor.recalibrators import InForce
+from monitor.pipeline.promotions import FitAccount, RecalibrationCounters, SwapAccount, TrialAccount
+from monitor.pipeline.recalibrators import InForce
+from monitor.promotion.records import SWAPS, Factor, TrialStanding, TrialState
+from monitor.service.readings import RecalibrationReading, SliceFactors
+from monitor.service.slice_metrics import recalibrators
 from tests.administered import EVIDENCE, FACTORS
 
 IN_FORCE = (InForce("variance-scaling-0123456789ab", "variance-scaling", "gaussian"),)

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.edges.recalibrator_folder import REGISTER, NotKept, RecalibratorFolder
-from monitor.edges.snapshot import SnapshotFile
-from monitor.promotion.register_json import register_to_json
-from monitor.promotion.register_state import RegisterState
+from monitor.promotion.register_json import RegisterState, register_to_json
+from monitor.recalibration.classes.class_scaling import Temperature
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
-from monitor.recalibration.classes.temperature import Temperature
 from monitor.recalibration.selection import IDENTITY
+from monitor.store.recalibrator_folder import REGISTER, NotKept, RecalibratorFolder
+from monitor.store.snapshot import SnapshotFile
 from tests.promotion.random_records import record
 from tests.promotion.random_states import scaled, state
 

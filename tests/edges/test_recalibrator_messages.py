@@ -6,8 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.steps import finished
-from monitor.edges.recalibrator_messages import (
+from monitor.promotion.records import (
+    Evidence,
+    Factor,
+    Happened,
+    Known,
+    Record,
+    SliceFitted,
+    TrialStanding,
+    TrialState,
+)
+from monitor.statistics.observations import finished
+from monitor.v1 import recalibration_record_pb2 as record_pb
+from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+from monitor.wire.recalibrator_messages import (
     Kind,
     UnknownWord,
     listing,
@@ -19,11 +31,6 @@ from monitor.edges.recalibrator_messages import (
     slice_fit,
     summary,
 )
-from monitor.promotion.records import Evidence, Factor, Happened, Record
-from monitor.promotion.standing import SliceFitted, TrialStanding, TrialState
-from monitor.recalibrators import Known
-from monitor.v1 import recalibration_record_pb2 as record_pb
-from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from tests.administered import NOON_NS, TRIALS
 from tests.administered import record as some_record
 from tests.piped import BY_SLICE, DOUBLE

@@ -5,12 +5,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from monitor.edges.columns import RecordingError
-from monitor.edges.recorded_classes import (
-    read_class_recording,
-    require_labels,
-    write_classes,
-)
+from monitor.store.class_recordings import read_class_recording, require_labels, write_classes
+from monitor.store.tables import RecordingError
 
 PROB = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.4, 0.3, 0.3], [0.0, 0.0, 1.0]])
 LABEL = np.array([0, 2, -1, 1])

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.edges.records import (
+from monitor.v1 import frame_pb2, truth_pb2
+from monitor.wire.records import (
     Kind,
     Records,
     Schema,
@@ -17,7 +18,6 @@ from monitor.edges.records import (
     varint,
     walk,
 )
-from monitor.v1 import frame_pb2, truth_pb2
 
 DETECTIONS = 15
 DETECTION: Schema = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.edges.service_manager import ServiceManager
+from monitor.service.host import ServiceManager
 
 PID = 4711
 

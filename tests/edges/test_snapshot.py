@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.edges.snapshot import CorruptFile, SnapshotFile, read_body
-from monitor.edges.state import StoredState, parsed, serialised
+from monitor.store.snapshot import CorruptFile, SnapshotFile, read_body
+from monitor.store.statistics_state import StoredState, parsed, serialised
 from tests.states import assert_same_state, counted, random_rows
 
 ROOT = Path(__file__).parents[2]
@@ -215,7 +215,7 @@ def test_what_the_disk_does_not_give_is_set_aside_unread(snapshot, monkeypatch):
             raise OSError(5, "Input/output error", str(path))
         return read_body(path, kind)
 
-    monkeypatch.setattr("monitor.edges.snapshot.read_body", failing)
+    monkeypatch.setattr("monitor.store.snapshot.read_body", failing)
     loaded = snapshot.load(text)
     assert loaded.value == "older"
     assert "Input/output error" in loaded.complaints[0]
@@ -271,7 +271,7 @@ def test_a_writer_that_was_given_up_harms_no_other_one(snapshot):
 
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(snapshot, monkeypatch):
     folder = snapshot.path.parent
-    monkeypatch.setattr("monitor.edges.snapshot._writes", iter([7]))
+    monkeypatch.setattr("monitor.store.snapshot._writes", iter([7]))
     (folder / f"statistics.state.{os.getpid()}.7.tmp").symlink_to(folder / "elsewhere")
     with pytest.raises(OSError):
         snapshot.write([b"one"])
@@ -282,8 +282,8 @@ WRITER = """
 import itertools, sys
 from dataclasses import replace
 from pathlib import Path
-from monitor.edges.snapshot import SnapshotFile
-from monitor.edges.state import StoredState, serialised
+from monitor.store.snapshot import SnapshotFile
+from monitor.store.statistics_state import StoredState, serialised
 from tests.states import counted, random_rows
 snapshot, first = SnapshotFile(Path(sys.argv[1])), int(sys.argv[2])
 state = counted([replace(row, stamp=None) for row in random_rows(1, 200)])

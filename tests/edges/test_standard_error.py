@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.edges import standard_error as module
-from monitor.edges.standard_error import WholeLines, standard_error
+from monitor.service import log
+from monitor.service.log import WholeLines, standard_error
 
 
 class Scripted:
@@ -32,7 +32,7 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(module, "_FULL_S", 0.0)
+    monkeypatch.setattr(log, "_FULL_S", 0.0)
 
 
 def test_a_line_is_written_part_by_part():

@@ -9,27 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.class_statistics import observe_classes
-from monitor.calibration.limits import (
+from monitor.config import StatisticsConfig
+from monitor.frames.slices import OVERFLOW, SliceBy
+from monitor.frames.space import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
     MOST_LEVELS,
     MOST_WINDOWS,
+    plain_space,
 )
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.slices import OVERFLOW, SliceBy
-from monitor.calibration.space import plain_space
-from monitor.calibration.state import ClassSliceState, SliceState, Slicing, StatisticsState
-from monitor.calibration.statistics import observe
-from monitor.calibration.windows import Windows
-from monitor.config import StatisticsConfig
-from monitor.edges.pane_bytes import PART_BYTES, PaneBytes
-from monitor.edges.state import (
-    StoredState,
-    decode,
-    parsed,
-    serialised,
-)
+from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.stage import SliceStatistics, observe
+from monitor.statistics.state import ClassSliceState, SliceState, Slicing, StatisticsState
+from monitor.statistics.windows import Windows
+from monitor.store.state_slices import PART_BYTES, PaneBytes
+from monitor.store.statistics_state import StoredState, decode, parsed, serialised
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import (
     BINNING,

@@ -8,13 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from monitor.calibration.binning import Binning, LogBins
-from monitor.calibration.class_statistics import observe_classes
-from monitor.calibration.slice_statistics import SliceStatistics
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.calibration.state import ClassSliceState, SliceState, StatisticsState
-from monitor.calibration.statistics import observe
-from monitor.edges.state import StoredState
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.statistics.bins import Binning, LogBins
+from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.stage import SliceStatistics, observe
+from monitor.statistics.state import ClassSliceState, SliceState, StatisticsState
+from monitor.store.statistics_state import StoredState
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import CLASS_BINNING, WINDOWS, joined
 

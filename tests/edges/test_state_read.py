@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.calibration.steps import finished
-from monitor.edges.service import Service
-from monitor.edges.state import StoredState, parsed
-from monitor.edges.state_sums import InvalidState
-from monitor.edges.wire import WireLimits
-from monitor.events import Events
-from monitor.pipeline import Pipeline
+from monitor.pipeline.events import Events
+from monitor.pipeline.frame_path import Pipeline
+from monitor.service.frames import Service
 from monitor.sidecar import Sidecar
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.observations import finished
+from monitor.store.state_definitions import InvalidState
+from monitor.store.statistics_state import StoredState, parsed
 from monitor.v1 import perception_monitor_pb2
 from monitor.v1 import statistics_state_pb2 as pb
+from monitor.wire.requests import WireLimits
 from tests.piped import SECOND, pipeline_of
 from tests.piped_classes import GOOD_TRUTH, opened, sent, state_of
 from tests.received import frame

@@ -6,13 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.edges.state import (
-    VERSION,
-    decode,
-    parsed,
-)
-from monitor.edges.state_sums import InvalidState
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.store.state_definitions import InvalidState
+from monitor.store.statistics_state import VERSION, decode, parsed
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import (
     joined,

@@ -9,22 +9,22 @@ import grpc
 import numpy as np
 import pytest
 
-from monitor.calibration.binning import IncompatibleStatistics
-from monitor.calibration.state import StatisticsState
 from monitor.cli import main
+from monitor.commands.sidecar_client import SidecarRefused
 from monitor.config import Config
-from monitor.edges import state_service
-from monitor.edges.calls import INTERNAL_ERROR, Context, TransferTimeout, guarded
-from monitor.edges.client import SidecarRefused
-from monitor.edges.service import Service
-from monitor.edges.state import StoredState, serialised
-from monitor.edges.state_service import StateService
-from monitor.edges.state_sums import InvalidState
-from monitor.edges.wire import WireLimits
-from monitor.events import Events
-from monitor.pipeline import Pipeline
+from monitor.pipeline.events import Events
+from monitor.pipeline.frame_path import Pipeline
+from monitor.service import admin
+from monitor.service.admin import StateService
+from monitor.service.calls import INTERNAL_ERROR, Context, TransferTimeout, guarded
+from monitor.service.frames import Service
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.state import StatisticsState
+from monitor.store.state_definitions import InvalidState
+from monitor.store.statistics_state import StoredState, serialised
 from monitor.v1 import frame_pb2, statistics_state_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
+from monitor.wire.requests import WireLimits
 from tests.labelled import SECOND, converse, exported, header, imported
 from tests.served import MONITOR, PATIENCE, Sidecar, starting
 from tests.states import assert_same_state, bits
@@ -228,14 +228,14 @@ async def sent(messages, then_wait=False):
 
 
 def test_an_import_of_too_many_bytes_is_refused_before_it_is_read(monkeypatch):
-    monkeypatch.setattr(state_service, "MOST_IMPORT_BYTES", 100)
+    monkeypatch.setattr(admin, "MOST_IMPORT_BYTES", 100)
     service = empty_service()
     with pytest.raises(InvalidState, match="more than 100 bytes"):
         asyncio.run(service.import_statistics(sent([bytes(60)] * 2), Reader()))
 
 
 def test_an_import_that_never_ends_is_given_up(monkeypatch):
-    monkeypatch.setattr(state_service, "IMPORT_SECONDS", 0.05)
+    monkeypatch.setattr(admin, "IMPORT_SECONDS", 0.05)
     service = empty_service()
     with pytest.raises(TransferTimeout, match="nothing was added"):
         asyncio.run(service.import_statistics(sent([], then_wait=True), Reader()))

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.edges.status_messages import status_of, status_response
-from monitor.status import Status, StreamStatus, TrackerStatus
+from monitor.frames.status import Status, StreamStatus, TrackerStatus
 from monitor.v1 import status_pb2
+from monitor.wire.messages import status_of, status_response
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 COUNT = st.integers(0, 2**64 - 1)

@@ -6,12 +6,12 @@ import socket
 import grpc
 import pytest
 
-from monitor.config_tracker import TrackerConfig, TrackerKind
-from monitor.edges import tracker_client
-from monitor.edges.tracker_client import TrackerClient
-from monitor.edges.tracker_requests import encode_frame_update
-from monitor.tracker_calls import Link, LinkLost
+from monitor.config import TrackerConfig, TrackerKind
+from monitor.pipeline import tracker_client
+from monitor.pipeline.external_tracker import Link, LinkLost
+from monitor.pipeline.tracker_client import TrackerClient
 from monitor.v1 import tracker_pb2
+from monitor.wire.tracker import encode_frame_update
 from tests.certificates import Authority
 from tests.piped import HEADER, opened, pipeline_of, sent
 from tests.received import frame

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import square_from_triangle
-from monitor.edges.answers import encode_process_response
-from monitor.edges.tracker_answers import (
+from monitor.frames.frame import EgoMotion, FrameAnswer, Header, Pose, ReceivedFrame, Twist
+from monitor.frames.space import square_from_triangle
+from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2
+from monitor.wire.answers import encode_process_response
+from monitor.wire.requests import WireLimits, decode_process_request, detection_tail
+from monitor.wire.tracker import (
     MOST_STATE,
     UnusableAnswer,
     decode_update,
+    encode_frame_update,
+    encode_header_update,
     reported_tracks,
 )
-from monitor.edges.tracker_requests import encode_frame_update, encode_header_update
-from monitor.edges.wire import WireLimits, decode_process_request, detection_tail
-from monitor.frames import FrameAnswer, Header, ReceivedFrame
-from monitor.tracking.reported import EgoMotion, Pose, Twist
-from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2
 from tests.piped import (
     BAD,
     CLASSES,

@@ -11,17 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.space import Dimension, DimensionKind, plain_space
-from monitor.edges.answered import decode_answer, track_dimensions
-from monitor.edges.answers import encode_header_answer, encode_process_response
-from monitor.edges.client import Client
-from monitor.edges.requests import OutgoingFrame, encode_frame
-from monitor.edges.tracks import encode_tracks
-from monitor.edges.wire import decode_process_request, detection_tail
-from monitor.frames import FrameAnswer, Header, ReceivedFrame, Refusal
-from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
+from monitor.commands.sidecar_client import Client
+from monitor.frames.detections import Reason
+from monitor.frames.frame import (
+    EgoMotion,
+    FrameAnswer,
+    Header,
+    Pose,
+    ReceivedFrame,
+    Refusal,
+    ReportedTracks,
+    TrackStatus,
+    Twist,
+)
+from monitor.frames.space import Dimension, DimensionKind, plain_space
 from monitor.v1 import frame_pb2, perception_monitor_pb2
+from monitor.wire.answers import encode_header_answer, encode_process_response, encode_tracks
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    decode_answer,
+    encode_frame,
+    track_dimensions,
+)
+from monitor.wire.requests import decode_process_request, detection_tail
 from tests.as_protobuf import LIMITS, assert_decoded_as_protobuf_does, assert_same_frame
 from tests.reported import reported_tracks, track_messages
 from tests.written import IDS, damaged, doubles, in_request, tagged, unknown_fields
@@ -80,7 +92,7 @@ def test_frames_with_motion_are_read_where_they_lie(motion, monkeypatch):
     def parsed(*_):
         raise AssertionError("the whole message was parsed")
 
-    monkeypatch.setattr("monitor.edges.wire.parse", parsed)
+    monkeypatch.setattr("monitor.wire.requests.parse", parsed)
     received(frame, tail)
     frame.ClearField("frame_id")
     received(frame, tail)

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.limits import MOST_CLASSES
-from monitor.counters import TruthAccount
-from monitor.edges.answers import encode_truth_response
-from monitor.edges.truth_requests import MOST_REGIONS, decode_truth_request
-from monitor.edges.wire import WIDEST, WIDEST_COVARIANCE
-from monitor.frames import ReceivedTruth, Refusal, TruthAnswer
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import Reason
+from monitor.frames.frame import ReceivedTruth, Refusal, TruthAnswer
+from monitor.frames.space import MOST_CLASSES
 from monitor.v1 import perception_monitor_pb2, truth_pb2
+from monitor.wire.answers import encode_truth_response
+from monitor.wire.requests import MOST_REGIONS, WIDEST, WIDEST_COVARIANCE, decode_truth_request
 from tests.as_protobuf import LIMITS, assert_padded
 from tests.written import IDS, damaged, tagged
 

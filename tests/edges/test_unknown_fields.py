@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 from google.protobuf.internal.encoder import TagBytes
 
-from monitor.calibration.state import StatisticsState
-from monitor.edges import state as states_on_the_wire
-from monitor.edges.state import (
-    StoredState,
-    decode,
-    parsed,
-)
-from monitor.edges.state_sums import InvalidState
+from monitor.statistics.state import StatisticsState
+from monitor.store import statistics_state
+from monitor.store.state_definitions import InvalidState
+from monitor.store.statistics_state import StoredState, decode, parsed
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import (
     BINNING,
@@ -100,13 +96,13 @@ def test_an_unknown_field_of_a_pane_does_not_count_as_a_pane():
 
 
 def test_what_is_added_is_bounded():
-    half = StoredState(counted([]), bytes(states_on_the_wire.MOST_UNKNOWN_BYTES // 2 + 1))
-    with pytest.raises(InvalidState, match=f"above {states_on_the_wire.MOST_UNKNOWN_BYTES}"):
+    half = StoredState(counted([]), bytes(statistics_state.MOST_UNKNOWN_BYTES // 2 + 1))
+    with pytest.raises(InvalidState, match=f"above {statistics_state.MOST_UNKNOWN_BYTES}"):
         half.merge(half)
 
 
 def test_what_is_added_is_bounded_where_it_is_read(monkeypatch):
-    monkeypatch.setattr(states_on_the_wire, "MOST_UNKNOWN_BYTES", 10 * len(ADDED))
+    monkeypatch.setattr(statistics_state, "MOST_UNKNOWN_BYTES", 10 * len(ADDED))
     part = state_message()
     part.MergeFromString(ADDED)
     assert added(decode([part]).unknown) == 1

@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from monitor.edges.requests import encode_frame, encode_header
-from monitor.edges.service import Service
-from monitor.edges.wire import WireLimits
-from monitor.events import Events
-from monitor.frames import FrameAnswer, Header
+from monitor.frames.frame import FrameAnswer, Header
+from monitor.pipeline.events import Events
+from monitor.service.frames import Service
 from monitor.v1 import frame_pb2, perception_monitor_pb2
+from monitor.wire.client_messages import encode_frame, encode_header
+from monitor.wire.requests import WireLimits
 from tests.piped import CLASSES, XYZ, pipeline_of
 from tests.trackers import frame
 

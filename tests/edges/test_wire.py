@@ -11,26 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Reason
-from monitor.calibration.notices import Notice
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
 from monitor.config import Config
-from monitor.counters import TruthAccount
-from monitor.edges.answered import decode_answer, decode_truth_answer, refused
-from monitor.edges.answers import (
-    encode_header_answer,
-    encode_process_frame_response,
-    encode_process_response,
-    encode_truth_response,
-)
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
-from monitor.edges.truth_requests import decode_truth_request
-from monitor.edges.wire import (
-    decode_process_frame_request,
-    decode_process_request,
-    detection_tail,
-)
-from monitor.frames import (
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import Estimates, Reason
+from monitor.frames.frame import (
     AnswerExtras,
     FrameAnswer,
     Header,
@@ -39,12 +23,34 @@ from monitor.frames import (
     Refusal,
     TruthAnswer,
 )
-from monitor.pipeline import Pipeline
-from monitor.recalibration.recalibrator import Estimates
+from monitor.frames.reasons import Notice
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.streams import Stream
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.streams import Stream
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+from monitor.wire.answers import (
+    encode_header_answer,
+    encode_process_frame_response,
+    encode_process_response,
+    encode_truth_response,
+)
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    decode_answer,
+    decode_truth_answer,
+    encode_frame,
+    encode_header,
+    encode_truth,
+    refused,
+)
+from monitor.wire.requests import (
+    decode_process_frame_request,
+    decode_process_request,
+    decode_truth_request,
+    detection_tail,
+)
 from tests import laws
 from tests.as_protobuf import (
     LIMITS,

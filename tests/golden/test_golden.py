@@ -15,40 +15,50 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from monitor.calibration.class_evaluation import ClassEvaluation
-from monitor.calibration.export_bins import ExportEdges
-from monitor.calibration.space import Dimension, DimensionKind, Space
 from monitor.config import Config, MetricsConfig
-from monitor.counters import TruthAccount
-from monitor.edges.answered import decode_answer
-from monitor.edges.answers import (
+from monitor.frames.counters import TruthAccount
+from monitor.frames.frame import (
+    EgoMotion,
+    Header,
+    Pose,
+    ReceivedFrame,
+    ReceivedTruth,
+    Refusal,
+    ReportedTracks,
+    TrackStatus,
+    TruthAnswer,
+    Twist,
+)
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.promotions import RecalibrationCounters, SwapAccount
+from monitor.pipeline.streams import Stream
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.selection import Selection
+from monitor.service.metrics import Snapshot, render
+from monitor.service.readings import DiskReading, RecalibrationReading, SliceFactors, ledger_reading
+from monitor.statistics.bins import ExportEdges
+from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
+from monitor.v1 import perception_monitor_pb2, truth_pb2
+from monitor.wire.answers import (
     encode_header_answer,
     encode_process_response,
     encode_truth_response,
 )
-from monitor.edges.exporter import Snapshot, render
-from monitor.edges.requests import OutgoingFrame, encode_frame, encode_header, encode_truth
-from monitor.edges.truth_requests import decode_truth_request
-from monitor.edges.wire import (
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    decode_answer,
+    encode_frame,
+    encode_header,
+    encode_truth,
+)
+from monitor.wire.requests import (
     WireLimits,
     decode_process_request,
+    decode_truth_request,
     detection_tail,
 )
-from monitor.frames import Header, ReceivedFrame, ReceivedTruth, Refusal, TruthAnswer
-from monitor.ledger_reading import DiskReading, ledger_reading
-from monitor.pipeline import Pipeline
-from monitor.readings import ClassReading, ReadingCache, WindowReading
-from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
-from monitor.recalibration_reading import (
-    RecalibrationCounters,
-    RecalibrationReading,
-    SliceFactors,
-    SwapAccount,
-)
-from monitor.streams import Stream
-from monitor.tracking.reported import EgoMotion, Pose, ReportedTracks, TrackStatus, Twist
-from monitor.v1 import perception_monitor_pb2, truth_pb2
 from tests.administered import FACTORS, TRIALS
 from tests.exported import watched
 from tests.piped import statistics_of

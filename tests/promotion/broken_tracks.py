@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from monitor.calibration.space import IntArray
-from monitor.promotion.whole_track import WholeTrack
+from monitor.frames.space import IntArray
+from monitor.promotion.tracks import WholeTrack
 
 
 def piece(track: WholeTrack, rows: IntArray) -> WholeTrack:

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.space import plain_space
-from monitor.promotion.fit_job import FitJob
-from monitor.promotion.settings import FitSettings
+from monitor.frames.detections import Estimates
+from monitor.frames.space import plain_space
+from monitor.promotion.fits import FitJob
+from monitor.promotion.records import FitSettings
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.recalibrator import Estimates
 
 
 def rows_of(

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.recalibrator import Estimates, Output
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray
+from monitor.recalibration.recalibrator import Output
 
 
 @dataclass(frozen=True)

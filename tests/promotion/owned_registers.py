@@ -7,24 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.detections import Limits
-from monitor.calibration.steps import finished
-from monitor.promotion.decision import Decision
-from monitor.promotion.judgement import Judgement
-from monitor.promotion.records import SWAPS, Happened
-from monitor.promotion.register import Register
-from monitor.promotion.settings import (
+from monitor.frames.detections import Limits
+from monitor.promotion.records import (
+    SWAPS,
+    Decision,
+    Happened,
     PolicySettings,
     PromotionMode,
     PromotionSettings,
     TrialSettings,
 )
-from monitor.promotion.whole_track import WholeTrack
+from monitor.promotion.register import Judgement, Register
+from monitor.promotion.tracks import WholeTrack
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Chain
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.statistics.observations import finished
 from tests.promotion.simulated_tracks import tracks
 
 CAR, BUS = ("car",), ("bus",)

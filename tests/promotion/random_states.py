@@ -7,19 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from monitor.promotion.betting import Bets, Clip, Watch
-from monitor.promotion.following import Follower
-from monitor.promotion.guard import Guard
-from monitor.promotion.on_trial import Before, OnTrial
 from monitor.promotion.records import Factor
-from monitor.promotion.register_state import Configured, RegisterState
-from monitor.promotion.trial import Trial
+from monitor.promotion.register import Follower
+from monitor.promotion.register_json import Configured, RegisterState
+from monitor.promotion.trial import Before, Guard, OnTrial, Trial
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
-from monitor.recalibration.covariance_scaling import CovarianceScaling
-from monitor.recalibration.document import as_matrix
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Recalibrator
+from monitor.recalibration.documents import as_matrix
+from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 
 SLICES = ("car", "car, 0-30 m", "bus (u,v)", "Straße")
 

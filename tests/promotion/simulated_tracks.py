@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray, plain_space
-from monitor.promotion.whole_track import WholeTrack
-from monitor.recalibration.recalibrator import Estimates
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray, plain_space
+from monitor.promotion.tracks import WholeTrack
 
 FRAME_NS = 100_000_000
 # How long the scale of a Student-t error is held, in correlation times, as in the drive.

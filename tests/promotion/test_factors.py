@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from monitor.promotion.factors import factors, ratios
 from monitor.promotion.records import Factor
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.promotion.trial import factors, ratios
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.odd_recalibrators import ByRow, Raising
 from tests.recalibration.rows import wild_estimates
 

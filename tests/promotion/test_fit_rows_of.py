@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.promotion.fit_rows_of import fit_rows
-from monitor.promotion.whole_track import WholeTrack
+from monitor.frames.detections import Estimates
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.promotion.fits import fit_rows
+from monitor.promotion.tracks import WholeTrack
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.recalibrator import Estimates
 
 SPACE = Space((Dimension("x", "m"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
 # As of a clock that counts from 1970: as a float it would be known to 256 ns.

@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Limits
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.promotion import fit_slices as module
-from monitor.promotion.fit_job import FitJob
-from monitor.promotion.fit_slices import fit_slices, nothing_wrong
-from monitor.promotion.settings import FitSettings
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.promotion import fits
+from monitor.promotion.fits import FitJob, fit_slices, nothing_wrong
+from monitor.promotion.records import FitSettings
 from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
-from monitor.recalibration.recalibrator import Estimates, Output
-from monitor.recalibration.scale import Objective
+from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.scaling import Objective
 from tests.promotion.fit_jobs import job_of, rows_of
 
 
@@ -95,7 +94,7 @@ def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, 
             raise error
         return FITTINGS["variance-scaling"].fit(rows, options, prior)
 
-    monkeypatch.setattr(module, "FITTINGS", {"variance-scaling": Fitting(fails)})
+    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": Fitting(fails)})
     outcome = fit_slices(job_of("variance-scaling", {"car": unlucky, "van": rows_of(2)}))
     assert list(outcome.fitted) == ["van"]
     assert outcome.refused == {
@@ -121,7 +120,7 @@ class Broken:
 @pytest.mark.parametrize("factor", [np.nan, np.inf, -1.0, 0.0, 1e30])
 def test_what_would_make_its_own_rows_unusable_is_refused(monkeypatch, factor):
     fitting = Fitting(lambda rows, options, prior: Broken(factor, 1.0))
-    monkeypatch.setattr(module, "FITTINGS", {"variance-scaling": fitting})
+    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
     outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
     assert not outcome.fitted
     reason = outcome.refused["car"]
@@ -137,7 +136,7 @@ def test_the_deviations_that_are_sound_are_those_of_the_job():
 
 def test_what_could_not_be_read_again_is_refused(monkeypatch):
     fitting = Fitting(lambda rows, options, prior: Broken(1.0, np.nan))
-    monkeypatch.setattr(module, "FITTINGS", {"variance-scaling": fitting})
+    monkeypatch.setattr(fits, "FITTINGS", {"variance-scaling": fitting})
     outcome = fit_slices(job_of("variance-scaling", {"car": rows_of(1)}))
     assert "InvalidRecalibrator: 'scale' holds nan" in outcome.refused["car"]
 

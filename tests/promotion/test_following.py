@@ -6,13 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.promotion.fit_rows_of import fit_rows
-from monitor.promotion.following import Follower
-from monitor.promotion.records import Happened
-from monitor.promotion.settings import PolicySettings, PromotionMode
-from monitor.promotion.whole_track import WholeTrack
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
-from monitor.recalibration.adaptive_scaling_fit import fit
+from monitor.promotion.fits import fit_rows
+from monitor.promotion.records import Happened, PolicySettings, PromotionMode
+from monitor.promotion.register import Follower
+from monitor.promotion.tracks import WholeTrack
+from monitor.recalibration.adaptive_scaling import AdaptiveScaling, fit_adaptive_scaling, followed
 from tests.promotion.owned_registers import CAR, Owner, adaptive, scaled, settings, whats
 from tests.promotion.simulated_tracks import tracks
 
@@ -223,7 +221,7 @@ def test_a_champion_that_was_on_trial_counts_votes_as_on_trial_and_stays_where_i
     # Of 12 detections each: by the longest track there may be, none of them had a full vote, and
     # the prior would draw the champion towards 1, though the detector is as it was.
     owner, short = Owner(settings(AUTOMATIC)), tracks(20, 40, scale=4.0, length=12)
-    fitted = fit(fit_rows(short), 60.0)
+    fitted = fit_adaptive_scaling(fit_rows(short), 60.0)
     decision, _ = owner.register.begin(CAR, fitted, owner.champion(), short)
     assert decision is not None
     begin_ns = short[-1].ended_ns

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import FloatArray, IntArray, plain_space
-from monitor.calibration.steps import finished
-from monitor.promotion import frame_sample
-from monitor.promotion.frame_sample import FrameSample
-from monitor.promotion.labelled import LabelledRows
-from monitor.promotion.open_tracks import OpenTracks
-from monitor.promotion.settings import TrackSettings
-from monitor.recalibration.recalibrator import Estimates
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import TrackIds
+from monitor.frames.space import FloatArray, IntArray, plain_space
+from monitor.promotion import reservoir
+from monitor.promotion.records import TrackSettings
+from monitor.promotion.reservoir import FrameSample
+from monitor.promotion.tracks import LabelledRows, OpenTracks
+from monitor.statistics.observations import finished
 
 MS = 10**6
 # A frame every 0.1 s: three in ten of them, and a few more, are learned from.
@@ -98,7 +97,7 @@ def test_what_comes_after_a_clock_is_set_back_is_taken_by_its_own_intervals():
 
 
 def test_of_an_interval_that_is_forgotten_for_others_a_frame_more_is_taken(monkeypatch):
-    monkeypatch.setattr(frame_sample, "_MOST", 3)
+    monkeypatch.setattr(reservoir, "_MOST", 3)
     sample = FrameSample(100)
     assert taken(sample, [0, 100, 200, 20, 120, 220]) == [0, 100, 200]
     assert taken(sample, [0], source=1) == [0]
@@ -108,7 +107,7 @@ def test_of_an_interval_that_is_forgotten_for_others_a_frame_more_is_taken(monke
 
 
 def test_time_without_end_takes_no_memory_without_end(monkeypatch):
-    monkeypatch.setattr(frame_sample, "_MOST", 50)
+    monkeypatch.setattr(reservoir, "_MOST", 50)
     sample = FrameSample(100)
     intervals = [(source, 100 * i) for i in range(500) for source in range(4)]
     assert all(sample.takes(source, stamp) for source, stamp in intervals)

@@ -6,15 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Limits
+from monitor.frames.detections import Limits
 from monitor.promotion.betting import Clip, Watch
-from monitor.promotion.guard import Guard
-from monitor.promotion.log_score import mean_differences
-from monitor.promotion.settings import TrialSettings
-from monitor.promotion.trial import clip_of
-from monitor.promotion.whole_track import rows_of
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.promotion.records import TrialSettings
+from monitor.promotion.tracks import rows_of
+from monitor.promotion.trial import Guard, clip_of, mean_differences
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.broken_tracks import outliers_broken_off
 from tests.promotion.odd_recalibrators import Spoiling
 from tests.promotion.simulated_tracks import tracks

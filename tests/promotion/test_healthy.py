@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from monitor.promotion.fit_job import FitJob
-from monitor.promotion.fit_slices import fit_slices
-from monitor.promotion.healthy import looks_healthy
-from monitor.promotion.settings import FitSettings
-from monitor.recalibration.scale import Objective
+from monitor.promotion.fits import FitJob, fit_slices
+from monitor.promotion.records import FitSettings
+from monitor.promotion.reservoir import looks_healthy
+from monitor.recalibration.scaling import Objective
 from tests.promotion.fit_jobs import rows_of
 
 BAND = (0.5, 2.0)

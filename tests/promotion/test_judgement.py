@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Limits
-from monitor.promotion.judgement import judge, shrinks
-from monitor.promotion.outcome import in_words
-from monitor.promotion.settings import PolicySettings
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.frames.detections import Limits
+from monitor.promotion.records import PolicySettings
+from monitor.promotion.register import judge, shrinks
+from monitor.promotion.trial import in_words
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.odd_recalibrators import Counting, Raising, Spoiling
 from tests.promotion.simulated_tracks import tracks
 

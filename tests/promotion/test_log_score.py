@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from monitor.calibration.detections import Limits
-from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space, plain_space
-from monitor.promotion.log_score import joint_log_score, mean_differences
-from monitor.promotion.whole_track import WholeTrack, rows_of
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.frames.detections import Limits
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.promotion.trial import joint_log_score, mean_differences
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.odd_recalibrators import Raising, Spoiling
 from tests.promotion.simulated_tracks import tracks
 

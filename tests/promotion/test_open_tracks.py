@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.matched import TrackIds
-from monitor.calibration.space import plain_space
-from monitor.calibration.steps import finished
-from monitor.promotion import open_tracks
-from monitor.promotion.labelled import LabelledRows
-from monitor.promotion.open_tracks import OpenTracks
-from monitor.promotion.settings import TrackSettings
-from monitor.promotion.whole_track import WholeTrack
-from monitor.recalibration.recalibrator import Estimates
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import TrackIds
+from monitor.frames.space import plain_space
+from monitor.promotion import tracks as tracks_module
+from monitor.promotion.records import TrackSettings
+from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
+from monitor.statistics.observations import finished
 
 SECOND = 10**9
 # Whatever the stamps are, a track that is seen at 0.1 s intervals is whole after 10 s.
@@ -284,7 +282,7 @@ def test_tracks_that_are_over_make_room_for_labels_that_come_all_at_once():
 
 
 def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
-    monkeypatch.setattr(open_tracks, "_WAITING", 5)
+    monkeypatch.setattr(tracks_module, "_WAITING", 5)
     opened = OpenTracks(SETTINGS)
     assert fed(opened, [frame(i, [1, 2]) for i in range(10)]) == []
     assert opened.left_out == 8
@@ -292,7 +290,7 @@ def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
 
 
 def test_tracks_are_forgotten_when_too_many_came_after_them(monkeypatch):
-    monkeypatch.setattr(open_tracks, "_REMEMBERED", 4)
+    monkeypatch.setattr(tracks_module, "_REMEMBERED", 4)
     opened = OpenTracks(SETTINGS)
     # Track 1 keeps coming; 2 and 3 are forgotten for 5 and 6, and 4 for 7.
     coming = {0: [1, 2, 3, 4], 4: [1], 8: [1], 12: [5, 6], 16: [1, 7], 20: [2], 24: [1, 4], 28: []}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.promotion.record_json import InvalidRecord, from_line, to_line
 from monitor.promotion.records import Happened
+from monitor.promotion.register_json import InvalidRecord, from_line, to_line
 from tests.promotion.random_records import RECORDS, record
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space, plain_space
-from monitor.promotion.regime import latest_alike
-from monitor.promotion.whole_track import WholeTrack
-from monitor.recalibration.recalibrator import Estimates
+from monitor.frames.detections import Estimates
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.promotion.reservoir import latest_alike
+from monitor.promotion.tracks import WholeTrack
 from tests.promotion.simulated_tracks import tracks
 
 SEEDS = range(100)

@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from monitor.calibration.steps import finished
 from monitor.promotion.betting import Bets
-from monitor.promotion.judgement import judge
-from monitor.promotion.records import Happened
-from monitor.promotion.register import Taken
-from monitor.promotion.settings import PromotionMode, TrialSettings
-from monitor.promotion.trial import Verdict
+from monitor.promotion.records import Happened, PromotionMode, TrialSettings, Verdict
+from monitor.promotion.register import Taken, judge
 from monitor.recalibration.recalibrator import Recalibrator
+from monitor.statistics.observations import finished
 from tests.promotion.odd_recalibrators import Counting, Raising, Spoiling
 from tests.promotion.owned_registers import (
     BUS,

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from monitor.promotion.records import SWAPS, Happened
-from monitor.promotion.settings import PromotionMode
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.promotion.records import SWAPS, Happened, PromotionMode
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.owned_registers import (
     CAR,
     FITTED_NS,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from monitor.promotion.register_json import (
     InvalidRegister,
     OtherRegister,
+    RegisterState,
     register_from_json,
     register_to_json,
 )
-from monitor.promotion.register_state import RegisterState
 from tests.promotion.random_states import state
 
 SEEDS = st.integers(0, 2**32 - 1)

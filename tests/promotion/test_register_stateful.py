@@ -6,12 +6,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from monitor.calibration.steps import finished
-from monitor.promotion.judgement import shrinks
-from monitor.promotion.records import SWAPS, Happened
-from monitor.promotion.settings import PromotionMode, TrialSettings
-from monitor.promotion.whole_track import rows_of
+from monitor.promotion.records import SWAPS, Happened, PromotionMode, TrialSettings
+from monitor.promotion.register import shrinks
+from monitor.promotion.tracks import rows_of
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
+from monitor.statistics.observations import finished
 from tests.promotion import owned_registers
 from tests.promotion.odd_recalibrators import Spoiling
 from tests.promotion.owned_registers import BUS, CAR, IDENTITY, Owner, adaptive, scaled

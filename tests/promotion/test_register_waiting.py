@@ -2,8 +2,7 @@
 
 import pytest
 
-from monitor.promotion.records import Happened
-from monitor.promotion.settings import PromotionMode
+from monitor.promotion.records import Happened, PromotionMode
 from tests.promotion.owned_registers import BUS, CAR, IDENTITY, Owner, scaled, settings, whats
 from tests.promotion.simulated_tracks import tracks
 

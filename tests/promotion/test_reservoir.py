@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.space import plain_space
+from monitor.frames.detections import Estimates
+from monitor.frames.space import plain_space
+from monitor.promotion.records import TrackSettings
 from monitor.promotion.reservoir import Reservoir
-from monitor.promotion.settings import TrackSettings
-from monitor.promotion.whole_track import WholeTrack
-from monitor.recalibration.recalibrator import Estimates
+from monitor.promotion.tracks import WholeTrack
 
 
 def track(slice: int, ended_ns: int, n: int = 1) -> WholeTrack:

@@ -1,10 +1,10 @@
 """A step changes one slice; who goes home comes home."""
 
-from monitor.calibration.slices import RangeBuckets
-from monitor.promotion.step import stepped
-from monitor.recalibration.identity import Identity
+from monitor.frames.slices import RangeBuckets
+from monitor.promotion.records import stepped
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 
 TWICE, THRICE = VarianceScaling((2.0, 2.0)), VarianceScaling((3.0, 3.0))
 XY = ("x", "y")

@@ -5,19 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Limits
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.promotion.betting import Bets, Clip
-from monitor.promotion.log_score import mean_differences
-from monitor.promotion.settings import TrialSettings
-from monitor.promotion.trial import Trial, Verdict, clip_of
-from monitor.promotion.whole_track import WholeTrack, rows_of
+from monitor.promotion.records import TrialSettings, Verdict
+from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.promotion.trial import Trial, clip_of, mean_differences
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling
-from monitor.recalibration.histogram_binning import HistogramBinning
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.isotonic_std import IsotonicStd
-from monitor.recalibration.recalibrator import Estimates, Recalibrator
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.broken_tracks import outliers_broken_off
 from tests.promotion.odd_recalibrators import ByRow, Moving, Raising, Spoiling
 from tests.promotion.simulated_tracks import tracks

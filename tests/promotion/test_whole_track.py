@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.detections import Limits
+from monitor.frames.detections import Limits
 from monitor.promotion.betting import Clip
-from monitor.promotion.following import Follower
+from monitor.promotion.register import Follower
+from monitor.promotion.tracks import WholeTrack, rows_of
 from monitor.promotion.trial import Trial
-from monitor.promotion.whole_track import WholeTrack, rows_of
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.scaling import VarianceScaling
 from tests.promotion.broken_tracks import broken, outliers_broken_off
 from tests.promotion.simulated_tracks import FRAME_NS, tracks
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.calibration.binning import Binning
-from monitor.calibration.space import Space, plain_space
-from monitor.calibration.statistics import observe
-from monitor.recalibration import covariance_scaling
-from monitor.recalibration.covariance_scaling import FullInput
+from monitor.frames.space import Space, plain_space
+from monitor.recalibration import scaling
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.scaling import FullInput
+from monitor.statistics.bins import Binning
+from monitor.statistics.stage import observe
 from tests.recalibration.rows import rows_from
 
 
@@ -61,4 +61,4 @@ def joint_likelihood(model, rows):
 
 def covariance_scaled(rows):
     statistics = observe(rows.space, Binning(), rows.error, rows.estimates.covariance)
-    return covariance_scaling.fit(statistics, full_input=FullInput.WHITEN)
+    return scaling.fit_covariance_scaling(statistics, full_input=FullInput.WHITEN)

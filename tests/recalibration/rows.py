@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from monitor.calibration.space import BoolArray, FloatArray, Space, plain_space
+from monitor.frames.detections import Estimates
+from monitor.frames.space import BoolArray, FloatArray, Space, plain_space
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.recalibrator import Estimates
 from tests.reference.datasets import all_sets
 
 # Whatever may stand in a document.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.space import IntArray
+from monitor.frames.space import IntArray
 from monitor.recalibration.fit_rows import FitRows
 from tests.recalibration.rows import reference_rows, reference_sets, rows_from
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import FloatArray
+from monitor.frames.space import FloatArray
 from monitor.recalibration.adaptive_scaling import AdaptiveScaling, LabelsTooLate, followed
-from monitor.recalibration.recalibrator import InvalidRecalibrator
-from monitor.recalibration.shrinkage import WIDE
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.scaling import WIDE
 
 quick = settings(deadline=None, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)

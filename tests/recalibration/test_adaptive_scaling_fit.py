@@ -8,15 +8,20 @@ from math import exp
 import numpy as np
 import pytest
 
-from monitor.calibration.space import plain_space
-from monitor.recalibration.adaptive_scaling import AdaptiveScaling, LabelsTooLate, followed
-from monitor.recalibration.adaptive_scaling_fit import PRIOR_TRACKS, fit, track_means
+from monitor.frames.detections import Estimates
+from monitor.frames.space import plain_space
+from monitor.recalibration.adaptive_scaling import (
+    PRIOR_TRACKS,
+    AdaptiveScaling,
+    LabelsTooLate,
+    fit_adaptive_scaling,
+    followed,
+    track_means,
+)
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.hierarchy import prior_strength
-from monitor.recalibration.recalibrator import Estimates, UnfitData
-from monitor.recalibration.shrinkage import Prior
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.recalibration.fitting import FITTINGS, FitOptions, prior_strength
+from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.scaling import Prior, VarianceScaling
 
 XY = plain_space(("x", "y"), "m")
 
@@ -54,7 +59,7 @@ def test_a_fit_is_what_the_loop_over_its_tracks_makes(seed):
         vote = exp(-(last - ended) / time_constant_s)
         votes += vote
         total = total + vote * (weight[:, None] * z**2).sum(axis=0) / weight.sum()
-    found = fit(sample, time_constant_s)
+    found = fit_adaptive_scaling(sample, time_constant_s)
     assert found.scale == pytest.approx(np.sqrt(total / votes))
     assert found.ended_s == last
 
@@ -64,15 +69,18 @@ def test_a_fit_follows_the_newest_tracks():
     error = sample.error.copy()
     error[:2000] /= 8.0
     changed = replace(sample, error=error)
-    assert fit(changed, 20.0).scale == pytest.approx((2.0, 2.0), rel=0.3)
-    assert max(fit(changed, 5000.0).scale) < 1.6
+    assert fit_adaptive_scaling(changed, 20.0).scale == pytest.approx((2.0, 2.0), rel=0.3)
+    assert max(fit_adaptive_scaling(changed, 5000.0).scale) < 1.6
 
 
 def test_an_object_that_is_seen_a_hundred_times_is_one_vote():
     sample = rows(6, 50)
     parked = np.repeat(np.flatnonzero(sample.track == 7), 100)
     often = sample.take(np.append(np.flatnonzero(sample.track != 7), parked))
-    found, once = fit(often).parameters(), fit(sample).parameters()
+    found, once = (
+        fit_adaptive_scaling(often).parameters(),
+        fit_adaptive_scaling(sample).parameters(),
+    )
     for name, value in once.items():
         assert found[name] == pytest.approx(value), name
 
@@ -80,26 +88,26 @@ def test_an_object_that_is_seen_a_hundred_times_is_one_vote():
 def test_rows_without_a_track_are_each_one():
     sample = rows(7, 50)
     alone = replace(sample, track=np.full(sample.n, -1))
-    assert fit(alone, 1e6).tracks == pytest.approx(500, rel=1e-3)
-    assert fit(sample, 1e6).tracks == pytest.approx(50, rel=1e-3)
+    assert fit_adaptive_scaling(alone, 1e6).tracks == pytest.approx(500, rel=1e-3)
+    assert fit_adaptive_scaling(sample, 1e6).tracks == pytest.approx(50, rel=1e-3)
 
 
 def test_a_fit_goes_on_where_it_ended():
     sample = rows(8, 100)
     nees, ended_s = track_means(sample, 60.0)
     first = sample.take(np.flatnonzero(sample.track < 60))
-    whole = followed(fit(first), nees[60:], ended_s[60:], 0.0)
-    assert whole.scale == pytest.approx(fit(sample).scale)
-    assert whole.tracks == pytest.approx(fit(sample).tracks)
+    whole = followed(fit_adaptive_scaling(first), nees[60:], ended_s[60:], 0.0)
+    assert whole.scale == pytest.approx(fit_adaptive_scaling(sample).scale)
+    assert whole.tracks == pytest.approx(fit_adaptive_scaling(sample).tracks)
 
 
 def test_the_delay_that_is_seen_is_that_of_nearly_all_labels():
     sample = rows(9)
     delay_s = np.where(np.arange(sample.n) % 100 < 3, 500.0, 4.0)
-    assert fit(replace(sample, delay_s=delay_s)).delay_s == 4.0
+    assert fit_adaptive_scaling(replace(sample, delay_s=delay_s)).delay_s == 4.0
     with pytest.raises(LabelsTooLate, match="labels come 30 s late, and the time constant is 20 s"):
-        fit(rows(9, delay_s=30.0), 20.0)
-    assert fit(rows(9, delay_s=-0.01)).delay_s == 0.0
+        fit_adaptive_scaling(rows(9, delay_s=30.0), 20.0)
+    assert fit_adaptive_scaling(rows(9, delay_s=-0.01)).delay_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -113,13 +121,13 @@ def test_the_delay_that_is_seen_is_that_of_nearly_all_labels():
 )
 def test_rows_that_do_not_say_what_is_needed_are_refused(change, said):
     with pytest.raises(UnfitData, match=said):
-        fit(replace(rows(1), **change))
+        fit_adaptive_scaling(replace(rows(1), **change))
 
 
 @pytest.mark.parametrize("time_constant_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_time_constant_that_is_none_is_refused(time_constant_s):
     with pytest.raises(UnfitData, match="give a positive, finite one"):
-        fit(rows(1), time_constant_s)
+        fit_adaptive_scaling(rows(1), time_constant_s)
 
 
 # ---- priors
@@ -129,10 +137,10 @@ def test_few_tracks_are_drawn_towards_the_prior_and_many_are_not():
     towards = VarianceScaling((5.0, 5.0))
     few, many = rows(2, 5), rows(2, 2000)
     for sample, least, most in ((few, 4.0, 5.0), (many, 1.8, 2.4)):
-        found = fit(sample, 1000.0, Prior(towards, 30.0))
+        found = fit_adaptive_scaling(sample, 1000.0, Prior(towards, 30.0))
         assert all(least < s < most for s in found.scale)
-    weight = fit(few, 1e9, Prior(towards, 5.0))
-    own = fit(few, 1e9, Prior(towards, 1e-9))
+    weight = fit_adaptive_scaling(few, 1e9, Prior(towards, 5.0))
+    own = fit_adaptive_scaling(few, 1e9, Prior(towards, 1e-9))
     halfway = (np.square(own.scale) + 25) / 2
     assert np.square(weight.scale) == pytest.approx(halfway, rel=1e-6)
 
@@ -148,4 +156,4 @@ def test_a_prior_of_effective_rows_counts_for_as_many_tracks():
 
 def test_a_prior_of_other_dimensions_is_refused():
     with pytest.raises(UnfitData, match="prior has 3 dimensions and the rows have 2"):
-        fit(rows(1), 60.0, Prior(VarianceScaling((1.0, 1.0, 1.0))))
+        fit_adaptive_scaling(rows(1), 60.0, Prior(VarianceScaling((1.0, 1.0, 1.0))))

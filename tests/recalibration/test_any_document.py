@@ -12,21 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.slices import RangeBuckets
-from monitor.recalibration.any_selection import AnySelection, any_selection_from_json
-from monitor.recalibration.basis import Basis, Clock, Period
-from monitor.recalibration.classes.class_recalibrator import from_probabilities
+from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.classes.class_selection import (
     CLASS_METHODS,
+    AnySelection,
     ClassSelection,
+    any_selection_from_json,
 )
+from monitor.recalibration.classes.probabilities import from_probabilities
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.methods import METHODS
 from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.recalibrator import Basis, Clock, Identity, Period
 from monitor.recalibration.rejection import RejectedBy, Rejection
-from monitor.recalibration.selection import Selection
+from monitor.recalibration.selection import METHODS, Selection
 from tests import laws
 from tests.recalibration.classes.class_sets import made
 from tests.recalibration.gp_sets import sizes

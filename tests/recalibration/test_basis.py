@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.basis import Basis, Clock, Period
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import Basis, Clock, Period
 
 STAMPS = Period(1_318_000_000_000_000_001, 1_318_000_060_000_000_003, Clock.STAMP)
 FULL = Basis(120, 14, 31.5, STAMPS, "Car")

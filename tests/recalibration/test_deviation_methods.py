@@ -8,19 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration import histogram_binning, isotonic_quantiles, isotonic_std
-from monitor.recalibration.histogram_binning import HistogramBinning
-from monitor.recalibration.isotonic_quantiles import IsotonicQuantiles
-from monitor.recalibration.isotonic_std import IsotonicStd
+from monitor.recalibration import binned, quantiles
+from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.quantiles import IsotonicQuantiles
 from monitor.recalibration.recalibrator import Output, UnfitData
 from tests import laws
 from tests.recalibration.rows import nll, wild_estimates
 from tests.recalibration.simulated_rows import rows_of, splits, wrong_by_size
 
 FITS = {
-    "histogram": histogram_binning.fit,
-    "isotonic": isotonic_std.fit,
-    "quantiles": isotonic_quantiles.fit,
+    "histogram": binned.fit_histogram_binning,
+    "isotonic": binned.fit_isotonic_std,
+    "quantiles": quantiles.fit_isotonic_quantiles,
 }
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 quick = settings(deadline=None, max_examples=15)
@@ -138,7 +137,9 @@ def test_a_type_says_what_it_makes_of_a_detection(fit):
 
 # ---- of σ alone
 
-of_deviation = pytest.mark.parametrize("fit", [histogram_binning.fit, isotonic_std.fit])
+of_deviation = pytest.mark.parametrize(
+    "fit", [binned.fit_histogram_binning, binned.fit_isotonic_std]
+)
 
 
 def loss_of_scaling(fitted, evaluated):

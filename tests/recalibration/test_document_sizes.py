@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from monitor.recalibration.classes.auxiliary_scaling import AuxiliaryScaling
-from monitor.recalibration.identity import Identity
+from monitor.recalibration.classes.class_scaling import AuxiliaryScaling
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.sparse_process import MOST_INDUCING, SparseProcess
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import MOST_SLICES, Selection, from_json
 from tests.recalibration.classes.class_sets import made
 from tests.recalibration.processes.processes import random_process

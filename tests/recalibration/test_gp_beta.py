@@ -8,10 +8,11 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from monitor.recalibration import gp_beta_fit
+from monitor.frames.detections import Estimates
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.gp_beta import KEPT
-from monitor.recalibration.recalibrator import Estimates, Output
+from monitor.recalibration.processes import beta
+from monitor.recalibration.processes.beta import KEPT
+from monitor.recalibration.recalibrator import Output
 from tests.recalibration.rows import nll, reference_rows
 from tests.recalibration.simulated_rows import rows_of, splits
 
@@ -66,7 +67,7 @@ def quantile_error(model, rows):
 @pytest.mark.parametrize("fault", [sized, shifted])
 def test_density_probability_quantiles_and_moments_are_of_one_distribution(fault):
     rows = drawn(fault)
-    model = gp_beta_fit.fit(rows)
+    model = beta.fit_gp_beta(rows)
     picked = np.arange(0, 2000, 400)
     sent = rows.take(picked).estimates
     marginals, made = model.marginals(sent), model.apply(sent)
@@ -93,7 +94,7 @@ def test_density_probability_quantiles_and_moments_are_of_one_distribution(fault
 
 def test_quantiles_are_tabled_once_for_each_set_of_levels_and_not_for_ever():
     rows = drawn(sized, n=200)
-    model = gp_beta_fit.fit(rows)
+    model = beta.fit_gp_beta(rows)
     marginals = model.marginals(rows.estimates)
     for count in range(2 * KEPT):
         for _ in range(2):
@@ -106,7 +107,7 @@ def test_quantiles_are_tabled_once_for_each_set_of_levels_and_not_for_ever():
 
 def test_moments_are_about_the_predicted_mean_so_that_large_coordinates_lose_no_digits():
     rows = drawn(lambda x, noise: 2.0 * noise)
-    model = gp_beta_fit.fit(rows)
+    model = beta.fit_gp_beta(rows)
     sent = rows.estimates
     assert not model.latent.inputs[0].features
     far = Estimates(sent.mean + 2.0**26, sent.covariance, sent.diagonal)
@@ -116,12 +117,12 @@ def test_moments_are_about_the_predicted_mean_so_that_large_coordinates_lose_no_
 
 
 def test_what_is_forwarded_are_moments():
-    assert gp_beta_fit.fit(drawn(sized, n=60)).output is Output.MOMENTS
+    assert beta.fit_gp_beta(drawn(sized, n=60)).output is Output.MOMENTS
 
 
 def test_the_map_at_the_mean_of_the_latent_value_stands_for_the_average_over_its_posterior():
     rows, others = drawn(sized), drawn(sized, seed=1)
-    model = gp_beta_fit.fit(rows)
+    model = beta.fit_gp_beta(rows)
     mean, variance = model.latent.at(others.estimates)
     assert variance.max() < 0.1
     node, weight = np.polynomial.hermite_e.hermegauss(20)
@@ -139,7 +140,7 @@ def test_the_map_at_the_mean_of_the_latent_value_stands_for_the_average_over_its
 
 def test_far_from_the_fit_the_map_stays_within_what_was_seen_there():
     rows = drawn(sized)
-    model = gp_beta_fit.fit(rows)
+    model = beta.fit_gp_beta(rows)
     near = model.marginals(rows.estimates)
     sent = Estimates(np.full((2, 1), 1e8), np.array([[[1e-12]], [[1e10]]]), np.ones(2, bool))
     far = model.marginals(sent)
@@ -153,7 +154,7 @@ def test_far_from_the_fit_the_map_stays_within_what_was_seen_there():
 
 
 def test_sizes_that_depend_on_the_mean_are_found():
-    model = gp_beta_fit.fit(drawn(sized))
+    model = beta.fit_gp_beta(drawn(sized))
     others = drawn(sized, seed=1)
     truth = nll(others.deviation * np.exp(np.sin(others.estimates.mean)), others.error)
     # The map of a wider or narrower Gaussian is not quite a Gaussian.
@@ -163,7 +164,7 @@ def test_sizes_that_depend_on_the_mean_are_found():
 
 def test_a_shift_that_depends_on_the_mean_is_found_and_forwarded():
     rows, others = drawn(shifted), drawn(shifted, seed=1)
-    model = gp_beta_fit.fit(rows)
+    model = beta.fit_gp_beta(rows)
     truth = nll(
         others.deviation, others.error - others.deviation * 0.8 * np.sin(others.estimates.mean)
     )
@@ -175,7 +176,7 @@ def test_a_shift_that_depends_on_the_mean_is_found_and_forwarded():
 def test_gaussian_errors_cost_no_more_than_variance_scaling():
     rows = reference_rows("box4_overconfident_diag", slice(0, 2000))
     others = reference_rows("box4_overconfident_diag", slice(10_000, 12_000))
-    model = gp_beta_fit.fit(rows)
+    model = beta.fit_gp_beta(rows)
     assert own_loss(model, others) < scaled_loss(rows, others) + 0.003
     assert forwarded_loss(model, others) < scaled_loss(rows, others) + 0.003
 
@@ -183,11 +184,11 @@ def test_gaussian_errors_cost_no_more_than_variance_scaling():
 def test_heavy_tails_gain_over_variance_scaling():
     rows = reference_rows("box4_heavy_tailed", slice(0, 2000))
     others = reference_rows("box4_heavy_tailed", slice(10_000, 12_000))
-    assert own_loss(gp_beta_fit.fit(rows), others) < scaled_loss(rows, others) - 0.05
+    assert own_loss(beta.fit_gp_beta(rows), others) < scaled_loss(rows, others) - 0.05
 
 
 def test_loss_and_quantile_error_on_the_cosine_set_are_below_those_of_the_papers_code():
-    model = gp_beta_fit.fit(reference_rows("cosine_mean", slice(0, 2000)))
+    model = beta.fit_gp_beta(reference_rows("cosine_mean", slice(0, 2000)))
     held_out = reference_rows("cosine_mean", slice(2000, 2200))
     assert own_loss(model, held_out) < 1.1568
     assert quantile_error(model, held_out) < 0.0505
@@ -196,7 +197,7 @@ def test_loss_and_quantile_error_on_the_cosine_set_are_below_those_of_the_papers
 def test_other_splits_of_the_cosine_set_are_as_good():
     loss, error = [], []
     for fitted, held_out in splits("cosine_mean", 2000, count=3)[1:]:
-        model = gp_beta_fit.fit(fitted)
+        model = beta.fit_gp_beta(fitted)
         loss.append(own_loss(model, held_out))
         error.append(quantile_error(model, held_out))
     assert np.mean(loss) < 1.085

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import cauchy, norm
 
-from monitor.recalibration import gp_cauchy_fit
+from monitor.frames.detections import Estimates
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.gp_cauchy import LEVELS, GpCauchy
-from monitor.recalibration.gp_cauchy_fit import GpCauchySettings
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, Output, UnfitData
+from monitor.recalibration.processes import cauchy as cauchy_module
+from monitor.recalibration.processes.cauchy import LEVELS, GpCauchy, GpCauchySettings
+from monitor.recalibration.recalibrator import Output, UnfitData
 from tests.recalibration.rows import reference_rows
 from tests.recalibration.simulated_rows import rows_of, splits
 
@@ -45,7 +46,7 @@ def own_loss(model, rows):
 
 @cache
 def fitted():
-    return gp_cauchy_fit.fit(drawn())
+    return cauchy_module.fit_gp_cauchy(drawn())
 
 
 @pytest.mark.parametrize("level", [0.3, 0.6827, 0.95])
@@ -60,13 +61,14 @@ def test_what_is_forwarded_holds_the_stated_share_in_the_same_interval_as_the_ca
 
 
 def test_the_output_is_a_surrogate_of_a_shape_without_a_variance():
-    assert gp_cauchy_fit.fit(drawn(n=50)).output is Output.SURROGATE
+    assert cauchy_module.fit_gp_cauchy(drawn(n=50)).output is Output.SURROGATE
 
 
 def test_the_level_changes_what_is_forwarded_and_not_the_distribution():
     rows = drawn(n=200)
     low, high = (
-        gp_cauchy_fit.fit(rows, GpCauchySettings(surrogate_level=level)) for level in (0.5, 0.9)
+        cauchy_module.fit_gp_cauchy(rows, GpCauchySettings(surrogate_level=level))
+        for level in (0.5, 0.9)
     )
     assert low.log_weight == high.log_weight
     assert np.array_equal(low.marginals(rows.estimates).scale, high.marginals(rows.estimates).scale)
@@ -90,8 +92,8 @@ def test_half_of_the_errors_lie_within_the_scale_however_uncertain_the_weight_is
 def test_a_level_of_no_surrogate_is_refused(level):
     rows = drawn(n=20)
     with pytest.raises(UnfitData, match="surrogate_level"):
-        gp_cauchy_fit.fit(rows, GpCauchySettings(surrogate_level=level))
-    document = gp_cauchy_fit.fit(rows).parameters()
+        cauchy_module.fit_gp_cauchy(rows, GpCauchySettings(surrogate_level=level))
+    document = cauchy_module.fit_gp_cauchy(rows).parameters()
     with pytest.raises(InvalidRecalibrator, match="surrogate_level"):
         GpCauchy.from_parameters({**document, "surrogate_level": level})
 
@@ -111,7 +113,7 @@ def test_far_from_the_fit_the_scale_stays_within_what_was_seen_there():
 
 def test_a_scale_that_depends_on_the_deviation_is_found_in_each_dimension():
     rows, others = drawn(1), drawn(2)
-    model = gp_cauchy_fit.fit(rows)
+    model = cauchy_module.fit_gp_cauchy(rows)
     assert own_loss(model, others) < mean_log_loss(others, true_scale(others)) + 0.006
     kinds = [{(f.kind.value, f.dimension) for f in one.features} for one in model.log_weight.inputs]
     assert kinds == [{("log-deviation", 0)}, {("log-deviation", 1)}]
@@ -122,7 +124,9 @@ def test_an_error_of_any_size_moves_the_scale_by_little():
     error = rows.error.copy()
     error[7] = 1e12
     spoilt = FitRows(rows.space, rows.estimates, error, rows.track)
-    plain, moved = (gp_cauchy_fit.fit(one).marginals(rows.estimates) for one in (rows, spoilt))
+    plain, moved = (
+        cauchy_module.fit_gp_cauchy(one).marginals(rows.estimates) for one in (rows, spoilt)
+    )
     assert np.abs(np.log(moved.scale / plain.scale)).max() < 0.1
 
 
@@ -131,7 +135,7 @@ def test_half_of_the_errors_without_size_are_refused():
     error = rows.error.copy()
     error[:20] = 0.0
     with pytest.raises(UnfitData, match="'d0' has no error at all in 20 of 40 rows"):
-        gp_cauchy_fit.fit(FitRows(rows.space, rows.estimates, error, rows.track))
+        cauchy_module.fit_gp_cauchy(FitRows(rows.space, rows.estimates, error, rows.track))
 
 
 def reference_loss(rows):
@@ -141,7 +145,7 @@ def reference_loss(rows):
 
 
 def test_the_loss_on_the_cauchy_set_is_below_that_of_the_papers_code():
-    model = gp_cauchy_fit.fit(reference_rows("cauchy_1d", slice(0, 2000)))
+    model = cauchy_module.fit_gp_cauchy(reference_rows("cauchy_1d", slice(0, 2000)))
     held_out = reference_rows("cauchy_1d", slice(2000, 4000))
     assert own_loss(model, held_out) <= 1.8990
 
@@ -150,7 +154,7 @@ def test_ten_splits_of_the_cauchy_set_are_as_near_to_the_truth():
     """The loss itself differs from split to split by the errors drawn; its excess does not."""
     excess, error = [], []
     for fitted, held_out in splits("cauchy_1d", 2000)[1:]:
-        model = gp_cauchy_fit.fit(fitted)
+        model = cauchy_module.fit_gp_cauchy(fitted)
         excess.append(own_loss(model, held_out) - reference_loss(held_out))
         marginals = model.marginals(held_out.estimates)
         level = marginals.cumulative(held_out.estimates.mean + held_out.error)

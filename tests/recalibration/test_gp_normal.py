@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.recalibration import gp_normal_fit
-from monitor.recalibration.gp_normal import GpNormal
-from monitor.recalibration.processes.hyperparameters import ProcessSettings
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.processes import normal
 from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes.normal import GpNormal
+from monitor.recalibration.processes.process_fit import ProcessSettings
 from monitor.recalibration.processes.sparse_process import Coupling
-from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from monitor.recalibration.recalibrator import UnfitData
 from tests import laws
 from tests.recalibration.gp_sets import (
     likelihood_a_dimension,
@@ -39,7 +40,7 @@ def log_factor(model, rows):
 @pytest.mark.parametrize("settings", [DEFAULT, COUPLED])
 @pytest.mark.parametrize("full", [False, True])
 def test_the_factor_that_was_put_in_comes_out(settings, full):
-    model = gp_normal_fit.fit(sizes(1, n=3000, full=full), settings)
+    model = normal.fit_gp_normal(sizes(1, n=3000, full=full), settings)
     fresh = sizes(2, n=1000, full=full)
     gap = log_factor(model, fresh) - true_log_factor(fresh.estimates.mean)
     assert np.sqrt(np.mean(gap**2)) < 0.15
@@ -57,27 +58,27 @@ def test_the_factor_that_was_put_in_comes_out(settings, full):
     ],
 )
 def test_the_figures_of_the_reference_sets_are_reached(name, evaluated, reached):
-    model = gp_normal_fit.fit(reference_rows(name, slice(0, 2000)))
+    model = normal.fit_gp_normal(reference_rows(name, slice(0, 2000)))
     assert likelihood_a_dimension(model, reference_rows(name, evaluated)) <= reached
 
 
 def test_one_true_factor_is_left_to_variance_scaling():
     fitted_on = reference_rows("box4_overconfident_diag", slice(0, 2000))
     fresh = reference_rows("box4_overconfident_diag", slice(10_000, 12_000))
-    found = likelihood_a_dimension(gp_normal_fit.fit(fitted_on), fresh)
+    found = likelihood_a_dimension(normal.fit_gp_normal(fitted_on), fresh)
     assert found == pytest.approx(scaled_likelihood(fitted_on, fresh), abs=0.001)
 
 
 @pytest.mark.parametrize("name", ["cauchy_1d", "box4_heavy_tailed"])
 def test_heavy_tails_are_no_worse_off_than_with_variance_scaling(name):
     fitted_on, fresh = (reference_rows(name, slice(a, a + 2000)) for a in (0, 2000))
-    found = likelihood_a_dimension(gp_normal_fit.fit(fitted_on), fresh)
+    found = likelihood_a_dimension(normal.fit_gp_normal(fitted_on), fresh)
     assert found <= scaled_likelihood(fitted_on, fresh) + 0.01
 
 
 def test_the_kernel_of_the_paper_serves_too():
     settings = ProcessSettings(kernel=KernelForm.PAPER)
-    model = gp_normal_fit.fit(reference_rows("cosine_mean", slice(0, 2000)), settings)
+    model = normal.fit_gp_normal(reference_rows("cosine_mean", slice(0, 2000)), settings)
     assert likelihood_a_dimension(model, reference_rows("cosine_mean", slice(2000, 4000))) < 1.116
 
 
@@ -86,7 +87,7 @@ def test_a_factor_that_turns_with_an_angle_has_no_jump_where_the_angle_is_wrappe
     yaw = random.uniform(-np.pi, np.pi, (4000, 1))
     space = Space((Dimension("yaw", "rad", DimensionKind.ANGLE),))
     error = 0.1 * np.exp(0.8 * np.cos(yaw - 2.8)) * random.normal(size=yaw.shape)
-    model = gp_normal_fit.fit(rows_from(yaw, np.full_like(yaw, 0.01), error, space=space))
+    model = normal.fit_gp_normal(rows_from(yaw, np.full_like(yaw, 0.01), error, space=space))
     ends = rows_from(np.array([[-np.pi], [np.pi]]), np.full((2, 1), 0.01), np.ones((2, 1)))
     left, right = log_factor(model, ends)[:, 0]
     assert left == pytest.approx(right, abs=1e-9)
@@ -106,9 +107,9 @@ def test_rows_of_tracks_do_not_sharpen_the_fit_as_objects_do(unit):
             alone.error[copies],
             track=track,
         )
-        return gp_normal_fit.fit(rows).log_factor.at(alone.estimates)[1].mean()
+        return normal.fit_gp_normal(rows).log_factor.at(alone.estimates)[1].mean()
 
-    as_given = gp_normal_fit.fit(alone).log_factor.at(alone.estimates)[1].mean()
+    as_given = normal.fit_gp_normal(alone).log_factor.at(alone.estimates)[1].mean()
     assert spread(copies) == pytest.approx(as_given, rel=1e-3)
     assert spread(None) < 0.6 * as_given
 
@@ -120,7 +121,7 @@ def test_rows_of_tracks_do_not_sharpen_the_fit_as_objects_do(unit):
 @given(st.integers(0, 2**32 - 1))
 def test_whatever_comes_the_factor_is_near_those_of_the_fit(seed):
     rows = sizes(seed, n=200)
-    model = gp_normal_fit.fit(rows)
+    model = normal.fit_gp_normal(rows)
     laws.recalibrated_covariances_are_positive_definite(model, wild_estimates(seed, 40, 2))
     logs = model.log_factor.log_expectations(wild_estimates(seed, 40, 2)).T
     seen = log_factor(model, rows)
@@ -131,7 +132,7 @@ def test_whatever_comes_the_factor_is_near_those_of_the_fit(seed):
 
 def test_correlations_means_and_forms_stay():
     rows = sizes(8, k=3, full=True)
-    made = gp_normal_fit.fit(rows).apply(rows.estimates)
+    made = normal.fit_gp_normal(rows).apply(rows.estimates)
     size = np.sqrt(np.diagonal(made.covariance, axis1=1, axis2=2)) / rows.deviation
     expected = rows.estimates.covariance * size[:, :, None] * size[:, None, :]
     assert made.covariance == pytest.approx(expected, rel=1e-12)
@@ -140,7 +141,7 @@ def test_correlations_means_and_forms_stay():
 
 
 def test_it_says_what_it_is():
-    model = gp_normal_fit.fit(sizes(11, n=50, k=3))
+    model = normal.fit_gp_normal(sizes(11, n=50, k=3))
     assert (model.method, model.output, model.k) == ("gp-normal", "gaussian", 3)
     assert model.keeps_definite
 
@@ -151,13 +152,13 @@ def test_it_says_what_it_is():
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_one_row_gives_its_own_scale(settings):
     rows = sizes(12, n=1)
-    model = gp_normal_fit.fit(rows, settings)
+    model = normal.fit_gp_normal(rows, settings)
     assert log_factor(model, rows) == pytest.approx(np.log((rows.error / rows.deviation) ** 2))
 
 
 @pytest.mark.parametrize("settings", [DEFAULT, COUPLED])
 def test_eight_dimensions_are_as_good_as_one(settings):
-    model = gp_normal_fit.fit(sizes(13, n=400, k=8), settings)
+    model = normal.fit_gp_normal(sizes(13, n=400, k=8), settings)
     fresh = sizes(14, n=1000, k=8)
     gap = log_factor(model, fresh) - true_log_factor(fresh.estimates.mean)
     assert np.sqrt(np.mean(gap**2)) < 0.4
@@ -168,7 +169,7 @@ def test_where_all_estimates_are_alike_it_is_variance_scaling(settings):
     random = np.random.default_rng(15)
     error = 3.0 * random.normal(size=(200, 2))
     rows = rows_from(np.full((200, 2), 7.0), np.full((200, 2), 0.3), error)
-    found = log_factor(gp_normal_fit.fit(rows, settings), rows)
+    found = log_factor(normal.fit_gp_normal(rows, settings), rows)
     expected = np.log(np.mean(error**2 / 0.3, axis=0))
     assert found == pytest.approx(np.broadcast_to(expected, (200, 2)))
 
@@ -176,7 +177,7 @@ def test_where_all_estimates_are_alike_it_is_variance_scaling(settings):
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_rows_that_repeat_are_no_trouble(settings):
     rows = sizes(16, n=40).take(np.repeat(np.arange(40), 10))
-    model = gp_normal_fit.fit(rows, settings)
+    model = normal.fit_gp_normal(rows, settings)
     laws.recalibrated_covariances_are_positive_definite(model, rows.estimates)
 
 
@@ -185,21 +186,21 @@ def test_a_wrong_unit_of_sigma_is_fitted_away(unit):
     rows = sizes(17, n=500)
     estimates = rows.estimates
     wrong = rows_from(estimates.mean, rows.deviation**2 * unit**2, rows.error)
-    found, expected = (gp_normal_fit.fit(part).apply(part.estimates) for part in (wrong, rows))
+    found, expected = (normal.fit_gp_normal(part).apply(part.estimates) for part in (wrong, rows))
     assert found.covariance == pytest.approx(expected.covariance, rel=1e-2)
 
 
 def test_one_giant_error_makes_no_dependence():
     rows = sizes(18, n=500, factor=nothing_to_find)
     rows.error[7] = 1e9
-    model = gp_normal_fit.fit(rows)
+    model = normal.fit_gp_normal(rows)
     assert np.ptp(log_factor(model, rows), axis=0) == pytest.approx(np.zeros(2), abs=1e-9)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_nothing_can_be_fitted_on_no_rows(settings):
     with pytest.raises(UnfitData, match="cannot fit on 0 detections with ground truth: widen"):
-        gp_normal_fit.fit(sizes(19).take(np.arange(0)), settings)
+        normal.fit_gp_normal(sizes(19).take(np.arange(0)), settings)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -207,7 +208,7 @@ def test_a_dimension_without_errors_is_named(settings):
     rows = sizes(20)
     rows.error[:, 1] = 0.0
     with pytest.raises(UnfitData, match=r"dimension 'd1' has no error in 800 rows"):
-        gp_normal_fit.fit(rows, settings)
+        normal.fit_gp_normal(rows, settings)
 
 
 # ---- documents
@@ -224,7 +225,7 @@ def test_a_dimension_without_errors_is_named(settings):
     ],
 )
 def test_a_document_that_is_no_gp_normal_is_refused(changes, message):
-    parameters = {**gp_normal_fit.fit(sizes(21, n=100)).parameters(), **changes}
+    parameters = {**normal.fit_gp_normal(sizes(21, n=100)).parameters(), **changes}
     with pytest.raises(InvalidRecalibrator, match=message):
         GpNormal.from_parameters(parameters)
 

@@ -8,14 +8,17 @@ from functools import cache
 import numpy as np
 import pytest
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.recalibration import gp_normal_fit
-from monitor.recalibration.gp_normal_multivariate import GpNormalMultivariate
-from monitor.recalibration.gp_normal_multivariate_fit import fit
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.processes.hyperparameters import ProcessSettings
+from monitor.frames.detections import Estimates
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.processes import normal
+from monitor.recalibration.processes.multivariate import (
+    GpNormalMultivariate,
+    fit_gp_normal_multivariate,
+)
+from monitor.recalibration.processes.process_fit import ProcessSettings
 from monitor.recalibration.processes.sparse_process import Coupling
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, UnfitData
+from monitor.recalibration.recalibrator import Identity, UnfitData
 from tests import laws
 from tests.recalibration.gp_multivariate_sets import (
     correlated_pairs,
@@ -50,7 +53,7 @@ def fitted(form, k):
     rows = drifting(k, n=n, k=k, diagonal=form == "variances")
     if form == "mixed":
         rows = joined(rows, drifting(k + 1, n=n, k=k, diagonal=True))
-    return fit(rows, FEW)
+    return fit_gp_normal_multivariate(rows, FEW)
 
 
 # ---- what it must reach
@@ -59,7 +62,7 @@ def fitted(form, k):
 def test_boxes_with_lost_correlations_reach_covariance_scaling():
     rows = reference("box4_overconfident_diag")
     likelihood, nees = joint_likelihood(
-        fit(rows.take(np.arange(2000))), rows.take(np.arange(10_000, 12_000))
+        fit_gp_normal_multivariate(rows.take(np.arange(2000))), rows.take(np.arange(10_000, 12_000))
     )
     assert likelihood <= 12.065
     assert nees == pytest.approx(1.0, abs=0.05)
@@ -69,7 +72,7 @@ def test_calibrated_covariances_stay_calibrated():
     rows = reference("box4_calibrated")
     others = rows.take(np.arange(2000, 12_000))
     before, _ = joint_likelihood(Identity(), others)
-    after, nees = joint_likelihood(fit(rows.take(np.arange(2000))), others)
+    after, nees = joint_likelihood(fit_gp_normal_multivariate(rows.take(np.arange(2000))), others)
     assert after < before + 0.01
     assert nees == pytest.approx(1.0, abs=0.03)
 
@@ -78,7 +81,7 @@ def test_calibrated_covariances_stay_calibrated():
 def test_correlations_that_depend_on_the_detection_are_found(seed):
     rows = correlated_pairs(seed)
     left, right = rows.take(np.arange(2000)), rows.take(np.arange(2000, 4000))
-    found, nees = joint_likelihood(fit(left), right)
+    found, nees = joint_likelihood(fit_gp_normal_multivariate(left), right)
     scaled, _ = joint_likelihood(covariance_scaled(left), right)
     assert found < scaled - 0.3
     assert nees == pytest.approx(1.0, abs=0.06)
@@ -92,7 +95,7 @@ def test_correlations_that_depend_on_the_detection_are_found(seed):
 def test_correlations_that_do_not_are_those_of_covariance_scaling(seed):
     rows = correlated_pairs(seed, depends=False)
     left, right = rows.take(np.arange(2000)), rows.take(np.arange(2000, 4000))
-    found, _ = joint_likelihood(fit(left), right)
+    found, _ = joint_likelihood(fit_gp_normal_multivariate(left), right)
     scaled, _ = joint_likelihood(covariance_scaled(left), right)
     assert found == pytest.approx(scaled, abs=0.01)
 
@@ -101,7 +104,7 @@ def test_correlations_that_do_not_are_those_of_covariance_scaling(seed):
 def test_errors_of_covariances_that_depend_on_the_detection_are_corrected(diagonal):
     rows = drifting(3, n=2500, diagonal=diagonal)
     left, right = rows.take(np.arange(500)), rows.take(np.arange(500, 2500))
-    found, nees = joint_likelihood(fit(left), right)
+    found, nees = joint_likelihood(fit_gp_normal_multivariate(left), right)
     scaled, _ = joint_likelihood(covariance_scaled(left), right)
     assert found < scaled - 0.2
     assert nees == pytest.approx(1.0, abs=0.1)
@@ -110,8 +113,8 @@ def test_errors_of_covariances_that_depend_on_the_detection_are_corrected(diagon
 def test_one_dimension_is_gp_normal():
     rows = reference("cosine_mean")
     left, right = rows.take(np.arange(1000)), rows.take(np.arange(2000, 4000))
-    found = fit(left).apply(right.estimates).covariance
-    expected = gp_normal_fit.fit(left).apply(right.estimates).covariance
+    found = fit_gp_normal_multivariate(left).apply(right.estimates).covariance
+    expected = normal.fit_gp_normal(left).apply(right.estimates).covariance
     assert found == pytest.approx(expected, rel=0.02)
 
 
@@ -128,7 +131,7 @@ def test_where_nothing_depends_on_the_detection_it_is_covariance_scaling(space):
     for diagonal in (True, False):
         sent = covariance * np.eye(3) if diagonal else covariance
         rows = rows_of(mean, sent, error, diagonal, space=space)
-        found = fit(rows).apply(rows.estimates)
+        found = fit_gp_normal_multivariate(rows).apply(rows.estimates)
         expected = covariance_scaled(rows).apply(rows.estimates)
         assert found.covariance == pytest.approx(expected.covariance, rel=1e-6, abs=1e-9)
         assert np.array_equal(found.diagonal, expected.diagonal)
@@ -167,7 +170,7 @@ def test_it_serves_the_second_moments_of_the_posterior(k, diagonal):
 
 def test_the_order_of_the_dimensions_is_that_of_the_space():
     angles = drifting(4, n=200, space=YAW_XY)
-    model = fit(angles, FEW)
+    model = fit_gp_normal_multivariate(angles, FEW)
     assert model.order == (1, 2, 0)
     turned = np.array(model.order)
     sent = angles.estimates
@@ -177,7 +180,7 @@ def test_the_order_of_the_dimensions_is_that_of_the_space():
         angles.error[:, turned],
         space=Space(tuple(YAW_XY.dimensions[i] for i in turned)),
     )
-    expected = fit(plain, FEW).apply(plain.estimates).covariance
+    expected = fit_gp_normal_multivariate(plain, FEW).apply(plain.estimates).covariance
     found = model.apply(sent).covariance[:, turned[:, None], turned]
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
@@ -211,7 +214,7 @@ def test_one_dimension_has_one_form_however_it_is_flagged():
     sent = drifting(13, n=10, k=1).estimates
     flagged = Estimates(sent.mean, sent.covariance, np.ones(10, bool))
     laws.assert_same(model.apply(flagged), model.apply(sent))
-    assert fit(drifting(1, n=150, k=1, diagonal=True), FEW) == model
+    assert fit_gp_normal_multivariate(drifting(1, n=150, k=1, diagonal=True), FEW) == model
 
 
 def test_far_outside_of_the_fit_weights_are_those_at_its_edge():
@@ -229,8 +232,10 @@ def test_a_wrong_unit_is_fitted_away():
     unit = np.array([1.0, 1000.0, 0.01])
     sent = rows.estimates
     other = rows_of(sent.mean, sent.covariance * np.outer(unit, unit), rows.error, True)
-    expected = fit(rows, FEW).apply(rows.estimates).covariance
-    assert fit(other, FEW).apply(other.estimates).covariance == pytest.approx(expected, rel=1e-3)
+    expected = fit_gp_normal_multivariate(rows, FEW).apply(rows.estimates).covariance
+    assert fit_gp_normal_multivariate(other, FEW).apply(
+        other.estimates
+    ).covariance == pytest.approx(expected, rel=1e-3)
 
 
 # ---- laws
@@ -247,7 +252,9 @@ def test_rows_of_one_object_are_not_taken_for_as_many():
     # Equal in the first digits they would be known for copies.
     apart.error[:] *= 1 + 1e-3 * np.random.default_rng(3).normal(size=apart.error.shape)
     sent = correlated_pairs(2, n=200).estimates
-    found, expected, sharpened = (fit(one).apply(sent).covariance for one in (often, once, apart))
+    found, expected, sharpened = (
+        fit_gp_normal_multivariate(one).apply(sent).covariance for one in (often, once, apart)
+    )
     gap = np.abs(found - expected).max()
     assert gap < 0.1 * np.abs(sharpened - expected).max()
 
@@ -263,26 +270,26 @@ def test_its_type_says_what_it_is():
 
 def test_nothing_can_be_fitted_on_no_rows():
     with pytest.raises(UnfitData, match="cannot fit on 0 detections"):
-        fit(drifting(1, n=0))
+        fit_gp_normal_multivariate(drifting(1, n=0))
 
 
 def test_a_dimension_without_errors_is_named():
     rows = drifting(1)
     rows.error[:, 1] = 0.0
     with pytest.raises(UnfitData, match="dimension 'y' has no error in 600 rows"):
-        fit(rows)
+        fit_gp_normal_multivariate(rows)
 
 
 def test_one_row_determines_one_dimension_and_no_more():
     one = drifting(1, n=1, k=1)
-    made = fit(one).apply(one.estimates).covariance
+    made = fit_gp_normal_multivariate(one).apply(one.estimates).covariance
     assert made[0, 0, 0] == pytest.approx(one.error[0, 0] ** 2)
     for k in (2, 3):
         for diagonal, form in ((True, "variances"), (False, "covariances")):
             with pytest.raises(
                 UnfitData, match=rf"of 1 rows with {form} over .* are singular: {k}"
             ):
-                fit(drifting(1, n=1, k=k, diagonal=diagonal))
+                fit_gp_normal_multivariate(drifting(1, n=1, k=k, diagonal=diagonal))
 
 
 @pytest.mark.parametrize("diagonal", [True, False])
@@ -293,20 +300,20 @@ def test_errors_that_repeat_each_other_are_refused(diagonal):
     u[:, 2] = 2.0 * u[:, 0]
     rows.error[:] = (factor @ u[..., None])[..., 0]
     with pytest.raises(UnfitData, match="are singular: 3 dimensions need more rows"):
-        fit(rows)
+        fit_gp_normal_multivariate(rows)
 
 
 def test_a_form_with_too_few_rows_is_named():
     rows = joined(drifting(1, n=20, diagonal=True), drifting(2, n=2))
     with pytest.raises(UnfitData, match=r"of 2 rows with covariances .* leave out the rows with c"):
-        fit(rows, FEW)
+        fit_gp_normal_multivariate(rows, FEW)
 
 
 @pytest.mark.parametrize("diagonal", [True, False])
 def test_duplicated_rows_and_constant_deviations_are_fitted(diagonal):
     rows = drifting(6, n=60, diagonal=diagonal)
     rows.estimates.covariance[:] = rows.estimates.covariance[0]
-    model = fit(rows.take(np.repeat(np.arange(60), 3)), FEW)
+    model = fit_gp_normal_multivariate(rows.take(np.repeat(np.arange(60), 3)), FEW)
     laws.recalibrated_covariances_are_positive_definite(model, rows.estimates)
 
 
@@ -317,7 +324,7 @@ def test_of_a_few_rows_that_repeat_a_fit_is_what_can_be_read(diagonal, n, apart)
     random = np.random.default_rng(n)
     few = drifting(n, n=n, diagonal=diagonal).take(np.repeat(np.arange(n), 40))
     few.error[:] *= 1 + apart * random.normal(size=few.error.shape)
-    model = fit(few, FEW)
+    model = fit_gp_normal_multivariate(few, FEW)
     document = json.loads(json.dumps(model.parameters()))
     assert GpNormalMultivariate.from_parameters(document) == model
     laws.recalibrated_covariances_are_positive_definite(model, few.estimates)
@@ -326,14 +333,17 @@ def test_of_a_few_rows_that_repeat_a_fit_is_what_can_be_read(diagonal, n, apart)
 def test_rows_that_repeat_show_no_more_than_once():
     once = drifting(7, n=40)
     again = once.take(np.repeat(np.arange(40), 100))
-    alone, repeated = (fit(rows, FEW).apply(once.estimates).covariance for rows in (once, again))
+    alone, repeated = (
+        fit_gp_normal_multivariate(rows, FEW).apply(once.estimates).covariance
+        for rows in (once, again)
+    )
     assert repeated == pytest.approx(alone, rel=1e-3, abs=1e-3 * np.abs(alone).max())
 
 
 def test_coupled_outputs_are_refused():
     coupled = ProcessSettings(coupling=Coupling.COREGIONALISED)
     with pytest.raises(ValueError, match=r"coupling 'coregionalised': .* Use gp-normal"):
-        fit(drifting(1, n=50), coupled)
+        fit_gp_normal_multivariate(drifting(1, n=50), coupled)
 
 
 # ---- documents

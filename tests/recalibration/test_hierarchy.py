@@ -7,20 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from monitor.calibration.slices import SliceBy
-from monitor.calibration.space import plain_space
+from monitor.frames.detections import Estimates
+from monitor.frames.slices import SliceBy
+from monitor.frames.space import plain_space
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.hierarchy import (
-    WHOLE,
-    FitSlice,
-    Parts,
-    fit_slices,
-    prior_strength,
-    worth,
-)
-from monitor.recalibration.recalibrator import Estimates, Recalibrator, UnfitData
+from monitor.recalibration.fitting import WHOLE, FitSlice, Parts, fit_slices, prior_strength, worth
+from monitor.recalibration.recalibrator import Recalibrator, UnfitData
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 
 CLASS, STREAM, RANGE = SliceBy.CLASS, SliceBy.STREAM, SliceBy.RANGE
 

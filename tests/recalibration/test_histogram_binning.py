@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.deviation_cells import FEWEST_ROWS, cells_of
-from monitor.recalibration.histogram_binning import HistogramBinning, fit
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.binned import (
+    FEWEST_ROWS,
+    HistogramBinning,
+    cells_of,
+    fit_histogram_binning,
+)
+from monitor.recalibration.documents import InvalidRecalibrator
 from tests.recalibration.rows import reference_rows
 from tests.recalibration.simulated_rows import rows_of, wrong_by_size
 
@@ -24,7 +28,7 @@ seeds = st.integers(0, 2**32 - 1)
 @given(seeds)
 def test_a_bin_gives_what_its_own_rows_say(seed):
     rows = wrong_by_size(seed, 1500, 2)
-    model = fit(rows)
+    model = fit_histogram_binning(rows)
     made = model.apply(rows.estimates).deviation
     for i in range(2):
         edges = [0.0, *model.edges[i], np.inf]
@@ -39,7 +43,7 @@ def test_a_bin_gives_what_its_own_rows_say(seed):
 def test_a_bin_sets_no_least_and_no_largest_deviation():
     rows = wrong_by_size(1)
     far = rows_of([1e-6, 1e5], [1.0, 1.0]).estimates
-    factor = fit(rows).apply(far).deviation[:, 0]
+    factor = fit_histogram_binning(rows).apply(far).deviation[:, 0]
     assert factor[1] / factor[0] > 1e9
 
 
@@ -49,7 +53,7 @@ def test_no_bin_gives_less_than_a_thousandth_of_its_deviation():
     error = np.where(sigma < 1.2, 0.0, np.random.default_rng(2).normal(size=4000))
     error[0] = 1e-9
     rows = rows_of(sigma, error)
-    made = fit(rows).apply(rows.estimates).deviation
+    made = fit_histogram_binning(rows).apply(rows.estimates).deviation
     assert made.min() >= 1e-3 * (1 - 1e-12)
 
 
@@ -109,7 +113,7 @@ def test_cells_without_an_error_are_joined_to_those_with_one():
 # ---- documents
 
 
-GOOD = fit(wrong_by_size(1, 900, 2)).parameters()
+GOOD = fit_histogram_binning(wrong_by_size(1, 900, 2)).parameters()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from monitor.calibration.marginals import NormalMarginals
-from monitor.recalibration.isotonic_quantiles import LARGEST_ERROR, IsotonicQuantiles, fit
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.frames.detections import Estimates
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.quantiles import LARGEST_ERROR, IsotonicQuantiles, fit_isotonic_quantiles
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.statistics.measures import NormalMarginals
 from tests import laws
 from tests.recalibration.rows import reference_rows, wild_estimates
 from tests.recalibration.simulated_rows import rows_of, splits
@@ -46,7 +47,7 @@ def gains(name, fitted_rows):
     for fitted, evaluated in splits(name, fitted_rows):
         scaled = scaling(fitted).apply(evaluated.estimates)
         before = scores(NormalMarginals(scaled.mean, scaled.deviation), evaluated)
-        after = scores(fit(fitted).marginals(evaluated.estimates), evaluated)
+        after = scores(fit_isotonic_quantiles(fitted).marginals(evaluated.estimates), evaluated)
         found.append(before - after)
     return np.array(found)
 
@@ -55,7 +56,9 @@ def gains(name, fitted_rows):
 
 
 def test_calibrated_boxes_keep_their_deviation():
-    ratio = np.array([fit(fitted).scale for fitted, _ in splits("box4_calibrated", 10_000)])
+    ratio = np.array(
+        [fit_isotonic_quantiles(fitted).scale for fitted, _ in splits("box4_calibrated", 10_000)]
+    )
     assert ratio.shape == (11, 4)
     assert ratio.min() > 0.98 and ratio.max() < 1.02
     assert ratio[1:].std(axis=0).max() < 0.01
@@ -80,7 +83,7 @@ def test_heavy_tails_are_recalibrated_far_better_than_by_scaling():
 
 def test_errors_without_a_variance_get_a_finite_distribution_with_the_right_coverage():
     fitted, evaluated = splits("cauchy_1d", 2000, count=0)[0]
-    model = fit(fitted)
+    model = fit_isotonic_quantiles(fitted)
     nll, gap, _ = scores(model.marginals(evaluated.estimates), evaluated)
     assert nll < 2.1
     assert gap < 0.02
@@ -90,13 +93,13 @@ def test_errors_without_a_variance_get_a_finite_distribution_with_the_right_cove
 
 def test_the_share_of_truths_below_each_quantile_is_its_level_on_the_rows_of_the_fit():
     rows = reference_rows("levi_random", slice(0, 25_000))
-    marginals = fit(rows).marginals(rows.estimates)
+    marginals = fit_isotonic_quantiles(rows).marginals(rows.estimates)
     value = rows.estimates.mean + rows.error
     found = (value <= marginals.quantiles(TAU)).mean(axis=(1, 2))
     assert found == pytest.approx(TAU, abs=0.01)
     # Kuleshov's map: the empirical distribution of the probability that the Gaussian gave.
     given = np.sort(norm.cdf(rows.error[:, 0] / rows.deviation[:, 0]))
-    one = fit(rows).maps[0]
+    one = fit_isotonic_quantiles(rows).maps[0]
     p = np.linspace(0.01, 0.99, 99)
     empirical = np.searchsorted(given, p) / given.size
     assert norm.cdf(one.normals(norm.ppf(p))) == pytest.approx(empirical, abs=0.003)
@@ -111,7 +114,7 @@ def test_moving_the_origin_changes_nothing(seed, distance):
     random = np.random.default_rng(seed)
     sigma = np.exp(random.normal(size=(500, 2)))
     rows = rows_of(sigma, sigma * random.standard_t(3, (500, 2)))
-    model = fit(rows)
+    model = fit_isotonic_quantiles(rows)
     far = Estimates(
         rows.estimates.mean + distance, rows.estimates.covariance, rows.estimates.diagonal
     )
@@ -132,8 +135,8 @@ def test_the_moments_of_the_recalibrated_distribution_are_forwarded():
 
 def test_an_error_of_billions_of_sigmas_is_taken_as_a_million():
     error = np.append(np.random.default_rng(1).normal(size=2000), 1e200)
-    found = fit(rows_of(np.ones(2001), error))
-    assert found == fit(rows_of(np.ones(2001), np.minimum(error, LARGEST_ERROR)))
+    found = fit_isotonic_quantiles(rows_of(np.ones(2001), error))
+    assert found == fit_isotonic_quantiles(rows_of(np.ones(2001), np.minimum(error, LARGEST_ERROR)))
     assert np.isfinite(found.scale).all()
 
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from monitor.recalibration.deviation_cells import cells_of
-from monitor.recalibration.isotonic_std import IsotonicStd, fit
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.binned import IsotonicStd, cells_of, fit_isotonic_std
+from monitor.recalibration.documents import InvalidRecalibrator
 from tests.recalibration.simulated_rows import rows_of, wrong_by_size
 
 quick = settings(deadline=None, max_examples=25)
@@ -28,7 +27,7 @@ def test_knots_lie_on_the_isotonic_regression_of_squared_errors(seed):
     rows = bumpy(seed)
     cells = cells_of(rows.deviation[:, 0], rows.error[:, 0], 1.0)
     m, n = cells.squared_error, cells.rows
-    model = fit(rows)
+    model = fit_isotonic_std(rows)
     # max over what begins before, min over what ends after, of the mean (Barlow et al. 1972).
     for c in range(m.size):
         expected = max(
@@ -42,7 +41,7 @@ def test_knots_lie_on_the_isotonic_regression_of_squared_errors(seed):
 def test_no_rising_variances_are_likelier():
     rows = bumpy(1)
     cells = cells_of(rows.deviation[:, 0], rows.error[:, 0], 1.0)
-    model = fit(rows)
+    model = fit_isotonic_std(rows)
     found = np.log(np.array(model.deviation[0]) * np.array(model.factor[0]))
 
     def loss(log_deviation):
@@ -62,14 +61,14 @@ def test_no_rising_variances_are_likelier():
 @quick
 @given(seeds)
 def test_of_two_detections_the_one_with_the_larger_sigma_never_comes_out_as_the_better(seed):
-    model = fit(bumpy(seed))
+    model = fit_isotonic_std(bumpy(seed))
     sigma = np.geomspace(1e-6, 1e5, 3000)
     made = model.apply(rows_of(sigma, sigma).estimates).deviation[:, 0]
     assert (np.diff(made) >= -1e-12 * made[1:]).all()
 
 
 def test_beyond_the_outer_knots_the_factor_stays():
-    model = fit(wrong_by_size(2))
+    model = fit_isotonic_std(wrong_by_size(2))
     low, high = model.deviation[0][0], model.deviation[0][-1]
     sigma = np.array([1e-6, low / 10, low, high, high * 10, 1e5])
     made = model.apply(rows_of(sigma, sigma).estimates).deviation[:, 0]
@@ -81,7 +80,7 @@ def test_a_sigma_that_says_nothing_is_flattened():
     random = np.random.default_rng(3)
     sigma = random.uniform(1.0, 10.0, 20_000)
     rows = rows_of(sigma, 0.5 * random.normal(size=20_000))
-    model = fit(rows)
+    model = fit_isotonic_std(rows)
     middle = rows_of(np.linspace(2.0, 9.0, 50), np.ones(50)).estimates
     assert model.apply(middle).deviation == pytest.approx(np.full((50, 1), 0.5), rel=0.03)
 
@@ -92,14 +91,14 @@ def test_lucky_rows_at_an_end_do_not_make_a_tiny_deviation(end):
     sigma = np.sort(np.exp(random.normal(size=1000)))
     error = sigma * random.normal(size=1000)
     error[slice(0, 20) if end == "first" else slice(-20, None)] *= 1e-6
-    factor = fit(rows_of(sigma, error)).factor[0]
+    factor = fit_isotonic_std(rows_of(sigma, error)).factor[0]
     assert min(factor) > 0.5 and max(factor) < 2
 
 
 def test_deviations_that_differ_by_rounding_make_one_knot():
     random = np.random.default_rng(5)
     sigma = 1.0 + np.arange(5000) * 2.0**-50
-    model = fit(rows_of(sigma, 2.0 * random.normal(size=5000)))
+    model = fit_isotonic_std(rows_of(sigma, 2.0 * random.normal(size=5000)))
     assert len(model.factor[0]) == 1
     assert IsotonicStd.from_parameters(model.parameters()) == model
 

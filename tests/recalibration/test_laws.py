@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.covariance_scaling import FullInput
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
-from monitor.recalibration.methods import METHODS
 from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.sparse_process import Coupling
 from monitor.recalibration.recalibrator import Recalibrator
-from monitor.recalibration.scale import Objective
+from monitor.recalibration.scaling import FullInput, Objective
+from monitor.recalibration.selection import METHODS
 from tests import laws
 from tests.recalibration.rows import joined, rows_from, wild_estimates
 

@@ -11,12 +11,13 @@ from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
-from monitor.recalibration.quantile_fit import TAIL_ROWS, fit_map
-from monitor.recalibration.quantile_map import (
+from monitor.recalibration.quantiles import (
     LARGEST_SLOPE,
     LEAST_SLOPE,
+    TAIL_ROWS,
     QuantileMap,
     QuantileMarginals,
+    fit_map,
 )
 
 quick = settings(deadline=None, max_examples=25)

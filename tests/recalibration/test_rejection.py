@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, chi2, t
 
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from monitor.frames.space import FloatArray
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.rejection import (
     FEWEST,
     RejectedBy,

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Estimates, Output
-from monitor.recalibration.routing import recalibrated, share_out
-from monitor.recalibration.selection import Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.frames.detections import Estimates
+from monitor.recalibration.recalibrator import Identity, Output
+from monitor.recalibration.scaling import VarianceScaling
+from monitor.recalibration.selection import Selection, recalibrated, share_out
 from tests import laws
 
 

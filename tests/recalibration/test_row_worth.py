@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from monitor.recalibration.row_worth import effect_on_mean, effect_on_mean_square
+from monitor.recalibration.fit_rows import effect_on_mean, effect_on_mean_square
 from tests.recalibration.simulated_rows import rows_of
 
 quick = settings(deadline=None, max_examples=30)

@@ -8,13 +8,20 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import chi2, multivariate_normal, norm
 
-from monitor.calibration.binning import Binning
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.calibration.statistics import nothing, observe
-from monitor.recalibration import covariance_scaling, variance_scaling
-from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
-from monitor.recalibration.recalibrator import Estimates, UnfitData
-from monitor.recalibration.scale import QUANTILE_LEVEL, WINSOR_LEVEL, Objective, fit_scale
+from monitor.frames.detections import Estimates
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.recalibration import scaling as scaling_module
+from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.scaling import (
+    QUANTILE_LEVEL,
+    WINSOR_LEVEL,
+    CovarianceScaling,
+    FullInput,
+    Objective,
+    fit_scale,
+)
+from monitor.statistics.bins import Binning
+from monitor.statistics.stage import nothing, observe
 
 BINNING = Binning()
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -72,7 +79,7 @@ def whitened(error, covariance, order):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_factor_on_sigma_maximises_the_likelihood(seed):
     error, covariance = simulated(seed)
-    found = variance_scaling.fit(seen(error, covariance)).scale
+    found = scaling_module.fit_variance_scaling(seen(error, covariance)).scale
     for i in range(3):
         sigma = np.sqrt(covariance[:, i, i])
         e = error[:, i]
@@ -87,7 +94,7 @@ def test_the_factor_on_sigma_maximises_the_likelihood(seed):
 
 def test_every_dimension_has_its_own_scale_and_correlations_stay():
     error, covariance = simulated(1)
-    model = variance_scaling.fit(seen(error, covariance))
+    model = scaling_module.fit_variance_scaling(seen(error, covariance))
     before = estimates(covariance, False)
     made = model.apply(before)
     s = np.diag(model.scale)
@@ -108,7 +115,7 @@ def test_every_dimension_has_its_own_scale_and_correlations_stay():
 @pytest.mark.parametrize("space", SPACES)
 def test_variances_become_d_m_d_with_the_moment_of_normalised_errors(space):
     error, covariance = simulated(2, k=space.k, diagonal=True)
-    model = covariance_scaling.fit(seen(error, covariance, space))
+    model = scaling_module.fit_covariance_scaling(seen(error, covariance, space))
     made = model.apply(estimates(covariance, True))
     z = normalised(error, covariance)
     moment = z.T @ z / len(z)
@@ -120,7 +127,7 @@ def test_variances_become_d_m_d_with_the_moment_of_normalised_errors(space):
 @pytest.mark.parametrize("space", SPACES)
 def test_covariances_become_s_sigma_s(space):
     error, covariance = simulated(3, k=space.k)
-    model = covariance_scaling.fit(seen(error, covariance, space))
+    model = scaling_module.fit_covariance_scaling(seen(error, covariance, space))
     made = model.apply(estimates(covariance, False))
     s = np.diag(np.sqrt((normalised(error, covariance) ** 2).mean(axis=0)))
     assert_close(made.covariance, s @ covariance @ s)
@@ -130,7 +137,7 @@ def test_covariances_become_s_sigma_s(space):
 def test_covariances_become_l_a_l_with_the_moment_of_whitened_errors(space):
     error, covariance = simulated(4, k=space.k)
     statistics = seen(error, covariance, space)
-    model = covariance_scaling.fit(statistics, full_input=FullInput.WHITEN)
+    model = scaling_module.fit_covariance_scaling(statistics, full_input=FullInput.WHITEN)
     made = model.apply(estimates(covariance, False)).covariance
     order = np.array(space.order)
     u = whitened(error, covariance, order)
@@ -146,8 +153,8 @@ def test_after_a_fit_the_mean_nees_of_every_dimension_is_one(seed, space, diagon
     error, covariance = simulated(seed, k=space.k, diagonal=diagonal)
     statistics = seen(error, covariance, space)
     for model in (
-        variance_scaling.fit(statistics),
-        covariance_scaling.fit(statistics, full_input=full_input),
+        scaling_module.fit_variance_scaling(statistics),
+        scaling_module.fit_covariance_scaling(statistics, full_input=full_input),
     ):
         if not diagonal and getattr(model, "full_input", None) is FullInput.WHITEN:
             continue  # it corrects the whole, not each dimension
@@ -160,7 +167,9 @@ def test_after_a_fit_the_mean_nees_of_every_dimension_is_one(seed, space, diagon
 @given(seeds, st.sampled_from(SPACES))
 def test_after_a_whitening_fit_the_whitened_errors_have_the_unit_moment(seed, space):
     error, covariance = simulated(seed, k=space.k)
-    model = covariance_scaling.fit(seen(error, covariance, space), full_input=FullInput.WHITEN)
+    model = scaling_module.fit_covariance_scaling(
+        seen(error, covariance, space), full_input=FullInput.WHITEN
+    )
     made = model.apply(estimates(covariance, False)).covariance
     u = whitened(error, made, space.order)
     assert u.T @ u / len(u) == pytest.approx(np.eye(space.k), abs=1e-7)
@@ -168,7 +177,9 @@ def test_after_a_whitening_fit_the_whitened_errors_have_the_unit_moment(seed, sp
 
 def test_after_an_estimation_the_normalised_errors_correlate_as_the_covariance_says():
     error, covariance = simulated(6, n=4000, diagonal=True, factors=(1.0, 1.0, 1.0))
-    made = covariance_scaling.fit(seen(error, covariance)).apply(estimates(covariance, True))
+    made = scaling_module.fit_covariance_scaling(seen(error, covariance)).apply(
+        estimates(covariance, True)
+    )
     nees = (whitened(error, made.covariance, (0, 1, 2)) ** 2).sum(axis=1)
     assert nees.mean() == pytest.approx(3.0, rel=1e-9)
     before, after = (
@@ -183,7 +194,9 @@ def test_a_frame_of_variances_and_covariances_is_recalibrated_row_by_row():
     flags = np.arange(300) % 3 == 0
     covariance[flags] *= np.eye(3)
     for full_input in FullInput:
-        model = covariance_scaling.fit(seen(error, covariance), full_input=full_input)
+        model = scaling_module.fit_covariance_scaling(
+            seen(error, covariance), full_input=full_input
+        )
         made = model.apply(estimates(covariance, flags)).covariance
         plain = model.apply(estimates(covariance[flags], True)).covariance
         full = model.apply(estimates(covariance[~flags], False)).covariance
@@ -213,14 +226,16 @@ def test_a_wrong_unit_of_variance_is_fitted_away(factor, diagonal):
     error, covariance = simulated(7, diagonal=diagonal)
     for full_input in FullInput:
         expected, found = (
-            covariance_scaling.fit(seen(error, c * covariance), full_input=full_input)
+            scaling_module.fit_covariance_scaling(
+                seen(error, c * covariance), full_input=full_input
+            )
             .apply(estimates(c * covariance, diagonal))
             .covariance
             for c in (1.0, factor)
         )
         assert_close(found, expected)
     expected, found = (
-        variance_scaling.fit(seen(error, c * covariance))
+        scaling_module.fit_variance_scaling(seen(error, c * covariance))
         .apply(estimates(c * covariance, diagonal))
         .covariance
         for c in (1.0, factor)
@@ -264,7 +279,7 @@ def test_calibrated_gaussian_errors_need_no_scale_by_any_objective(objective):
     error = sigma * random.normal(size=sigma.shape)
     statistics = seen(error, np.eye(3) * (sigma**2)[:, None, :])
     assert fit_scale(statistics, objective) == pytest.approx(np.ones(3), abs=0.03)
-    assert variance_scaling.fit(statistics, objective).objective is objective
+    assert scaling_module.fit_variance_scaling(statistics, objective).objective is objective
 
 
 @pytest.mark.parametrize("objective", [Objective.WINSORISED_MEAN, Objective.QUANTILE])
@@ -280,8 +295,8 @@ def test_one_giant_error_moves_the_mean_and_not_the_robust_objectives(objective)
 @pytest.mark.parametrize("objective", Objective)
 def test_the_objective_sets_the_size_and_not_the_correlation(objective):
     statistics = seen(*simulated(9))
-    found = covariance_scaling.fit(statistics, objective)
-    mean = covariance_scaling.fit(statistics)
+    found = scaling_module.fit_covariance_scaling(statistics, objective)
+    mean = scaling_module.fit_covariance_scaling(statistics)
     assert found.correlation == mean.correlation
     assert np.diagonal(np.array(found.correlation)) == pytest.approx(np.ones(3))
     assert found.scale == tuple(fit_scale(statistics, objective).tolist())
@@ -293,8 +308,8 @@ def test_the_objective_sets_the_size_and_not_the_correlation(objective):
 # ---- data that do not determine a recalibrator
 
 FITS = {
-    "variance": variance_scaling.fit,
-    "covariance": covariance_scaling.fit,
+    "variance": scaling_module.fit_variance_scaling,
+    "covariance": scaling_module.fit_covariance_scaling,
 }
 
 
@@ -320,12 +335,12 @@ def test_too_few_rows_for_a_correlation_are_refused(n):
     with pytest.raises(
         UnfitData, match=rf"of {n} rows over \('x', 'y', 'z'\) are singular.*more d"
     ):
-        covariance_scaling.fit(seen(error, covariance))
-    assert len(variance_scaling.fit(seen(error, covariance)).scale) == 3
+        scaling_module.fit_covariance_scaling(seen(error, covariance))
+    assert len(scaling_module.fit_variance_scaling(seen(error, covariance)).scale) == 3
 
 
 def test_errors_that_repeat_each_other_are_refused():
     error, covariance = simulated(1, diagonal=True)
     error[:, 2] = error[:, 0] * np.sqrt(covariance[:, 2, 2] / covariance[:, 0, 0])
     with pytest.raises(UnfitData, match=r"the correlation of 300 rows .* are singular"):
-        covariance_scaling.fit(seen(error, covariance))
+        scaling_module.fit_covariance_scaling(seen(error, covariance))

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from monitor.calibration.space import Dimension, Space, plain_space
-from monitor.recalibration.covariance_scaling import CovarianceScaling
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import Estimates, Recalibrator
+from monitor.frames.detections import Estimates
+from monitor.frames.space import Dimension, Space, plain_space
+from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibration.variance_scaling import VarianceScaling
 from tests import laws
 
 XY = plain_space(("x", "y"), "m")

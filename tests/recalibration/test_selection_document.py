@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.slices import RangeBuckets
-from monitor.recalibration.basis import Basis, Clock, Period
-from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
-from monitor.recalibration.identity import Identity
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.frames.slices import RangeBuckets
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import Basis, Clock, Identity, Period
 from monitor.recalibration.rejection import RejectedBy, Rejection
-from monitor.recalibration.scale import Objective
+from monitor.recalibration.scaling import CovarianceScaling, FullInput, Objective, VarianceScaling
 from monitor.recalibration.selection import FORMAT, IDENTITY, Selection, from_json
-from monitor.recalibration.variance_scaling import VarianceScaling
 from tests.recalibration.rows import json_values
 
 DOUBLE, TRIPLE = VarianceScaling((2.0, 2.0)), VarianceScaling((3.0, 3.0))

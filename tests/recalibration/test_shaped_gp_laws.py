@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.calibration.space import plain_space
-from monitor.recalibration import gp_beta_fit, gp_cauchy_fit
+from monitor.frames.detections import Estimates
+from monitor.frames.space import plain_space
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.gp_beta import GpBeta
-from monitor.recalibration.gp_cauchy import GpCauchy
-from monitor.recalibration.gp_cauchy_fit import GpCauchySettings
-from monitor.recalibration.processes.hyperparameters import ProcessSettings
+from monitor.recalibration.processes import beta, cauchy
+from monitor.recalibration.processes.beta import GpBeta
+from monitor.recalibration.processes.cauchy import GpCauchy, GpCauchySettings
 from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes.process_fit import ProcessSettings
 from monitor.recalibration.processes.sparse_process import Coupling
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator, UnfitData
+from monitor.recalibration.recalibrator import UnfitData
 from tests import laws
 from tests.recalibration.rows import wild_estimates
 
-FITS: dict[str, Any] = {"cauchy": gp_cauchy_fit.fit, "beta": gp_beta_fit.fit}
+FITS: dict[str, Any] = {"cauchy": cauchy.fit_gp_cauchy, "beta": beta.fit_gp_beta}
 TYPES: dict[str, Any] = {"cauchy": GpCauchy, "beta": GpBeta}
 PAPER = {
     "cauchy": GpCauchySettings(kernel=KernelForm.PAPER),

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from monitor.calibration.marginals import NormalMarginals
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.recalibrator import Estimates, Output, Recalibrator
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray
+from monitor.recalibration.recalibrator import Output, Recalibrator, marginals_of
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
-from monitor.recalibration.shapes import marginals_of
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.statistics.measures import NormalMarginals
 
 TAU = np.array([0.1, 0.5, 0.8])
 

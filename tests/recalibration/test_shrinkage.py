@@ -6,16 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 
-from monitor.calibration.binning import Binning
-from monitor.calibration.clusters import cluster_id, design_effect_of_rows
-from monitor.calibration.space import plain_space
-from monitor.calibration.statistics import nothing, observe
-from monitor.recalibration import covariance_scaling, variance_scaling
-from monitor.recalibration.covariance_scaling import CovarianceScaling, FullInput
-from monitor.recalibration.recalibrator import Estimates, UnfitData
-from monitor.recalibration.scale import Objective
-from monitor.recalibration.shrinkage import WIDE, Clamp, Prior, clamped_matrix, own_share
-from monitor.recalibration.variance_scaling import VarianceScaling
+from monitor.frames.detections import Estimates
+from monitor.frames.space import plain_space
+from monitor.recalibration import scaling
+from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.scaling import (
+    WIDE,
+    Clamp,
+    CovarianceScaling,
+    FullInput,
+    Objective,
+    Prior,
+    VarianceScaling,
+    clamped_matrix,
+    own_share,
+)
+from monitor.statistics.bins import Binning
+from monitor.statistics.clusters import cluster_id, design_effect_of_rows
+from monitor.statistics.stage import nothing, observe
 from tests import laws
 from tests.recalibration.rows import reference_rows, wild_estimates
 
@@ -24,7 +32,7 @@ XYZ = plain_space(("x", "y", "z"), "m")
 quick = settings(deadline=None, max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 strengths = st.floats(1e-3, 1e6)
-FITS = {"variance": variance_scaling.fit, "covariance": covariance_scaling.fit}
+FITS = {"variance": scaling.fit_variance_scaling, "covariance": scaling.fit_covariance_scaling}
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 
 
@@ -41,7 +49,7 @@ def seen(seed, n=200, factors=(1.5, 0.4, 2.5), track=None):
     return observe(XYZ, BINNING, error, covariance, cluster), error, covariance
 
 
-PREVIOUS = covariance_scaling.fit(seen(99, factors=(0.7, 0.9, 1.1))[0])
+PREVIOUS = scaling.fit_covariance_scaling(seen(99, factors=(0.7, 0.9, 1.1))[0])
 
 
 def matrices(model):
@@ -55,8 +63,8 @@ def matrices(model):
 @given(seeds, strengths)
 def test_a_fit_lies_between_its_own_and_the_prior_by_the_rows_of_each(seed, strength):
     statistics = seen(seed)[0]
-    own = covariance_scaling.fit(statistics)
-    found = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
+    own = scaling.fit_covariance_scaling(statistics)
+    found = scaling.fit_covariance_scaling(statistics, prior=Prior(PREVIOUS, strength))
     # Independent rows: each counts for one.
     n, n0 = 200, strength
     logs = n * np.log(own.scale) + n0 * np.log(PREVIOUS.scale)
@@ -64,7 +72,7 @@ def test_a_fit_lies_between_its_own_and_the_prior_by_the_rows_of_each(seed, stre
     for name, matrix in matrices(found).items():
         mixed = n * np.array(getattr(own, name)) + n0 * np.array(getattr(PREVIOUS, name))
         assert matrix == pytest.approx(mixed / (n + n0), rel=1e-9, abs=1e-12)
-    scaled = variance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
+    scaled = scaling.fit_variance_scaling(statistics, prior=Prior(PREVIOUS, strength))
     assert scaled.scale == found.scale
 
 
@@ -80,12 +88,12 @@ def test_rows_of_a_track_count_for_fewer(seed, strength):
     expected = (240 / effect) / (240 / effect + strength)
     share = own_share(statistics, strength)
     assert share == pytest.approx(expected, rel=0.02)
-    own = variance_scaling.fit(statistics).scale
-    found = variance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength)).scale
+    own = scaling.fit_variance_scaling(statistics).scale
+    found = scaling.fit_variance_scaling(statistics, prior=Prior(PREVIOUS, strength)).scale
     logs = share[:3] * np.log(own) + (1 - share[:3]) * np.log(PREVIOUS.scale)
     assert np.log(found) == pytest.approx(logs)
-    both = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
-    mixed = share.min() * matrices(covariance_scaling.fit(statistics))["correlation"]
+    both = scaling.fit_covariance_scaling(statistics, prior=Prior(PREVIOUS, strength))
+    mixed = share.min() * matrices(scaling.fit_covariance_scaling(statistics))["correlation"]
     mixed += (1 - share.min()) * matrices(PREVIOUS)["correlation"]
     assert matrices(both)["correlation"] == pytest.approx(mixed)
 
@@ -94,9 +102,11 @@ def test_rows_of_a_track_count_for_fewer(seed, strength):
 @pytest.mark.parametrize("full_input", FullInput)
 def test_the_limits_are_the_own_fit_and_the_prior(objective, full_input):
     statistics = seen(1)[0]
-    own = covariance_scaling.fit(statistics, objective, full_input)
+    own = scaling.fit_covariance_scaling(statistics, objective, full_input)
     for strength, limit in ((1e-9, own), (1e15, PREVIOUS)):
-        found = covariance_scaling.fit(statistics, objective, full_input, Prior(PREVIOUS, strength))
+        found = scaling.fit_covariance_scaling(
+            statistics, objective, full_input, Prior(PREVIOUS, strength)
+        )
         assert found.scale == pytest.approx(limit.scale, rel=1e-8)
         for name, matrix in matrices(found).items():
             assert matrix == pytest.approx(np.array(getattr(limit, name)), rel=1e-8, abs=1e-9)
@@ -110,9 +120,9 @@ def test_more_rows_of_the_same_kind_lead_away_from_the_prior(seed, strength):
     statistics = seen(seed)[0]
     twice = statistics.merge(statistics)
     prior = Prior(PREVIOUS, strength)
-    own = np.log(variance_scaling.fit(statistics).scale)
+    own = np.log(scaling.fit_variance_scaling(statistics).scale)
     few, many = (
-        np.abs(np.log(variance_scaling.fit(s, prior=prior).scale) - own)
+        np.abs(np.log(scaling.fit_variance_scaling(s, prior=prior).scale) - own)
         for s in (statistics, twice)
     )
     assert (many <= few + 1e-12).all()
@@ -120,8 +130,8 @@ def test_more_rows_of_the_same_kind_lead_away_from_the_prior(seed, strength):
 
 def test_thirty_rows_and_the_default_prior_meet_halfway():
     statistics = seen(3, n=30)[0]
-    own = variance_scaling.fit(statistics).scale
-    found = variance_scaling.fit(statistics, prior=Prior(PREVIOUS)).scale
+    own = scaling.fit_variance_scaling(statistics).scale
+    found = scaling.fit_variance_scaling(statistics, prior=Prior(PREVIOUS)).scale
     assert found == pytest.approx(np.sqrt(np.array(own) * PREVIOUS.scale))
 
 
@@ -132,7 +142,7 @@ def test_thirty_rows_and_the_default_prior_meet_halfway():
 @given(seeds, st.integers(1, 5), strengths)
 def test_however_few_the_rows_covariances_stay_positive_definite(seed, n, strength):
     statistics = seen(seed, n)[0]
-    model = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, strength))
+    model = scaling.fit_covariance_scaling(statistics, prior=Prior(PREVIOUS, strength))
     for matrix in matrices(model).values():
         assert np.linalg.eigvalsh(matrix)[0] > 0
     assert np.diagonal(matrices(model)["correlation"]) == pytest.approx(np.ones(3))
@@ -143,8 +153,8 @@ def test_however_few_the_rows_covariances_stay_positive_definite(seed, n, streng
 def test_one_row_is_refused_alone_and_leaves_the_prior_nearly_as_it_was():
     statistics = seen(4, n=1)[0]
     with pytest.raises(UnfitData, match="singular"):
-        covariance_scaling.fit(statistics)
-    found = covariance_scaling.fit(statistics, prior=Prior(PREVIOUS, 1000.0))
+        scaling.fit_covariance_scaling(statistics)
+    found = scaling.fit_covariance_scaling(statistics, prior=Prior(PREVIOUS, 1000.0))
     assert found.scale == pytest.approx(PREVIOUS.scale, rel=0.01)
     assert np.abs(matrices(found)["correlation"] - matrices(PREVIOUS)["correlation"]).max() < 0.01
 
@@ -175,9 +185,9 @@ def test_a_prior_of_other_dimensions_is_refused(fit):
 def test_a_prior_that_whitens_in_another_order_is_refused():
     other = CovarianceScaling(PREVIOUS.scale, PREVIOUS.correlation, PREVIOUS.whitened, (2, 0, 1))
     with pytest.raises(UnfitData, match=r"order \(2, 0, 1\).*order \(0, 1, 2\)"):
-        covariance_scaling.fit(seen(7)[0], prior=Prior(other))
+        scaling.fit_covariance_scaling(seen(7)[0], prior=Prior(other))
     # Factors on σ do not depend on it.
-    assert variance_scaling.fit(seen(7)[0], prior=Prior(other)).k == 3
+    assert scaling.fit_variance_scaling(seen(7)[0], prior=Prior(other)).k == 3
 
 
 @pytest.mark.parametrize("strength", [0.0, -1.0, float("inf"), float("nan")])
@@ -208,7 +218,7 @@ def test_no_factor_lies_beyond_the_clamp(fit, seed, lowest, width):
 def test_whitening_changes_no_deviation_in_any_direction_beyond_the_clamp(seed, lowest):
     statistics, _, covariance = seen(seed)
     clamp = Clamp(lowest, 2 * lowest)
-    model = covariance_scaling.fit(statistics, full_input=FullInput.WHITEN, clamp=clamp)
+    model = scaling.fit_covariance_scaling(statistics, full_input=FullInput.WHITEN, clamp=clamp)
     made = model.apply(Estimates(np.zeros((200, 3)), covariance, np.zeros(200, bool))).covariance
     # Of all directions, those of the generalised eigenvectors are furthest.
     for before, after in zip(covariance, made, strict=True):
@@ -216,7 +226,7 @@ def test_whitening_changes_no_deviation_in_any_direction_beyond_the_clamp(seed, 
         assert lowest * (1 - 1e-6) <= factor.min()
         assert factor.max() <= 2 * lowest * (1 + 1e-6)
     # What was within stays to the last bit, and the rest keeps its directions.
-    own = matrices(covariance_scaling.fit(statistics))["whitened"]
+    own = matrices(scaling.fit_covariance_scaling(statistics))["whitened"]
     assert np.array_equal(clamped_matrix(own, Clamp(1e-9, 1e9)), own)
     found = matrices(model)["whitened"]
     assert np.array_equal(found, found.T)
@@ -242,7 +252,7 @@ def test_the_default_clamp_leaves_even_cauchy_errors_alone(fit):
 
 def test_a_wrong_unit_is_seen_at_the_clamp():
     _, error, covariance = seen(8)
-    model = variance_scaling.fit(observe(XYZ, BINNING, error, covariance * 1e-8))
+    model = scaling.fit_variance_scaling(observe(XYZ, BINNING, error, covariance * 1e-8))
     assert model.scale == (1e3, 1e3, 1e3)
     assert WIDE.reached(model) == (True, True, True)
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.detections import Limits
-from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.soundness import fault_of, sent_where_unsound, sound_rows
+from monitor.frames.detections import Estimates, Limits
+from monitor.recalibration.recalibrator import fault_of, sent_where_unsound, sound_rows
 
 NAN, INF = float("nan"), float("inf")
 LIMITS = Limits()

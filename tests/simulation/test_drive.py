@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.calibration.space import FloatArray, IntArray
-from monitor.simulation.drive import (
+from monitor.commands.demo.scene import (
     CLASSES,
     SPACE,
     DriveSettings,
@@ -19,6 +18,7 @@ from monitor.simulation.drive import (
     simulate,
     with_variance_factor,
 )
+from monitor.frames.space import FloatArray, IntArray
 
 SHORT = DriveSettings(objects_per_sensor=8)
 

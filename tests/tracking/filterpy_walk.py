@@ -14,10 +14,8 @@ import numpy as np
 from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
 from filterpy.kalman import KalmanFilter
 
-from monitor.calibration.space import Dimension, DimensionKind, FloatArray, Space, plain_space
-from monitor.tracking.kalman import predict, update
-from monitor.tracking.motion import motion_model
-from monitor.tracking.settings import TrackerSettings
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.tracking.kalman import TrackerSettings, motion_model, predict, update
 from monitor.tracking.tracks import born, no_tracks
 
 STEPS, MOST_TRACKS = 1000, 6

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from monitor.calibration.space import (
+from monitor.frames.frame import EgoMotion
+from monitor.frames.space import (
     BoolArray,
     Dimension,
     DimensionKind,
@@ -16,8 +17,7 @@ from monitor.calibration.space import (
     Space,
     plain_space,
 )
-from monitor.tracking.reported import EgoMotion
-from monitor.tracking.settings import TrackerSettings
+from monitor.tracking.kalman import TrackerSettings
 from monitor.tracking.tracker import (
     Sightings,
     Step,

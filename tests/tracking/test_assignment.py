@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from monitor.tracking.assignment import assign
+from monitor.tracking.association import assign
 
 seeds = st.integers(0, 2**32 - 1)
 

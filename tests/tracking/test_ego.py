@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from monitor.calibration.space import Dimension, Space, plain_space
+from monitor.frames.frame import EgoMotion, Pose, Twist
+from monitor.frames.space import Dimension, Space, plain_space
 from monitor.tracking.ego import InvalidEgoMotion, checked, move, relative_motion
-from monitor.tracking.motion import motion_model
-from monitor.tracking.reported import EgoMotion, Pose, Twist
-from monitor.tracking.settings import TrackerSettings
+from monitor.tracking.kalman import TrackerSettings, motion_model
 from tests.tracking.scenes import (
     AXIS,
     BOX,

@@ -6,9 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from monitor.calibration.space import DimensionKind
-from monitor.tracking.gating import Gaussians, gate_limit, gated_pairs, measured_pairs
-from monitor.tracking.grid import MOST_PAIRS
+from monitor.frames.space import DimensionKind
+from monitor.tracking.association import (
+    MOST_PAIRS,
+    Gaussians,
+    gate_limit,
+    gated_pairs,
+    measured_pairs,
+)
 from tests.tracking.scenes import ANGLES, BOX, SPACES, XY, XYZ, covariances, named
 
 LIMIT = 16.0

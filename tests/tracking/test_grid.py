@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.tracking.grid import MOST_PAIRS, near_pairs
+from monitor.tracking.association import MOST_PAIRS, near_pairs
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(0, 60)

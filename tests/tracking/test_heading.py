@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Space
-from monitor.tracking.heading import flipping, fold
+from monitor.frames.space import Space
+from monitor.tracking.ego import flipping, fold
 from tests.tracking.scenes import AXIS_FIRST, BOX, XY, XY_YAW, XYZ, YAW, model_of, run, seen
 
 FRAMES, OBJECTS = 80, 50

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.tracking.innovations import InnovationSums, innovation_sums, no_innovations
+from monitor.tracking.kalman import InnovationSums, innovation_sums, no_innovations
 from tests.laws import assert_same
 from tests.tracking.scenes import XY, model_of, run, seen
 

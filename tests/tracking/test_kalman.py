@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.tracking.kalman import predict, regular, update
-from monitor.tracking.motion import motion_model
-from monitor.tracking.settings import TrackerSettings
+from monitor.tracking.kalman import TrackerSettings, motion_model, predict, regular, update
 from tests.tracking.filterpy_walk import CASES, MOST_TRACKS
 from tests.tracking.scenes import BOX, XYZ, covariances
 

@@ -6,9 +6,8 @@ from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, Space, plain_space
-from monitor.tracking.motion import motion_model
-from monitor.tracking.settings import UPRIGHT, DimensionNoise, TrackerSettings
+from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.tracking.kalman import UPRIGHT, DimensionNoise, TrackerSettings, motion_model
 from tests.tracking.scenes import ANGLES, AXIS, BOX, IMAGE, SPACES, XYZ, YAW, named
 
 STEPS = [0.0, 1e-6, 0.004, 0.1, 1.0, 2.5, 60.0, 1e4]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from monitor.tracking.labels import Labels, label_velocity
+from monitor.tracking.association import Labels, label_velocity
 from monitor.tracking.quality import (
     FrameTracks,
     Pairs,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from monitor.tracking.reported import EgoMotion, Pose, Twist
+from monitor.frames.frame import EgoMotion, Pose, Twist
+from monitor.tracking.kalman import Association
 from monitor.tracking.rewind import MOST_FRAMES, Order, Tracker, follow
-from monitor.tracking.settings import Association
 from tests.laws import assert_same
 from tests.tracking.scenes import BOX, XY, XY_YAW, model_of, named, run, seen
 

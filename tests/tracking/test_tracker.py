@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from monitor.calibration.space import DimensionKind
-from monitor.tracking.reported import EgoMotion, Pose, TrackStatus, Twist
-from monitor.tracking.settings import Association, MeasurementNoise
+from monitor.frames.frame import EgoMotion, Pose, TrackStatus, Twist
+from monitor.frames.space import DimensionKind
+from monitor.tracking.kalman import Association, MeasurementNoise
 from tests.laws import assert_same
 from tests.tracking.scenes import (
     BOX,

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from monitor.calibration.space import BoolArray, FloatArray, IntArray
-from monitor.simulation.drive import CLASSES, DriveSettings, simulate
+from monitor.commands.demo.scene import CLASSES, DriveSettings, simulate
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 DIMENSIONS = ("x", "y", "z", "yaw")
 SEQUENCES = ("north", "south", "west")

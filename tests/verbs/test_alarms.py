@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from monitor.calibration.drift.alarm import AlarmChange, DriftReading, Scale, Why
-from monitor.calibration.drift.alarm_words import alarm_sentence
 from monitor.cli import main
-from monitor.verbs import alarms as verb
-from monitor.verbs.printed import plain
-from monitor.verbs.recalibrators import this_person
+from monitor.commands import alarms
+from monitor.commands.options import plain
+from monitor.commands.recalibrators import this_person
+from monitor.drift.alarms import AlarmChange, DriftReading, Why, alarm_sentence
+from monitor.drift.evidence import Scale
 from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
@@ -159,7 +159,7 @@ def test_words_of_others_cannot_move_the_cursor_of_a_terminal(heard, sidecar):
 
 
 def test_a_sidecar_that_is_not_there_is_a_line_with_a_remedy(refused, monkeypatch):
-    monkeypatch.setattr("monitor.edges.client.PATIENCE", 0.3)
+    monkeypatch.setattr("monitor.commands.sidecar_client.PATIENCE", 0.3)
     line = refused("alarms", "list", "--address", "127.0.0.1:1")
     assert "no sidecar answers at 127.0.0.1:1: start one with" in line
 
@@ -172,7 +172,7 @@ def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
     assert "usage: calibration-monitor" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", verb.ACTIONS)
+@pytest.mark.parametrize("action", alarms.ACTIONS)
 def test_every_action_explains_itself(capsys, action):
     with pytest.raises(SystemExit) as end:
         main(["alarms", action, "--help"])

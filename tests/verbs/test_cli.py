@@ -29,7 +29,7 @@ def ended(capsys, *words):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_offers_what_the_command_line_asks_of_it(verb):
-    module = importlib.import_module(f"monitor.verbs.{verb}")
+    module = importlib.import_module(f"monitor.commands.{verb}")
     assert isinstance(module.EXAMPLE, str)
     assert callable(module.add_options)
     assert callable(module.run)
@@ -47,7 +47,7 @@ def test_the_help_of_every_verb_has_an_example(capsys, verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_example_is_a_command_that_parses(verb):
-    text = importlib.import_module(f"monitor.verbs.{verb}").EXAMPLE
+    text = importlib.import_module(f"monitor.commands.{verb}").EXAMPLE
     commands = re.findall(r"^  calibration-monitor (.*)$", text, re.MULTILINE)
     assert commands
     for command in commands:

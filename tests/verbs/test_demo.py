@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from monitor.cli import main
+from monitor.commands.demo.json import as_json
+from monitor.commands.demo.live_view import bar, render
+from monitor.commands.demo.plan import Phase, Plan
+from monitor.commands.demo.record import AnsweredFrame, Record
+from monitor.commands.demo.scene import simulate, with_variance_factor
+from monitor.commands.demo.story import Heard, Story
+from monitor.commands.demo.summary import SidecarAccount, SliceAccount, summarise
+from monitor.commands.demo.tables import as_text
+from monitor.commands.doctor.look import parse
 from monitor.promotion.records import Evidence, Factor, Happened
 from monitor.promotion.records import Record as Happening
-from monitor.simulation.drive import simulate, with_variance_factor
-from monitor.verbs.drive_json import as_json
-from monitor.verbs.drive_plan import Phase, Plan
-from monitor.verbs.drive_record import AnsweredFrame, Record
-from monitor.verbs.drive_story import Heard, Story
-from monitor.verbs.drive_summary import SidecarAccount, SliceAccount, summarise
-from monitor.verbs.drive_tables import as_text
-from monitor.verbs.live_view import bar, render
-from monitor.verbs.scrape import parse
 
 DEMO = [sys.executable, "-m", "monitor", "demo"]
 _PATIENCE = 580.0  # s; it takes 40 where nothing else runs

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.verbs.drive_cycles import Cycles, Moment
-from monitor.verbs.drive_lacks import Seen, lacks
-from monitor.verbs.drive_pace import Pace
-from monitor.verbs.drive_plan import Plan
-from monitor.verbs.drive_tale import Tale
+from monitor.commands.demo.cycles import Cycles, Moment
+from monitor.commands.demo.missing import Seen, lacks
+from monitor.commands.demo.pace import Pace
+from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.told import Tale
 
 PLAN = Plan(duration_s=100.0)
 SENSORS = PLAN.settings.sensors

@@ -14,18 +14,16 @@ from typing import cast
 import pytest
 
 from monitor.cli import main
+from monitor.client import Access, InvalidAccess
+from monitor.commands.demo.connection import Connection
+from monitor.commands.demo.cycles import Cycles
+from monitor.commands.demo.endless import Journey, config_text, drive_in_cycles
+from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.scene import simulate
+from monitor.commands.demo.told import Tale
+from monitor.commands.sidecar_client import AdminClient, SidecarUnavailable
 from monitor.config import Config
-from monitor.edges.admin_client import AdminClient
-from monitor.edges.client import SidecarUnavailable
-from monitor.edges.credentials import Access, InvalidAccess
-from monitor.frames import Header
-from monitor.simulation.drive import simulate
-from monitor.verbs.demo_config import config_text
-from monitor.verbs.demo_endless import Journey, drive_in_cycles
-from monitor.verbs.drive_connection import Connection
-from monitor.verbs.drive_cycles import Cycles
-from monitor.verbs.drive_plan import Plan
-from monitor.verbs.drive_tale import Tale
+from monitor.frames.frame import Header
 from tests.deploy.scraping import free_port, until
 from tests.served import ROOT, Sidecar
 

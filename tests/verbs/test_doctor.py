@@ -13,9 +13,8 @@ import time
 import pytest
 
 from monitor.cli import main
+from monitor.commands.doctor import diagnosis, look
 from monitor.v1 import recalibrator_admin_pb2
-from monitor.verbs import doctor as verb
-from monitor.verbs import doctor_look
 from tests.certificates import Authority
 from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
 from tests.foreign_client import labels, promote, scaling
@@ -149,7 +148,7 @@ def test_what_is_wrong_with_stamps_is_told_by_stream_with_the_mistake_that_makes
 
 def test_a_clock_of_the_sidecar_that_is_not_ours_is_told(doctor, calm, monkeypatch):
     true = time.time_ns
-    monkeypatch.setattr(verb, "wall_clock_ns", lambda: true() + 3600 * 10**9)
+    monkeypatch.setattr(diagnosis, "wall_clock_ns", lambda: true() + 3600 * 10**9)
     with driving(calm, {"front": sound}):
         code, said = doctor(*at(calm))
     assert code == 1
@@ -371,7 +370,7 @@ def test_what_answers_and_is_no_sidecar_is_told_as_that(doctor, answer):
 
 
 def test_what_takes_connections_and_says_nothing_is_given_up(doctor, monkeypatch):
-    monkeypatch.setattr(doctor_look, "PATIENCE", 0.3)
+    monkeypatch.setattr(look, "PATIENCE", 0.3)
     with listening(b"") as address:
         code, said = doctor("--address", address, "--http-address", address)
     assert code == 1

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.diagnosis.observation import Limits
-from monitor.edges.credentials import Access
-from monitor.edges.exposition import gauge
-from monitor.edges.status_client import direct
-from monitor.verbs.doctor_look import limits_of
-from monitor.verbs.doctor_pages import samples_of
+from monitor.client import Access
+from monitor.commands.doctor.look import limits_of, samples_of
+from monitor.commands.doctor.observation import Limits
+from monitor.commands.sidecar_client import direct
+from monitor.service.exposition import gauge
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.commands.demo.scene import DriveSettings
+from monitor.commands.demo.story import Heard, Story, in_words
 from monitor.promotion.records import Evidence, Factor, Happened, Record
-from monitor.simulation.drive import DriveSettings
-from monitor.verbs.drive_story import Heard, Story, in_words
 
 EVIDENCE = Evidence(14, 0.6, 3.2, -1.0, 2.0)
 FACTORS = tuple(Factor(name, low, low, low) for name, low in (("x", 4.21), ("y", 5.26)))

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from monitor.edges.answered import Answered, AnsweredTracks
-from monitor.simulation.drive import SPACE, SimulatedFrame
-from monitor.tracking.reported import TrackStatus
-from monitor.verbs.drive_tracks import Fed, TrackingRecord
+from monitor.commands.demo.scene import SPACE, SimulatedFrame
+from monitor.commands.demo.tracks import Fed, TrackingRecord
+from monitor.frames.frame import TrackStatus
+from monitor.wire.client_messages import Answered, AnsweredTracks
 
 STATES = SPACE.k + 3
 PERIOD_NS = 100_000_000

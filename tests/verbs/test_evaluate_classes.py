@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.class_evaluation import AUSE
-from monitor.calibration.evaluation import EvaluationError
-from monitor.edges.recorded_classes import ClassRecording
-from monitor.verbs.evaluate_classes import class_table, evaluate_classes
+from monitor.commands.evaluate import class_table, evaluate_classes
+from monitor.statistics.class_measures import AUSE
+from monitor.statistics.evaluation import EvaluationError
+from monitor.store.class_recordings import ClassRecording
 
 
 @pytest.fixture

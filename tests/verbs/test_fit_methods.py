@@ -9,10 +9,9 @@ import pytest
 import scipy.stats
 
 from monitor.cli import main
-from monitor.recalibration.gp_cauchy import GpCauchy
-from monitor.recalibration.methods import METHODS
-from monitor.recalibration.recalibrator import Estimates
-from monitor.recalibration.selection import from_json
+from monitor.frames.detections import Estimates
+from monitor.recalibration.processes.cauchy import GpCauchy
+from monitor.recalibration.selection import METHODS, from_json
 from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, with_bad_covariances
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.calibration.state import Slicing, StatisticsState
 from monitor.cli import main
-from monitor.edges.snapshot import SnapshotFile
-from monitor.edges.state import StoredState, serialised
-from monitor.verbs.states import read_state, write_state
+from monitor.commands.states import read_state, write_state
+from monitor.statistics.state import Slicing, StatisticsState
+from monitor.store.snapshot import SnapshotFile
+from monitor.store.statistics_state import StoredState, serialised
 from tests.states import (
     BINNING,
     OTHER_BINNING,

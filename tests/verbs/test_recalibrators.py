@@ -6,14 +6,14 @@ import re
 import pytest
 
 from monitor.cli import main
-from monitor.promotion.fit_job import FitFailed
+from monitor.commands import recalibrators
+from monitor.commands.options import plain
+from monitor.pipeline.promotions import REMEMBERED
+from monitor.pipeline.recalibrators import NothingToRollBack
+from monitor.promotion.fits import FitFailed
 from monitor.promotion.records import Evidence, Happened
-from monitor.promotions import REMEMBERED
 from monitor.recalibration.classes.class_selection import CLASS_IDENTITY, ClassSelection
 from monitor.recalibration.selection import IDENTITY, Selection
-from monitor.recalibrators import NothingToRollBack
-from monitor.verbs import recalibrators as verb
-from monitor.verbs.printed import plain
 from tests.administered import EVIDENCE, FITTED, TRIALS, administration, record, served
 from tests.piped import BY_SLICE, DOUBLE, pipeline_of
 from tests.piped_classes import WARM
@@ -113,7 +113,7 @@ def test_show_writes_the_document_to_a_file_that_can_be_promoted(pipeline, asked
 
 
 def test_a_long_document_is_not_shown_between_the_lines(pipeline, asked, monkeypatch):
-    monkeypatch.setattr(verb, "MOST_SHOWN", 10)
+    monkeypatch.setattr(recalibrators, "MOST_SHOWN", 10)
     pipeline.recalibrators.learn(DOUBLE.to_json())
     said = asked("show", DOUBLE.version)
     assert "characters: give --output F to write it to a file" in said
@@ -132,7 +132,7 @@ def test_promote_says_what_is_in_force_in_place_of_what(pipeline, asked, told):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     said = asked("promote", DOUBLE.version)
     assert said == f"{DOUBLE.version} is in force, in place of {IDENTITY.version}\n"
-    assert told.asked == [("promote", DOUBLE.version, verb.this_person())]
+    assert told.asked == [("promote", DOUBLE.version, recalibrators.this_person())]
     assert asked("promote", DOUBLE.version) == f"{DOUBLE.version} is in force, as before\n"
 
 
@@ -149,7 +149,7 @@ def test_rollback_is_of_all_slices_of_one_or_of_class_probabilities(asked, told)
 
 def test_fit_prints_what_came_of_each_slice(asked, told):
     said = asked("fit", "--slice", "car", "--slice", "truck", "--method", "isotonic-std")
-    assert told.asked == [("fit", ("car", "truck"), "isotonic-std", verb.this_person())]
+    assert told.asked == [("fit", ("car", "truck"), "isotonic-std", recalibrators.this_person())]
     assert said.splitlines() == [
         f"car: {FITTED[0].version} is on trial (31 tracks, 620 detections)",
         "  variance x ×4, y ×0.75 (0.5 to 1)",
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_recalibrator_is_named_and_never_sent(denied, told, tm
 
 
 def test_a_sidecar_that_is_not_there_is_a_line_with_a_remedy(refused, monkeypatch):
-    monkeypatch.setattr("monitor.edges.client.PATIENCE", 0.3)
+    monkeypatch.setattr("monitor.commands.sidecar_client.PATIENCE", 0.3)
     line = refused("recalibrators", "list", "--address", "127.0.0.1:1")
     assert "no sidecar answers at 127.0.0.1:1: start one with" in line
 
@@ -239,7 +239,7 @@ def test_a_command_that_makes_no_sense_is_wrong_usage(capsys, words):
     assert "usage: calibration-monitor recalibrators" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", verb.ACTIONS)
+@pytest.mark.parametrize("action", recalibrators.ACTIONS)
 def test_every_action_explains_itself(capsys, action):
     with pytest.raises(SystemExit) as end:
         main(["recalibrators", action, "--help"])
@@ -252,7 +252,7 @@ def test_who_has_no_name_asks_as_the_command_line(monkeypatch):
         raise KeyError("getpwuid(): uid not found: 1000")
 
     monkeypatch.setattr("getpass.getuser", nameless)
-    assert verb.this_person() == "command line"
+    assert recalibrators.this_person() == "command line"
 
 
 def test_a_running_sidecar_does_what_it_is_asked_and_keeps_an_account_of_it(start, run, tmp_path):

@@ -8,14 +8,14 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from monitor.calibration.drift.charts import Stage
-from monitor.calibration.drift.reference import Origin, knot_levels
-from monitor.calibration.drift.reference_fields import NotAReference
-from monitor.calibration.drift.settings import DriftSettings
 from monitor.cli import main
-from monitor.edges.files import read_recording
-from monitor.edges.reference_file import read_references, reference_text
-from monitor.verbs.learnt_reference import learnt
+from monitor.commands.replay_drift import learnt
+from monitor.drift.bets import Stage
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.reference import Origin, knot_levels
+from monitor.drift.reference_json import NotAReference
+from monitor.store.recordings import read_recording
+from monitor.store.reference_file import read_references, reference_text
 from tests.verbs.recordings import Recorded, csv_file, nees, npz_file, recorded
 
 CLASSES = ("car", "pedestrian")

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from monitor.cli import main
-from monitor.edges.requests import encode_frame
-from monitor.verbs import replay, sending
-from monitor.verbs.sidecar_process import Addresses, SidecarFailed, running_sidecar
+from monitor.commands import replay, sending
+from monitor.commands.sending import Addresses, SidecarFailed, running_sidecar
+from monitor.wire.client_messages import encode_frame
 from tests.verbs.recordings import (
     DIMENSIONS,
     FRAMES,

@@ -13,38 +13,39 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from monitor.calibration.drift.alarm import (
-    Alarm,
-    AlarmChange,
-    DriftState,
-    Scale,
-    SliceStanding,
-    Why,
-)
-from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
-from monitor.calibration.slices import SliceBy
-from monitor.calibration.space import plain_space
 from monitor.cli import main
+from monitor.commands import replay
+from monitor.commands.replay_drift import (
+    DriftFound,
+    Hearing,
+    check_drift,
+    drift_json,
+    drift_section,
+    drift_table,
+    hearing,
+    moment,
+    reference_file,
+)
+from monitor.commands.sending import Manner, RecordedSequence, Tally, play, sequences, side_by_side
+from monitor.commands.sidecar_client import DriftStandings, HeardChange
 from monitor.config import Config
-from monitor.edges.answers import encode_process_response, encode_truth_response
-from monitor.edges.drift_client import DriftStandings, HeardChange
-from monitor.edges.files import Recording, read_recording
-from monitor.edges.reference_file import read_references
-from monitor.edges.truth_requests import decode_truth_request
-from monitor.edges.wire import (
+from monitor.drift.alarms import Alarm, AlarmChange, DriftState, SliceStanding, Why
+from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.evidence import Scale
+from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth
+from monitor.frames.slices import SliceBy
+from monitor.frames.space import plain_space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.streams import Stream
+from monitor.store.recordings import Recording, read_recording
+from monitor.store.reference_file import read_references
+from monitor.wire.answers import encode_process_response, encode_truth_response
+from monitor.wire.requests import (
     WireLimits,
     decode_process_request,
+    decode_truth_request,
     detection_tail,
 )
-from monitor.frames import Header, ReceivedFrame, ReceivedTruth
-from monitor.pipeline import Pipeline
-from monitor.streams import Stream
-from monitor.verbs import replay
-from monitor.verbs.drift_found import DriftFound, drift_json, drift_table, moment
-from monitor.verbs.drift_heard import Hearing, hearing
-from monitor.verbs.drift_options import check_drift, drift_section, reference_file
-from monitor.verbs.playback import Sequence, sequences
-from monitor.verbs.sending import Manner, Tally, play, side_by_side
 from tests.piped import reported
 from tests.verbs.recordings import SEQUENCES, csv_file, npz_file, recorded
 
@@ -419,11 +420,11 @@ def test_listening_ends_with_the_replay_however_that_ends():
 # ---- where and when it was
 
 
-def sequence(name: str, times: list[float]) -> Sequence:
+def sequence(name: str, times: list[float]) -> RecordedSequence:
     none = np.zeros(0, np.int64)
     nothing = cast("Recording", None)  # nobody looks at its rows
     header = Header(name, plain_space(("x",)), ("car",))
-    return Sequence(name, nothing, header, none, none, np.array(times))
+    return RecordedSequence(name, nothing, header, none, none, np.array(times))
 
 
 TENTHS = [i / 10 for i in range(200)]

@@ -15,16 +15,16 @@ import motmetrics
 import numpy as np
 import pytest
 
-from monitor.calibration.space import FloatArray, plain_space
 from monitor.cli import main
+from monitor.commands import replay
+from monitor.commands.replay_tracking import tracking_table
+from monitor.commands.sending import running_sidecar
 from monitor.config import TrackerConfig
-from monitor.edges.mot import HOW_TO_INSTALL
-from monitor.tracking.reported import TrackStatus
+from monitor.frames.frame import TrackStatus
+from monitor.frames.space import FloatArray, plain_space
+from monitor.store.labels import HOW_TO_INSTALL
 from monitor.tracking.rewind import Tracker, follow
 from monitor.tracking.tracker import Sightings, tracker_model
-from monitor.verbs import replay
-from monitor.verbs.sidecar_process import running_sidecar
-from monitor.verbs.tracking_quality import tracking_table
 from tests.verbs.recordings import (
     EMPTY,
     FRAMES,

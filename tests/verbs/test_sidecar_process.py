@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.verbs.sidecar_process import SidecarFailed, running_sidecar
+from monitor.commands.sending import SidecarFailed, running_sidecar
 
 
 def listens(address: str) -> bool:

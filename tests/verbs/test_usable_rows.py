@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.recalibration.methods import METHODS
+from monitor.recalibration.selection import METHODS
 from tests.verbs.documents import document
 from tests.verbs.recordings import csv_file, npz_file, with_bad_covariances
 

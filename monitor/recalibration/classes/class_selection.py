@@ -1,6 +1,10 @@
 """The class recalibrator that is promoted: what serves which class names, and its document.
 
 It knows its own version: the method and a hash of everything that makes it up.
+
+Which method is fitted how: of class recalibrators, by name. Not for serving.
+
+Recalibrators of either kind, of estimates or of class probabilities: the document says which.
 """
 
 from __future__ import annotations
@@ -9,21 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.classes.auxiliary_scaling import AuxiliaryScaling
-from monitor.recalibration.classes.class_identity import ClassIdentity
-from monitor.recalibration.classes.class_recalibrator import ClassRecalibrator
+from monitor.frames.space import FloatArray
+from monitor.recalibration.classes import class_scaling, classwise_isotonic
+from monitor.recalibration.classes.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.classes.classwise_isotonic import ClasswiseIsotonic
-from monitor.recalibration.classes.temperature import Temperature
-from monitor.recalibration.classes.vector_scaling import VectorScaling
-from monitor.recalibration.document import names, part, shown
-from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
+from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRecalibrator, ClassRows
+from monitor.recalibration.documents import Document, InvalidRecalibrator, names, part, shown
+from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.rejection import RejectedBy, Rejection
-from monitor.recalibration.versioned_document import (
+from monitor.recalibration.selection import (
+    Selection,
     check_format,
     check_version,
     content_of,
     fitted_on,
+    from_content,
     read_method,
     read_rejection,
     text_of,
@@ -31,6 +35,7 @@ from monitor.recalibration.versioned_document import (
 )
 
 FORMAT = "calibration-monitor/class-recalibrator/1"
+
 
 CLASS_METHODS: Mapping[str, Callable[[Document], ClassRecalibrator]] = {
     ClassIdentity.method: ClassIdentity.from_parameters,
@@ -120,3 +125,32 @@ def class_selection_from_content(content: Document) -> ClassSelection:
     selection = ClassSelection(classes, recalibrator, rejection, fitted_on(content))
     check_version(content, selection.version)
     return selection
+
+
+CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
+    ClassIdentity.method: lambda rows: ClassIdentity(),
+    class_scaling.Temperature.method: class_scaling.fit_temperature,
+    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
+    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
+    classwise_isotonic.ClasswiseIsotonic.method: classwise_isotonic.fit_classwise_isotonic,
+}
+
+
+def fit_classes(method: str, rows: ClassRows) -> ClassRecalibrator:
+    """A method of CLASS_FITS fitted to the rows, with its defaults. Raises UnfitData."""
+    if method not in CLASS_FITS:
+        raise UnfitData(f"method {method!r} is unknown: use one of {', '.join(CLASS_FITS)}.")
+    return CLASS_FITS[method](rows)
+
+
+AnySelection = Selection | ClassSelection
+
+
+def any_selection_from_json(text: str | bytes) -> AnySelection:
+    """The inverse of to_json of either, its version worked out: nothing is left for later.
+
+    Pure, so that it may run in any thread. Raises InvalidRecalibrator for anything else.
+    """
+    content = content_of(text)
+    of_classes = content.get("format") == FORMAT
+    return class_selection_from_content(content) if of_classes else from_content(content)

@@ -12,21 +12,32 @@ from typing import ClassVar
 
 import numpy as np
 
-from monitor.calibration.space import BoolArray, FloatArray
-from monitor.recalibration.classes.class_recalibrator import LEAST
-from monitor.recalibration.classes.class_rows import ClassRows
-from monitor.recalibration.classes.class_softmax import as_columns, as_opinions, softmax
-from monitor.recalibration.document import numbers, parts
-from monitor.recalibration.recalibrator import Document, InvalidRecalibrator, UnfitData
+from monitor.frames.space import BoolArray, FloatArray
+from monitor.recalibration.classes.probabilities import (
+    LEAST,
+    ClassRows,
+    as_columns,
+    as_opinions,
+    softmax,
+)
+from monitor.recalibration.documents import Document, InvalidRecalibrator, numbers, parts
+from monitor.recalibration.recalibrator import UnfitData
 
 # Knots of a class at most.
 MOST_KNOTS = 64
+
+
 # A class with fewer rows of it, or of others, in independent rows, is left as it is.
 FEWEST = 10
+
+
 _LOWEST = float(np.log(LEAST))
+
 
 # Log-probabilities sent, ascending, and what is made of them.
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
+
+
 UNCHANGED: Knots = ((_LOWEST, 0.0), (_LOWEST, 0.0))
 
 
@@ -85,7 +96,7 @@ def _knots(part: Document, where: str) -> Knots:
     return sent, made
 
 
-def fit(rows: ClassRows) -> ClasswiseIsotonic:
+def fit_classwise_isotonic(rows: ClassRows) -> ClasswiseIsotonic:
     """Of each class, the rising curve next to whether it is true, with every opinion counted.
 
     Several opinions of a row count for one row together. Each is brought to how often its class

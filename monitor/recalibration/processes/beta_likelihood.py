@@ -1,4 +1,16 @@
-"""The likelihood of errors under a beta map whose three parameters lie on one line.
+"""Quantiles of beta maps of a standard Gaussian, and a table of them along a line.
+
+A map has one latent value, so that for given levels a table of it serves all detections.
+
+Mean and variance of beta maps of a standard Gaussian, and a table of them along a line.
+
+Taken about the mean of the Gaussian, in its deviations: nothing depends on where a detection
+lies, so that large coordinates lose no digits. A map has one latent value, hence a table of it
+serves all detections.
+
+Distributions of each dimension that are a Gaussian under a beta map (Song et al. 2019).
+
+The likelihood of errors under a beta map whose three parameters lie on one line.
 
 (log a, log b, c) = base + loading · f, f the one latent value of a detection: the three share it,
 so that an expectation is a one-dimensional rule (coregionalisation of rank 1, Song et al. 2019).
@@ -6,23 +18,285 @@ so that an expectation is a one-dimensional rule (coregionalisation of rank 1, S
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import expit, log_ndtr
 
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.processes.beta_line import BetaLine
-from monitor.recalibration.processes.beta_link import hazard
-from monitor.recalibration.processes.latent_likelihood import Expected
-from monitor.recalibration.processes.quadrature import (
+from monitor.frames.space import FloatArray
+from monitor.recalibration.processes import beta_line
+from monitor.recalibration.processes.beta_line import BetaLine, hazard
+from monitor.recalibration.processes.sparse_process import (
+    Expected,
     expected_under_normal,
     gauss_hermite,
     node_groups,
 )
 
+
+@dataclass(frozen=True, slots=True)
+class BetaMarginals:
+    """n × K distributions G = beta map of Φ(t), t = (value − mean)/unit.
+
+    mean     (n, K) of the Gaussian that is mapped
+    unit     (n, K) its deviation, positive
+    a, b, c  (n, K) parameters of the map
+    """
+
+    mean: FloatArray
+    unit: FloatArray
+    a: FloatArray
+    b: FloatArray
+    c: FloatArray
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        """log g = log N(value; mean, unit²) + log dG/dF."""
+        t = (value - self.mean) / self.unit
+        density: FloatArray = beta_line.log_density(t, self.a, self.b, self.c) - np.log(self.unit)
+        return density
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        """G."""
+        t = (value - self.mean) / self.unit
+        probability: FloatArray = expit(beta_line.logit(t, self.a, self.b, self.c))
+        return probability
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        """By inversion of G, to 1e-9 in τ; infinite at 0 and 1."""
+        inside = (tau > 0) & (tau < 1)
+        t = self.standard_quantiles(np.where(inside, tau, 0.5))
+        if not inside.all():
+            t = np.where(inside[:, None, None], t, np.copysign(np.inf, tau - 0.5)[:, None, None])
+        found: FloatArray = self.mean + self.unit * t
+        return found
+
+    def standard_quantiles(self, tau: FloatArray) -> FloatArray:
+        """(T, n, K) in units, at levels within (0, 1)."""
+        odds = log_odds(tau)[:, None, None]
+        return beta_line.standard_quantile(odds, self.a, self.b, self.c)
+
+
+def log_odds(tau: FloatArray) -> FloatArray:
+    """log τ/(1 − τ) of levels within (0, 1); log1p keeps the digits near 1."""
+    found: FloatArray = np.log(tau) - np.log1p(-tau)
+    return found
+
+
+# Intervals of a table, cubic within each: as many as it takes for the log-odds of a quantile to
+# be its level's to this in their middle, where they are furthest off.
+_FEWEST, _MOST = 64, 1024
+
+
+_CLOSE = 2e-9
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileTable:
+    """Quantiles of K dimensions' maps at T levels, over the range of each one's latent value.
+
+    low, step  (K, 1) of the range and of an interval
+    cubic      (4, T, K · intervals) in the share of an interval, the highest power first
+    """
+
+    low: FloatArray
+    step: FloatArray
+    cubic: FloatArray
+
+    def at(self, latent: FloatArray) -> FloatArray:
+        """(T, K, n) in deviations of the Gaussian that is mapped; latent (K, n) in the range."""
+        intervals = self.cubic.shape[2] // len(latent)
+        position = (latent - self.low) / self.step
+        interval = np.clip(position.astype(np.int64), 0, intervals - 1)
+        share = position - interval
+        interval += intervals * np.arange(len(latent))[:, None]
+        found: FloatArray = self.cubic[0].take(interval, axis=1)
+        for power in (1, 2, 3):
+            found *= share
+            found += self.cubic[power].take(interval, axis=1)
+        return found
+
+
+def quantile_table(
+    lines: tuple[BetaLine, ...], ranges: tuple[tuple[float, float], ...], tau: tuple[float, ...]
+) -> QuantileTable:
+    """Of one line a dimension and the range of its latent value, at levels within (0, 1)."""
+    odds = log_odds(np.array(tau))[:, None]
+    intervals = _FEWEST
+    while True:
+        cubics = [
+            _cubic(line, *ends, odds, intervals) for line, ends in zip(lines, ranges, strict=True)
+        ]
+        gaps = [
+            _gap(line, *ends, odds, cubic)
+            for line, ends, cubic in zip(lines, ranges, cubics, strict=True)
+        ]
+        if max(gaps) <= _CLOSE or intervals >= _MOST:
+            break
+        intervals *= 2
+    low, high = np.array(ranges).T[:, :, None]
+    width = (high - low) / intervals
+    # Of a range without width all is in the first interval, at its beginning.
+    return QuantileTable(low, np.where(width > 0, width, 1.0), np.concatenate(cubics, axis=2))
+
+
+@dataclass(frozen=True, slots=True)
+class LineMarginals(BetaMarginals):
+    """Those of maps on lines, whose quantiles are read off tables.
+
+    latent  (K, n)
+    """
+
+    latent: FloatArray
+    table: Callable[[tuple[float, ...]], QuantileTable]
+
+    def standard_quantiles(self, tau: FloatArray) -> FloatArray:
+        """(T, n, K)"""
+        return self.table(tuple(tau.tolist())).at(self.latent).transpose(0, 2, 1)
+
+
+def _cubic(line: BetaLine, low: float, high: float, odds: FloatArray, intervals: int) -> FloatArray:
+    """(4, T, intervals) cubics through the quantiles t at the ends, with their slopes.
+
+    U(t, f) is the same along a quantile: dt/df = −(∂U/∂f)/(∂U/∂t).
+    """
+    width = (high - low) / intervals
+    a, b, c = line.at(low + width * np.arange(intervals + 1.0))
+    t = beta_line.standard_quantile(odds, a, b, c)
+    by_latent = line.loading[0] * a * log_ndtr(t) - line.loading[1] * b * log_ndtr(-t)
+    slope = -width * (by_latent + line.loading[2]) / beta_line.slope(t, a, b)
+    left, right, rise = slope[:, :-1], slope[:, 1:], np.diff(t, axis=1)
+    return np.stack([left + right - 2 * rise, 3 * rise - 2 * left - right, left, t[:, :-1]])
+
+
+def _gap(line: BetaLine, low: float, high: float, odds: FloatArray, cubic: FloatArray) -> float:
+    """The most by which log-odds in the middle of an interval are not those of the level."""
+    intervals = cubic.shape[2]
+    middle = low + (high - low) / intervals * (np.arange(intervals) + 0.5)
+    t = ((cubic[0] / 2 + cubic[1]) / 2 + cubic[2]) / 2 + cubic[3]
+    return float(np.abs(beta_line.logit(t, *line.at(middle)) - odds).max())
+
+
+# Between quantiles of these log-odds, Gauss–Legendre rules of ORDER nodes: each piece of the
+# density is smooth, however narrow or skewed it is. Outside lie 1e-17 of the mass.
+_PIECES, _ORDER, _FURTHEST_ODDS = 16, 10, 40.0
+
+
+# Intervals of a table; cubic within each, so that the error is that of the rule.
+_INTERVALS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BetaMoments:
+    """m maps' mean and log variance, each with its slope along the line; all (m,)."""
+
+    mean: FloatArray
+    log_variance: FloatArray
+    mean_slope: FloatArray
+    log_variance_slope: FloatArray
+
+
+def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
+    """Of the maps at m points of a line, (m,), in deviations of the Gaussian that is mapped.
+
+    mean = ∫ t dG and variance = ∫ (t − mean)² dG, the mass on the nodes brought to 1;
+    dmean/df = −∫ G' dt and dvariance/df = −2 ∫ (t − mean) G' dt, with G' = G (1 − G) dU/df.
+    """
+    a, b, c = (parameter[:, None] for parameter in line.at(latent))
+    odds, node, weight = _rule()
+    edge = beta_line.standard_quantile(odds, a, b, c)
+    half = 0.5 * np.diff(edge)[..., None]
+    t = (0.5 * (edge[:, 1:] + edge[:, :-1])[..., None] + half * node).reshape(latent.size, -1)
+    weight = (half * weight).reshape(latent.size, -1)
+    # The two parts of U, once: they are most of the work.
+    part_a, part_b = a * log_ndtr(t), -b * log_ndtr(-t)
+    density = expit(part_a + part_b + c)
+    density *= 1.0 - density
+    mass = weight * density * beta_line.slope(t, a, b)
+    mass /= mass.sum(axis=1, keepdims=True)
+    mean = (mass * t).sum(axis=1)
+    centred = t - mean[:, None]
+    variance = (mass * centred**2).sum(axis=1)
+    moved = line.loading[0] * part_a + line.loading[1] * part_b + line.loading[2]
+    change = weight * density * moved
+    return BetaMoments(
+        mean,
+        np.log(variance),
+        -change.sum(axis=1),
+        -2 * (centred * change).sum(axis=1) / variance,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MomentTable:
+    """Mean and deviation of K dimensions' maps over the range of each one's latent value.
+
+    low, step  (K, 1) of the range and of an interval
+    cubic      (2, 4, K · intervals) of mean and log deviation in the share of an interval, the
+               highest power first
+    """
+
+    low: FloatArray
+    step: FloatArray
+    cubic: FloatArray
+
+    def at(self, latent: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and deviation, both (K, n), at latent values (K, n) within the range."""
+        position = (latent - self.low) / self.step
+        interval = np.clip(position.astype(np.int64), 0, _INTERVALS - 1)
+        share = position - interval
+        interval += _INTERVALS * np.arange(len(latent))[:, None]
+        cubic = self.cubic.take(interval, axis=2)
+        found = cubic[:, 0] * share
+        for power in (1, 2, 3):
+            found += cubic[:, power]
+            if power < 3:
+                found *= share
+        return found[0], np.exp(found[1])
+
+
+def moment_table(
+    lines: tuple[BetaLine, ...], ranges: tuple[tuple[float, float], ...]
+) -> MomentTable:
+    """Of one line a dimension and the range of its latent value."""
+    steps, cubics = [], []
+    for line, (low, high) in zip(lines, ranges, strict=True):
+        width = (high - low) / _INTERVALS
+        grid: FloatArray = low + width * np.arange(_INTERVALS + 1.0)
+        found = moments(line, grid)
+        cubics.append(
+            np.stack(
+                [
+                    _hermite(found.mean, width * found.mean_slope),
+                    _hermite(0.5 * found.log_variance, 0.5 * width * found.log_variance_slope),
+                ]
+            )
+        )
+        # Of a range without width all is in the first interval, at its beginning.
+        steps.append(width if width > 0 else 1.0)
+    lowest = np.array([[low] for low, _ in ranges])
+    return MomentTable(lowest, np.array(steps)[:, None], np.concatenate(cubics, axis=2))
+
+
+@cache
+def _rule() -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Log-odds of the pieces' ends, nodes and weights in a piece; denser in the middle."""
+    spread = np.sinh(3 * np.linspace(-1, 1, _PIECES + 1)) / np.sinh(3.0)
+    node, weight = np.polynomial.legendre.leggauss(_ORDER)
+    return _FURTHEST_ODDS * spread, node, weight
+
+
+def _hermite(value: FloatArray, slope: FloatArray) -> FloatArray:
+    """(4, m − 1) cubics between m values with these slopes an interval."""
+    left, right, rise = slope[:-1], slope[1:], np.diff(value)
+    return np.stack([left + right - 2 * rise, 3 * rise - 2 * left - right, left, value[:-1]])
+
+
 # Errors further out count as this many σ: one of them must not outweigh all the others.
 FURTHEST = 1000.0
+
+
 # |log a| and |log b| at most: far beyond what is served, so that the rule sees no kink there.
 FAR = 20.0
 

@@ -1,4 +1,12 @@
-"""Fits a sparse process: kernels and mixing by L-BFGS-B, at each the best posterior.
+"""What of a process the data do not fix by themselves: its settings, and the parameters of its
+kernels and couplings as the one vector that an optimiser moves.
+
+Which features a process looks at: found one after the other, each has to pay for itself.
+
+All candidates are screened by a score test, the best few are tried, and the bound of the
+process decides: it falls with every input that says nothing.
+
+Fits a sparse process: kernels and mixing by L-BFGS-B, at each the best posterior.
 
 The bound is maximal in the posterior, so that its derivatives by the hyperparameters are those
 at a fixed posterior. Serving does not need this file.
@@ -9,21 +17,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.document import as_matrix
-from monitor.recalibration.processes.hyperparameters import (
-    AMPLITUDE,
-    Hyperparameters,
-    Packing,
-    ProcessSettings,
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray
+from monitor.recalibration.documents import as_matrix
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.processes.inputs import Inputs, candidate_inputs, paper_inputs
+from monitor.recalibration.processes.kernels import (
+    BINS,
+    Kernel,
+    KernelForm,
+    equal_count_bins,
+    inducing_points,
+    kernel_of,
+    scale_count,
 )
-from monitor.recalibration.processes.inducing_points import inducing_points
-from monitor.recalibration.processes.kernels import Kernel
-from monitor.recalibration.processes.latent_likelihood import LatentLikelihood
 from monitor.recalibration.processes.sparse_process import (
     JITTER,
+    Coupling,
+    Expected,
+    LatentLikelihood,
     SparseProcess,
     in_blocks,
     inducing_root,
@@ -40,7 +53,120 @@ from monitor.recalibration.processes.variational import (
 )
 from monitor.recalibration.recalibrator import UnfitData
 
+# Bounds: between features that say nothing and what so few inducing points can follow.
+SCALE = (0.3, 20.0)
+
+
+AMPLITUDE = (0.01, 5.0)
+
+
+# Features act over about their spread, the latents by half a unit.
+START_SCALE = 1.5
+
+
+START_AMPLITUDE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """How a process is to be.
+
+    inducing  points, at most
+    coupling  of its outputs, where a method has several
+    """
+
+    inducing: int = 12
+    kernel: KernelForm = KernelForm.NORMALISED
+    coupling: Coupling = Coupling.INDEPENDENT
+
+    def require_independent(self, method: str) -> None:
+        """Raises ValueError where outputs are coupled that the method fits one by one."""
+        if self.coupling is not Coupling.INDEPENDENT:
+            raise ValueError(
+                f"coupling '{self.coupling}': {method} fits its outputs one by one. "
+                "Use gp-normal for coupled variances."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """What is not in the posterior.
+
+    scale   (J, P) of each latent's kernel; equal rows where a kernel is common to all
+    mixing  (J, J) A, of as many latents as outputs
+    """
+
+    scale: FloatArray
+    mixing: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Independent: the log scales of every latent, then the log amplitudes. Coupled: the log
+    scales of the common kernel, then the lower triangle of A, since only B = A Aᵀ counts.
+
+    outputs  J
+    width    of the points
+    """
+
+    form: KernelForm
+    coupling: Coupling
+    outputs: int
+    width: int
+
+    def start(self) -> FloatArray:
+        """Where a search begins."""
+        if self.coupling is Coupling.COREGIONALISED:
+            # What all outputs share is found first, in the first latent.
+            mixing = 0.5 * START_AMPLITUDE * np.eye(self.outputs)
+            mixing[:, 0] = START_AMPLITUDE
+            entries = mixing[np.tril_indices(self.outputs)]
+        else:
+            entries = np.full(self.outputs, np.log(START_AMPLITUDE))
+        return np.concatenate([np.full(self._logs, np.log(START_SCALE)), entries])
+
+    def bounds(self) -> list[tuple[float, float]]:
+        """Of each entry."""
+        entries = self.start().size - self._logs
+        amplitude = (-AMPLITUDE[1], AMPLITUDE[1])
+        if self.coupling is Coupling.INDEPENDENT:
+            amplitude = (float(np.log(AMPLITUDE[0])), float(np.log(AMPLITUDE[1])))
+        scale = (float(np.log(SCALE[0])), float(np.log(SCALE[1])))
+        return [scale] * self._logs + [amplitude] * entries
+
+    def unpack(self, packed: FloatArray) -> Hyperparameters:
+        """Scales and mixing."""
+        scale = np.exp(packed[: self._logs]).reshape(-1, scale_count(self.form, self.width))
+        entries = packed[self._logs :]
+        if self.coupling is Coupling.INDEPENDENT:
+            return Hyperparameters(scale, np.diag(np.exp(entries)))
+        mixing = np.zeros((self.outputs, self.outputs))
+        mixing[np.tril_indices(self.outputs)] = entries
+        return Hyperparameters(np.repeat(scale, self.outputs, axis=0), mixing)
+
+    def chain(
+        self, hyper: Hyperparameters, by_log_scale: FloatArray, by_mixing: FloatArray
+    ) -> FloatArray:
+        """Derivatives by the vector, of those by the log scales (J, P) and the mixing (J, J)."""
+        if self.coupling is Coupling.INDEPENDENT:
+            entries = np.diagonal(by_mixing * hyper.mixing)
+            return np.concatenate([by_log_scale.ravel(), entries])
+        entries = by_mixing[np.tril_indices(self.outputs)]
+        return np.concatenate([by_log_scale.sum(axis=0), entries])
+
+    def kernels(self, hyper: Hyperparameters) -> list[Kernel]:
+        """Of each latent."""
+        return [kernel_of(self.form, scale) for scale in hyper.scale]
+
+    @property
+    def _logs(self) -> int:
+        kernels = self.outputs if self.coupling is Coupling.INDEPENDENT else 1
+        return kernels * scale_count(self.form, self.width)
+
+
 ROUNDS = 40
+
+
 # Nats: a round of the hyperparameters that gains less is the last one.
 ENOUGH = 1e-2
 
@@ -111,6 +237,9 @@ class _Search:
 
     def run(self) -> None:
         """Climb; the value stays −∞ where not even the start has a bound."""
+        # Half a second to import, and only a fit needs it.
+        from scipy.optimize import minimize
+
         found = self.evaluated(self.place.packed)
         if found is None:
             return
@@ -130,6 +259,7 @@ class _Search:
             return -share * trial.value, -share * slope
 
         def accept(packed: FloatArray) -> None:
+
             if np.array_equal(packed, trial.packed):
                 self.place = trial
 
@@ -248,3 +378,117 @@ def _through_cholesky(root: FloatArray, inverse: FloatArray, by_root: FloatArray
     inner[step, step] *= 0.5
     found = inverse.T @ inner @ inverse
     return 0.5 * (found + found.T)
+
+
+# Nats that an input has to add to the bound: odds of twenty to one that it is no chance, and
+# the logarithm of how many candidates there are to be the luckiest of.
+PAYS = 3.0
+
+
+# Inputs at most; a dozen inducing points do not fill more dimensions.
+MOST = 3
+
+
+# Candidates tried at each step, the best by the screen.
+TRIED = 2
+
+
+def choose_inputs(
+    likelihood: LatentLikelihood, rows: FitRows, weight: float, settings: ProcessSettings
+) -> tuple[Inputs, SparseProcess]:
+    """The inputs, and the process fitted on them.
+
+    Greedy, from no input at all: what is constant stays so. The kernel of the paper takes all
+    means and variances or, where that is better, nothing.
+
+    likelihood  of the same rows in the same order: for equal bits whatever the order of the
+                rows, bring them into one order first (row_order)
+    weight      in (0, 1], what a row is worth for what the likelihood is of
+    Raises UnfitData as fit_process does.
+    """
+    choice = _Choice(likelihood, rows.estimates, weight, settings)
+    nothing = Inputs((), rows.space.k)
+    best = choice.reweighted(choice.fitted(nothing, 1.0))
+    if settings.kernel is KernelForm.PAPER:
+        every = choice.fitted(paper_inputs(rows), best.share)
+        if every.bound > best.bound + PAYS:
+            best = choice.reweighted(every)
+        return best.inputs, best.process
+    candidates = candidate_inputs(rows)
+    columns = candidates.of(rows.estimates).T
+    pays = PAYS + np.log(max(1, len(columns)))
+    for _ in range(MOST):
+        gain = choice.screened(columns, best)
+        gain[[feature in best.inputs.features for feature in candidates.features]] = 0.0
+        tried = [
+            choice.fitted(best.inputs.also(candidates.features[i]), best.share)
+            for i in np.argsort(-gain, kind="stable")[:TRIED].tolist()
+            if gain[i] > PAYS
+        ]
+        winner = max(tried, key=lambda one: one.bound, default=best)
+        if not winner.bound > best.bound + pays:
+            break
+        best = choice.reweighted(winner)
+    return best.inputs, best.process
+
+
+def evidence_share(expected: Expected) -> float:
+    """What a row says in truth, of what the likelihood takes it to say; in (0, 1].
+
+    Were the likelihood right, scores s = ∂E/∂f had the variance −∂²E/∂f² (White 1982). Errors
+    with heavier tails vary more, and a process would follow them where there is nothing. The
+    smallest share Σ −∂²E/∂f² / Σ s² of an output tempers it: of Gaussians 2 / (kurtosis − 1).
+    """
+    square = np.square(expected.by_mean).sum(axis=1)
+    curvature = -2.0 * expected.by_variance.sum(axis=1)
+    share = np.divide(curvature, square, out=np.ones_like(square), where=square > 0)
+    return float(np.clip(share, 1e-6, 1.0).min())
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A process on some inputs, with its bound at the share of the evidence it was fitted at."""
+
+    inputs: Inputs
+    process: SparseProcess
+    bound: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What all trials have in common."""
+
+    likelihood: LatentLikelihood
+    estimates: Estimates
+    weight: float
+    settings: ProcessSettings
+
+    def fitted(self, inputs: Inputs, share: float) -> _Fitted:
+        points = inputs.of(self.estimates)
+        process, bound = fit_process(self.likelihood, points, share * self.weight, self.settings)
+        return _Fitted(inputs, process, bound, share)
+
+    def expected(self, fitted: _Fitted) -> Expected:
+        """Of each row at the process."""
+        return self.likelihood.expected(*fitted.process.at(fitted.inputs.of(self.estimates)))
+
+    def reweighted(self, fitted: _Fitted) -> _Fitted:
+        """Fitted again, at the share that is left now that more is explained."""
+        return self.fitted(fitted.inputs, evidence_share(self.expected(fitted)))
+
+    def screened(self, columns: FloatArray, best: _Fitted) -> FloatArray:
+        """About how many nats each candidate (C, n) would gain, (C,).
+
+        ½ Σ_b [(Σ s)² / Σ s² − 1] over bins b of equal count, s the scores of the rows that are
+        left by the process so far: what chance gives is taken off.
+        """
+        scores = self.expected(best).by_mean
+        gain = np.zeros(len(columns))
+        for i, column in enumerate(columns):
+            place = equal_count_bins(column)
+            for s in scores:
+                total, square = np.bincount(place, s, BINS), np.bincount(place, s * s, BINS)
+                occupied = square > 0
+                gain[i] += 0.5 * (total[occupied] ** 2 / square[occupied] - 1.0).sum()
+        return gain

@@ -1,32 +1,152 @@
-"""A fitted sparse variational Gaussian process as a value: latent means and variances of points.
+"""Gauss–Hermite rules: expectations under Gaussians as weighted sums over fixed nodes.
+
+The derivatives are those of the rule itself, so that an optimiser sees one function.
+
+What a likelihood must tell a variational Gaussian process: its expectation, with derivatives.
+
+Several processes, each with inputs of its own, served together: one pass over a batch.
+
+A fitted sparse variational Gaussian process as a value: latent means and variances of points.
 
 Fitting lives in process_fit; nothing here needs an optimiser.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
-from monitor.calibration.space import FloatArray
-from monitor.recalibration.document import (
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray, IntArray
+from monitor.recalibration.documents import (
+    Document,
+    InvalidRecalibrator,
     Matrix,
     as_array,
     lower_triangles,
     matrix,
     member,
     numbers,
+    parts,
 )
-from monitor.recalibration.processes.kernels import Kernel, KernelForm, kernel_of, scale_count
-from monitor.recalibration.recalibrator import Document, InvalidRecalibrator
+from monitor.recalibration.processes.inputs import Feature, FeatureKind, Inputs
+from monitor.recalibration.processes.kernels import (
+    Kernel,
+    KernelForm,
+    NormalisedKernel,
+    kernel_of,
+    scale_count,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """E_q[log p(error | f)] under f_j ~ N(mean_j, variance_j), independent over the J outputs.
+
+    value        (n,) in nats
+    by_mean      (J, n) its derivative by the mean of each output
+    by_variance  (J, n) and by the variance
+    """
+
+    value: FloatArray
+    by_mean: FloatArray
+    by_variance: FloatArray
+
+
+class LatentLikelihood(Protocol):
+    """How likely the errors of n detections are, given J latent values at each."""
+
+    @property
+    def start(self) -> FloatArray:
+        """(J,) constant latent values to begin with: best where nothing depends on the input."""
+        ...
+
+    def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
+        """The expectation under Gaussians; both (J, n)."""
+        ...
+
+
+# Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
+NODES = 20
+
+
+# Below it the derivative by the variance would be a difference of equal numbers.
+LEAST_VARIANCE = 1e-12
+
+
+# Latent values looked at together: their arrays stay in the cache, which is three times as fast.
+_TOGETHER = 5000
+
+
+# Latent values, (Q, n), to the log-likelihood of n errors at each of them and its slope.
+LogLikelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+
+
+@cache
+def gauss_hermite(count: int) -> tuple[FloatArray, FloatArray]:
+    """Nodes x and weights w, both (count,), with Σ w f(x) = E f(ξ) for ξ ~ N(0, 1).
+
+    Exact for polynomials of a degree below 2·count; read-only.
+    """
+    node, weight = np.polynomial.hermite_e.hermegauss(count)
+    # Symmetric to the last bit, so that odd moments are zero.
+    node = 0.5 * (node - node[::-1])
+    weight = weight + weight[::-1]
+    weight /= weight.sum()
+    node.setflags(write=False)
+    weight.setflags(write=False)
+    return node, weight
+
+
+def latent_nodes(mean: FloatArray, variance: FloatArray, count: int = NODES) -> FloatArray:
+    """(count, n) latent values m + √v x at which the rule looks, under N(m, v); both (n,)."""
+    node, _ = gauss_hermite(count)
+    nodes: FloatArray = mean + np.sqrt(np.maximum(variance, LEAST_VARIANCE)) * node[:, None]
+    return nodes
+
+
+def expected_under_normal(
+    log_likelihood: LogLikelihood, mean: FloatArray, variance: FloatArray, count: int = NODES
+) -> Expected:
+    """E[log p(error | f)] of n errors with one latent value each, f ~ N(mean, variance).
+
+    With f = m + √v x: value Σ w ℓ(f), by the mean Σ w ℓ'(f), by the variance
+    Σ w x ℓ'(f) / (2√v).
+
+    mean, variance  (1, n)
+    """
+    node, weight = gauss_hermite(count)
+    deviation = np.sqrt(np.maximum(variance[0], LEAST_VARIANCE))
+    value, by_mean, by_deviation = np.zeros((3, deviation.size))
+    for part in node_groups(count, deviation.size):
+        found, slope = log_likelihood(mean + deviation * node[part, None])
+        value += weight[part] @ found
+        by_mean += weight[part] @ slope
+        by_deviation += (weight[part] * node[part]) @ slope
+    return Expected(value, by_mean[None], (by_deviation / (2 * deviation))[None])
+
+
+def node_groups(count: int, n: int) -> Iterator[slice]:
+    """Nodes to be looked at together where there are n rows."""
+    size = max(1, _TOGETHER // max(1, n))
+    for first in range(0, count, size):
+        yield slice(first, first + size)
+
 
 # Added to the diagonal of the inducing points' kernel matrix, as a share of its mean.
 JITTER = 1e-6
+
+
 # Points of a document at most: the time of a frame grows with their square.
 MOST_INDUCING = 256
+
+
 # Rows a matrix product is made of: products round by their shape, and must not by the batch.
 BLOCK = 32
 
@@ -209,3 +329,253 @@ def in_blocks(points: FloatArray, size: int = BLOCK) -> FloatArray:
     blocks = np.zeros((count * size, width))
     blocks[:n] = points
     return blocks.reshape(count, size, width)
+
+
+# Latent values of documents: e^±100 is beyond every unit.
+LARGEST = 100.0
+
+
+# Beyond what a fit says of its own rows, the log of a factor goes by a factor of two at most.
+MARGIN = float(np.log(2.0))
+
+
+@dataclass(frozen=True)
+class LatentStack:
+    """J latent values of each estimate, the outputs of all processes one after the other.
+
+    inputs     of each process
+    processes  as many
+    low, high  (J,) what is served lies between, whatever the processes say
+    """
+
+    inputs: tuple[Inputs, ...]
+    processes: tuple[SparseProcess, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def outputs(self) -> int:
+        """J."""
+        return len(self.low)
+
+    def means(self, estimates: Estimates) -> FloatArray:
+        """(J, n) E[f], between low and high."""
+        compiled = self._compiled
+        mean = self.at(estimates)[0] if compiled is None else compiled.means(estimates)
+        return self._limited(mean)
+
+    def log_expectations(self, estimates: Estimates) -> FloatArray:
+        """(J, n) log E[e^f] = mean + variance/2, between low and high."""
+        mean, variance = self.at(estimates)
+        variance *= 0.5
+        mean += variance
+        return self._limited(mean)
+
+    def at(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
+        """Mean and variance (J, n) as the processes have them; each estimate by itself."""
+        if self._compiled is not None:
+            return self._compiled.at(estimates)
+        parts = [
+            process.at(inputs.of(estimates))
+            for inputs, process in zip(self.inputs, self.processes, strict=True)
+        ]
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    def _limited(self, values: FloatArray) -> FloatArray:
+        low, high = self._range
+        return np.clip(values, low, high, out=values)
+
+    @cached_property
+    def _range(self) -> tuple[FloatArray, FloatArray]:
+        return np.array(self.low)[:, None], np.array(self.high)[:, None]
+
+    @cached_property
+    def _compiled(self) -> _Compiled | None:
+        """None where a kernel is not the normalised one."""
+        kernels = [kernel for process in self.processes for kernel in process.kernels]
+        if not all(isinstance(kernel, NormalisedKernel) for kernel in kernels):
+            return None
+        return _compile(self.inputs, self.processes)
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {
+            "processes": [
+                {**inputs.parameters(), **process.parameters()}
+                for inputs, process in zip(self.inputs, self.processes, strict=True)
+            ],
+            "low": list(self.low),
+            "high": list(self.high),
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document, k: int) -> LatentStack:
+        """The inverse of parameters, of estimates of k dimensions; raises InvalidRecalibrator."""
+        inputs, processes = [], []
+        for i, part in enumerate(parts(parameters, "processes")):
+            try:
+                inputs.append(Inputs.from_parameters(part, k))
+                processes.append(SparseProcess.from_parameters(part))
+            except InvalidRecalibrator as error:
+                raise InvalidRecalibrator(f"in 'processes' at {i}: {error}") from None
+            if processes[i].latents:
+                _check_points(i, inputs[i], processes[i])
+        outputs = sum(process.outputs for process in processes)
+        low, high = (
+            numbers(parameters, name, outputs, -LARGEST, LARGEST) for name in ("low", "high")
+        )
+        for a, b in zip(low, high, strict=True):
+            if a > b:
+                raise InvalidRecalibrator(f"'low' {a} and 'high' {b}: they must be in order.")
+        return cls(tuple(inputs), tuple(processes), low, high)
+
+
+def _check_points(i: int, inputs: Inputs, process: SparseProcess) -> None:
+    """Raises InvalidRecalibrator where the inputs do not make points of the process."""
+    count = len(inputs.features)
+    if count != process.width:
+        raise InvalidRecalibrator(
+            f"'processes' at {i} has {count} features in 'inputs' and points of {process.width} "
+            "in 'inducing': there must be as many."
+        )
+    if process.form is KernelForm.PAPER and any(
+        feature.kind is not FeatureKind.VARIANCE or feature.low < feature.centre
+        for feature in inputs.features[count // 2 :]
+    ):
+        raise InvalidRecalibrator(
+            f"'processes' at {i} has the kernel '{process.form}': the second half of its 'inputs' "
+            "must be variances, not below their centre."
+        )
+
+
+def stack_of(
+    fitted: Sequence[tuple[Inputs, SparseProcess]],
+    estimates: Estimates,
+    margin: float,
+    *,
+    expectations: bool = False,
+) -> LatentStack:
+    """Fitted processes, limited to what they say of the estimates they were fitted on.
+
+    margin        by how much more, in units of the latents
+    expectations  whether log_expectations are served, and no means
+    """
+    inputs, processes = zip(*fitted, strict=True)
+    low, high = [], []
+    for one, process in fitted:
+        served, variance = process.at(one.of(estimates))
+        if expectations:
+            served += 0.5 * variance
+        ends = served.min(axis=1) - margin, served.max(axis=1) + margin
+        bounded = np.clip(ends, -LARGEST, LARGEST)
+        low += bounded[0].tolist()
+        high += bounded[1].tolist()
+    return LatentStack(inputs, processes, tuple(low), tuple(high))
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """All latents of normalised kernels as few products: with x the union of the features,
+    log k = x W + x² V + b.
+
+    inputs     the union of features, F
+    linear     (F, L M) W, zero where a process does not look; M points a latent, some of them
+               without weight
+    square     (F, L M) V
+    offset     (L M,) b
+    alpha      (L M, L) mean = k α, block by block
+    quadratic  (L, M, M) variance = 1 + kᵀ Q k
+    constant   (J, 1)
+    latents    L
+    mixing     of each latent the outputs that it is part of, and its entries of A there (…, 1)
+    """
+
+    inputs: Inputs
+    linear: FloatArray
+    square: FloatArray
+    offset: FloatArray
+    alpha: FloatArray
+    quadratic: FloatArray
+    constant: FloatArray
+    latents: int
+    mixing: tuple[tuple[IntArray, FloatArray], ...]
+
+    def means(self, estimates: Estimates) -> FloatArray:
+        return self._means(self._kernels(estimates), estimates.mean.shape[0])
+
+    def at(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
+        n, latents = estimates.mean.shape[0], self.latents
+        k = self._kernels(estimates)
+        mean = self._means(k, n)
+        variance = np.zeros_like(mean)
+        if not latents or not n:
+            return mean, variance
+        by_latent = k.reshape(len(k), -1, latents, self.quadratic.shape[1]).transpose(0, 2, 1, 3)
+        reduced = by_latent @ self.quadratic
+        reduced *= by_latent
+        spread = 1.0 + reduced.sum(axis=3).transpose(1, 0, 2).reshape(latents, -1)
+        np.maximum(spread, 0.0, out=spread)
+        for latent, (outputs, entries) in enumerate(self.mixing):
+            variance[outputs] += entries * entries * spread[latent, :n]
+        return mean, variance
+
+    def _kernels(self, estimates: Estimates) -> FloatArray:
+        """(B, BLOCK, L M) k(x, Z) of all latents."""
+        points = in_blocks(self.inputs.of(estimates))
+        k = points @ self.linear
+        points *= points
+        k += points @ self.square
+        k += self.offset
+        np.minimum(k, 0.0, out=k)
+        np.exp(k, out=k)
+        return k
+
+    def _means(self, k: FloatArray, n: int) -> FloatArray:
+        mean = np.repeat(self.constant, n, axis=1)
+        if not self.latents or not n:
+            return mean
+        latent_mean = (k @ self.alpha).reshape(-1, self.latents).T
+        # One after the other: a product with A would round by its shape.
+        for latent, (outputs, entries) in enumerate(self.mixing):
+            mean[outputs] += entries * latent_mean[latent, :n]
+        return mean
+
+
+def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _Compiled:
+    column: dict[Feature, int] = {}
+    for one, process in zip(inputs, processes, strict=True):
+        for feature in one.features if process.latents else ():
+            column.setdefault(feature, len(column))
+    most = max(len(process.inducing) for process in processes)
+    latents = sum(process.latents for process in processes)
+    ends = np.cumsum([0, *(process.outputs for process in processes)])
+    linear, square = np.zeros((2, len(column), latents, most))
+    offset, alpha = np.zeros((latents, most)), np.zeros((latents, most, latents))
+    quadratic, mixing = np.zeros((latents, most, most)), np.zeros((ends[-1], latents))
+    latent = 0
+    for one, process, (first, last) in zip(inputs, processes, pairwise(ends), strict=True):
+        m, z = len(process.inducing), as_array(process.inducing)
+        places = [column[feature] for feature in one.features] if process.latents else []
+        for own, kernel in enumerate(process.kernels):
+            assert isinstance(kernel, NormalisedKernel)  # else nothing is compiled
+            w, v, b = kernel.expanded(z)
+            linear[places, latent, :m], square[places, latent, :m] = w, v
+            offset[latent, :m] = b
+            alpha[latent, :m, latent] = process.weights[0][own]
+            quadratic[latent, :m, :m] = process.weights[1][own]
+            mixing[first:last, latent] = as_array(process.mixing)[:, own]
+            latent += 1
+    used = [np.flatnonzero(entries) for entries in mixing.T]
+    constant = np.concatenate([process.constant for process in processes])
+    flat = latents * most
+    return _Compiled(
+        Inputs(tuple(column), inputs[0].k),
+        linear.reshape(len(column), flat),
+        square.reshape(len(column), flat),
+        offset.reshape(flat),
+        alpha.reshape(flat, latents),
+        quadratic,
+        constant[:, None],
+        latents,
+        tuple((outputs, mixing[outputs, latent, None]) for latent, outputs in enumerate(used)),
+    )

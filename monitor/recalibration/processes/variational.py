@@ -15,16 +15,23 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from monitor.calibration.space import FloatArray
+from monitor.frames.space import FloatArray
 from monitor.recalibration.processes.kernels import Kernel
-from monitor.recalibration.processes.latent_likelihood import LatentLikelihood
-from monitor.recalibration.processes.sparse_process import inducing_root
+from monitor.recalibration.processes.sparse_process import LatentLikelihood, inducing_root
 
 ROWS = 256
+
+
 # Nats: a step that gains less is the last one.
 ENOUGH = 1e-5
+
+
 STEPS = 60
+
+
 HALVINGS = 12
+
+
 # Of a constant from where it began: beyond it a few rows that all but repeat lead a search away.
 FURTHEST = 20.0
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from scipy.special import digamma
 
-from monitor.calibration.drift.alarm import AlarmChange
-from monitor.calibration.drift.charts import Stage
-from monitor.calibration.drift.family import Family
-from monitor.calibration.drift.reference import Levels, Origin, Reference, chi_square_knots
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.steps import finished
+from monitor.drift.alarms import AlarmChange
+from monitor.drift.bets import Stage
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.family import Family
+from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots
+from monitor.statistics.observations import finished
 from tests.calibration.drift.watched_rows import Frame, watched
 
 K = 3

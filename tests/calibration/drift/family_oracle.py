@@ -13,8 +13,7 @@ from typing import Any
 
 from scipy import integrate, stats
 
-from monitor.calibration.drift.reference import Reference, knot_levels
-from monitor.calibration.drift.reference_map import CELLS
+from monitor.drift.reference import CELLS, Reference, knot_levels
 
 SECOND = 10**9
 COVERAGE = [(tau, s) for tau in (0.5, 0.9, 0.99) for s in (1.25, 1.5, 2.0, 3.0)]

@@ -9,21 +9,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from monitor.calibration.drift.alarm import AlarmChange
-from monitor.calibration.drift.charts import Stage
-from monitor.calibration.drift.family import Family
-from monitor.calibration.drift.family_json import (
-    family_from_json,
-    family_text,
-    family_to_json,
-)
-from monitor.calibration.drift.family_state import (
-    FamilyState,
-    family_state,
-)
-from monitor.calibration.drift.reference import Reference
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.steps import finished
+from monitor.drift.alarms import AlarmChange
+from monitor.drift.bets import Stage
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.family import Family
+from monitor.drift.reference import Reference
+from monitor.drift.state import FamilyState, family_state
+from monitor.drift.state_json import family_from_json, family_text, family_to_json
+from monitor.statistics.observations import finished
 from tests.calibration.drift.watched_rows import Frame, some_frames, watched
 
 Given: TypeAlias = Mapping[str, Mapping[Stage, Reference]]

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.alarm import AlarmChange, Scale, Why
-from monitor.calibration.drift.alarm_words import (
+from monitor.drift.alarms import (
+    AlarmChange,
+    Why,
     alarm_sentence,
     change_sentence,
     hours,
@@ -16,7 +17,8 @@ from monitor.calibration.drift.alarm_words import (
     power_of_ten,
     size_of_error,
 )
-from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
+from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.evidence import Scale
 from tests.alarmed import UNKNOWN, alarm
 
 SENTENCE = (

@@ -9,11 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.drift.alarm import Why
-from monitor.calibration.drift.charts import Detector, Direction, Severity, Stage
-from monitor.calibration.drift.evidence import by_severity
-from monitor.calibration.drift.reference import Origin
-from monitor.calibration.drift.settings import DriftSettings, Unit
+from monitor.drift.alarms import Why
+from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.evidence import DriftSettings, Unit, by_severity
+from monitor.drift.reference import Origin
 from tests.calibration.drift.drives import (
     SECOND,
     K,

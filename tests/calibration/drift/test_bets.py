@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from monitor.calibration.drift.bets import (
+from monitor.drift.bets import (
     COVERAGE_FACTORS,
     COVERAGE_LEVELS,
     SCALE_FACTORS,
     STUDENT_DEGREES,
+    Direction,
     coverage_bets,
     scale_bets,
     student_bets,
 )
-from monitor.calibration.drift.charts import Direction
-from monitor.calibration.space import FloatArray
+from monitor.frames.space import FloatArray
 
 OVER, UNDER = Direction.OVER, Direction.UNDER
 BOTH = (OVER, UNDER)

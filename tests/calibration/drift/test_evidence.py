@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from monitor.calibration.drift.charts import Direction
-from monitor.calibration.drift.evidence import (
+from monitor.drift.bets import (
+    ABSOLUTE,
+    SCALE,
+    Aim,
+    Cells,
+    Direction,
+    log_likelihoods,
+    row_log_likelihoods,
+)
+from monitor.drift.evidence import (
     NO_REFERENCE,
     OF_TRACKS,
     ONLY_COVERAGE,
@@ -19,18 +27,9 @@ from monitor.calibration.drift.evidence import (
     Shares,
     by_severity,
 )
-from monitor.calibration.drift.increments import (
-    ABSOLUTE,
-    SCALE,
-    Aim,
-    Cells,
-    log_likelihoods,
-    row_log_likelihoods,
-)
-from monitor.calibration.drift.learner import ReferenceLearner
-from monitor.calibration.drift.reference import Origin, Reference
-from monitor.calibration.drift.reference_map import mapped
-from monitor.calibration.space import FloatArray
+from monitor.drift.reference import Origin, Reference, mapped
+from monitor.drift.usual import ReferenceLearner
+from monitor.frames.space import FloatArray
 
 K = 4
 FORWARDED = slice(0, 2)

@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from monitor.calibration.drift.alarm import Why
-from monitor.calibration.drift.charts import SEVERITIES, Stage
-from monitor.calibration.drift.evidence import OF_TRACKS, by_severity
-from monitor.calibration.drift.family import Family
-from monitor.calibration.drift.increments import BETS
-from monitor.calibration.drift.observed import CHARTS_OF
-from monitor.calibration.drift.reference import Levels, Origin, Reference, knot_levels, shipped
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.slices import TOTAL
+from monitor.drift.alarms import Why
+from monitor.drift.bets import BETS, SEVERITIES, Stage
+from monitor.drift.evidence import OF_TRACKS, DriftSettings, by_severity
+from monitor.drift.family import Family
+from monitor.drift.observed import CHARTS_OF
+from monitor.drift.reference import Levels, Origin, Reference, knot_levels, shipped
+from monitor.frames.slices import TOTAL
 from tests.calibration.drift.family_oracle import SlowFamily
 from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watched
 

@@ -12,19 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.family_json import (
+from monitor.drift.evidence import Unit
+from monitor.drift.family_reading import family_reading
+from monitor.drift.state import MOST_KEPT, family_state, restored_family
+from monitor.drift.state_json import (
     InvalidFamily,
     OtherFamily,
     family_from_json,
     family_text,
     family_to_json,
+    learner_from_json,
+    learner_to_json,
 )
-from monitor.calibration.drift.family_reading import family_reading
-from monitor.calibration.drift.family_state import MOST_KEPT, family_state, restored_family
-from monitor.calibration.drift.learner import ReferenceLearner
-from monitor.calibration.drift.learner_json import learner_from_json, learner_to_json
-from monitor.calibration.drift.settings import Unit
-from monitor.calibration.steps import finished
+from monitor.drift.usual import ReferenceLearner
+from monitor.statistics.observations import finished
 from tests.calibration.drift.kept_families import (
     LONG,
     NAMES,

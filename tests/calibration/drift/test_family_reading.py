@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.drift.alarm import DriftState
-from monitor.calibration.drift.charts import SEVERITIES, Severity, Stage
-from monitor.calibration.drift.family_reading import family_reading
-from monitor.calibration.drift.scale import scale_of
-from monitor.calibration.drift.settings import DriftSettings, Unit
+from monitor.drift.alarms import DriftState
+from monitor.drift.bets import SEVERITIES, Severity, Stage
+from monitor.drift.evidence import DriftSettings, Unit, scale_of
+from monitor.drift.family_reading import family_reading
 from tests.calibration.drift.drives import drive, exact_reference, family_of, fed, from_ten
 
 STAYS = DriftSettings(calm_hours=0.0)

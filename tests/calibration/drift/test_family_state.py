@@ -13,23 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from monitor.calibration.drift.alarm import Why
-from monitor.calibration.drift.alarms import key_of
-from monitor.calibration.drift.charts import CHARTS, SEVERITIES, Severity, Stage
-from monitor.calibration.drift.evidence import Evidence
-from monitor.calibration.drift.family import Family
-from monitor.calibration.drift.family_json import family_from_json
-from monitor.calibration.drift.family_state import (
-    MOST_KEPT,
-    family_state,
-    restored_family,
-)
-from monitor.calibration.drift.learner import ReferenceLearner
-from monitor.calibration.drift.learner_json import learner_to_json
-from monitor.calibration.drift.reference import Origin, Reference
-from monitor.calibration.drift.settings import DriftSettings, Unit
-from monitor.calibration.slices import TOTAL
-from monitor.calibration.space import FloatArray
+from monitor.drift.alarms import Why, key_of
+from monitor.drift.bets import CHARTS, SEVERITIES, Severity, Stage
+from monitor.drift.evidence import DriftSettings, Evidence, Unit
+from monitor.drift.family import Family
+from monitor.drift.reference import Origin, Reference
+from monitor.drift.state import MOST_KEPT, family_state, restored_family
+from monitor.drift.state_json import family_from_json, learner_to_json
+from monitor.drift.usual import ReferenceLearner
+from monitor.frames.slices import TOTAL
+from monitor.frames.space import FloatArray
 from tests.calibration.drift.kept_families import (
     LONG,
     NAMES,

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.charts import Direction
-from monitor.calibration.drift.increments import (
-    BETS,
-    Aim,
-    Cells,
-    log_likelihoods,
-    row_log_likelihoods,
-)
-from monitor.calibration.drift.reference import shipped
+from monitor.drift.bets import BETS, Aim, Cells, Direction, log_likelihoods, row_log_likelihoods
+from monitor.drift.reference import shipped
 from tests.calibration.drift.family_oracle import detection_ratios
 
 # What is usual is half of what is calibrated; and what is usual counts.

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest
 
-from monitor.calibration.drift.learner import ReferenceLearner
-from monitor.calibration.drift.reference import Origin, Reference, shipped
-from monitor.calibration.drift.reference_map import mapped
+from monitor.drift.reference import Origin, Reference, mapped, shipped
+from monitor.drift.usual import ReferenceLearner
 from tests.calibration.drift.correlated import correlated
 
 quick = settings(deadline=None, max_examples=30)

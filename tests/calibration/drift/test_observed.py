@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from monitor.calibration.drift.observed import seconds_over
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.track_seconds import TrackSeconds
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.observed import seconds_over
+from monitor.drift.track_seconds import TrackSeconds
 from tests.calibration.drift.watched_rows import Frame, watched
 
 PERIOD_NS = 100_000_000

@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.clusters import ALONE
-from monitor.calibration.drift.reference_correlation import (
-    LEAST,
-    OPEN,
-    FrameSums,
-    TrackSums,
-)
+from monitor.drift.correlation import LEAST, OPEN, FrameSums, TrackSums
+from monitor.statistics.clusters import ALONE
 from tests.calibration.drift.correlated import correlated
 
 quick = settings(deadline=None, max_examples=60)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from monitor.calibration.drift.reference import knot_levels
-from monitor.calibration.drift.reference_histogram import NeesHistogram
+from monitor.drift.reference import NeesHistogram, knot_levels
 
 
 def counted(*parts) -> NeesHistogram:

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.charts import Stage
-from monitor.calibration.drift.learner import ReferenceLearner
-from monitor.calibration.drift.learner_json import learner_from_json, learner_to_json
-from monitor.calibration.drift.reference import Origin, Reference, shipped
-from monitor.calibration.drift.reference_fields import NotAReference
-from monitor.calibration.drift.reference_json import (
+from monitor.drift.bets import Stage
+from monitor.drift.reference import Origin, Reference, shipped
+from monitor.drift.reference_json import (
+    NotAReference,
     reference_from_json,
     reference_to_json,
     references_from_json,
     references_to_json,
 )
+from monitor.drift.state_json import learner_from_json, learner_to_json
+from monitor.drift.usual import ReferenceLearner
 from tests.calibration.drift.correlated import correlated
 from tests.laws import assert_same
 

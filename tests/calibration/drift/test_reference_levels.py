@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.reference_levels import LONGEST, LevelSums
+from monitor.drift.reference import LONGEST, LevelSums
 
 quick = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)

@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, kstest
 
-from monitor.calibration.drift.reference import (
+from monitor.drift.reference import (
     KNOTS,
     Origin,
     Reference,
     chi_square_knots,
     knot_levels,
+    mapped,
+    reference_map,
     shipped,
 )
-from monitor.calibration.drift.reference_map import mapped, reference_map
 
 quick = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from monitor.calibration.drift.scale import scale_of
+from monitor.drift.evidence import scale_of
 
 
 def run_of(x: np.ndarray) -> np.ndarray:

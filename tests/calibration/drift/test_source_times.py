@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.calibration.drift.source_times import SET_BACK_NS, SourceTimes
+from monitor.drift.track_seconds import SET_BACK_NS, SourceTimes
 
 SECOND = 10**9
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from monitor.calibration.drift.track_evidence import (
+from monitor.drift.track_evidence import (
     FACTORS,
     STATES,
     BlockLevels,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.track_means import LONGEST_NS, TrackMeans
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.track_means import LONGEST_NS, TrackMeans
 from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watched
 
 quick = settings(deadline=None, max_examples=60)

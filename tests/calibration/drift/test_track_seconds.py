@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.track_seconds import FEWEST, TrackSeconds
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.track_seconds import FEWEST, TrackSeconds
 from tests.calibration.drift.watched_rows import Frame, cut, some_frames, watched
 
 quick = settings(deadline=None, max_examples=60)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.calibration.drift.charts import Stage
-from monitor.calibration.drift.reference import Origin, shipped
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.track_seconds import TrackSeconds
-from monitor.calibration.drift.usual import Usual
+from monitor.drift.bets import Stage
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.reference import Origin, shipped
+from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.usual import Usual
 from tests.calibration.drift.drives import K, both, drive, exact_reference
 from tests.calibration.drift.watched_rows import Frame, watched
 

@@ -9,12 +9,12 @@ import math
 import numpy as np
 import pytest
 
-from monitor.calibration.drift.alarm import Why
-from monitor.calibration.drift.charts import Severity
-from monitor.calibration.drift.family import Family
-from monitor.calibration.drift.settings import DriftSettings
-from monitor.calibration.drift.watched import WatchedRows
-from monitor.calibration.steps import finished
+from monitor.drift.alarms import Why
+from monitor.drift.bets import Severity
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.family import Family
+from monitor.drift.usual import WatchedRows
+from monitor.statistics.observations import finished
 from tests.calibration.drift.correlated import correlated
 
 K, RATE, HEALTHY, SECONDS = 4, 10, 120, 120

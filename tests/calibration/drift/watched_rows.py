@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from monitor.calibration.drift.watched import WatchedRows
+from monitor.drift.usual import WatchedRows
 
 # Track, slice, and NEES of the raw and the recalibrated estimate.
 Row = tuple[int, int, float, float]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.truth_matching import assignment
-from monitor.calibration.truth_matching.assignment import assigned
-from monitor.calibration.truth_matching.placed import Pairs
+from monitor.matching import gate
+from monitor.matching.distances import Pairs
+from monitor.matching.gate import assigned
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -83,7 +83,7 @@ def test_the_choice_does_not_depend_on_the_order_of_pairs_objects_or_detections(
 def test_what_hangs_together_too_far_is_chosen_nearest_first(seed, m, n, share):
     pairs = drawn(seed, m, n, share)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(assignment, "MOST_TOGETHER", 0)
+        patched.setattr(gate, "MOST_TOGETHER", 0)
         chosen = pairs.take(assigned(pairs))
     assert is_one_to_one(chosen)
     # Whatever was left out would have met a nearer choice on one side.
@@ -104,6 +104,6 @@ def test_what_does_not_hang_together_may_be_assigned_apart(seed, m, n, share):
     pairs = drawn(seed, m, n, share)
     together = assigned(pairs)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(assignment, "_ONE_PART", 0)
+        patched.setattr(gate, "_ONE_PART", 0)
         apart = assigned(pairs)
     assert apart.tolist() == together.tolist()

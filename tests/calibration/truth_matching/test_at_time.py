@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.calibration.truth_matching.at_time import (
-    Samples,
-    labels_told,
-    objects_at_time,
-    placed_at_time,
-)
-from monitor.calibration.truth_matching.placed import Placed
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.matching.at_time import Samples, labels_told, objects_at_time, placed_at_time
+from monitor.matching.distances import Placed
 
 GAP, OFFSET = 100, 5
 SPACE = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.calibration.truth_matching.class_names import class_table
-from monitor.calibration.truth_matching.distances import CentreDistance
-from monitor.calibration.truth_matching.frame_matching import Gate, ignored_detections, matches
-from monitor.calibration.truth_matching.placed import Placed
-from monitor.calibration.truth_matching.regions import IgnoreRegion
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.matching.distances import CentreDistance, Placed
+from monitor.matching.gate import Gate, IgnoreRegion, class_table, ignored_detections, matches
 
 SPACE = Space((Dimension("x"), Dimension("yaw", "rad", DimensionKind.ANGLE)))
 GATE = Gate(CentreDistance(SPACE, (0,)), np.array([2.0, 1.0]), 0.8)

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.calibration.space import plain_space
-from monitor.calibration.truth_matching.distances import CentreDistance
-from monitor.calibration.truth_matching.frame_matching import Gate, matches
-from monitor.calibration.truth_matching.placed import Placed
+from monitor.frames.space import plain_space
+from monitor.matching.distances import CentreDistance, Placed
+from monitor.matching.gate import Gate, matches
 
 PAGE = Path(__file__).parents[3] / "docs" / "ground_truth.md"
 NUMBER = r"([\d.]+)"

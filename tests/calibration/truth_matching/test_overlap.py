@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.truth_matching.overlap import rotated_overlap, upright_overlap
+from monitor.matching.distances import rotated_overlap, upright_overlap
 from tests.calibration.truth_matching.polygons import overlap, thrown
 
 places = st.floats(-4, 4)

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.calibration.truth_matching import within_gate
-from monitor.calibration.truth_matching.distances import (
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.matching import gate as gate_module
+from monitor.matching.distances import (
     CentreDistance,
     Distance,
     MahalanobisDistance,
+    Placed,
     RotatedOverlap,
     UprightOverlap,
 )
-from monitor.calibration.truth_matching.placed import Placed
-from monitor.calibration.truth_matching.within_gate import any_within, pairs_within
+from monitor.matching.gate import any_within, pairs_within
 from tests.calibration.truth_matching.polygons import overlap
 
 SPACE = Space(
@@ -110,7 +110,7 @@ def test_the_pairs_within_the_gate_are_those_of_each_pair_by_itself(name, seed, 
 def test_what_is_looked_at_in_one_go_changes_nothing(monkeypatch, block):
     objects, detections = placed(1, 20), placed(2, 30)
     whole = pairs_within(DISTANCES["rotated"], objects, detections, 0.9)
-    monkeypatch.setattr(within_gate, "_BLOCK", block)
+    monkeypatch.setattr(gate_module, "_BLOCK", block)
     parts = pairs_within(DISTANCES["rotated"], objects, detections, 0.9)
     assert whole.distance.size > 10
     assert np.array_equal(parts.object, whole.object)
@@ -120,7 +120,7 @@ def test_what_is_looked_at_in_one_go_changes_nothing(monkeypatch, block):
 
 @pytest.mark.parametrize("name", sorted(set(DISTANCES) - {"upright"}))
 def test_in_a_crowd_an_object_is_offered_its_nearest_detections(monkeypatch, name):
-    monkeypatch.setattr(within_gate, "NEAREST", 3)
+    monkeypatch.setattr(gate_module, "NEAREST", 3)
     objects, detections = placed(1, 4), placed(2, 40)
     gate = 0.99 if name == "rotated" else 20.0
     found = pairs_within(DISTANCES[name], objects, detections, gate)
@@ -132,7 +132,7 @@ def test_in_a_crowd_an_object_is_offered_its_nearest_detections(monkeypatch, nam
 
 
 def test_a_heap_of_detections_on_one_spot_offers_no_more_than_the_nearest(monkeypatch):
-    monkeypatch.setattr(within_gate, "NEAREST", 3)
+    monkeypatch.setattr(gate_module, "NEAREST", 3)
     one = placed(1, 1)
     heap = one.take(np.zeros(50, np.int64))
     assert pairs_within(DISTANCES["centre"], one, heap, 1.0).detection.tolist() == [0, 1, 2]

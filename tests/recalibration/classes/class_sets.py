@@ -6,18 +6,18 @@ from functools import cache
 
 import numpy as np
 
-from monitor.calibration.class_evaluation import ClassEvaluation
-from monitor.calibration.class_exact import evaluate_class_rows
-from monitor.calibration.space import FloatArray, IntArray
-from monitor.recalibration.classes.class_recalibrator import (
+from monitor.frames.space import FloatArray, IntArray
+from monitor.recalibration.classes.class_selection import CLASS_METHODS
+from monitor.recalibration.classes.probabilities import (
     LEAST,
     ClassRecalibrator,
+    ClassRows,
+    averaged,
     from_logits,
     from_probabilities,
 )
-from monitor.recalibration.classes.class_rows import ClassRows
-from monitor.recalibration.classes.class_selection import CLASS_METHODS
-from monitor.recalibration.classes.class_softmax import averaged
+from monitor.statistics.class_evaluation import evaluate_class_rows
+from monitor.statistics.class_measures import ClassEvaluation
 from tests.reference.datasets import all_sets
 
 METHODS = tuple(CLASS_METHODS)

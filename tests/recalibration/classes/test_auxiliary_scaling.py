@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from monitor.recalibration.classes import temperature, vector_scaling
-from monitor.recalibration.classes.auxiliary_scaling import AuxiliaryScaling, fit
-from monitor.recalibration.classes.class_recalibrator import from_probabilities
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.classes import class_scaling
+from monitor.recalibration.classes.class_scaling import AuxiliaryScaling, fit_auxiliary_scaling
+from monitor.recalibration.classes.probabilities import from_probabilities
+from monitor.recalibration.documents import InvalidRecalibrator
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
@@ -46,7 +46,11 @@ def test_the_network_is_that_of_loops():
 
 def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling():
     fitted, fresh = distorted(5, 6000), distorted(6, 6000)
-    models = fit(fitted), vector_scaling.fit(fitted), temperature.fit(fitted)
+    models = (
+        fit_auxiliary_scaling(fitted),
+        class_scaling.fit_vector_scaling(fitted),
+        class_scaling.fit_temperature(fitted),
+    )
     found, vector, simple = (evaluated(model, fresh) for model in models)
     assert found.cece <= 0.5 * simple.cece
     assert found.nll <= vector.nll - 0.01
@@ -56,15 +60,18 @@ def test_a_distortion_of_single_classes_is_undone_further_than_by_vector_scaling
 def test_with_many_classes_and_few_rows_it_does_not_overfit(seed):
     """The paper's own doubles the error of 100 classes, with every row of the fit right."""
     fitted, fresh = overconfident([7, seed], 500, 40), overconfident([8, seed], 4000, 40)
-    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
+    found, simple = (
+        evaluated(model, fresh)
+        for model in (fit_auxiliary_scaling(fitted), class_scaling.fit_temperature(fitted))
+    )
     assert found.nll <= simple.nll + 0.01
 
 
 @pytest.mark.campaign
 def test_a_seed_fixes_the_fit_and_another_gives_much_the_same():
     fitted, fresh = distorted(9, 3000, 5), distorted(10, 4000, 5)
-    assert fit(fitted, seed=3) == fit(fitted, seed=3)
-    losses = [evaluated(fit(fitted, seed), fresh).nll for seed in range(3)]
+    assert fit_auxiliary_scaling(fitted, seed=3) == fit_auxiliary_scaling(fitted, seed=3)
+    losses = [evaluated(fit_auxiliary_scaling(fitted, seed), fresh).nll for seed in range(3)]
     assert np.ptp(losses) < 0.02
 
 

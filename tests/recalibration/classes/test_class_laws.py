@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from monitor.recalibration.classes.class_fitting import CLASS_FITS, fit_classes
-from monitor.recalibration.classes.class_recalibrator import from_logits, from_probabilities
-from monitor.recalibration.classes.class_rows import ClassRows
-from monitor.recalibration.classes.class_selection import CLASS_METHODS
-from monitor.recalibration.classes.class_softmax import averaged
-from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from monitor.recalibration.classes.class_selection import CLASS_FITS, CLASS_METHODS, fit_classes
+from monitor.recalibration.classes.probabilities import (
+    ClassRows,
+    averaged,
+    from_logits,
+    from_probabilities,
+)
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import UnfitData
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import METHODS, distorted, made, of_several_opinions
 from tests.recalibration.rows import json_values

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from monitor.recalibration.classes.class_likelihood import averaged_loss
-from monitor.recalibration.classes.class_rows import ClassRows
+from monitor.recalibration.classes.probabilities import ClassRows, averaged_loss
 from tests.recalibration.classes.class_sets import of_several_opinions
 
 ROWS = of_several_opinions(1, 200, opinions=3)

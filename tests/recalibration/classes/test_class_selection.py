@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.classes.class_identity import ClassIdentity
+from monitor.recalibration.classes.class_scaling import Temperature, VectorScaling
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
     FORMAT,
     ClassSelection,
     class_selection_from_json,
 )
-from monitor.recalibration.classes.temperature import Temperature
-from monitor.recalibration.classes.vector_scaling import VectorScaling
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.classes.probabilities import ClassIdentity
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from tests.laws import assert_same
 from tests.recalibration.classes.class_sets import METHODS, made, overconfident

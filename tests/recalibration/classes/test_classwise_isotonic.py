@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-from monitor.recalibration.classes.class_identity import ClassIdentity
-from monitor.recalibration.classes.class_recalibrator import from_probabilities
-from monitor.recalibration.classes.class_rows import ClassRows
 from monitor.recalibration.classes.classwise_isotonic import (
     FEWEST,
     MOST_KNOTS,
     UNCHANGED,
     ClasswiseIsotonic,
-    fit,
+    fit_classwise_isotonic,
 )
-from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from monitor.recalibration.classes.probabilities import ClassIdentity, ClassRows, from_probabilities
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
@@ -38,7 +37,7 @@ def pooled(sent, true):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_knots_stand_at_the_pooled_blocks(classes):
     rows = distorted(1, 400, classes)
-    for c, (sent, made) in enumerate(fit(rows).knots):
+    for c, (sent, made) in enumerate(fit_classwise_isotonic(rows).knots):
         true = rows.label == c
         sums, n, hits = pooled(rows.log_probabilities[:, 0, c], true).T
         assert sent == pytest.approx(sums / n, abs=1e-12)
@@ -52,14 +51,14 @@ def test_knots_stand_at_the_pooled_blocks(classes):
 def test_opinions_count_for_one_row_together():
     rows = distorted(2, 500, 3)
     alike = ClassRows(np.repeat(rows.log_probabilities, 4, axis=1), rows.label)
-    found, expected = fit(alike), fit(rows)
+    found, expected = fit_classwise_isotonic(alike), fit_classwise_isotonic(rows)
     for one, other in zip(found.knots, expected.knots, strict=True):
         assert one[0] == pytest.approx(other[0], abs=1e-12)
         assert one[1] == pytest.approx(other[1], abs=1e-12)
 
 
 def test_a_higher_probability_never_becomes_a_lower_score():
-    for sent, made in fit(distorted(3, 3000)).knots:
+    for sent, made in fit_classwise_isotonic(distorted(3, 3000)).knots:
         assert (np.diff(sent) >= 0).all()
         assert (np.diff(made) >= 0).all()
         assert max(made) < 0
@@ -67,16 +66,22 @@ def test_a_higher_probability_never_becomes_a_lower_score():
 
 def test_overconfidence_and_distortion_are_much_reduced():
     fitted, fresh = reference()
-    assert evaluated(fit(fitted), fresh).ece < 0.03
+    assert evaluated(fit_classwise_isotonic(fitted), fresh).ece < 0.03
     fitted, fresh = distorted(4, 6000), distorted(5, 6000)
-    before, after = evaluated(ClassIdentity(), fresh), evaluated(fit(fitted), fresh)
+    before, after = (
+        evaluated(ClassIdentity(), fresh),
+        evaluated(fit_classwise_isotonic(fitted), fresh),
+    )
     assert after.cece < 0.5 * before.cece
     assert after.nll < before.nll - 0.3
 
 
 def test_a_calibrated_detector_is_left_nearly_alone():
     fitted, fresh = reference("cls_calibrated")
-    before, after = evaluated(ClassIdentity(), fresh), evaluated(fit(fitted), fresh)
+    before, after = (
+        evaluated(ClassIdentity(), fresh),
+        evaluated(fit_classwise_isotonic(fitted), fresh),
+    )
     assert after.nll < before.nll + 0.01
 
 
@@ -84,10 +89,10 @@ def test_a_class_with_few_rows_is_left_as_it_is():
     rows = distorted(6, 1000, 4)
     rare = np.flatnonzero(rows.label == 2)[FEWEST - 1 :]
     kept = np.setdiff1d(np.arange(1000), rare)
-    knots = fit(rows.take(kept)).knots
+    knots = fit_classwise_isotonic(rows.take(kept)).knots
     assert knots[2] == UNCHANGED
     assert UNCHANGED not in (knots[0], knots[1], knots[3])
-    one_more = fit(rows.take(np.append(kept, rare[0])))
+    one_more = fit_classwise_isotonic(rows.take(np.append(kept, rare[0])))
     assert one_more.knots[2] != UNCHANGED
 
 
@@ -96,19 +101,19 @@ def test_rows_of_few_objects_are_few():
     again = np.repeat(np.arange(12), 30)
     rows = ClassRows(some.log_probabilities[again], some.label[again], again)
     with pytest.raises(UnfitData, match=f"no class has {FEWEST} independent rows of it"):
-        fit(rows)
+        fit_classwise_isotonic(rows)
 
 
 def test_knots_are_bounded_however_many_rows_there_are():
     rows = overconfident(8, 400_000, 2, temperature=1.0)
-    sizes = [len(sent) for sent, _ in fit(rows).knots]
+    sizes = [len(sent) for sent, _ in fit_classwise_isotonic(rows).knots]
     assert max(sizes) == MOST_KNOTS
 
 
 def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():
     rows = of_several_opinions(9, 2000, opinions=1)
     certain = from_probabilities(np.eye(4)[rows.label])[:, None]
-    model = fit(ClassRows(certain, rows.label))
+    model = fit_classwise_isotonic(ClassRows(certain, rows.label))
     nothing = from_probabilities(np.zeros((1, 1, 4)))
     made = model.apply(np.concatenate([certain, nothing]))
     assert made.min() > 0
@@ -119,7 +124,7 @@ def test_no_probability_becomes_0_or_1_and_no_row_is_left_without_a_sum():
 def test_a_class_whose_probability_never_varies_gets_its_frequency():
     label = np.random.default_rng(10).integers(0, 2, 1000)
     constant = from_probabilities(np.full((1000, 1, 2), 0.5))
-    found = fit(ClassRows(constant, label)).apply(constant[:1])[0, 0, 1]
+    found = fit_classwise_isotonic(ClassRows(constant, label)).apply(constant[:1])[0, 0, 1]
     assert found == pytest.approx(label.mean(), abs=1e-3)
 
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from monitor.recalibration.classes import auxiliary_scaling, temperature, vector_scaling
-from monitor.recalibration.classes.auxiliary_scaling import NetworkFamily
-from monitor.recalibration.classes.class_likelihood import averaged_loss
-from monitor.recalibration.classes.class_softmax import as_columns
-from monitor.recalibration.classes.vector_scaling import VectorFamily
+from monitor.recalibration.classes import class_scaling
+from monitor.recalibration.classes.class_scaling import NetworkFamily, VectorFamily
+from monitor.recalibration.classes.probabilities import as_columns, averaged_loss
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
@@ -41,10 +39,14 @@ def test_the_slope_is_that_of_small_steps(rows, family_of):
         assert found[i] == pytest.approx((loss(at + step) - loss(at - step)) / 2e-6, abs=1e-5)
 
 
-@pytest.mark.parametrize("fit", [vector_scaling.fit, auxiliary_scaling.fit])
+@pytest.mark.parametrize(
+    "fit", [class_scaling.fit_vector_scaling, class_scaling.fit_auxiliary_scaling]
+)
 def test_on_the_reference_set_it_is_no_worse_than_temperature_scaling(fit):
     fitted, fresh = reference()
-    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
+    found, simple = (
+        evaluated(model, fresh) for model in (fit(fitted), class_scaling.fit_temperature(fitted))
+    )
     assert found.nll <= simple.nll + 1e-6
     assert found.ece <= simple.ece + 1e-6
     assert found.cece <= simple.cece + 1e-6

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from monitor.recalibration.classes.class_recalibrator import from_logits, from_probabilities
-from monitor.recalibration.classes.class_rows import ClassRows
-from monitor.recalibration.classes.class_softmax import averaged
-from monitor.recalibration.classes.temperature import Temperature, fit
-from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from monitor.recalibration.classes.class_scaling import Temperature, fit_temperature
+from monitor.recalibration.classes.probabilities import (
+    ClassRows,
+    averaged,
+    from_logits,
+    from_probabilities,
+)
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.classes.class_sets import (
     evaluated,
     of_several_opinions,
@@ -35,7 +39,7 @@ def slow_loss(rows: ClassRows, temperature: float) -> float:
     ids=["too sure", "two classes, too unsure", "five opinions"],
 )
 def test_it_is_at_the_optimum_of_the_loss(rows):
-    found = fit(rows).temperature
+    found = fit_temperature(rows).temperature
     best = minimize_scalar(
         lambda at: slow_loss(rows, np.exp(at)),
         bounds=(-3, 3),
@@ -56,7 +60,7 @@ def test_each_opinion_is_scaled_before_they_are_averaged():
 
 def test_the_reference_set_is_calibrated_no_worse_than_by_the_reference():
     fitted, fresh = reference()
-    model = fit(fitted)
+    model = fit_temperature(fitted)
     # fits.json of the reference: T = 1.995320043599942, ECE 0.016946978413340873
     assert model.temperature == pytest.approx(1.995320044, abs=1e-6)
     found = evaluated(model, fresh)
@@ -66,15 +70,15 @@ def test_the_reference_set_is_calibrated_no_worse_than_by_the_reference():
 
 def test_a_calibrated_detector_is_left_nearly_alone():
     fitted, _ = reference("cls_calibrated")
-    assert fit(fitted).temperature == pytest.approx(1.0, abs=0.02)
+    assert fit_temperature(fitted).temperature == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("temperature", [0.25, 1.0, 4.0])
 @pytest.mark.parametrize("classes", [2, 10, 80])
 def test_a_known_temperature_is_found_again(temperature, classes):
-    assert fit(overconfident(5, 6000, classes, temperature)).temperature == pytest.approx(
-        temperature, rel=0.06
-    )
+    assert fit_temperature(
+        overconfident(5, 6000, classes, temperature)
+    ).temperature == pytest.approx(temperature, rel=0.06)
 
 
 def test_logits_and_their_probabilities_give_one_temperature():
@@ -84,7 +88,9 @@ def test_logits_and_their_probabilities_give_one_temperature():
     p = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     sure = np.where(random.uniform(size=500) < 0.6, logits[:, 0].argmax(axis=1), label)
     one, other = (ClassRows(x, sure) for x in (from_logits(logits), from_probabilities(p)))
-    assert fit(one).temperature == pytest.approx(fit(other).temperature, rel=1e-9)
+    assert fit_temperature(one).temperature == pytest.approx(
+        fit_temperature(other).temperature, rel=1e-9
+    )
 
 
 def test_the_most_likely_class_stays():
@@ -97,20 +103,20 @@ def test_a_detector_that_is_always_right_does_not_determine_it():
     rows = overconfident(8, 200)
     right = ClassRows(rows.log_probabilities, rows.log_probabilities[:, 0].argmax(axis=1))
     with pytest.raises(UnfitData, match=r"the lower the temperature, below 0\.01.*Add rows in"):
-        fit(right)
+        fit_temperature(right)
     certain = from_probabilities(np.eye(3)[[0, 1, 2, 0]])[:, None]
     with pytest.raises(UnfitData, match="the lower the temperature"):
-        fit(ClassRows(certain, np.array([0, 1, 2, 0])))
+        fit_temperature(ClassRows(certain, np.array([0, 1, 2, 0])))
 
 
 def test_probabilities_that_say_nothing_of_the_labels_do_not_determine_it():
     rows = overconfident(9, 400)
     least = ClassRows(rows.log_probabilities, rows.log_probabilities[:, 0].argmin(axis=1))
     with pytest.raises(UnfitData, match=r"the higher the temperature, beyond 100.*order of the"):
-        fit(least)
+        fit_temperature(least)
     uniform = from_probabilities(np.full((4, 1, 3), 1 / 3))
     with pytest.raises(UnfitData, match="the higher the temperature"):
-        fit(ClassRows(uniform, np.array([0, 1, 2, 0])))
+        fit_temperature(ClassRows(uniform, np.array([0, 1, 2, 0])))
 
 
 @pytest.mark.parametrize("value", [None, 0.0, -1.0, float("nan"), float("inf"), "2", True, 10**400])

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from monitor.recalibration.classes import temperature
-from monitor.recalibration.classes.class_recalibrator import from_probabilities
-from monitor.recalibration.classes.class_rows import ClassRows
-from monitor.recalibration.classes.vector_scaling import VectorScaling, fit
-from monitor.recalibration.recalibrator import InvalidRecalibrator, UnfitData
+from monitor.recalibration.classes import class_scaling
+from monitor.recalibration.classes.class_scaling import VectorScaling, fit_vector_scaling
+from monitor.recalibration.classes.probabilities import ClassRows, from_probabilities
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.classes.class_sets import (
     distorted,
     evaluated,
@@ -30,19 +30,24 @@ def test_weights_and_biases_act_as_in_the_equation():
 def test_equal_weights_without_bias_are_temperature_scaling():
     sent = overconfident(2, 50).log_probabilities
     found = VectorScaling((0.4,) * 10, (0.0,) * 10).apply(sent)
-    assert found == pytest.approx(temperature.Temperature(2.5).apply(sent), abs=1e-14)
+    assert found == pytest.approx(class_scaling.Temperature(2.5).apply(sent), abs=1e-14)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_where_one_temperature_is_right_no_class_gets_its_own(seed):
     rows = overconfident([6, seed], 4000)
-    assert fit(rows).weight == pytest.approx([1 / temperature.fit(rows).temperature] * 10)
+    assert fit_vector_scaling(rows).weight == pytest.approx(
+        [1 / class_scaling.fit_temperature(rows).temperature] * 10
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_distortion_of_single_classes_is_undone(seed):
     fitted, fresh = distorted([7, seed], 6000), distorted([8, seed], 6000)
-    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
+    found, simple = (
+        evaluated(model, fresh)
+        for model in (fit_vector_scaling(fitted), class_scaling.fit_temperature(fitted))
+    )
     assert found.cece <= 0.5 * simple.cece
     assert found.nll <= simple.nll - 0.1
 
@@ -55,7 +60,10 @@ def test_of_several_opinions_the_averaged_ones_are_fitted():
     rows = ClassRows(np.maximum(tilted, np.log(1e-12)), rows.label)
     half = random.permutation(6000)
     fitted, fresh = rows.take(half[:3000]), rows.take(half[3000:])
-    found, simple = (evaluated(model, fresh) for model in (fit(fitted), temperature.fit(fitted)))
+    found, simple = (
+        evaluated(model, fresh)
+        for model in (fit_vector_scaling(fitted), class_scaling.fit_temperature(fitted))
+    )
     assert found.nll < simple.nll - 0.05
     assert found.ece < 0.05
 
@@ -63,7 +71,7 @@ def test_of_several_opinions_the_averaged_ones_are_fitted():
 def test_a_class_that_no_row_has_keeps_finite_parameters():
     some = distorted(10, 3000, 5)
     rows = some.take(np.flatnonzero(some.label != 3))
-    model = fit(rows)
+    model = fit_vector_scaling(rows)
     made = model.apply(rows.log_probabilities)[:, 0, 3]
     assert made.min() > 0
     assert made.mean() < 0.02
@@ -74,25 +82,27 @@ def test_rows_of_few_objects_are_not_taken_for_many():
     some = overconfident(11, 40, 4)
     again = np.repeat(np.arange(40), 50)
     rows = ClassRows(some.log_probabilities[again], some.label[again], again)
-    assert fit(rows).weight == pytest.approx([1 / temperature.fit(rows).temperature] * 4)
-    assert max(map(abs, fit(rows).bias)) == 0.0
+    assert fit_vector_scaling(rows).weight == pytest.approx(
+        [1 / class_scaling.fit_temperature(rows).temperature] * 4
+    )
+    assert max(map(abs, fit_vector_scaling(rows).bias)) == 0.0
 
 
 def test_rows_of_a_single_class_are_refused():
     some = distorted(12, 500, 4)
     with pytest.raises(UnfitData, match=r"all \d+ rows are of class 1: .* Use temperature"):
-        fit(some.take(np.flatnonzero(some.label == 1)))
+        fit_vector_scaling(some.take(np.flatnonzero(some.label == 1)))
 
 
 def test_too_few_to_leave_some_out_are_refused():
     # One in three is wrong: the temperature is determined.
     said = from_probabilities(np.array([[[0.8, 0.1, 0.1]], [[0.1, 0.8, 0.1]], [[0.1, 0.8, 0.1]]]))
     with pytest.raises(UnfitData, match="3 rows are too few to leave out one of 5 parts"):
-        fit(ClassRows(said, np.array([0, 1, 2])))
+        fit_vector_scaling(ClassRows(said, np.array([0, 1, 2])))
     many = of_several_opinions(14, 100)
     one_object = ClassRows(many.log_probabilities, many.label, np.zeros(100, np.int64))
     with pytest.raises(UnfitData, match="100 rows are too few to leave out one of 5 parts"):
-        fit(one_object)
+        fit_vector_scaling(one_object)
 
 
 @pytest.mark.parametrize(

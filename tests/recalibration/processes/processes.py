@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.recalibration.document import as_matrix
+from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.processes.kernels import KernelForm, kernel_of, scale_count
 from monitor.recalibration.processes.sparse_process import JITTER, Coupling, SparseProcess
 

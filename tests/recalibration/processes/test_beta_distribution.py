@@ -11,11 +11,21 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import norm
 
-from monitor.recalibration.processes.beta_line import BOUNDS, LARGEST, LARGEST_SHIFT, BetaLine
-from monitor.recalibration.processes.beta_link import hazard, logit, standard_quantile
-from monitor.recalibration.processes.beta_marginals import BetaMarginals
-from monitor.recalibration.processes.beta_moments import moment_table, moments
-from monitor.recalibration.processes.beta_quantiles import quantile_table
+from monitor.recalibration.processes.beta_likelihood import (
+    BetaMarginals,
+    moment_table,
+    moments,
+    quantile_table,
+)
+from monitor.recalibration.processes.beta_line import (
+    BOUNDS,
+    LARGEST,
+    LARGEST_SHIFT,
+    BetaLine,
+    hazard,
+    logit,
+    standard_quantile,
+)
 
 quick = settings(deadline=None, max_examples=40)
 # a, b, c: unchanged, wide with two peaks, narrow, skewed, shifted, at the bounds.

@@ -12,7 +12,7 @@ from monitor.recalibration.processes.beta_likelihood import (
     beta_likelihood,
 )
 from monitor.recalibration.processes.beta_line import BetaLine
-from monitor.recalibration.processes.quadrature import expected_under_normal, latent_nodes
+from monitor.recalibration.processes.sparse_process import expected_under_normal, latent_nodes
 
 LINE = BetaLine((0.2, -0.1, 0.3), (0.8, 0.55, 0.2))
 STEP = 1e-6

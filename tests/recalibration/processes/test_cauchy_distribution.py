@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.stats import cauchy, norm
 
-from monitor.recalibration.processes.cauchy_likelihood import LARGEST_LOG, cauchy_likelihood
-from monitor.recalibration.processes.cauchy_marginals import CauchyMarginals, surrogate_ratio
-from monitor.recalibration.processes.quadrature import expected_under_normal
+from monitor.recalibration.processes.cauchy import (
+    LARGEST_LOG,
+    CauchyMarginals,
+    cauchy_likelihood,
+    surrogate_ratio,
+)
+from monitor.recalibration.processes.sparse_process import expected_under_normal
 from monitor.recalibration.recalibrator import UnfitData
 
 quick = settings(deadline=None, max_examples=50)

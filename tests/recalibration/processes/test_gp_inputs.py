@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.calibration.space import Dimension, DimensionKind, Space
-from monitor.recalibration.processes.gp_inputs import (
+from monitor.frames.detections import Estimates
+from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.processes.inputs import (
     Feature,
     FeatureKind,
     Inputs,
     candidate_inputs,
     paper_inputs,
 )
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
 from tests.recalibration.gp_sets import sizes
 from tests.recalibration.rows import rows_from, wild_estimates
 

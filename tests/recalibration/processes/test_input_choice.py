@@ -5,11 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.processes.hyperparameters import ProcessSettings
-from monitor.recalibration.processes.input_choice import choose_inputs, evidence_share
 from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.latent_likelihood import Expected
-from monitor.recalibration.processes.normal_likelihood import normal_likelihood
+from monitor.recalibration.processes.normal import normal_likelihood
+from monitor.recalibration.processes.process_fit import (
+    ProcessSettings,
+    choose_inputs,
+    evidence_share,
+)
+from monitor.recalibration.processes.sparse_process import Expected
 from tests.recalibration.gp_sets import nothing_to_find, sizes
 from tests.recalibration.rows import rows_from
 

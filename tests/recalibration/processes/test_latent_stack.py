@@ -5,11 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from monitor.recalibration.processes.gp_inputs import Inputs, candidate_inputs, paper_inputs
+from monitor.frames.detections import Estimates
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.processes.inputs import Inputs, candidate_inputs, paper_inputs
 from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.latent_stack import LARGEST, LatentStack, stack_of
-from monitor.recalibration.processes.sparse_process import Coupling, SparseProcess
-from monitor.recalibration.recalibrator import Estimates, InvalidRecalibrator
+from monitor.recalibration.processes.sparse_process import (
+    LARGEST,
+    Coupling,
+    LatentStack,
+    SparseProcess,
+    stack_of,
+)
 from tests.recalibration.gp_sets import sizes
 from tests.recalibration.processes.processes import random_process
 from tests.recalibration.rows import wild_estimates

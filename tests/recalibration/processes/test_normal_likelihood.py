@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from monitor.recalibration.processes.normal_likelihood import normal_likelihood
+from monitor.recalibration.processes.normal import normal_likelihood
 from tests.recalibration.gp_sets import sizes
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)

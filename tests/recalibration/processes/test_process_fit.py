@@ -8,12 +8,15 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from monitor.recalibration.processes import process_fit, variational
-from monitor.recalibration.processes.hyperparameters import Packing, ProcessSettings
 from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.latent_likelihood import Expected
-from monitor.recalibration.processes.normal_likelihood import NormalLikelihood
-from monitor.recalibration.processes.process_fit import fit_process, hyper_slope
-from monitor.recalibration.processes.sparse_process import Coupling, in_blocks
+from monitor.recalibration.processes.normal import NormalLikelihood
+from monitor.recalibration.processes.process_fit import (
+    Packing,
+    ProcessSettings,
+    fit_process,
+    hyper_slope,
+)
+from monitor.recalibration.processes.sparse_process import Coupling, Expected, in_blocks
 from monitor.recalibration.processes.variational import ROWS, Points, Posterior, bound, design_of
 from monitor.recalibration.recalibrator import UnfitData
 from tests.recalibration.processes.processes import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.recalibration.processes.quadrature import (
+from monitor.recalibration.processes.sparse_process import (
     expected_under_normal,
     gauss_hermite,
     latent_nodes,

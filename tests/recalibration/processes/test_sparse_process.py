@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.processes.kernels import KernelForm
 from monitor.recalibration.processes.sparse_process import Coupling, SparseProcess
-from monitor.recalibration.recalibrator import InvalidRecalibrator
 from tests.recalibration.processes.processes import random_points, random_process, textbook_at
 
 KINDS = [(form, coupling) for form in KernelForm for coupling in Coupling]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import ldl
 
-from monitor.calibration.cholesky import factorise, positive_definite
-from monitor.recalibration.processes.triangular_factors import (
+from monitor.frames.cholesky import factorise, positive_definite
+from monitor.recalibration.processes.multivariate import (
     factor_of_weights,
     keep_definite,
     lower_factor,

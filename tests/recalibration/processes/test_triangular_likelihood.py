@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
-from monitor.recalibration.processes.triangular_likelihood import UNEXPLAINED, TriangularRow
+from monitor.recalibration.processes.multivariate import UNEXPLAINED, TriangularRow
 
 quick = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**32 - 1)

@@ -1,0 +1,237 @@
+"""Alarms of drift, and how its evidence stands, as people read them.
+
+calibration-monitor alarms: those of drift of a running sidecar, their end, and new ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Iterable
+
+from monitor.commands.options import plain, shown, table
+from monitor.commands.recalibrators import this_person
+from monitor.commands.sidecar_client import (
+    DriftClient,
+    DriftStandings,
+    HeardChange,
+    SidecarUnavailable,
+    access_of,
+    add_sidecar,
+)
+from monitor.drift.alarms import (
+    Alarm,
+    AlarmChange,
+    DriftState,
+    SliceStanding,
+    StageStanding,
+    alarm_sentence,
+    change_sentence,
+    hours,
+    moment,
+    power_of_ten,
+    size_of_error,
+)
+from monitor.drift.evidence import Scale
+
+NOTHING_WATCHED = (
+    "no slice is watched: no truth has come yet, or the sidecar was started with [drift] watch = "
+    "false"
+)
+
+
+NO_ALARMS = "there were no alarms"
+
+
+STATES = {
+    DriftState.OK: "ok",
+    DriftState.WARNING: "warning",
+    DriftState.ALARM: "alarm",
+    DriftState.TOO_FEW: "too few labelled",
+}
+
+
+def listing(found: DriftStandings) -> str:
+    """How all slices stand, what is known of them at each stage, and how alarms end."""
+    if not (found.standings or found.stages):
+        return NOTHING_WATCHED
+    blocks = [standings(found.standings)]
+    if found.stages:
+        blocks.append(stages(found.stages))
+    if any(entry.alarm is not None for entry in found.standings):
+        blocks.append("to end alarms: alarms acknowledge [SLICE ...]")
+    return "\n\n".join(blocks)
+
+
+def standings(standings: Iterable[SliceStanding]) -> str:
+    """A line for each slice and severity; stage, size, beginning and tracks are of its alarm."""
+    heads = (
+        *("slice", "severity", "state"),
+        *("evidence", "threshold", "log10"),
+        *("size", "since", "tracks"),
+    )
+    return table(heads, [_standing(entry) for entry in standings])
+
+
+def _standing(entry: SliceStanding) -> tuple[str, ...]:
+    state, alarm = STATES[entry.state], entry.alarm
+    return (
+        shown(entry.slice),
+        str(entry.severity),
+        state if alarm is None else f"{state}, {alarm.stage.label}",
+        hours(entry.evidence),
+        hours(entry.threshold),
+        f"{power_of_ten(entry.evidence)} of {power_of_ten(entry.threshold)}",
+        "-" if alarm is None else size(alarm.scale),
+        "-" if alarm is None else moment(alarm.since_ns),
+        "-" if alarm is None or not alarm.tracks else f"{alarm.tracks:,}",
+    )
+
+
+def stages(stages: Iterable[StageStanding]) -> str:
+    """A line for each slice and stage."""
+    rows = [
+        (
+            shown(entry.slice),
+            entry.stage.label,
+            size(entry.scale),
+            f"{entry.effective_ratio:.2g}",
+            shown(entry.unit),
+            _reference(entry),
+        )
+        for entry in stages
+    ]
+    return table(("slice", "stage", "size", "one is worth", "counted by", "reference"), rows)
+
+
+def _reference(entry: StageStanding) -> str:
+    """learned: 31 tracks, 2,040 detections; a shipped one is of none."""
+    origin = shown(entry.reference)
+    if not entry.reference_detections:
+        return origin
+    return f"{origin}: {entry.reference_tracks:,} tracks, {entry.reference_detections:,} detections"
+
+
+def size(scale: Scale) -> str:
+    """σ too small by 2.2 (1.9–2.6); a dash where it is unknown."""
+    error = size_of_error(scale)
+    if error is None:
+        return "-"
+    text = f"σ {error.way} by {error.factor}"
+    return f"{text} ({'–'.join(error.interval)})" if error.interval else text
+
+
+def acknowledged(alarms: Iterable[Alarm]) -> str:
+    """A line for each alarm that is over."""
+    return "\n".join(f"over: {shown(alarm_sentence(alarm))}" for alarm in alarms) or NO_ALARMS
+
+
+def heard_lines(heard: HeardChange) -> str:
+    """One line, with the time of the sidecar (UTC)."""
+    return f"{moment(heard.time_ns)}  {shown(change_sentence(heard.change))}"
+
+
+EXAMPLE = """examples:
+  calibration-monitor alarms list
+  calibration-monitor alarms list Car total --json
+  calibration-monitor alarms acknowledge Car --actor "anna, after the mirror was cleaned"
+  calibration-monitor alarms watch --address 127.0.0.1:50051 --json"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "slices",
+        metavar="SLICE",
+        nargs="*",
+        help="as list shows it; total: all of them together (default: all, and total)",
+    )
+    add_sidecar(shared)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, text: str, json_text: str) -> argparse.ArgumentParser:
+        described = actions.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            parents=[shared],
+        )
+        described.add_argument("--json", action="store_true", help=json_text)
+        return described
+
+    action(
+        "list", "how the evidence of drift stands, and what it rests on", "print one JSON object"
+    )
+    acknowledge = action(
+        "acknowledge",
+        "end alarms; what is watched goes on, and may raise them again",
+        "print one JSON object",
+    )
+    acknowledge.add_argument(
+        "--actor",
+        metavar="WHO",
+        default=this_person(),
+        help="who says so, for the log (default %(default)s)",
+    )
+    action(
+        "watch",
+        "a line when an alarm is raised or over, until interrupted",
+        "JSON, an object a line",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the sidecar did what was asked.
+
+    Raises SidecarUnavailable, SidecarRefused, UnknownWord.
+    """
+    asyncio.run(_done(options))
+    return 0
+
+
+async def _done(options: argparse.Namespace) -> None:
+    client = DriftClient(options.address, access_of(options))
+    async with client:
+        await ACTIONS[options.action](client, options)
+
+
+async def _list(client: DriftClient, options: argparse.Namespace) -> None:
+    found = await client.standings(options.slices)
+    print(json.dumps(plain(found)) if options.json else listing(found))
+
+
+async def _acknowledge(client: DriftClient, options: argparse.Namespace) -> None:
+    ended = await client.acknowledge(options.slices, options.actor)
+    if options.json:
+        print(json.dumps({"acknowledged": plain(ended)}))
+    else:
+        print(acknowledged(ended))
+
+
+async def _watch(client: DriftClient, options: argparse.Namespace) -> None:
+    """Never returns: it is interrupted, or the sidecar ends."""
+    async with contextlib.aclosing(client.alarm_changes()) as changes:
+        async for heard in changes:
+            if not concerns(heard.change, options.slices):
+                continue
+            line = json.dumps(plain(heard)) if options.json else heard_lines(heard)
+            # A reader behind a pipe hears of it now.
+            print(line, flush=True)
+    raise SidecarUnavailable(
+        f"the sidecar at {options.address} was shut down: watch again when it serves."
+    )
+
+
+def concerns(change: AlarmChange, slices: list[str]) -> bool:
+    """Whether one of these slices is meant, or may be; of none: any."""
+    return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
+
+
+ACTIONS: dict[str, Callable[[DriftClient, argparse.Namespace], Awaitable[None]]] = {
+    "list": _list,
+    "acknowledge": _acknowledge,
+    "watch": _watch,
+}

@@ -1,0 +1,72 @@
+"""What the demo plans: when the fault comes and goes, and the phases of the story."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from monitor.commands.demo.scene import DriveSettings
+
+_LATEST_TRUTH_S = 3.0
+
+
+_SHORTEST_SHOWN_S = 5.0
+
+
+class Phase(StrEnum):
+    """Of a frame: by its stamp, and by what the version that answered it does to the faulty sensor.
+
+    In the order in which they come.
+    """
+
+    HEALTHY = "healthy"  # before the fault
+    FAULT = "fault"  # as it is sent
+    CORRECTED = "corrected"  # the fault, recalibrated
+    AFTER = "after"  # the fault is over, and is still corrected
+    HOME = "home"  # the fault is over, and nothing is corrected
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to happen; times are event time, seconds since the first frame.
+
+    How long the sidecar takes to find out is its own affair, and longer on a busy computer: the
+    fault and the drive last longer than planned, until what came of it was seen for a while.
+
+    duration_s       of the drive, at least
+    speed            seconds of event time in a second
+    variance_factor  on the covariance that the faulty sensor reports; its errors stay
+    patience_s       for each of the two; after that it is over all the same
+    """
+
+    seed: int = 4
+    duration_s: float = 60.0
+    speed: float = 1.0
+    settings: DriveSettings = field(default_factory=DriveSettings)
+    faulty: str = "camera_front"
+    variance_factor: float = 0.2
+    patience_s: float = 60.0
+
+    @property
+    def truth_delay_s(self) -> float:
+        """How late truth comes; on short drives less, so that the fault is seen in time."""
+        return min(_LATEST_TRUTH_S, self.duration_s / 20)
+
+    @property
+    def fault_s(self) -> float:
+        """When the fault begins."""
+        return self.duration_s * 0.2
+
+    @property
+    def fault_end_s(self) -> float:
+        """When it ends, at the earliest."""
+        return self.duration_s * 0.55
+
+    @property
+    def shown_s(self) -> float:
+        """How long what came of it is to be seen."""
+        return max(_SHORTEST_SHOWN_S, self.duration_s * 0.1)
+
+    def event_s(self, stamp_ns: int) -> float:
+        """A stamp as event time."""
+        return (stamp_ns - self.settings.start_ns) / 1e9

@@ -1,0 +1,252 @@
+"""What the demo has seen: counts, phases, and statistics of its own, kept apart from the sidecar's
+so that the two can be compared. No stream and no terminal here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.commands.demo.plan import Phase, Plan
+from monitor.commands.demo.scene import SPACE, SimulatedFrame
+from monitor.commands.demo.story import Heard, Story, in_words
+from monitor.commands.demo.tracks import TrackingRecord
+from monitor.frames.space import FloatArray
+from monitor.promotion.records import Record as Happening
+from monitor.statistics.bins import Binning
+from monitor.statistics.clusters import ClusterMemory, cluster_id
+from monitor.statistics.stage import SliceStatistics, StageStatistics, no_statistics, observe
+
+# Frames folded in one go: half a second of a sensor.
+_FOLD_FRAMES = 5
+
+
+_RECENT_NS = 5_000_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnsweredFrame:
+    """A frame as it was sent, with what came back for it; (N, 7) and (N, 7, 7).
+
+    version  of the recalibrator that answered it
+    """
+
+    frame: SimulatedFrame
+    version: str
+    mean: FloatArray
+    covariance: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """NEES/K over the last matched truth; NaN without any."""
+
+    n: int
+    raw: float
+    recalibrated: float
+
+
+@dataclass(slots=True)
+class SensorRecord:
+    """What was sent to and heard of one sensor's stream.
+
+    labelled  true detections whose truth the sidecar has answered
+    """
+
+    name: str
+    binning: Binning
+    frames: int = 0
+    detections: int = 0
+    labelled: int = 0
+    _statistics: dict[Phase, SliceStatistics] = field(default_factory=dict)
+    _phase: Phase = Phase.HEALTHY
+    _waiting: list[AnsweredFrame] = field(default_factory=list)
+    _recent: deque[tuple[int, Recent]] = field(default_factory=deque)
+    _raw_memory: ClusterMemory = field(default_factory=lambda: ClusterMemory(SPACE.k + 1))
+    _made_memory: ClusterMemory = field(default_factory=lambda: ClusterMemory(SPACE.k + 1))
+
+    def add_truth(self, answered: AnsweredFrame, phase: Phase) -> None:
+        """Count the true detections of a frame of this phase."""
+        if phase is not self._phase:
+            self._fold()
+        self._phase = phase
+        self._waiting.append(answered)
+        self.labelled += int(np.count_nonzero(answered.frame.track >= 0))
+        if len(self._waiting) >= _FOLD_FRAMES:
+            self._fold()
+
+    def of(self, phase: Phase) -> SliceStatistics:
+        """Statistics of a phase, up to now."""
+        self._fold()
+        return self._statistics.get(phase) or no_statistics(SPACE, self.binning)
+
+    def whole(self) -> SliceStatistics:
+        """Statistics of the whole drive."""
+        total = no_statistics(SPACE, self.binning)
+        for phase in Phase:
+            total = total.merge(self.of(phase))
+        return total
+
+    def recent(self) -> Recent:
+        """Of the last 5 s of event time whose truth is known."""
+        parts = [part for _, part in self._recent]
+        n = sum(part.n for part in parts)
+        if n == 0:
+            return Recent(0, math.nan, math.nan)
+        return Recent(
+            n,
+            sum(part.n * part.raw for part in parts) / n,
+            sum(part.n * part.recalibrated for part in parts) / n,
+        )
+
+    def _fold(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        part = self._statistics_of(waiting)
+        phase, stamp_ns = self._phase, waiting[-1].frame.stamp_ns
+        known = self._statistics.get(phase)
+        self._statistics[phase] = part if known is None else known.merge(part)
+        recent = Recent(part.raw.n, _nees_over_k(part.raw), _nees_over_k(part.recalibrated))
+        self._recent.append((stamp_ns, recent))
+        while self._recent[0][0] <= stamp_ns - _RECENT_NS:
+            self._recent.popleft()
+
+    def _statistics_of(self, answered: list[AnsweredFrame]) -> SliceStatistics:
+        """Both stages of all true detections of these frames; objects are clusters."""
+
+        def true_rows(array_of: Callable[[AnsweredFrame], FloatArray]) -> FloatArray:
+            return np.concatenate([array_of(a)[a.frame.track >= 0] for a in answered])
+
+        truth = true_rows(lambda a: a.frame.truth)
+        sent, made = true_rows(lambda a: a.frame.mean), true_rows(lambda a: a.mean)
+        sent_covariance = true_rows(lambda a: a.frame.covariance)
+        made_covariance = true_rows(lambda a: a.covariance)
+        objects = np.concatenate([a.frame.track[a.frame.track >= 0] for a in answered])
+        cluster = cluster_id((objects,))
+        error = SPACE.error(truth, sent)
+        raw = observe(SPACE, self.binning, error, sent_covariance, cluster, self._raw_memory)
+        if np.array_equal(made, sent) and np.array_equal(made_covariance, sent_covariance):
+            return SliceStatistics(raw, raw)
+        error = SPACE.error(truth, made)
+        recalibrated = observe(
+            SPACE, self.binning, error, made_covariance, cluster, self._made_memory
+        )
+        return SliceStatistics(raw, recalibrated)
+
+
+def _nees_over_k(statistics: StageStatistics) -> float:
+    if statistics.n == 0:
+        return math.nan
+    nees = statistics.axis(statistics.joint_axis).nees
+    return float(nees.sum()) / (statistics.n * len(statistics.space.joint))
+
+
+def _nobody(_: str) -> None:
+    """Whoever looks, looks at the record."""
+
+
+@dataclass(slots=True)
+class Record:
+    """The demo's own account of the drive.
+
+    announce       is told of every event, as a line
+    elapsed_s      event time of the drive
+    frames_wall_s  wall time in which the frames were sent and answered
+    behind_s       the longest that a frame was sent after it was due, wall time
+    latency_s      from sending a frame to holding its answer, wall time, one per frame
+    events         event time and text
+    fault_ended_s  event time
+    story          what happened to recalibrators
+    correcting     versions that change what the faulty sensor reports, as its answers show
+    entered_s      event time of the first frame of the faulty sensor in each phase
+    tracking       of the faulty sensor
+    """
+
+    plan: Plan
+    announce: Callable[[str], None] = _nobody
+    sensors: dict[str, SensorRecord] = field(init=False)
+    elapsed_s: float = 0.0
+    frames_wall_s: float = 0.0
+    behind_s: float = 0.0
+    latency_s: list[float] = field(default_factory=list)
+    events: list[tuple[float, str]] = field(default_factory=list)
+    fault_ended_s: float = math.inf
+    story: Story = field(default_factory=Story)
+    correcting: set[str] = field(default_factory=set)
+    entered_s: dict[Phase, float] = field(default_factory=dict)
+    tracking: TrackingRecord = field(default_factory=TrackingRecord)
+
+    def __post_init__(self) -> None:
+        # The sidecar's own, so that sums can be compared.
+        binning = Binning()
+        self.sensors = {name: SensorRecord(name, binning) for name in self.plan.settings.sensors}
+
+    @property
+    def frames(self) -> int:
+        """Frames answered."""
+        return sum(sensor.frames for sensor in self.sensors.values())
+
+    @property
+    def detections(self) -> int:
+        """Detections in them."""
+        return sum(sensor.detections for sensor in self.sensors.values())
+
+    @property
+    def labelled(self) -> int:
+        """True detections whose truth was reported."""
+        return sum(sensor.labelled for sensor in self.sensors.values())
+
+    @property
+    def corrects(self) -> bool:
+        """Whether what is in force now changes what the faulty sensor reports."""
+        return self.story.version in self.correcting
+
+    def tell(self, text: str) -> None:
+        """Of an event, now."""
+        self.events.append((self.elapsed_s, text))
+        self.announce(f"{self.elapsed_s:6.1f} s  {text}")
+
+    def hear(self, happening: Happening) -> None:
+        """Of something that happened to a recalibrator, now."""
+        self.story.heard.append(Heard(self.elapsed_s, happening))
+        self.tell(in_words(happening))
+
+    def add_answer(self, answered: AnsweredFrame) -> None:
+        """Count a frame that was answered."""
+        frame = answered.frame
+        sensor = self.sensors[frame.sensor]
+        sensor.frames += 1
+        sensor.detections += frame.ids.size
+        if frame.sensor != self.plan.faulty:
+            return
+        same = np.array_equal(answered.mean, frame.mean)
+        if not same or not np.array_equal(answered.covariance, frame.covariance):
+            self.correcting.add(answered.version)
+        self.entered_s.setdefault(self.phase_of(answered), self.plan.event_s(frame.stamp_ns))
+
+    def fault_may_end(self, at_s: float) -> bool:
+        """Whether the fault was there, and its correction seen, for long enough."""
+        return self._seen(Phase.CORRECTED, at_s, self.plan.fault_end_s)
+
+    def drive_may_end(self, at_s: float) -> bool:
+        """Whether the drive was long enough, and the way home was seen."""
+        return self._seen(Phase.HOME, at_s, max(self.plan.duration_s, self.fault_ended_s))
+
+    def _seen(self, phase: Phase, at_s: float, planned_s: float) -> bool:
+        seen = at_s - self.entered_s.get(phase, math.inf) >= self.plan.shown_s
+        return at_s >= planned_s and (seen or at_s >= planned_s + self.plan.patience_s)
+
+    def phase_of(self, answered: AnsweredFrame) -> Phase:
+        """Of a frame; of another sensor's only once the faulty one has been answered, too."""
+        at_s = self.plan.event_s(answered.frame.stamp_ns)
+        corrected = answered.version in self.correcting
+        if at_s < self.plan.fault_s:
+            return Phase.HEALTHY
+        if at_s < self.fault_ended_s:
+            return Phase.CORRECTED if corrected else Phase.FAULT
+        return Phase.AFTER if corrected else Phase.HOME

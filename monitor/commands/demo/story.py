@@ -1,0 +1,101 @@
+"""What the sidecar did to its recalibrators during the drive, as the demo heard it: which event
+came when, in words, and what of the story is missing in the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from monitor.promotion.records import SWAPS, Evidence, Factor, Happened, Record
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.selection import Selection
+
+# Evidence is written out up to here, and as a power of ten beyond.
+_WRITTEN_OUT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One thing that happened, and the event time at which the demo heard of it, in s."""
+
+    at_s: float
+    record: Record
+
+
+@dataclass(slots=True)
+class Story:
+    """Of one drive, in order."""
+
+    heard: list[Heard] = field(default_factory=list)
+
+    @property
+    def sequence(self) -> int:
+        """Of the last record; 0 before any."""
+        return self.heard[-1].record.sequence if self.heard else 0
+
+    @property
+    def version(self) -> str:
+        """In force now; a sidecar without a recalibrator begins with the identity."""
+        swaps = self.swaps_of()
+        return swaps[-1].record.after if swaps else Selection((), Identity()).version
+
+    def swaps_of(self, slice: str | None = None) -> list[Heard]:
+        """After which another recalibrator was in force, in one slice or in all."""
+        return [
+            one
+            for one in self.heard
+            if one.record.what in SWAPS and slice in (None, one.record.slice)
+        ]
+
+    def swaps(self) -> Mapping[str, Mapping[Happened, int]]:
+        """How often which kind of them came, by slice."""
+        found: dict[str, Counter[Happened]] = {}
+        for one in self.swaps_of():
+            found.setdefault(one.record.slice, Counter())[one.record.what] += 1
+        return found
+
+    def of(self, what: Happened, slice: str, since_s: float) -> list[Heard]:
+        """What happened to a slice at or after this event time."""
+        return [
+            one
+            for one in self.heard
+            if one.record.what is what and one.record.slice == slice and one.at_s >= since_s
+        ]
+
+
+def in_words(record: Record) -> str:
+    """For people, in one line."""
+    match record.what:
+        case Happened.BEGAN:
+            said = f"on trial, {_factors(record.factors)}"
+        case Happened.PROVEN:
+            said = f"proven, waits, {proof(record.evidence)}"
+        case Happened.PROMOTED:
+            said = f"promoted, {proof(record.evidence)}"
+        case Happened.ROLLED_BACK:
+            said = f"rolled back, {proof(record.evidence)}"
+        case what:
+            said = f"{what.replace('_', ' ')}, {record.reason}"
+    return f"{record.slice or 'all sensors'}: {said}"
+
+
+def proof(evidence: Evidence | None) -> str:
+    """The tracks that had a say, and what who bet on it has made of 1, of what was to be made."""
+    if evidence is None:
+        return "asked for"
+    better, enough = _wealth(evidence.log10_better), _wealth(evidence.log10_threshold)
+    return f"{evidence.tracks} tracks, evidence {better} of {enough}"
+
+
+def _wealth(log10: float) -> str:
+    return f"{10**log10:,.0f}" if log10 < _WRITTEN_OUT else f"10^{log10:.1f}"
+
+
+def _factors(factors: tuple[Factor, ...]) -> str:
+    typical = [factor.typical for factor in factors]
+    if not typical:
+        return "as sent"
+    low, high = (f"{value:.2g}" for value in (min(typical), max(typical)))
+    return f"variances × {low}" + ("" if low == high else f" … {high}")

@@ -1,0 +1,195 @@
+"""Tracking quality in the demo: the sidecar's tracks of one sensor, which are fed what it
+forwards, beside those of an equal tracker in here that is fed what the detector reported.
+
+The drive knows which object each detection is of, so that nothing has to be matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.commands.demo.scene import CLASSES, SPACE, SimulatedFrame
+from monitor.frames.detections import IdArray
+from monitor.frames.frame import TrackStatus
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.tracking.kalman import TrackerSettings
+from monitor.tracking.quality import rmse
+from monitor.tracking.rewind import Tracker, follow
+from monitor.tracking.tracker import Sightings, tracker_model
+from monitor.wire.client_messages import Answered
+
+# A true velocity is taken from places no farther apart in time, seconds.
+_LONGEST_DIFFERENCE = 0.35
+
+
+_PLACE = slice(0, 3)  # x, y, z in SPACE
+
+
+_VELOCITY = slice(SPACE.k, SPACE.k + 3)  # and their velocities in the state
+
+
+class Fed(StrEnum):
+    """What a tracker's R is."""
+
+    RAW = "raw"  # the covariance that the detector reports
+    RECALIBRATED = "recalibrated"  # the one that the sidecar forwards
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingQuality:
+    """Of the true detections of a phase.
+
+    detections     how many
+    tracked        how many of them updated a confirmed track
+    id_switches    how often an object went on under another track
+    position_rmse  m, of the tracks at these detections; NaN without any
+    velocity_rmse  m/s
+    """
+
+    detections: int
+    tracked: int
+    id_switches: int
+    position_rmse: float
+    velocity_rmse: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """n true detections: who, when, where, and the confirmed track each updated, 0 for none.
+
+    object, stamp_ns, phase, track (n,); truth, position, velocity (n, 3)
+    """
+
+    object: IntArray
+    stamp_ns: IntArray
+    phase: npt.NDArray[np.str_]
+    truth: FloatArray
+    track: IdArray
+    position: FloatArray
+    velocity: FloatArray
+
+
+@dataclass(slots=True)
+class TrackingRecord:
+    """What both trackers made of one sensor's drive."""
+
+    _own: Tracker = field(init=False)
+    _numbered: int = 0
+    _rows: dict[Fed, list[_Rows]] = field(default_factory=lambda: {fed: [] for fed in Fed})
+
+    def __post_init__(self) -> None:
+        self._own = Tracker(tracker_model(SPACE, len(CLASSES), TrackerSettings()))
+
+    def add(self, frame: SimulatedFrame, phase: str, answer: Answered) -> None:
+        """A frame as it was reported, and the answer to it."""
+        tracks = answer.tracks
+        confirmed = tracks.status == TrackStatus.CONFIRMED
+        self._note(Fed.RECALIBRATED, frame, phase, answer.track_id, tracks.id[confirmed],
+                   tracks.state[confirmed])  # fmt: skip
+        n = frame.ids.size
+        self._own, step, _ = follow(
+            self._own,
+            Sightings(
+                stamp_ns=frame.stamp_ns,
+                mean=frame.mean,
+                covariance=frame.covariance,
+                missing=np.zeros(n, bool),
+                class_index=frame.classes,
+                row=np.arange(n),
+                number=np.arange(1, n + 1, dtype=np.uint64) + np.uint64(self._numbered),
+                score=frame.score,
+            ),
+        )
+        self._numbered += n
+        if step is None:
+            return
+        reported = step.reported()
+        track_id = reported.of_detections(n)
+        confirmed = reported.status == TrackStatus.CONFIRMED
+        self._note(Fed.RAW, frame, phase, track_id, reported.id[confirmed],
+                   reported.state[confirmed])  # fmt: skip
+
+    def _note(
+        self,
+        fed: Fed,
+        frame: SimulatedFrame,
+        phase: str,
+        track_id: IdArray,
+        confirmed: IdArray,
+        state: FloatArray,
+    ) -> None:
+        """track_id (N,) of each detection; confirmed (M,) with their states (M, S)."""
+        true = np.flatnonzero(frame.track >= 0)
+        track = track_id[true]
+        order = np.argsort(confirmed)
+        place = np.searchsorted(confirmed[order], track)
+        known = place < confirmed.size
+        known[known] = confirmed[order][place[known]] == track[known]
+        at = np.full((true.size, state.shape[1] if state.size else SPACE.k + 3), np.nan)
+        at[known] = state[order[place[known]]]
+        self._rows[fed].append(
+            _Rows(
+                object=frame.track[true],
+                stamp_ns=np.full(true.size, frame.stamp_ns),
+                phase=np.full(true.size, phase),
+                truth=frame.truth[true, _PLACE],
+                track=np.where(known, track, np.uint64(0)),
+                position=at[:, _PLACE],
+                velocity=at[:, _VELOCITY],
+            )
+        )
+
+    def quality(self) -> Mapping[str, Mapping[Fed, TrackingQuality]]:
+        """By phase and by what the tracker was fed."""
+        found: dict[str, dict[Fed, TrackingQuality]] = {}
+        for fed, parts in self._rows.items():
+            if not parts:
+                continue
+            names = [f.name for f in fields(_Rows)]
+            whole = _Rows(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+            for phase, quality in _by_phase(whole).items():
+                found.setdefault(phase, {})[fed] = quality
+        return found
+
+
+def _by_phase(rows: _Rows) -> dict[str, TrackingQuality]:
+    order = np.lexsort((rows.stamp_ns, rows.object))
+    rows = _Rows(*(getattr(rows, f.name)[order] for f in fields(_Rows)))
+    tracked = rows.track > 0
+    switched = _switched(rows, tracked)
+    position, velocity = rows.position - rows.truth, rows.velocity - _true_velocity(rows)
+    return {
+        phase: TrackingQuality(
+            detections=int(np.count_nonzero(here)),
+            tracked=int(np.count_nonzero(here & tracked)),
+            id_switches=int(np.count_nonzero(here & switched)),
+            position_rmse=rmse(position[here]),
+            velocity_rmse=rmse(velocity[here]),
+        )
+        for phase in np.unique(rows.phase).tolist()
+        for here in [rows.phase == phase]
+    }
+
+
+def _switched(rows: _Rows, tracked: BoolArray) -> BoolArray:
+    """(n,) where an object's confirmed track is another than when it last had one."""
+    at = np.flatnonzero(tracked)
+    same = rows.object[at[1:]] == rows.object[at[:-1]]
+    switched = np.zeros(rows.object.size, bool)
+    switched[at[1:]] = same & (rows.track[at[1:]] != rows.track[at[:-1]])
+    return switched
+
+
+def _true_velocity(rows: _Rows) -> FloatArray:
+    """(n, 3) central differences of an object's places; NaN at the ends and across gaps."""
+    velocity = np.full(rows.truth.shape, np.nan)
+    seconds = (rows.stamp_ns[2:] - rows.stamp_ns[:-2]) * 1e-9
+    usable = (rows.object[2:] == rows.object[:-2]) & (seconds <= _LONGEST_DIFFERENCE)
+    difference = (rows.truth[2:] - rows.truth[:-2])[usable]
+    velocity[1:-1][usable] = difference / seconds[usable, None]
+    return velocity

@@ -1,0 +1,398 @@
+"""Pages of a sidecar, its /metrics above all: bare HTTP/1.0 requests, past any proxy.
+
+What doctor sees by HTTP, or why it sees nothing; it never raises for what the network does.
+
+Looks twice at a running sidecar, by HTTP and gRPC, and says what was seen; it never raises for
+what the network or the sidecar does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from monitor import __version__
+from monitor.client import Access
+from monitor.commands.doctor.observation import (
+    GIVEN,
+    Answer,
+    Asked,
+    Labels,
+    Limits,
+    Look,
+    Observation,
+    Samples,
+)
+from monitor.commands.sending import SidecarFailed
+from monitor.commands.sidecar_client import (
+    AdminClient,
+    DriftClient,
+    DriftStandings,
+    NotAnswered,
+    SidecarRefused,
+    StatusClient,
+    Why,
+)
+from monitor.config import Config, InvalidConfiguration, is_loopback, load
+from monitor.frames.status import Status
+from monitor.wire.recalibrator_messages import Listing
+
+_TIMEOUT = 5.0
+
+
+# Of one page: more is not of a sidecar.
+_LARGEST_PAGE = 64 * 2**20
+
+
+# One label of a series; values are escaped.
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+# With this a server of HTTP/2 begins: length, type 4, flags, stream 0 (RFC 9113, 3.4 and 6.5).
+_SETTINGS = re.compile(rb"[\x00-\xff]{3}\x04[\x00-\xff]\x00{4}", re.DOTALL)
+
+
+_ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Samples by name and labels, as they stand in the text: name{label="value"}."""
+
+    samples: dict[str, float]
+
+    def histogram_bound(self, name: str, level: float) -> float:
+        """The upper bound of the bucket that holds this quantile; NaN without counts."""
+        total = self.samples.get(f"{name}_count", 0.0)
+        prefix = f'{name}_bucket{{le="'
+        buckets = sorted(
+            (float(key.removeprefix(prefix).removesuffix('"}')), count)
+            for key, count in self.samples.items()
+            if key.startswith(prefix)
+        )
+        return next((le for le, count in buckets if total and count >= level * total), float("nan"))
+
+
+async def scrape(address: str) -> Metrics:
+    """The samples at http://address/metrics. Raises SidecarFailed."""
+    try:
+        found = await page(address, "/metrics", _TIMEOUT)
+    except (OSError, ValueError) as error:
+        why = str(error) or "no answer in time"
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
+    if found.status != 200:
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {found.status}.")
+    return parse(found.text)
+
+
+def parse(text: str) -> Metrics:
+    """The exposition format, but for timestamps, which the sidecar does not send."""
+    # Values of labels may have what else ends a line; a line feed in them is escaped.
+    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
+    pairs = (line.rpartition(" ") for line in lines)
+    return Metrics({name: float(value) for name, _, value in pairs})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer over HTTP."""
+
+    status: int
+    text: str
+
+
+class SpeaksGrpc(ValueError):
+    """What answers speaks HTTP/2 from the first byte, as gRPC does."""
+
+
+async def page(address: str, path: str, patience: float) -> Page:
+    """What http://address/path gives, within so many seconds.
+
+    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
+    SpeaksGrpc where it seems to be gRPC.
+    """
+    async with asyncio.timeout(patience):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            words = head.split(b"\r\n", 1)[0].split()
+            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+                raise ValueError("what answers is not HTTP")
+            body = bytearray()
+            while piece := await reader.read(2**16):
+                body += piece
+                if len(body) > _LARGEST_PAGE:
+                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
+            return Page(int(words[1]), body.decode("utf-8", "replace"))
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
+                raise SpeaksGrpc("what answers speaks HTTP/2") from None
+            raise ValueError("what answers is not HTTP") from None
+        finally:
+            writer.close()
+
+
+def labels_of(series: str) -> tuple[str, dict[str, str]]:
+    """The name of a series of Metrics, and its labels."""
+    name, _, rest = series.partition("{")
+    return name, {key: _plain(value) for key, value in _LABEL.findall(rest)}
+
+
+def _plain(value: str) -> str:
+    return re.sub(r'\\[n"\\]', lambda found: _ESCAPED[found[0]], value)
+
+
+# That a sidecar has, whatever it was sent.
+_ALWAYS = "calibration_frames_total"
+
+
+async def pages(
+    address: str, patience: float
+) -> tuple[Asked, bool | None, Asked, Samples | None, int]:
+    """How it went with HTTP, what /readyz said, how it went with /metrics, these, and a number
+    that tells their text from others.
+    """
+    try:
+        ready = await page(address, "/readyz", patience)
+        metrics = await page(address, "/metrics", patience)
+    except (OSError, ValueError) as error:
+        asked = _no_page(error)
+        return asked, None, asked, None, 0
+    try:
+        samples = samples_of(metrics.text)
+    except ValueError:
+        samples = None
+    if samples is None or metrics.status != 200 or not samples.rows("frames_total"):
+        words = f"/metrics gives {_ALWAYS} nowhere (status {metrics.status})"
+        return GIVEN, None, Asked(Answer.FOREIGN, words), None, 0
+    return GIVEN, ready.status == 200, GIVEN, samples, zlib.crc32(metrics.text.encode()) or 1
+
+
+def _no_page(error: Exception) -> Asked:
+    match error:
+        case TimeoutError():
+            return Asked(Answer.SILENT, "no answer in time")
+        case ConnectionRefusedError():
+            return Asked(Answer.CLOSED, "nothing listens there")
+        case ConnectionError():
+            return Asked(Answer.FOREIGN, f"the connection broke ({error})")
+        case OSError():
+            return Asked(Answer.NOWHERE, error.strerror or str(error))
+        case SpeaksGrpc():
+            return Asked(Answer.OTHER_PORT, str(error))
+    return Asked(Answer.FOREIGN, str(error))
+
+
+def samples_of(text: str) -> Samples:
+    """The exposition text. Raises ValueError where it is none."""
+    families: dict[str, list[tuple[Labels, float]]] = {}
+    for series, value in parse(text).samples.items():
+        name, labels = labels_of(series)
+        families.setdefault(name, []).append((labels, value))
+    return Samples({name: tuple(rows) for name, rows in families.items()})
+
+
+async def or_http(reached: Asked, address: str, patience: float) -> Asked:
+    """Whether what does not speak gRPC speaks HTTP in its place."""
+    if reached.answer is not Answer.FOREIGN:
+        return reached
+    try:
+        await page(address, "/metrics", patience)
+    except (OSError, ValueError):
+        return reached
+    return Asked(Answer.OTHER_PORT, "it speaks HTTP")
+
+
+# Seconds for each question; they are asked beside each other, so that all of it takes little more
+# than the time to watch.
+PATIENCE = 3.0
+
+
+# What a refusal for want of a right begins with; others have other reasons.
+_NO_RIGHT = "authorization:"
+
+
+_NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
+
+
+# What gRPC says before it comes to the point.
+_BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
+
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to look.
+
+    clock_ns  the wall clock of who looks
+    """
+
+    address: str
+    http_address: str
+    access: Access
+    clock_ns: Callable[[], int]
+
+
+async def look(place: Place, seconds: float, truth_within_s: float) -> Observation:
+    """Two looks, so many seconds apart where there is anything to see. Raises InvalidAccess."""
+    seen = Observation(
+        place.address,
+        place.http_address,
+        __version__,
+        bool(place.access.certificate_authority),
+        truth_within_s=truth_within_s,
+    )
+    seen = await _once(seen, place)
+    if not (seen.grpc.given or seen.http.given):
+        return replace(seen, drift=seen.grpc, recalibrators=seen.grpc)
+    first = seen.last
+    began = asyncio.get_running_loop().time()
+    seen = await _asked_once(seen, place)
+    spent = asyncio.get_running_loop().time() - began
+    await asyncio.sleep(max(0.0, seconds - spent))
+    return replace(await _once(seen, place), first=first)
+
+
+async def _once(seen: Observation, place: Place) -> Observation:
+    """What changes from look to look, asked at the same time."""
+    at_s = asyncio.get_running_loop().time()
+    (
+        (http, ready, metrics, samples, text),
+        (grpc, serving, asked, status, clock_ns, trip),
+    ) = await asyncio.gather(pages(place.http_address, PATIENCE), _grpc(place))
+    return replace(
+        seen,
+        http=http,
+        ready=ready,
+        metrics=metrics,
+        grpc=grpc,
+        serving=serving,
+        status=asked,
+        last=Look(at_s, samples, status, clock_ns, trip, text),
+    )
+
+
+# ---- gRPC
+
+
+async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, float]:
+    """How it went with gRPC, its health, how it went with GetStatus, the status, and when."""
+    client = StatusClient(place.address, place.access, PATIENCE)
+    async with client:
+        try:
+            serving = await client.serving()
+        except NotAnswered as error:
+            if error.why is not Why.UNKNOWN:
+                reached = await or_http(_reached(error, place.access), place.address, PATIENCE)
+                return reached, False, reached, None, 0, 0.0
+            serving = True  # a server without health: what it says of itself tells more
+        asked_ns, began = place.clock_ns(), time.monotonic()
+        try:
+            status = await client.status()
+        except NotAnswered as error:
+            return GIVEN, serving, _reached(error, place.access), None, 0, 0.0
+        trip = time.monotonic() - began
+    return GIVEN, serving, GIVEN, status, asked_ns + round(trip * 1e9 / 2), trip
+
+
+_ANSWERS = {
+    Why.SILENT: Answer.SILENT,
+    Why.NO_TOKEN: Answer.NO_TOKEN,
+    Why.NO_RIGHT: Answer.NO_RIGHT,
+    Why.UNKNOWN: Answer.UNKNOWN,
+    Why.FAILED: Answer.FAILED,
+}
+
+
+def _reached(error: NotAnswered, access: Access) -> Asked:
+    """What gRPC's words mean; they are the only thing that tells one failure from another."""
+    words = _BEFORE.sub("", str(error))
+    if error.why in _ANSWERS:
+        return Asked(_ANSWERS[error.why], words)
+    if "refused" in words:
+        return Asked(Answer.CLOSED, words)
+    if any(text in words for text in _NO_HOST):
+        return Asked(Answer.NOWHERE, words)
+    tls = bool(access.certificate_authority)
+    if "WRONG_VERSION_NUMBER" in words:
+        return Asked(Answer.FOREIGN, "it does not speak TLS")
+    # Where it wants a certificate of ours, it closes without a word.
+    if "handshake" in words.lower() or (tls and "closed" in words):
+        return Asked(Answer.NO_TRUST, words)
+    return Asked(Answer.FOREIGN, words)
+
+
+# ---- asked once
+
+
+async def _asked_once(seen: Observation, place: Place) -> Observation:
+    """Drift, recalibrators, and the limits of the configuration, if its file can be read here."""
+    status = seen.last.status
+    # On another machine, a file of this name is another sidecar's.
+    here = is_loopback(place.address.rpartition(":")[0].strip("[]"))
+    path = status.configuration if here and status is not None else ""
+    seen = replace(seen, limits=await asyncio.to_thread(limits_of, path))
+    if not seen.grpc.given or seen.status.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT):
+        return replace(seen, drift=seen.status, recalibrators=seen.status)
+    (drift, standings), (listed, listing) = await asyncio.gather(
+        _answered(_standings(place)), _answered(_listing(place))
+    )
+    if standings is not None:
+        seen = replace(seen, standings=standings.standings, stages=standings.stages)
+    if listing is not None:
+        seen = replace(seen, trials=listing.trials, pinned=listing.pinned)
+    return replace(seen, drift=drift, recalibrators=listed)
+
+
+async def _standings(place: Place) -> DriftStandings:
+    client = DriftClient(place.address, place.access)
+    async with client:
+        return await client.standings()
+
+
+async def _listing(place: Place) -> Listing:
+    client = AdminClient(place.address, place.access)
+    async with client:
+        return await client.listing()
+
+
+async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:
+    """What was asked for, or why there is nothing."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return GIVEN, await asking
+    except TimeoutError:
+        return Asked(Answer.SILENT, "no answer in time"), None
+    except SidecarRefused as error:
+        words = str(error)
+        answer = Answer.NO_RIGHT if words.startswith(_NO_RIGHT) else Answer.FAILED
+        return Asked(answer, words), None
+    except Exception as error:  # one question less is no reason to leave the others without answer
+        return Asked(Answer.FAILED, str(error) or type(error).__name__), None
+
+
+def limits_of(path: str) -> Limits:
+    """Of a configuration file; the defaults where it cannot be read here, or is not absolute: then
+    it may be another one.
+    """
+    try:
+        file = Path(path)
+        config = load(path) if file.is_absolute() and file.is_file() else Config()
+    except (InvalidConfiguration, OSError):
+        config = Config()
+    return Limits(
+        config.pending.max_bytes,
+        config.pending.disk_bytes,
+        bool(config.pending.folder),
+        config.server.max_streams,
+    )

@@ -1,0 +1,267 @@
+"""What /metrics said, once or twice: values by labels, and what was added between two looks.
+
+What two looks at a sidecar saw, with the clock of who looked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from monitor.drift.alarms import SliceStanding, StageStanding
+from monitor.frames.status import Status, StreamStatus
+from monitor.promotion.records import TrialStanding
+
+_PREFIX = "calibration_"
+
+
+# Labels of one series.
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Of one look. Names go without the prefix calibration_; those of processes as they are.
+
+    families  by full name: the series, each with its labels
+    """
+
+    families: Mapping[str, tuple[tuple[Labels, float], ...]] = field(default_factory=dict)
+
+    def rows(self, name: str) -> tuple[tuple[Labels, float], ...]:
+        """All series of a name; none where there is no such name."""
+        full = name if name.startswith("process_") else _PREFIX + name
+        return self.families.get(full, ())
+
+    def value(self, name: str, **labels: str) -> float:
+        """Sum over the series with these labels; NaN where there is none."""
+        found = [
+            value
+            for has, value in self.rows(name)
+            if all(has.get(key) == word for key, word in labels.items())
+        ]
+        return sum(found) if found else math.nan
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Sums by a label."""
+        found: dict[str, float] = {}
+        for has, value in self.rows(name):
+            word = has.get(label, "")
+            found[word] = found.get(word, 0.0) + value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Two looks, so many seconds apart; where both are one, nothing has increased."""
+
+    first: Samples
+    last: Samples
+    seconds: float
+
+    def increase(self, name: str, **labels: str) -> float:
+        """Of a counter; one that fell was begun anew. NaN where it is not there."""
+        before, after = self.first.value(name, **labels), self.last.value(name, **labels)
+        return after if math.isnan(before) or after < before else after - before
+
+    def increases(self, name: str, label: str) -> dict[str, float]:
+        """Of a counter, by a label."""
+        before = self.first.by(name, label)
+        return {
+            word: after if after < before.get(word, 0.0) else after - before.get(word, 0.0)
+            for word, after in self.last.by(name, label).items()
+        }
+
+    def quantile(self, name: str, level: float) -> float:
+        """Upper bound of the bucket of a histogram with this quantile of what was added; NaN
+        where nothing was.
+        """
+        buckets = sorted(self._buckets(name))
+        most = buckets[-1][1] if buckets else 0.0
+        if not most > 0:
+            return math.nan
+        return next(bound for bound, added in buckets if added >= level * most)
+
+    def _buckets(self, name: str) -> Iterator[tuple[float, float]]:
+        for bound, added in self.increases(f"{name}_bucket", "le").items():
+            yield float(bound), added
+
+
+def rose(value: float) -> bool:
+    """Whether a counter has counted anything; one that is not there has not."""
+    return value > 0  # False of NaN
+
+
+SECOND_NS = 10**9
+
+
+# A stream, or all of them, that have sent nothing for so many seconds are silent.
+SILENT_SECONDS = 10.0
+
+
+class Answer(StrEnum):
+    """How it went with one question."""
+
+    GIVEN = "given"
+    CLOSED = "closed"  # nothing listens there
+    NOWHERE = "nowhere"  # there is no such host, or no way to it
+    SILENT = "silent"  # no answer in time
+    FOREIGN = "foreign"  # something listens that does not speak as a sidecar does
+    OTHER_PORT = "other_port"  # HTTP where gRPC is asked for, or gRPC where HTTP is
+    NO_TRUST = "no_trust"  # the certificates do not fit together
+    NO_TOKEN = "no_token"  # none that is known there
+    NO_RIGHT = "no_right"  # a token of another right
+    UNKNOWN = "unknown"  # the sidecar is older than the question
+    FAILED = "failed"  # anything else
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How it went, and what was said to it; '' where it was answered."""
+
+    answer: Answer
+    words: str = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether there was an answer."""
+        return self.answer is Answer.GIVEN
+
+
+GIVEN = Asked(Answer.GIVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At one moment.
+
+    at_s          of a clock that never moves back
+    clock_ns      our wall clock, halfway between the question for the status and its answer
+    round_trip_s  between them
+    text          a number that tells one text of /metrics from another; 0: there was none
+    """
+
+    at_s: float = 0.0
+    samples: Samples | None = None
+    status: Status | None = None
+    clock_ns: int = 0
+    round_trip_s: float = 0.0
+    text: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of the configuration; the defaults where it could not be read."""
+
+    pending_bytes: int = 256 * 2**20
+    disk_bytes: int = 2 * 2**30
+    on_disk: bool = True
+    streams: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All of it.
+
+    address, http_address    that were asked, and whether with certificates
+    version                  of who looked
+    http, metrics            how it went with HTTP at all, and with its /metrics
+    ready                    what /readyz said; None: nothing
+    grpc, status, drift, recalibrators
+                             how it went with gRPC at all, and with three of its questions
+    serving                  what its health said
+    first, last              the looks
+    standings, stages        of drift
+    trials, pinned           of recalibrators; None: not known
+    truth_within_s           seconds within which truth is due
+    """
+
+    address: str
+    http_address: str
+    version: str
+    tls: bool = False
+    http: Asked = GIVEN
+    metrics: Asked = GIVEN
+    ready: bool | None = True
+    grpc: Asked = GIVEN
+    serving: bool = True
+    status: Asked = GIVEN
+    drift: Asked = GIVEN
+    recalibrators: Asked = GIVEN
+    first: Look = field(default_factory=Look)
+    last: Look = field(default_factory=Look)
+    standings: tuple[SliceStanding, ...] = ()
+    stages: tuple[StageStanding, ...] = ()
+    trials: tuple[TrialStanding, ...] = ()
+    pinned: bool | None = None
+    limits: Limits = Limits()
+    truth_within_s: float = 1800.0
+
+    @property
+    def change(self) -> Change | None:
+        """Of the metrics; None where they were not seen at all, nothing where they were once."""
+        last = self.last.samples
+        if last is None:
+            return None
+        first = self.first.samples or last
+        return Change(first, last, max(0.0, self.last.at_s - self.first.at_s))
+
+    @property
+    def refreshed(self) -> bool:
+        """Whether the metrics may have changed between the looks: they are prepared now and then,
+        and two looks at one text tell nothing of the time between.
+        """
+        return not self.last.text or self.first.text != self.last.text
+
+    @property
+    def up_s(self) -> float:
+        """Seconds since the sidecar started, by its own clock; NaN where that is not known."""
+        status = self.last.status
+        if status is None or not status.started_ns:
+            return math.nan
+        return max(0.0, (status.now_ns - status.started_ns) / SECOND_NS)
+
+    @property
+    def started_anew(self) -> bool:
+        """Whether it was another process at the first look."""
+        first, last = self.first.status, self.last.status
+        return first is not None and last is not None and first.started_ns != last.started_ns
+
+    @property
+    def own_refusals(self) -> int:
+        """Calls of ours that were refused, and counted as such, between the looks and in them."""
+        refused = (Answer.NO_TOKEN, Answer.NO_RIGHT)
+        if self.status.answer in refused:
+            return 2  # then nothing else was asked
+        return (self.drift.answer in refused) + (self.recalibrators.answer in refused)
+
+    @property
+    def fresh(self) -> tuple[StreamStatus, ...]:
+        """Streams that send: from which a frame came within the last seconds."""
+        status = self.last.status
+        if status is None:
+            return ()
+        return tuple(each for each in status.streams if self.silence_s(each) < SILENT_SECONDS)
+
+    def silence_s(self, stream: StreamStatus) -> float:
+        """Since its last frame; infinite where none came."""
+        status = self.last.status
+        if status is None or stream.received_ns is None:
+            return math.inf
+        return max(0.0, (status.now_ns - stream.received_ns) / SECOND_NS)
+
+    @property
+    def frames_come(self) -> bool:
+        """Whether any stream sends, as far as is known."""
+        if self.last.status is not None:
+            return bool(self.fresh)
+        change = self.change
+        return change is not None and change.increase("frames_total") > 0
+
+    @property
+    def before(self) -> Mapping[str, StreamStatus]:
+        """Streams as of the first look."""
+        status = self.first.status
+        return {} if status is None else {each.stream: each for each in status.streams}

@@ -1,0 +1,297 @@
+"""calibration-monitor fit: fits a recalibrator to a recorded file."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from monitor.commands.fit_methods import (
+    FEWEST_TRACKS,
+    PRIOR_STRENGTH,
+    RANGE_EDGES,
+    fit_class_probabilities,
+    fit_gaussians,
+)
+from monitor.commands.options import above_zero, number_of, seconds, seconds_above_zero
+from monitor.commands.recordings import add_selection, document_of
+from monitor.commands.states import output_file
+from monitor.frames.slices import SliceBy
+from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S
+from monitor.recalibration.classes.class_selection import CLASS_METHODS, AnySelection
+from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
+from monitor.recalibration.processes.kernels import KernelForm
+from monitor.recalibration.processes.process_fit import ProcessSettings
+from monitor.recalibration.processes.sparse_process import MOST_INDUCING, Coupling
+from monitor.recalibration.recalibrator import Basis
+from monitor.recalibration.rejection import RejectedBy, Rejection
+from monitor.recalibration.scaling import WIDE, Clamp, FullInput, Objective
+
+EXAMPLE = """examples:
+  calibration-monitor fit drive.csv.gz --method variance-scaling --class Car --output car.json
+  calibration-monitor fit drive.csv.gz --method covariance-scaling --by-class --output all.json
+  calibration-monitor fit drive.csv.gz --method gp-normal --by class,range --output process.json
+  calibration-monitor fit drive.csv.gz --method adaptive-scaling --label-delay 3s --output now.json
+  calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
+  calibration-monitor fit classes.npz --method temperature --output temperature.json"""
+
+
+# Options of single methods, by the names that FitOptions has for them.
+_OF_METHODS = {
+    "objective": "--objective",
+    "full_input": "--full-input",
+    "clamp": "--clamp",
+    "kernel": "--kernel",
+    "coupling": "--coupling",
+    "inducing": "--inducing",
+    "surrogate_level": "--surrogate-level",
+    "time_constant": "--time-constant",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz with ground truth")
+    add_selection(parser)
+    parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
+    parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
+    _add_slices(parser)
+    _add_scaling(parser)
+    _add_adaptive(parser)
+    _add_process(parser)
+    parser.add_argument(
+        "--reject-above-error",
+        metavar="X",
+        type=above_zero,
+        help="flag detections so uncertain that without them the error is at most X: the share of "
+        "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
+        "up over the dimensions that are no angles; these must share a unit, which is that of X: "
+        "choose them with --dimensions",
+    )
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--previous",
+        metavar="MODEL",
+        help="earlier model of the method, towards which the factors of a scaling are drawn",
+    )
+    parser.add_argument(
+        "--prior-strength",
+        metavar="N",
+        type=above_zero,
+        help="independent rows that --previous, or the wider slice of a thin one, counts for "
+        f"(default {PRIOR_STRENGTH:g})",
+    )
+    parser.add_argument(
+        "--objective",
+        choices=tuple(Objective),
+        type=Objective,
+        help="what the scale of a scaling satisfies on heavy tails (default mean)",
+    )
+    parser.add_argument(
+        "--full-input",
+        choices=tuple(FullInput),
+        type=FullInput,
+        help="covariance-scaling of full covariances: scale keeps the detector's correlations, "
+        "whiten corrects them (default scale)",
+    )
+    parser.add_argument(
+        "--clamp",
+        metavar="LO:HI",
+        type=_clamp,
+        help=f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})",
+    )
+
+
+def _add_adaptive(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--time-constant",
+        metavar="S",
+        type=seconds_above_zero,
+        help="adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
+        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})",
+    )
+    parser.add_argument(
+        "--label-delay",
+        metavar="S",
+        type=seconds,
+        help="adaptive-scaling: how many seconds late labels come where the model is to serve; the "
+        "last seconds of the file count as not labelled yet (default 0)",
+    )
+
+
+def _add_process(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kernel",
+        choices=tuple(KernelForm),
+        type=KernelForm,
+        help="of a Gaussian process (default normalised)",
+    )
+    parser.add_argument(
+        "--coupling",
+        choices=tuple(Coupling),
+        type=Coupling,
+        help="of the dimensions of a Gaussian process (default independent)",
+    )
+    parser.add_argument(
+        "--inducing",
+        metavar="N",
+        type=number_of("points", MOST_INDUCING),
+        help="points that carry a Gaussian process, at most "
+        f"(default {ProcessSettings().inducing})",
+    )
+    parser.add_argument(
+        "--surrogate-level",
+        metavar="P",
+        type=_level,
+        help="gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
+        f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
+        f"{SURROGATE_LEVEL:g})",
+    )
+
+
+def _add_slices(parser: argparse.ArgumentParser) -> None:
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument(
+        "--by",
+        metavar="PART,PART",
+        type=_parts,
+        help="one recalibrator for each class, stream, range, or combination such as class,range "
+        "and for each wider one, and one of all rows as the fallback; the stream of a file is "
+        "its sequence",
+    )
+    by.add_argument(
+        "--by-class",
+        dest="by",
+        action="store_const",
+        const=(SliceBy.CLASS,),
+        help="short for --by class",
+    )
+    parser.add_argument(
+        "--range-edges",
+        metavar="E,E",
+        type=_edges,
+        help="of --by range: inner edges of the distance, as the sidecar has them (default "
+        f"{','.join(f'{edge:g}' for edge in RANGE_EDGES)})",
+    )
+    parser.add_argument(
+        "--fewest-tracks",
+        metavar="N",
+        type=above_zero,
+        help="tracks, and independent rows, below which a slice leans on the wider one it lies "
+        f"in: a scaling is drawn towards it, the rest is left to it (default {FEWEST_TRACKS:g})",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the model was written.
+
+    Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
+    """
+    _check(options)
+    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
+    model: AnySelection
+    basis: Basis | None
+    if options.method in CLASS_METHODS:
+        model, basis, lines = fit_class_probabilities(options)
+    else:
+        model, lines = fit_gaussians(options, wanted)
+        basis = model.basis
+    text = document_of(model)
+    with output_file(Path(options.output)) as path:
+        path.write_text(text, encoding="utf-8")
+    rows = "no rows" if basis is None else str(basis)
+    lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
+    if model.rejection is not None:
+        lines.append(_said_of(model.rejection))
+    print("\n".join(lines))
+    return 0
+
+
+def _said_of(rejection: Rejection) -> str:
+    by_entropy = rejection.by is RejectedBy.ENTROPY
+    what = "entropy" if by_entropy else "σ_G"
+    error = "error rate" if by_entropy else "RMSE"
+    return (
+        f"{rejection.rejected_share:.1%} of the rows are rejected, {what} above "
+        f"{rejection.threshold:.4g}; {error} of the others {rejection.error:.4g}, "
+        f"asked for {rejection.target_error:g}"
+    )
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuses what was given and would change nothing."""
+    fitting = FITTINGS.get(options.method)
+    borrows = fitting is not None and fitting.borrows
+    given = [name for name in _OF_METHODS if getattr(options, name) is not None]
+    for name in given:
+        if fitting is None or name not in fitting.uses:
+            users = [method for method, other in FITTINGS.items() if name in other.uses]
+            raise ValueError(
+                f"{_OF_METHODS[name]}: {options.method} has no use for it; it is for "
+                f"{', '.join(users)}. Leave it out."
+            )
+    borrowers = ", ".join(method for method, other in FITTINGS.items() if other.borrows)
+    if options.previous is not None and not borrows:
+        raise ValueError(
+            f"--previous: {options.method} is not drawn towards an earlier fit; {borrowers} are. "
+            "Leave it out."
+        )
+    if options.prior_strength is not None and not (borrows and (options.previous or options.by)):
+        raise ValueError(
+            f"--prior-strength is for {borrowers} with --previous or --by. Leave it out."
+        )
+    if options.label_delay is not None and (fitting is None or "time_constant" not in fitting.uses):
+        raise ValueError(
+            f"--label-delay: {options.method} has no use for it; it is for adaptive-scaling. "
+            "Leave it out."
+        )
+    if options.range_edges is not None and SliceBy.RANGE not in (options.by or ()):
+        raise ValueError("--range-edges is for --by range; leave it out, or add range to --by.")
+    if options.fewest_tracks is not None and not options.by:
+        raise ValueError("--fewest-tracks is for --by; leave it out, or add --by.")
+
+
+def _parts(text: str) -> tuple[SliceBy, ...]:
+    named = [part.strip() for part in text.split(",")]
+    if not named or len(set(named)) < len(named) or not set(named) <= set(SliceBy):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected some of {', '.join(SliceBy)}, each once, such as class,range"
+        )
+    return tuple(part for part in SliceBy if part in named)
+
+
+def _edges(text: str) -> tuple[float, ...]:
+    try:
+        edges = [float(part) for part in text.split(",")]
+    except ValueError:
+        edges = [0.0]
+    if edges != sorted(set(edges)) or not all(0 < edge < math.inf for edge in edges):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected ascending distances above 0, such as 20,40"
+        )
+    return tuple(edges)
+
+
+def _clamp(text: str) -> Clamp:
+    lower, _, upper = text.partition(":")
+    try:
+        return Clamp(float(lower), float(upper))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected LO:HI with 0 < LO <= HI, such as 0.5:3"
+        ) from None
+
+
+def _level(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not LEVELS[0] <= value <= LEVELS[1]:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected a share from {LEVELS[0]:g} to {LEVELS[1]:g}, such as 0.9"
+        )
+    return value

@@ -1,0 +1,547 @@
+"""Options that choose rows of a recorded file; they mean the same for every verb.
+
+Recalibrators as files: reading one, telling its kind, and what it fits.
+
+A recording and what a recalibrator makes of it: the Gaussians that are forwarded, and the
+distributions that the method itself gives.
+
+Recorded class probabilities and what a recalibrator makes of them.
+
+Recorded detections with truth, as recalibrators are fitted on them; and what they amount to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from monitor.frames.cholesky import factorise
+from monitor.frames.classes import BEYOND, OFF_ONE
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.recalibration.classes.class_selection import (
+    AnySelection,
+    ClassSelection,
+    any_selection_from_json,
+)
+from monitor.recalibration.classes.probabilities import from_logits, from_probabilities
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fitting import Parts
+from monitor.recalibration.recalibrator import (
+    Basis,
+    Clock,
+    Output,
+    Period,
+    Shares,
+    UnfitData,
+    weakest,
+)
+from monitor.recalibration.rejection import normalised_entropy
+from monitor.recalibration.selection import Chain, Selection
+from monitor.statistics.exact_engine import Shaped, generalised_deviation
+from monitor.statistics.measures import Marginals
+from monitor.store.class_recordings import ClassRecording
+from monitor.store.recordings import NO_TRACK, Quantiles, Recording, read_recording
+
+# Dimensions that wrap, unless others are named.
+ANGLES = ("yaw", "heading")
+
+
+# Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
+_OF_GAUSSIANS = {
+    "dimensions": "--dimensions",
+    "angles": "--angles",
+    "classes": "--class",
+    "where": "--where",
+    "fault": "--fault",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fire drill: reported covariances times `variance`, from `since` seconds on."""
+
+    variance: float
+    since: float = 0.0
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Options of verbs that read a file; None where they are not given."""
+    parser.add_argument(
+        "--dimensions", metavar="D,D", type=_names, help="dimensions to use; default: all"
+    )
+    parser.add_argument(
+        "--angles",
+        metavar="D,D",
+        type=_names,
+        help="dimensions in radians that wrap; left out of joint measures "
+        f"(default {','.join(ANGLES)})",
+    )
+    parser.add_argument(
+        "--class", dest="classes", metavar="C,C", type=_names, help="classes to keep"
+    )
+    add_condition(parser, "--where", "keep rows whose column has this value; may be repeated")
+    parser.add_argument(
+        "--rows", metavar="A:B", type=_rows, help="row numbers of the file, before other filters"
+    )
+    parser.add_argument(
+        "--fault",
+        metavar="variance=F[@t=T]",
+        type=_fault,
+        help="multiply the reported variances by F from second T of each sequence on",
+    )
+
+
+def add_condition(parser: argparse._ActionsContainer, option: str, help: str) -> None:
+    """An option that chooses rows by the value of a column; None where it is not given."""
+    parser.add_argument(option, metavar="COLUMN=VALUE", type=_condition, action="append", help=help)
+
+
+def read_selected(path: str, options: argparse.Namespace) -> Recording:
+    """The chosen rows of a file, the fault applied. Raises RecordingError."""
+    recording = read_recording(
+        Path(path),
+        dimensions=options.dimensions,
+        classes=options.classes or (),
+        where=tuple(options.where or ()),
+        rows=options.rows,
+        angles=ANGLES if options.angles is None else options.angles,
+    )
+    fault: Fault | None = options.fault
+    if fault is None:
+        return recording
+    if fault.since > 0 and recording.time_s is None:
+        raise ValueError(
+            f"--fault …@t={fault.since:g}: {path} has no column t. Leave @t out, or add the column."
+        )
+    time = _since_start(recording)
+    factor = np.where(time >= fault.since, fault.variance, 1.0)
+    return replace(recording, covariance=recording.covariance * factor[:, None, None])
+
+
+def given(options: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
+    """Which of some options, named by destination, were given; None says that one was not."""
+    return [option for name, option in names.items() if getattr(options, name) is not None]
+
+
+def refuse_options_of_gaussians(
+    options: argparse.Namespace, more: Mapping[str, str], instead: str
+) -> None:
+    """Raises ValueError where an option was given that means something to Gaussians only.
+
+    more     such options of the verb, by destination, beside those that choose rows
+    instead  what there is in place of Gaussians
+    """
+    in_vain = given(options, {**_OF_GAUSSIANS, **more})
+    if in_vain:
+        raise ValueError(
+            f"{', '.join(in_vain)}: for Gaussians, and {instead}. Leave it out; choose rows by "
+            "--rows."
+        )
+
+
+def _since_start(recording: Recording) -> FloatArray:
+    """Seconds of each row since the first row of its sequence; zeros where there are no times."""
+    rows = recording.mean.shape[0]
+    if recording.time_s is None:
+        return np.zeros(rows)
+    start = np.full(len(recording.sequences), np.inf)
+    np.minimum.at(start, recording.sequence_index, recording.time_s)
+    since: FloatArray = recording.time_s - start[recording.sequence_index]
+    return since
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _condition(text: str) -> tuple[str, str]:
+    column, sign, value = text.partition("=")
+    if not sign or not column:
+        raise argparse.ArgumentTypeError(f"'{text}': expected COLUMN=VALUE, such as role=deploy")
+    return column, value
+
+
+def _rows(text: str) -> slice:
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{text}': expected A:B, such as 0:2000")
+    start, stop = (int(part) if part else None for part in match.groups())
+    return slice(start, stop)
+
+
+def _fault(text: str) -> Fault:
+    match = re.fullmatch(r"variance=([0-9.eE+-]+)(?:@t=([0-9.eE+-]+)s?)?", text)
+    try:
+        factor, since = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0)
+    except ValueError:
+        factor, since = 0.0, 0.0
+    if not 0 < factor < float("inf") or not 0 <= since < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected variance=F or variance=F@t=T, such as variance=0.2@t=10s"
+        )
+    return Fault(factor, since)
+
+
+def read_any_model(path: str) -> AnySelection:
+    """A recalibrator that `fit` wrote, of Gaussians or of class probabilities.
+
+    Raises InvalidRecalibrator.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
+    try:
+        return any_selection_from_json(text)
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"{path}: {error}") from None
+
+
+def document_of(model: AnySelection) -> str:
+    """The text that a file of the model holds.
+
+    Raises UnfitData where nobody could read it: names or values that came of the data.
+    """
+    text = model.to_json()
+    try:
+        any_selection_from_json(text)
+    except InvalidRecalibrator as error:
+        raise UnfitData(
+            f"what was fitted makes no model that can be read again: {error} Correct the names in "
+            "the file, or use more or other rows."
+        ) from None
+    return text
+
+
+def read_model(path: str) -> Selection:
+    """A recalibrator of Gaussians. Raises InvalidRecalibrator."""
+    model = read_any_model(path)
+    if isinstance(model, ClassSelection):
+        raise InvalidRecalibrator(
+            f"{path} recalibrates class probabilities ({model.method}), not Gaussians: give a "
+            "model that was fitted by a method of Gaussians, such as variance-scaling."
+        )
+    return model
+
+
+def check_kind(model: AnySelection, path: str, file: str, recording: ClassRecording | None) -> None:
+    """Refuses a model that finds nothing in a file to recalibrate.
+
+    path, file  of the model and of the recording, as they were given
+    recording   the file's class probabilities, None where there are none to look at
+    raises      InvalidRecalibrator
+    """
+    if isinstance(model, ClassSelection) and recording is None:
+        raise InvalidRecalibrator(
+            f"{path} recalibrates class probabilities ({model.method}), and none of {file} are "
+            "looked at. Give a file with prob or logits, without --class and --where, or a model "
+            "of Gaussians."
+        )
+    if isinstance(model, Selection) and recording is not None and not recording.gaussians:
+        raise InvalidRecalibrator(
+            f"{path} recalibrates Gaussians ({model.method}), and {file} has class probabilities "
+            "only. Give a model of class probabilities."
+        )
+
+
+def check_dimensions(selection: Selection, space: Space) -> None:
+    """Raises InvalidRecalibrator unless it was fitted on the dimensions a file is read with."""
+    if not selection.fits(space):
+        raise InvalidRecalibrator(
+            f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
+            f"file is read with {','.join(space.names)}: give --dimensions "
+            f"{','.join(selection.dimensions)}."
+        )
+
+
+# Rows whose quantiles are asked for together.
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RecalibratedRecording:
+    """N detections after a recalibrator.
+
+    recording  with the Gaussians that are forwarded; unusable rows as they are
+    diagonal   (N,) of which only variances are forwarded
+    sent       (N,) estimates as they were recorded
+    usable     (N,) rows that were recalibrated
+    slices     (N,) index into chains
+    """
+
+    selection: Selection
+    recording: Recording
+    diagonal: BoolArray
+    sent: Estimates
+    usable: BoolArray
+    slices: IntArray
+    chains: tuple[Chain, ...]
+
+    @property
+    def serving(self) -> Shares | None:
+        """Which recalibrator served which usable rows; None without any."""
+        rows = np.flatnonzero(self.usable)
+        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
+
+    @property
+    def output(self) -> Output:
+        """What was said of the detections: the least that is true of all of them."""
+        shares = self.serving
+        return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
+
+    @property
+    def shaped(self) -> Shaped | None:
+        """The methods' own distributions, for the measures; None where all are Gaussians."""
+        if self.output is Output.GAUSSIAN:
+            return None
+        recording, mean = self.recording, self.sent.mean
+        with np.errstate(invalid="ignore"):  # of rows that are refused
+            value = mean + recording.space.error(recording.truth, mean)
+        return Shaped(value, self.marginals, self.output is Output.MOMENTS)
+
+    @property
+    def deviation(self) -> FloatArray:
+        """(N,) σ_G = det(Σ)^(1/2K) of the joint block that is forwarded; NaN where not usable."""
+        rows = np.flatnonzero(self.usable)
+        found = np.full(self.usable.size, np.nan)
+        found[rows] = generalised_deviation(
+            self.recording.space, self.recording.covariance[rows], self.diagonal[rows]
+        )
+        return found
+
+    @property
+    def rejected(self) -> BoolArray | None:
+        """(N,) detections that are too uncertain; None where the selection rejects none."""
+        rejection = self.selection.rejection
+        return None if rejection is None else rejection.rejects(self.deviation)
+
+    def marginals(self, rows: IntArray) -> Marginals:
+        """The methods' own distributions of usable rows, at least one."""
+        return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
+
+    def quantiles(self, tau: FloatArray) -> Quantiles:
+        """Of every detection at T levels; NaN where it is not usable."""
+        n, k = self.sent.mean.shape
+        values = np.full((n, k, tau.size), np.nan)
+        usable = np.flatnonzero(self.usable)
+        for start in range(0, usable.size, _CHUNK):
+            rows = usable[start : start + _CHUNK]
+            values[rows] = self.marginals(rows).quantiles(tau).transpose(1, 2, 0)
+        return Quantiles(values, tau)
+
+
+def recalibrate_gaussians(selection: Selection, recording: Recording) -> RecalibratedRecording:
+    """Each usable row by the recalibrator of its slice.
+
+    Raises InvalidRecalibrator when it was fitted on other dimensions.
+    """
+    check_dimensions(selection, recording.space)
+    slices, chains = parts_of(recording, selection.ranges).chains()
+    sent = estimates_of(recording)
+    usable = sound_rows(recording)
+    rows = np.flatnonzero(usable)
+    made = selection.apply(sent.take(rows), slices[rows], chains)
+    mean, covariance = recording.mean.copy(), recording.covariance.copy()
+    mean[rows], covariance[rows] = made.mean, made.covariance
+    diagonal = sent.diagonal.copy()
+    diagonal[rows] = made.diagonal
+    forwarded = replace(recording, mean=mean, covariance=covariance, diagonal=bool(diagonal.all()))
+    return RecalibratedRecording(selection, forwarded, diagonal, sent, usable, slices, chains)
+
+
+def estimates_of(recording: Recording) -> Estimates:
+    """The Gaussians of a recording."""
+    diagonal = np.full(recording.mean.shape[0], recording.diagonal)
+    return Estimates(recording.mean, recording.covariance, diagonal)
+
+
+def sound_rows(recording: Recording) -> BoolArray:
+    """(N,) rows with a finite mean and a positive definite covariance."""
+    factor = factorise(recording.covariance)
+    sound: BoolArray = np.isfinite(factor[-1, -1]) & np.isfinite(recording.mean).all(axis=1)
+    return sound
+
+
+def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
+    """What tells the rows of a recording apart; the stream of a row is its sequence.
+
+    ranges  None: rows have no range
+    """
+    n = recording.mean.shape[0]
+    buckets: tuple[str, ...] = ("",)
+    bucket = np.zeros(n, np.int64)
+    if ranges is not None:
+        buckets = ranges.labels(recording.space)
+        bucket = ranges.of(recording.space, recording.mean)
+    return Parts(
+        {
+            SliceBy.STREAM: recording.sequences,
+            SliceBy.CLASS: recording.classes,
+            SliceBy.RANGE: buckets,
+        },
+        {
+            SliceBy.STREAM: recording.sequence_index,
+            SliceBy.CLASS: recording.class_index,
+            SliceBy.RANGE: bucket,
+        },
+    )
+
+
+def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
+    """(N, M, C) log-probabilities, of the logits where there are some; (N,) which can be used.
+
+    By the rules for what is sent. A logit of −infinity is a probability of 0; NaN, +infinity and
+    nothing but −infinity have no softmax. Probabilities lie in [0, 1] to BEYOND, and add up
+    to 1 to OFF_ONE.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        if recording.logits is not None:
+            logits = _each_opinion(recording.logits)
+            # The highest of C logits is finite unless there is no softmax of them.
+            usable = np.asarray(np.isfinite(logits.max(axis=2)).all(axis=1))
+            return from_logits(logits), usable
+        values = _each_opinion(_probabilities(recording))
+        sound: BoolArray = (np.abs(values.sum(axis=2) - 1) <= OFF_ONE).all(axis=1)
+        sound &= ((values >= -BEYOND) & (values <= 1 + BEYOND)).all(axis=(1, 2))
+        return from_probabilities(values), sound
+
+
+def _probabilities(recording: ClassRecording) -> FloatArray:
+    return recording.probabilities if recording.opinions is None else recording.opinions
+
+
+def _each_opinion(values: FloatArray) -> FloatArray:
+    return values[:, None] if values.ndim == 2 else values
+
+
+def rejected_rows(selection: ClassSelection, made: ClassRecording) -> BoolArray | None:
+    """(N,) detections whose recalibrated entropy is too high; None where none are rejected."""
+    if selection.rejection is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        return selection.rejection.rejects(normalised_entropy(made.probabilities))
+
+
+def check_classes(selection: ClassSelection, recording: ClassRecording) -> None:
+    """Raises InvalidRecalibrator unless it was fitted on the classes of the file."""
+    classes = recording.probabilities.shape[1]
+    fitted = len(selection.classes) or selection.recalibrator.classes
+    if fitted is not None and fitted != classes:
+        raise InvalidRecalibrator(
+            f"the recalibrator was fitted on {fitted} classes and the file has {classes}. Give a "
+            "file with the same classes, or fit again."
+        )
+    if recording.class_names and not selection.fits(recording.class_names):
+        raise InvalidRecalibrator(
+            f"the recalibrator was fitted on classes {', '.join(selection.classes)}, and the file "
+            f"has {', '.join(recording.class_names)}. Give a file with the same classes in the "
+            "same order, or fit again."
+        )
+
+
+def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) -> ClassRecording:
+    """The recording with recalibrated probabilities, of the shape of what they were made from.
+
+    Rows that cannot be used stay as they are, for the measures to refuse; of logits they are NaN.
+
+    raises  InvalidRecalibrator when it was fitted on other classes
+    """
+    check_classes(selection, recording)
+    log_probabilities, usable = opinions_of(recording)
+    if recording.logits is None:
+        made = _probabilities(recording).copy()
+    else:
+        made = np.full_like(recording.logits, np.nan)
+    _each_opinion(made)[usable] = selection.apply(log_probabilities[usable])
+    several = made.ndim == 3
+    return replace(
+        recording,
+        probabilities=made.mean(axis=1) if several else made,
+        opinions=made if several else None,
+        logits=None,
+    )
+
+
+_LARGEST = Limits().largest_mean
+
+
+_REFUSED = (
+    "a covariance that is not positive definite, or a mean or truth that is not finite or beyond "
+    f"{_LARGEST:g}"
+)
+
+
+def usable_truth(recording: Recording) -> tuple[BoolArray, BoolArray]:
+    """(N,) rows that have truth, and those among them that can be fitted to and measured."""
+    labelled = np.asarray(np.isfinite(recording.truth).all(axis=1))
+    usable = labelled & sound_rows(recording)
+    for values in (recording.mean, recording.truth):
+        usable &= (np.abs(values) <= _LARGEST).all(axis=1)
+    return labelled, usable
+
+
+def left_out(labelled: BoolArray, usable: BoolArray) -> str:
+    """How many rows cannot be fitted to or measured, and why; from usable_truth."""
+    refused = np.count_nonzero(labelled & ~usable)
+    text = f"of {labelled.size} rows, {np.count_nonzero(~labelled)} have no truth"
+    return f"{text} and {refused} are refused ({_REFUSED})" if refused else text
+
+
+def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
+    """Some rows, all of them usable."""
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    return FitRows(
+        recording.space,
+        estimates_of(recording).take(rows),
+        recording.space.error(recording.truth[rows], recording.mean[rows]),
+        np.full(rows.size, -1) if tracks is None else tracks[rows],
+    )
+
+
+def numbered_tracks(sequence_index: IntArray, track: IntArray | None) -> IntArray | None:
+    """(N,) one number for each track of each sequence, −1 without; None if none is recorded."""
+    if track is None:
+        return None
+    pairs = np.stack([sequence_index, track], axis=1)
+    _, number = np.unique(pairs, axis=0, return_inverse=True)
+    found: IntArray = number.reshape(-1).astype(np.int64)
+    found[track == NO_TRACK] = -1
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """(N,) event times of recorded rows.
+
+    stamp_ns  preferred, since it is of one zero whatever the file
+    """
+
+    stamp_ns: IntArray | None
+    time_s: FloatArray | None
+
+    def period(self, rows: IntArray) -> Period | None:
+        """From the first to the last of some rows; None where they have no times."""
+        if rows.size == 0:
+            return None
+        if self.stamp_ns is not None:
+            stamps = self.stamp_ns[rows]
+            return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
+        if self.time_s is None or not np.isfinite(self.time_s[rows]).all():
+            return None
+        seconds = self.time_s[rows]
+        return Period(float(seconds.min()), float(seconds.max()), Clock.SECONDS)
+
+
+def basis_of(rows: FitRows, period: Period | None, borrows_from: str | None) -> Basis | None:
+    """What a fit on these rows rests on; None without rows."""
+    if rows.n == 0:
+        return None
+    return Basis(rows.n, rows.tracks, rows.n * rows.weight, period, borrows_from)

@@ -1,0 +1,75 @@
+"""calibration-monitor reference: what is usual of recorded drives, to tell drift from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from monitor.commands.options import table
+from monitor.commands.recordings import add_selection, read_model, read_selected
+from monitor.commands.replay_drift import learning_settings, learnt
+from monitor.commands.states import output_file
+from monitor.drift.bets import Stage
+from monitor.drift.reference import Reference
+from monitor.recalibration.selection import Selection
+from monitor.store.reference_file import reference_text
+
+EXAMPLE = """examples:
+  calibration-monitor reference drive.csv.gz --where role=fit --class Car --output usual.json
+  calibration-monitor reference drive.csv.gz --recalibrator car.json --output usual.json
+
+Learns from the rows that have truth, by class, each sequence a stream of its own. The file is for
+replay --reference, and for [drift] reference of a sidecar whose slices are by class.
+With --recalibrator it also says what is usual once that one is in force: give rows that it was not
+fitted on, since those look better than what will come."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
+    add_selection(parser)
+    parser.add_argument("--recalibrator", metavar="FILE", help="that will be in force")
+    parser.add_argument(
+        "--config",
+        metavar="F",
+        help="TOML file of a sidecar, whose [drift] says how much is enough (reference_tracks, "
+        "reference_detections) and when tracks end (track_idle_seconds)",
+    )
+    parser.add_argument("--output", metavar="F", type=Path, required=True, help="file to write")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the file was written.
+
+    Raises RecordingError, InvalidRecalibrator, InvalidConfiguration, TooLittleToLearn, CannotWrite.
+    """
+    selection: Selection | None = None
+    if options.recalibrator is not None:
+        selection = read_model(options.recalibrator)
+    settings = learning_settings(options)
+    recordings = [read_selected(path, options) for path in options.files]
+    found = learnt(recordings, selection, settings)
+    with output_file(options.output) as path:
+        path.write_text(reference_text(found.references), encoding="utf-8")
+    for remark in found.remarks:
+        print(f"calibration-monitor reference: {remark}", file=sys.stderr)
+    print(reference_table(found.references))
+    return 0
+
+
+def reference_table(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
+    """A line for each class and stage."""
+    heads = ("slice", "stage", "detections", "NEES/K", "worth", "tracks", "level", "τ", "ω")
+    rows = []
+    for name, stages in references.items():
+        for stage, known in sorted(stages.items()):
+            levels = known.levels
+            of_tracks: tuple[str, ...] = ("0", "-", "-", "-")
+            if levels is not None:
+                deviations = (levels.mean, levels.between, levels.within)
+                of_tracks = (str(levels.tracks), *(f"{value:.2f}" for value in deviations))
+            counts = (str(known.detections), f"{known.nees_ratio:.3f}", f"{known.tempering:.2f}")
+            rows.append((name, stage.label, *counts, *of_tracks))
+    return table(heads, rows)

@@ -1,0 +1,364 @@
+"""calibration-monitor replay: streams recorded detections through a real sidecar."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from monitor.client import PLAIN
+from monitor.commands.options import number_of
+from monitor.commands.recordings import add_selection, check_dimensions, read_model, read_selected
+from monitor.commands.replay_drift import (
+    DriftFound,
+    add_drift,
+    check_drift,
+    drift_json,
+    drift_section,
+    drift_table,
+    hearing,
+    reference_file,
+)
+from monitor.commands.replay_tracking import (
+    add_tracking,
+    check_tracking,
+    compare,
+    read_yardstick,
+    tracker_section,
+    tracking_table,
+)
+from monitor.commands.sending import (
+    Manner,
+    RecordedSequence,
+    Tally,
+    TracksByStream,
+    new_records,
+    play,
+    running_sidecar,
+    sequences,
+)
+from monitor.commands.sidecar_client import (
+    Client,
+    DriftClient,
+    SidecarUnavailable,
+    access_of,
+    add_access,
+)
+from monitor.commands.states import as_json, table
+from monitor.config import Mode
+from monitor.frames.counters import TruthAccount
+from monitor.frames.slices import SliceBy
+from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.wire.messages import read_slice_standing
+
+T = TypeVar("T")
+
+
+EXAMPLE = """examples:
+  calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
+  calibration-monitor replay drive.csv.gz --recalibrator car.json --ground-truth-delay 30s --json
+  calibration-monitor replay drive.csv.gz --speed 1 --fault variance=0.2@t=10s
+  calibration-monitor replay drive.csv.gz --where seq=3 --reference-where role=fit
+  calibration-monitor replay drive.csv.gz --address 127.0.0.1:50051
+  calibration-monitor replay drive.csv.gz --ground-truth labels.csv.gz --recalibrator car.json
+
+Each sequence is a stream; every frame number from 0 to its last is sent, empty ones too.
+--json prints frames, detections, matched, tau, and for each of slices and for total, by stage:
+n, nees_over_k, nees_median_ratio; by dimension ence, uce, qce; and the bins they come from, whose
+variance, squared_error and nees are sums over the bin's n detections and whose within counts, for
+each tau, those with nees inside the chi-square quantile.
+
+alarms are those of drift, in the order in which they were raised: slice, severity, stage, detector,
+direction; t in seconds from the start of the sequence, frame, and stream where only one sequence
+has a frame of that time; labelled detections of the slice by then, detections and tracks since
+since_t; evidence_hours of threshold_hours, and scale, by which factor standard deviations are too
+small, with its 95 % interval. drift says how the evidence of each slice and severity stands at the
+end: state, and log10 of hours of the evidence, its peak and the threshold.
+
+A recording gives the same JSON each time, to the byte: neither --speed nor --ground-truth-delay
+nor a busy machine changes it, and no value in it is of a clock.
+
+With --ground-truth it also prints tracking: raw, recalibrated and the reason why anything is null.
+recalibrated is of tracks fed what the sidecar forwards, raw of tracks fed what the detector says:
+where these differ the drive is played twice. Each holds, for all classes together and for each of
+classes: mota and idf1 (1 is best), id_switches, false_positives, misses, matches, labels, frames;
+position_rmse and velocity_rmse of the matches, also by dimension, against the labels and their
+central differences in the moving axes of the sensor; nis_over_k and state_nees_over_k. All labels
+of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
+(pip install 'calibration-monitor[tracking]')."""
+
+
+# The sidecar cuts no more.
+MOST_BINS = 512
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
+    add_selection(parser)
+    parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
+    add_access(parser)
+    parser.add_argument(
+        "--ground-truth-delay",
+        metavar="S",
+        type=_seconds,
+        default=0.0,
+        help="event time by which labels come late, such as 30s (default 0s)",
+    )
+    parser.add_argument(
+        "--speed",
+        metavar="max|N",
+        type=_speed,
+        default=math.inf,
+        help="max, or N times the recorded pace (default max)",
+    )
+    parser.add_argument("--recalibrator", metavar="FILE|none", help="promote this one first")
+    parser.add_argument(
+        "--mode", choices=tuple(Mode), type=Mode, default=Mode.APPLY, help="of the started sidecar"
+    )
+    parser.add_argument(
+        "--slice-by",
+        metavar="class,stream",
+        type=_slice_by,
+        default=(SliceBy.CLASS,),
+        help="slices of the started sidecar (default class)",
+    )
+    parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--config",
+        metavar="F",
+        help="TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar "
+        "takes",
+    )
+    add_drift(parser)
+    add_tracking(parser)
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibration:
+    """The sidecar's statistics at the end, for programs and for people."""
+
+    recalibrator: str
+    values: dict[str, Any]
+    table: str
+    drift: DriftFound
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when every frame was answered and every label accounted for."""
+    own = options.mode is not Mode.APPLY or options.slice_by != (SliceBy.CLASS,)
+    if options.address and own:
+        raise ValueError(
+            f"--address {options.address}: --mode and --slice-by are settings of that sidecar. "
+            "Leave them out, or leave --address out."
+        )
+    if options.address and options.config is not None:
+        raise ValueError(
+            f"--address {options.address}: --config is for a sidecar that is started here. "
+            "Leave it out, or leave --address out."
+        )
+    access = access_of(options)
+    if not options.address and access != PLAIN:
+        raise ValueError(
+            "--certificate-authority and --token-file are for a sidecar that runs: name its "
+            "--address, or leave them out."
+        )
+    check_tracking(options)
+    check_drift(options)
+    files: list[list[RecordedSequence]] = []
+    for i, path in enumerate(options.files):
+        prefix = "" if len(options.files) == 1 else f"file{i}."
+        files.append(sequences(read_selected(path, options), prefix))
+    played = [sequence for found in files for sequence in found]
+    selection = None
+    if options.recalibrator:
+        none = options.recalibrator == "none"
+        selection = IDENTITY if none else read_model(options.recalibrator)
+        for sequence in played:
+            check_dimensions(selection, sequence.header.space)
+    yardstick = read_yardstick(options, files) if options.ground_truth is not None else None
+    tally = Tally()
+    manner = Manner(
+        options.speed, options.ground_truth_delay, new_records(played) if yardstick else {}
+    )
+
+    def talk(address: str) -> Coroutine[Any, Any, _Calibration]:
+        client = DriftClient(address, access)
+        return _replay(client, played, selection, manner, tally, options.bins)
+
+    with reference_file(options, selection) as reference:
+        config = _config(options, played, reference)
+        calibration = _with_sidecar(options.address, config, talk)
+    tracking = None
+    if yardstick is not None:
+        raw: TracksByStream | None = manner.tracks
+        if options.address is not None:
+            raw = None
+        elif _forwards_other(options, selection):
+            raw = _raw_tracks(_config(options, played), played)
+        tracking = compare(manner.tracks, raw, yardstick, options.address)
+    _complain(tally)
+    print(_report(tally, calibration, played, tracking, options.json))
+    return 0
+
+
+def _with_sidecar(
+    address: str | None, config: str, talk: Callable[[str], Coroutine[Any, Any, T]]
+) -> T:
+    """What comes of talking to the sidecar at an address, or to one started for it."""
+    with contextlib.ExitStack() as stack:
+        if address is None:
+            address = stack.enter_context(running_sidecar(config)).grpc
+        try:
+            return asyncio.run(talk(address))
+        except ExceptionGroup as group:
+            # Where one stream breaks, others break with it: one cause is enough.
+            error = _first(group)
+            if isinstance(error, SidecarUnavailable):
+                raise SidecarUnavailable(
+                    f"the sidecar at {address} ended a stream before all was sent: see its log."
+                ) from error
+            raise error from None
+
+
+def _first(error: Exception) -> Exception:
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+def _config(
+    options: argparse.Namespace, played: list[RecordedSequence], reference: Path | None = None
+) -> str:
+    """Room for every stream and every slice, so that nothing hangs on which comes first."""
+    streams = max(64, len(played))
+    slices = len(played) * max(len(sequence.header.classes) for sequence in played)
+    slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
+    tracker = tracker_section(options) if options.ground_truth is not None else ""
+    return (
+        f'[recalibration]\nmode = "{options.mode}"\n'
+        f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
+        f"[server]\nmax_streams = {streams}\n{drift_section(options, reference)}{tracker}"
+    )
+
+
+def _forwards_other(options: argparse.Namespace, selection: Selection | None) -> bool:
+    """Whether the started sidecar forwards anything else than what the detector says."""
+    observed = options.mode is not Mode.APPLY
+    return not observed and selection is not None and selection.changes_estimates
+
+
+def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
+    """The tracks of the same drive without the recalibrator."""
+    manner = Manner(delay=math.inf, tracks=new_records(played))
+
+    async def talk(address: str) -> None:
+        async with Client(address) as client:
+            await play(client, played, manner, Tally())
+
+    _with_sidecar(None, config, talk)
+    return manner.tracks
+
+
+async def _replay(
+    client: DriftClient,
+    played: list[RecordedSequence],
+    selection: Selection | None,
+    manner: Manner,
+    tally: Tally,
+    bins: int,
+) -> _Calibration:
+    async with client:
+        if selection is not None:
+            await client.promote(selection.to_json(), "replay")
+        async with hearing(client) as heard:
+            progress = asyncio.create_task(_show_progress(tally, sum(s.frames for s in played)))
+            await play(client, played, manner, tally)
+            progress.cancel()
+            found = await client.calibration(include_bins=True, bins=bins)
+            drift = await heard.all_of(tuple(map(read_slice_standing, found.drift)))
+    return _Calibration(found.recalibrator_version, as_json(found), table(found), drift)
+
+
+async def _show_progress(tally: Tally, frames: int) -> None:
+    """A line on a terminal, nothing in a pipe."""
+    while sys.stderr.isatty():
+        print(f"\r{tally.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
+        await asyncio.sleep(0.2)
+
+
+def _complain(tally: Tally) -> None:
+    """A line on the terminal where labels of detections were not used."""
+    if tally.account.matched != tally.labels:
+        print(
+            f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels "
+            f"matched; {_in_words(tally.account)}. {tally.complaint}",
+            file=sys.stderr,
+        )
+
+
+def _report(
+    tally: Tally,
+    calibration: _Calibration,
+    played: list[RecordedSequence],
+    tracking: dict[str, Any] | None,
+    as_object: bool,
+) -> str:
+    if as_object:
+        counts = {
+            "frames": tally.frames,
+            "detections": tally.detections,
+            "matched": tally.account.matched,
+        }
+        of_tracks = {} if tracking is None else {"tracking": tracking}
+        of_drift = drift_json(calibration.drift, played)
+        return json.dumps({**counts, **calibration.values, **of_drift, **of_tracks})
+    head = (
+        f"{tally.frames} frames, {tally.detections} detections, "
+        f"{tally.account.matched} with ground truth; recalibrator "
+        f"{calibration.recalibrator}"
+    )
+    tables = [calibration.table] + ([] if tracking is None else [tracking_table(tracking)])
+    if drift := drift_table(calibration.drift, played):
+        tables.insert(1, drift)
+    return "\n".join([head, *tables])
+
+
+def _in_words(account: TruthAccount) -> str:
+    counts = {name: getattr(account, name) for name in account.__dataclass_fields__}
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}': expected seconds, such as 30s")
+    return value
+
+
+def _speed(text: str) -> float:
+    try:
+        value = math.inf if text == "max" else float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"'{text}': expected max, or a positive factor such as 1")
+    return value
+
+
+def _slice_by(text: str) -> tuple[SliceBy, ...]:
+    try:
+        return tuple(SliceBy(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected class, stream or class,stream"
+        ) from None

@@ -1,0 +1,380 @@
+"""Options of replay that have to do with tracks, and what they ask for.
+
+How well the tracks of a replay follow the labels, as values and as a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from monitor.commands.options import above_zero, toml_section
+from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
+from monitor.config import TrackerConfig, TrackerKind, load
+from monitor.frames.space import DimensionKind, FloatArray
+from monitor.store.labels import (
+    HOW_TO_INSTALL,
+    Matched,
+    NoMotmetrics,
+    labels_of,
+    match,
+    read_label_table,
+    scores,
+)
+from monitor.tracking.association import Labels
+from monitor.tracking.kalman import MeasurementNoise
+from monitor.tracking.quality import (
+    Moving,
+    TrackErrors,
+    mean,
+    moving,
+    pooled,
+    rmse,
+    rmse_by_dimension,
+    scenes,
+    state_nees_over_k,
+    track_errors,
+)
+
+# Which classes are small, by how a word of their name begins, and how far off a match of
+# them may be.
+_SMALL = re.compile(r"\b(ped|person|cycl)", re.IGNORECASE)
+
+
+_SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """What tracks are held against.
+
+    labels          by stream, then by class
+    match_distance  by class, in the unit of the stream: no match is farther off
+    """
+
+    labels: Mapping[str, Mapping[str, Labels]]
+    match_distance: Mapping[str, float]
+
+
+def add_tracking(parser: argparse.ArgumentParser) -> None:
+    """Options of a verb that plays detections to a tracker."""
+    group = parser.add_argument_group("tracking quality")
+    group.add_argument(
+        "--ground-truth",
+        metavar="LABELS",
+        help=".csv or .csv.gz with columns seq, frame, t, class, gt_id and the dimensions, a row "
+        "for each labelled object and frame: let the sidecar track, and hold the tracks "
+        "against these",
+    )
+    group.add_argument(
+        "--match-distance",
+        metavar="D|C=D,C=D",
+        type=_distances,
+        help="how far a track may be off in the first two dimensions that move, for all classes "
+        "or by class (default 1 for pedestrians, persons and cyclists, else 2)",
+    )
+    group.add_argument(
+        "--measurement-noise",
+        choices=tuple(MeasurementNoise),
+        type=MeasurementNoise,
+        help="R of the started tracker: the covariance of the detection, or the identity "
+        "(default detection)",
+    )
+    group.add_argument(
+        "--birth-score",
+        metavar="S",
+        type=_score,
+        help="detections with a lower score begin no track (default: all may)",
+    )
+
+
+def check_tracking(options: argparse.Namespace) -> None:
+    """Raises ValueError where options of the tracker have nothing to act on."""
+    of_tracker = {
+        "--measurement-noise": options.measurement_noise,
+        "--birth-score": options.birth_score,
+    }
+    given = [name for name, value in of_tracker.items() if value is not None]
+    if options.address and given:
+        raise ValueError(
+            f"--address {options.address}: {' and '.join(given)} would be settings of that "
+            "sidecar's tracker. Leave them out, or leave --address out."
+        )
+    given += ["--match-distance"] if options.match_distance is not None else []
+    if given and options.ground_truth is None:
+        raise ValueError(
+            f"{' and '.join(given)}: there is nothing to hold tracks against. "
+            "Give --ground-truth LABELS as well."
+        )
+
+
+def tracker_section(options: argparse.Namespace) -> str:
+    """[tracker] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
+    base = TrackerConfig() if options.config is None else load(options.config).tracker
+    section = base.model_dump(mode="json", exclude_none=True) | {"kind": TrackerKind.EMBEDDED}
+    if options.measurement_noise is not None:
+        section["measurement_noise"] = options.measurement_noise
+    if options.birth_score is not None:
+        section["birth_score"] = options.birth_score
+    return toml_section("tracker", section)
+
+
+def read_yardstick(options: argparse.Namespace, files: list[list[RecordedSequence]]) -> Yardstick:
+    """Labels for all that is played.
+
+    files   sequences of each file
+    raises  RecordingError, ValueError
+    """
+    spaces = {sequence.header.space for found in files for sequence in found}
+    if len(spaces) > 1:
+        names = " and ".join(sorted(",".join(space.names) for space in spaces))
+        raise ValueError(
+            f"--ground-truth: the files have dimensions {names}. "
+            "Give --dimensions that all have, or replay them one by one."
+        )
+    if not any(d.kind is DimensionKind.LENGTH for space in spaces for d in space.dimensions):
+        raise ValueError(
+            "--ground-truth: without a length among the dimensions no track has a place. "
+            "Give --dimensions that say where an object is."
+        )
+    table = read_label_table(options.ground_truth)
+    labels: dict[str, Mapping[str, Labels]] = {}
+    for found in files:
+        recording = found[0].recording
+        if recording.frame is None:
+            raise ValueError(
+                "--ground-truth: the recording has no column frame, so no frame has labels. "
+                "Add it, with the numbers that the labels use."
+            )
+        by_sequence = labels_of(
+            table,
+            sequences=recording.sequences,
+            classes=recording.classes,
+            dimensions=recording.space.names,
+        )
+        for sequence in found:
+            labels[sequence.header.stream] = by_sequence[sequence.name]
+    classes = tuple(dict.fromkeys(name for found in files for name in found[0].recording.classes))
+    return Yardstick(labels, _match_distances(options.match_distance, classes))
+
+
+def _match_distances(
+    asked: float | dict[str, float] | None, classes: tuple[str, ...]
+) -> dict[str, float]:
+    if isinstance(asked, float):
+        return dict.fromkeys(classes, asked)
+    by_class = asked or {}
+    unknown = [name for name in by_class if name not in classes]
+    if unknown:
+        raise ValueError(
+            f"--match-distance: there is no class {unknown[0]!r}. "
+            f"Classes there are: {', '.join(classes)}."
+        )
+    usual = {
+        name: _SMALL_DISTANCE if _SMALL.search(name.replace("_", " ")) else _DISTANCE
+        for name in classes
+    }
+    return usual | by_class
+
+
+def _distances(text: str) -> float | dict[str, float]:
+    try:
+        if "=" not in text:
+            return above_zero(text)
+        parts = (part.rpartition("=") for part in text.split(","))
+        return {name.strip(): above_zero(value) for name, _, value in parts}
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': expected a positive distance, or one by class such as Car=2,Pedestrian=1"
+        ) from None
+
+
+def _score(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"'{text}': expected a score, such as 2")
+    return value
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+_decimal = "{:.3f}".format
+
+
+# Key of each measure in JSON → head of its column and how it is written; None: it has no column.
+_MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
+    "frames": None,
+    "labels": None,
+    "matches": None,
+    "mota": ("MOTA", _share),
+    "idf1": ("IDF1", _share),
+    "id_switches": ("switches", str),
+    "false_positives": ("false", str),
+    "misses": ("missed", str),
+    "position_rmse": ("pos. RMSE", _decimal),
+    "velocity_rmse": ("vel. RMSE", _decimal),
+    "position_rmse_by_dimension": None,
+    "velocity_rmse_by_dimension": None,
+    "nis_over_k": ("NIS/K", _decimal),
+    "state_nees_over_k": ("NEES/K", _decimal),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A class in a sequence.
+
+    labels   in the frames that were played
+    nis      (u,) of all updates of confirmed tracks, matched or not
+    matched  and errors: None where nobody can match
+    """
+
+    axes: Moving
+    frames: int
+    labels: int
+    nis: FloatArray
+    matched: Matched | None = None
+    errors: TrackErrors | None = None
+
+
+def compare(
+    recalibrated: TracksByStream,
+    raw: TracksByStream | None,
+    yardstick: Yardstick,
+    address: str | None,
+) -> dict[str, Any]:
+    """`tracking` of replay --json: raw, recalibrated, and the reason why anything is None.
+
+    recalibrated  tracks of what the sidecar forwarded
+    raw           tracks of the same without its recalibrator: `recalibrated` itself where that
+                  changes nothing, None where nobody has played it
+    address       of a sidecar that was not started here, and was played to only once
+    """
+    if not any(record.dimensions for record in recalibrated.values()):
+        reason = (
+            f"[tracker] kind = none on the sidecar at {address}: "
+            'start it with [tracker] kind = "embedded".'
+        )
+        return {"raw": None, "recalibrated": None, "reason": reason}
+    stages: dict[str, Any] = {"raw": None}
+    stages["recalibrated"] = measured(list(recalibrated.values()), yardstick)
+    reasons = []
+    if raw is None:
+        reasons.append(
+            f"raw needs a second sidecar: the one at {address} has been played to only as it is. "
+            "Leave --address out."
+        )
+    elif raw is recalibrated:
+        stages["raw"] = stages["recalibrated"]
+    else:
+        stages["raw"] = measured(list(raw.values()), yardstick)
+    if stages["recalibrated"]["matches"] is None:
+        reasons.append(HOW_TO_INSTALL)
+    return {**stages, "reason": " ".join(reasons) or None}
+
+
+def measured(records: Sequence[TrackRecord], yardstick: Yardstick) -> dict[str, Any]:
+    """The measures of a stage: of all classes together, and of each under `classes`.
+
+    Errors are in the unit of the stream and in unit/s; MOTA and IDF1 are shares of 1.
+    None in place of what is not finite, and of what needs matches where motmetrics is missing.
+    """
+    parts: dict[str, list[_Part]] = {}
+    for record in records:
+        for index, name in enumerate(record.sequence.header.classes):
+            parts.setdefault(name, []).append(_part(record, index, name, yardstick))
+    # The sidecar, too, leaves angles out of the NIS.
+    k = len(records[0].sequence.header.space.joint)
+    frames = sum(len(record.frames) for record in records)
+    together = _together([part for of_class in parts.values() for part in of_class], frames, k)
+    by_class = {
+        name: _together(of_class, sum(part.frames for part in of_class), k)
+        for name, of_class in sorted(parts.items())
+    }
+    return {**together, "classes": by_class}
+
+
+def _part(record: TrackRecord, index: int, name: str, yardstick: Yardstick) -> _Part:
+    axes = moving(record.dimensions)
+    labels = yardstick.labels[record.sequence.header.stream][name]
+    tracks = [there.of(there.class_index == index) for there in record.frames]
+    found = scenes(labels, tracks, axes, yardstick.match_distance[name])
+    count = sum(scene.objects.size for scene in found)
+    nis = np.concatenate([there.nis for there in tracks])
+    try:
+        matched = match(found)
+    except NoMotmetrics:
+        return _Part(axes, len(tracks), count, nis)
+    errors = track_errors(labels, tracks, axes, matched.pairs)
+    return _Part(axes, len(tracks), count, nis, matched, errors)
+
+
+def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
+    """Measures of several parts as one. k: dimensions of the NIS."""
+    found: dict[str, Any] = dict.fromkeys(_MEASURES) | {
+        "frames": frames,
+        "labels": sum(part.labels for part in parts),
+        "nis_over_k": _number(mean(np.concatenate([part.nis for part in parts])) / k),
+    }
+    matched = [part.matched for part in parts if part.matched is not None]
+    if not matched:
+        return found
+    score = scores(matched)
+    errors = pooled([part.errors for part in parts if part.errors is not None])
+    names = parts[0].axes.names
+    return found | {
+        "matches": sum(one.pairs.frame.size for one in matched),
+        **{name: _number(value) for name, value in asdict(score).items()},
+        "position_rmse": _number(rmse(errors.position)),
+        "velocity_rmse": _number(rmse(errors.velocity)),
+        "position_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.position)),
+        "velocity_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.velocity)),
+        "state_nees_over_k": _number(state_nees_over_k(errors)),
+    }
+
+
+def _by_name(names: tuple[str, ...], values: Sequence[float]) -> dict[str, float | None]:
+    return {name: _number(value) for name, value in zip(names, values, strict=True)}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ---- the report
+
+
+def tracking_table(tracking: dict[str, Any]) -> str:
+    """A line for each stage and class, one for all classes where there are several."""
+    columns = {key: column for key, column in _MEASURES.items() if column is not None}
+    lines = [_line("tracks", "class", [head for head, _ in columns.values()])]
+    for stage in ("raw", "recalibrated"):
+        found = tracking[stage]
+        if found is None:
+            continue
+        rows = dict(found["classes"])
+        if len(rows) > 1:
+            rows["all"] = found
+        for name, row in rows.items():
+            cells = [
+                "-" if row[key] is None else written(row[key])
+                for key, (_, written) in columns.items()
+            ]
+            lines.append(_line(stage, name, cells))
+    shown = lines if len(lines) > 1 else []
+    return "\n".join([*shown, *([tracking["reason"]] if tracking["reason"] else [])])
+
+
+def _line(stage: str, name: str, cells: Sequence[str]) -> str:
+    return f"{stage:<13}{name:<14}" + "".join(f"{cell:>10}" for cell in cells)

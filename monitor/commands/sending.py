@@ -1,0 +1,520 @@
+"""A real sidecar as a process of its own, for verbs that need one; never the sidecar itself.
+
+Plays sequences to a sidecar: frames out, answers in, and the labels when they are due.
+
+The tracks that come back are kept until the end of the replay.
+
+A recording as the frames its detectors sent: one stream a sequence, no frame left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from monitor.commands.sidecar_client import Client, Conversation
+from monitor.frames.counters import TruthAccount
+from monitor.frames.frame import Header, TrackIds, TrackStatus
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.store.recordings import NO_TRACK, Recording
+from monitor.tracking.quality import FrameTracks
+from monitor.wire.client_messages import (
+    AnsweredTracks,
+    OutgoingFrame,
+    decode_answer,
+    decode_truth_answer,
+    encode_frame,
+    encode_truth,
+    refused,
+)
+
+_START_SECONDS = 30.0
+
+
+_STOP_SECONDS = 15.0  # above [server] grace_seconds
+
+
+_LISTENING = "listening "
+
+
+_TAIL_LINES = 10
+
+
+class SidecarFailed(ConnectionError):
+    """The sidecar that was started here did not start, did not stop, or ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a sidecar listens, each as host:port."""
+
+    grpc: str
+    http: str
+
+
+@contextlib.contextmanager
+def running_sidecar(config_toml: str) -> Iterator[Addresses]:
+    """A sidecar with this configuration on free ports, as long as the context lasts.
+
+    What it counts ends with it, whatever [snapshot] says. At the end it is asked to
+    stop by SIGTERM and must end with code 0. It never outlives this process, however
+    that ends: its standard input closes with us. An error of the body that comes from
+    the sidecar's own end is replaced by one that says so.
+
+    Raises SidecarFailed, with the end of the sidecar's log.
+    """
+    with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
+        config, log = Path(folder) / "sidecar.toml", Path(folder) / "log"
+        config.write_text(config_toml, encoding="utf-8")
+        process = _start(config, log)
+        try:
+            yield _addresses(process, log)
+            if process.poll() is not None:
+                raise _ended(process, log)
+            _stop(process, log)
+        except ConnectionError as error:
+            # The stream breaks a moment before the process is gone.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+            if process.returncode is None or isinstance(error, SidecarFailed):
+                raise
+            raise _ended(process, log) from error
+        finally:
+            _end(process)
+
+
+def _start(config: Path, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "monitor", "serve", "--config", str(config)]
+    command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
+    with log.open("wb") as stderr:
+        return subprocess.Popen(
+            [*command, "--exit-with-parent", "--no-snapshot", "--never-shed"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            process_group=0,  # Ctrl-C in the terminal is for us; we stop the sidecar
+        )
+
+
+def _addresses(process: subprocess.Popen[bytes], log: Path) -> Addresses:
+    assert process.stdout is not None
+    too_late = threading.Timer(_START_SECONDS, process.kill)
+    too_late.start()
+    try:
+        line = process.stdout.readline().decode("utf-8", "replace")
+    finally:
+        too_late.cancel()
+    if not line.startswith(_LISTENING):
+        code = process.wait()
+        raise SidecarFailed(f"the sidecar did not start (exit code {code}).{_tail(log)}")
+    listening = json.loads(line.removeprefix(_LISTENING))
+    return Addresses(listening["grpc"], listening["http"])
+
+
+def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
+    process.terminate()
+    try:
+        code = process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise SidecarFailed(
+            f"the sidecar did not stop within {_STOP_SECONDS:g} s of SIGTERM.{_tail(log)}"
+        ) from None
+    if code != 0:
+        raise SidecarFailed(f"the sidecar stopped with exit code {code}.{_tail(log)}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Whatever happened, nothing of it stays."""
+    try:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(_STOP_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        pass
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _ended(process: subprocess.Popen[bytes], log: Path) -> SidecarFailed:
+    code = process.returncode
+    how = f"was killed by signal {-code}" if code < 0 else f"ended by itself with exit code {code}"
+    return SidecarFailed(f"the sidecar {how} while it was needed.{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+    return "\n".join(["\nThe end of its log:", *(f"  {line}" for line in lines)]) if lines else ""
+
+
+# Rows in a frame where the file does not say which rows belong together.
+ROWS_WITHOUT_FRAMES = 200
+
+
+# Seconds between frames where the file has no times.
+PERIOD = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedFrame:
+    """A frame with its truth.
+
+    labelled  positions of the detections with truth; truth (m, K)
+    objects   (m,) whose truth it is, as the file numbers them; None where it does not
+    ignore    (N,) which detections are neither true nor false
+    """
+
+    frame: OutgoingFrame
+    time_s: float
+    labelled: IntArray
+    truth: FloatArray
+    objects: TrackIds | None
+    ignore: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSequence:
+    """One sequence of a recording: the rows of each frame, from frame 0 to its last."""
+
+    name: str
+    recording: Recording
+    header: Header
+    rows: IntArray
+    frame_of_row: IntArray
+    times: FloatArray
+
+    @property
+    def frames(self) -> int:
+        """Number of frames, empty ones included."""
+        return int(self.times.size)
+
+    def play(self) -> Iterator[PlayedFrame]:
+        """The frames in order."""
+        recording, rows = self.recording, self.rows
+        class_index, mean = recording.class_index[rows], recording.mean[rows]
+        covariance, truth = recording.covariance[rows], recording.truth[rows]
+        if recording.diagonal:
+            covariance = np.diagonal(covariance, axis1=1, axis2=2)
+        score = None if recording.score is None else recording.score[rows]
+        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
+        objects = None if recording.track is None else _objects(recording.track[rows])
+        has_truth = np.isfinite(truth[:, 0])
+        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
+        begin = 0
+        for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
+            here = slice(begin, end)
+            labelled = np.flatnonzero(has_truth[here])
+            frame = OutgoingFrame(
+                frame_id=number,
+                stamp_ns=round(time_s * 1e9),
+                id=np.arange(end - begin, dtype=np.uint64),
+                class_index=class_index[here],
+                mean=mean[here],
+                covariance=covariance[here],
+                score=None if score is None else score[here],
+            )
+            rows_labelled = begin + labelled
+            yield PlayedFrame(
+                frame,
+                time_s,
+                labelled,
+                truth[rows_labelled],
+                None if objects is None else objects.take(rows_labelled),
+                ignore[here],
+            )
+            begin = end
+
+
+def _objects(track: IntArray) -> TrackIds:
+    """Different ids for different tracks, negative ones too."""
+    return TrackIds(track.astype(np.uint64), track != NO_TRACK)
+
+
+def sequences(recording: Recording, prefix: str) -> list[RecordedSequence]:
+    """The sequences of a recording; their streams are named after them, behind the prefix.
+
+    Raises ValueError where the frame numbers cannot be played.
+    """
+    found = []
+    for i, name in enumerate(recording.sequences):
+        rows = np.flatnonzero(recording.sequence_index == i)
+        if recording.frame is None:
+            number = np.arange(rows.size) // ROWS_WITHOUT_FRAMES
+            last = int(number[-1])
+        else:
+            number = recording.frame[rows]
+            last = recording.last_frame[name]
+        if number.min() < 0 or last > 10_000_000:
+            raise ValueError(
+                f"sequence {name} has frame numbers from {number.min()} to {last}: "
+                "they must lie between 0 and 10000000. Renumber the frames."
+            )
+        order = np.argsort(number, kind="stable")
+        header = Header(f"{prefix}{name}", recording.space, recording.classes)
+        time = None if recording.time_s is None else recording.time_s[rows[order]]
+        times = _times(number[order], time, last)
+        found.append(RecordedSequence(name, recording, header, rows[order], number[order], times))
+    return found
+
+
+def _times(number: IntArray, time: FloatArray | None, last: int) -> FloatArray:
+    """Seconds of every frame from 0 to last; frames without rows lie evenly between the others."""
+    frames = np.arange(last + 1)
+    if time is None:
+        return np.asarray(frames * PERIOD, dtype=np.float64)
+    seen, first = np.unique(number, return_index=True)
+    at = time[first]
+    steps = np.diff(at) / np.diff(seen) if seen.size > 1 else np.array([PERIOD])
+    period = float(np.median(steps))
+    inside: FloatArray = np.interp(frames, seen, at).astype(np.float64)
+    before, after = frames < seen[0], frames > seen[-1]
+    inside[before] = at[0] + (frames[before] - seen[0]) * period
+    inside[after] = at[-1] + (frames[after] - seen[-1]) * period
+    return inside
+
+
+# Frames on their way at a time.
+WINDOW = 16
+
+
+# Sequences played at a time.
+SIDE_BY_SIDE = 8
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was sent and what came back."""
+
+    frames: int = 0
+    detections: int = 0
+    labels: int = 0
+    account: TruthAccount = field(default_factory=TruthAccount)
+    complaint: str = ""
+
+
+@dataclass(slots=True)
+class TrackRecord:
+    """The tracks of one sequence.
+
+    dimensions  of their states, as the sidecar names them; empty where it does not track
+    frames      of each frame that was answered, from frame 0 on
+    """
+
+    sequence: RecordedSequence
+    dimensions: tuple[str, ...] = ()
+    frames: list[FrameTracks] = field(default_factory=list)
+
+    def add(self, played: PlayedFrame, answer: bytes) -> None:
+        """Keep the tracks of the next frame that stand for an object in it."""
+        if self.dimensions:
+            tracks = decode_answer(answer, self.sequence.header.space.k).tracks
+            self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
+
+
+TracksByStream = Mapping[str, TrackRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How sequences are played.
+
+    speed   times the recorded pace
+    delay   s of event time by which labels come late; infinity: they never come
+    tracks  where those that come back are kept; none are asked for of a stream without one
+    """
+
+    speed: float = math.inf
+    delay: float = 0.0
+    tracks: TracksByStream = field(default_factory=dict)
+
+
+def new_records(played: list[RecordedSequence]) -> TracksByStream:
+    """Empty ones for sequences that will be played."""
+    return {sequence.header.stream: TrackRecord(sequence) for sequence in played}
+
+
+async def play(
+    client: Client, played: list[RecordedSequence], manner: Manner, tally: Tally
+) -> None:
+    """Play sequences, some of them side by side, until all is answered.
+
+    Labels of all sequences go over one stream, in the order of their frames: evidence of drift
+    depends on the order of labels, which must not depend on the stream that is served first.
+    """
+    playing = _Playing(client, manner, tally, client.truth())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(playing.send_frames(played))
+        tasks.create_task(playing.read_answers())
+        tasks.create_task(playing.read_accounts())
+
+
+def side_by_side(
+    played: list[RecordedSequence], at_once: int
+) -> Iterator[tuple[float, int, PlayedFrame]]:
+    """Orders the frames of sequences by time, with so many sequences at once; the next sequence
+    begins where one ends. Yields seconds since the start, the number of the sequence, the frame.
+    """
+    others = enumerate(played)
+    going: list[tuple[float, int, PlayedFrame, float, Iterator[PlayedFrame]]] = []
+
+    def begin(at_s: float) -> None:
+        if (other := next(others, None)) is not None:
+            number, sequence = other
+            frames, offset_s = sequence.play(), at_s - float(sequence.times[0])
+            heapq.heappush(going, (at_s, number, next(frames), offset_s, frames))
+
+    for _ in range(at_once):
+        begin(0.0)
+    while going:
+        at_s, number, frame, offset_s, frames = heapq.heappop(going)
+        yield at_s, number, frame
+        after = next(frames, None)
+        if after is None:
+            begin(at_s)
+        else:
+            heapq.heappush(going, (after.time_s + offset_s, number, after, offset_s, frames))
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The frames of one sequence on their way.
+
+    classes  of which a frame was sent
+    """
+
+    sequence: RecordedSequence
+    frames: Conversation
+    tracks: TrackRecord | None
+    classes: set[int] = field(default_factory=set)
+
+
+# When it is played, of which stream, and the frame.
+_Sent: TypeAlias = tuple[float, _Stream, PlayedFrame]
+
+
+@dataclass(slots=True)
+class _Playing:
+    """Sequences over a stream of frames each and one stream of labels.
+
+    Sending and reading never wait for each other: with large frames a sidecar that
+    waits to be read does not read either.
+
+    asked    frames on their way; None: no more
+    waiting  those that were answered, and whose labels are not due yet
+    told     numbers of labels in the messages on their way; None: no more
+    """
+
+    client: Client
+    manner: Manner
+    tally: Tally
+    labels: Conversation
+    asked: asyncio.Queue[_Sent | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+    waiting: deque[_Sent] = field(default_factory=deque)
+    told: asyncio.Queue[int | None] = field(default_factory=lambda: asyncio.Queue(WINDOW))
+
+    async def send_frames(self, played: list[RecordedSequence]) -> None:
+        began, streams = time.monotonic(), dict[int, _Stream]()
+        for at_s, number, frame in side_by_side(played, SIDE_BY_SIDE):
+            if math.isfinite(self.manner.speed):
+                due = began + at_s / self.manner.speed
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if number not in streams:
+                streams[number] = await self._opened(played[number])
+            await self._send(at_s, streams[number], frame)
+            if frame.frame.frame_id == played[number].frames - 1:
+                await streams.pop(number).frames.close()
+        await self.asked.put(None)
+
+    async def _opened(self, sequence: RecordedSequence) -> _Stream:
+        tracks = self.manner.tracks.get(sequence.header.stream)
+        header = replace(sequence.header, return_tracks=tracks is not None)
+        frames = await self.client.open(header)
+        if tracks is not None:
+            tracks.dimensions = frames.track_dimensions
+        return _Stream(sequence, frames, tracks)
+
+    async def _send(self, at_s: float, stream: _Stream, played: PlayedFrame) -> None:
+        classes = set(played.frame.class_index.tolist())
+        # The sidecar numbers slices in the order of arrival, over all streams: a frame with a class
+        # that is new to its stream goes alone, so that the numbers are the same at every replay.
+        alone = not classes <= stream.classes
+        if alone:
+            stream.classes |= classes
+            await self.asked.join()
+        await self.asked.put((at_s, stream, played))
+        await stream.frames.send(encode_frame(played.frame))
+        if alone:
+            await self.asked.join()
+
+    async def read_answers(self) -> None:
+        """Reads answers, and sends the labels of a frame once event time is `delay` beyond it."""
+        while (one := await self.asked.get()) is not None:
+            at_s, stream, played = one
+            answer = await stream.frames.receive()
+            complaint = refused(answer)
+            if complaint is not None:
+                name = stream.sequence.header.stream
+                raise ValueError(f"frame {played.frame.frame_id} of {name}: {complaint}")
+            if stream.tracks is not None:
+                stream.tracks.add(played, answer)
+            self.tally.frames += 1
+            self.tally.detections += played.frame.id.size
+            self.waiting.append(one)
+            await self._send_labels(until_s=at_s - self.manner.delay)
+            self.asked.task_done()
+        if math.isfinite(self.manner.delay):
+            await self._send_labels(until_s=math.inf)
+        await self.told.put(None)
+        await self.labels.close()
+
+    async def _send_labels(self, until_s: float) -> None:
+        while self.waiting and self.waiting[0][0] <= until_s:
+            _, stream, played = self.waiting.popleft()
+            if played.labelled.size == 0:
+                continue
+            frame, name = played.frame, stream.sequence.header.stream
+            ids = frame.id[played.labelled]
+            await self.told.put(ids.size)
+            objects = played.objects
+            label = encode_truth(name, frame.frame_id, ids, played.truth, objects=objects)
+            await self.labels.send(label)
+
+    async def read_accounts(self) -> None:
+        while (labels := await self.told.get()) is not None:
+            account, complaint = decode_truth_answer(await self.labels.receive())
+            self.tally.labels += labels
+            self.tally.account.add(account)
+            self.tally.complaint = self.tally.complaint or complaint
+
+
+def _confirmed(tracks: AnsweredTracks, played: PlayedFrame, s: int) -> FrameTracks:
+    rows = np.flatnonzero((tracks.status == TrackStatus.CONFIRMED) & tracks.has_detection)
+    # Ids of detections are their positions in the frame.
+    detection = tracks.detection_id[rows].astype(np.int64)
+    return FrameTracks(
+        id=tracks.id[rows],
+        class_index=tracks.class_index[rows],
+        ignore=played.ignore[detection],
+        nis=tracks.nis[rows],
+        # Where there is no track at all, the state has no dimensions either.
+        state=tracks.state[rows].reshape(rows.size, s),
+        covariance=tracks.covariance[rows].reshape(rows.size, s, s),
+    )

@@ -1,0 +1,185 @@
+"""calibration-monitor serve: the sidecar."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import json
+import logging
+import os
+import signal
+import stat
+from pathlib import Path
+
+from monitor import __version__
+from monitor.config import (
+    Config,
+    InvalidConfiguration,
+    LogLevel,
+    SnapshotConfig,
+    is_loopback,
+    load,
+    split_address,
+    with_addresses,
+)
+from monitor.pipeline.recalibrator_checkpoints import configured
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.recalibration.selection import IDENTITY
+from monitor.service.host import Host, ServiceManager
+from monitor.service.log import Logs, standard_error, start_logging
+from monitor.service.security import ServerCertificates, Tokens
+from monitor.sidecar import Sidecar, serve
+
+log = logging.getLogger(__name__)
+
+
+_STDIN = 0
+
+
+EXAMPLE = """examples:
+  calibration-monitor serve
+  calibration-monitor serve --config deploy/sidecar.toml --check
+  calibration-monitor serve --grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument(
+        "--config", metavar="F", help="TOML file; deploy/sidecar.toml lists all keys"
+    )
+    parser.add_argument("--check", action="store_true", help="validate the configuration and exit")
+    parser.add_argument("--grpc-address", metavar="H:P", help="overrides [server] grpc_address")
+    parser.add_argument("--http-address", metavar="H:P", help="overrides [server] http_address")
+    parser.add_argument(
+        "--log-level", choices=tuple(map(str, LogLevel)), help="overrides [log] level"
+    )
+    parser.add_argument(
+        "--exit-with-parent",
+        action="store_true",
+        help="stop when standard input, a pipe, closes: as it does when the program that "
+        "started this one is gone, however it ended",
+    )
+    parser.add_argument(
+        "--no-snapshot",
+        action="store_true",
+        help="neither load nor keep anything on disk, whatever [snapshot] path, [promotion] "
+        "folder, [drift] path and [pending] folder say",
+    )
+    parser.add_argument(
+        "--never-shed",
+        action="store_true",
+        help="count everything, however long frames wait for it: for recordings, which can wait; "
+        "[server] shed_lag_seconds and shed_rows are 0 then",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 after an orderly end. Raises InvalidConfiguration, CannotListen."""
+    config = _configured(options)
+    with start_logging(config.log, standard_error()) as logs:
+        return _run(options, config, logs)
+
+
+def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
+    if options.check:
+        print(f"configuration is valid; {_at_start(config)}")
+        return 0
+    if options.exit_with_parent and not stat.S_ISFIFO(os.fstat(_STDIN).st_mode):
+        raise ValueError(
+            "--exit-with-parent: standard input is not a pipe: start the sidecar with one, "
+            "or leave the option out."
+        )
+    host = Host(
+        reread=functools.partial(_configured_again, options),
+        path=options.config or "",
+        logs=logs.counts,
+        adjusted=lambda config: logs.apply(config.log),
+        manager=ServiceManager.of(os.environ, os.getpid()),
+    )
+    sidecar = serve(config, functools.partial(_listening, options.exit_with_parent, logs), host)
+    # A handler of ours would be gone before the process is.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    counters = sidecar.pipeline.counters
+    log.info(
+        "stopped: %d frames, %d detections, %d with ground truth",
+        counters.frames,
+        counters.detections,
+        counters.truth.matched,
+    )
+    return 0
+
+
+def _configured_again(options: argparse.Namespace) -> Config:
+    """As _configured; what is being written at this moment is not taken for the defaults."""
+    if options.config and Path(options.config).exists() and not Path(options.config).stat().st_size:
+        raise InvalidConfiguration(
+            f"{options.config} is empty: is it being written? Write beside it and rename, or leave "
+            "a comment in it where the defaults are meant."
+        )
+    return _configured(options)
+
+
+def _configured(options: argparse.Namespace) -> Config:
+    """The file as it is now, and what the options say. Raises InvalidConfiguration."""
+    config = with_addresses(
+        load(options.config) if options.config else Config(),
+        options.grpc_address,
+        options.http_address,
+    )
+    if options.no_snapshot:
+        nowhere = config.promotion.model_copy(update={"folder": ""})
+        config = config.model_copy(
+            update={
+                "snapshot": SnapshotConfig(path=""),
+                "promotion": nowhere,
+                "drift": config.drift.model_copy(update={"path": ""}),
+                "pending": config.pending.model_copy(update={"folder": ""}),
+            }
+        )
+    if options.never_shed:
+        patient = config.server.model_copy(update={"shed_lag_seconds": 0.0, "shed_rows": 0})
+        config = config.model_copy(update={"server": patient})
+    if options.log_level is not None:
+        level = config.log.model_copy(update={"level": LogLevel(options.log_level)})
+        config = config.model_copy(update={"log": level})
+    return config
+
+
+def _at_start(config: Config) -> str:
+    """What will be in force. Raises InvalidConfiguration where a file cannot be used."""
+    Tokens(config.security)
+    if config.security.tls:
+        ServerCertificates(config.security)
+    named = configured(Recalibrators(), config)
+    in_force = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
+    text = ", ".join(f"recalibrator {version}" for version in in_force if version)
+    folder = config.promotion.folder
+    return f"{text}, or what the last run left in {folder}" if folder else text
+
+
+def _listening(exit_with_parent: bool, logs: Logs, sidecar: Sidecar) -> None:
+    """One line for people and programs that wait for the ports."""
+    if exit_with_parent:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(_STDIN, _stop_at_end_of_input, loop)
+    settings = sidecar.config.server
+    line = {
+        "grpc": f"{settings.grpc_address.rpartition(':')[0]}:{sidecar.server.port}",
+        "http": f"{settings.http_address.rpartition(':')[0]}:{sidecar.http_port}",
+    }
+    # Who reads this line finds what was said of the start already written.
+    logs.flush()
+    log.info("version %s: gRPC at %s, HTTP at %s", __version__, line["grpc"], line["http"])
+    print(f"listening {json.dumps(line)}", flush=True)
+    plain = ("http",) if sidecar.config.security.tls else ("grpc", "http")
+    for key in plain:
+        if not is_loopback(split_address(line[key], key)[0]):
+            log.warning("%s at %s can be reached from other machines, unencrypted", key, line[key])
+
+
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop) -> None:
+    if not os.read(_STDIN, 4096):
+        loop.remove_reader(_STDIN)
+        log.info("standard input closed: stopping")
+        signal.raise_signal(signal.SIGTERM)

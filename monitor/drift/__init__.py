@@ -1,0 +1,1 @@
+"""Drift detection: bets against a reference under one false-alarm budget."""

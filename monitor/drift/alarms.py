@@ -1,0 +1,351 @@
+"""Alarms, and how the evidence of a slice stands, as they are told to people.
+
+Alarms that stay: raised once, until somebody acknowledges them, another epoch begins, or nothing
+came of them for a stated time.
+
+Alarms of drift in a sentence, for logs, terminals and reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+import numpy as np
+
+from monitor.drift.bets import CHARTS, Detector, Direction, Severity, Stage
+from monitor.drift.evidence import Scale
+from monitor.drift.reference import Origin
+from monitor.frames.slices import TOTAL
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Evidence that has reached what the budget demands.
+
+    slice        'total': no slice alone, but all of them together
+    detector     that has most of the evidence
+    stage, direction
+                 what is wrong
+    evidence     M, in hours; threshold is T
+    event_ns     event time of the truth that tipped it
+    since_ns     estimate of when it began, in event time: of the last frame before it
+    detections   with truth after that frame, up to the one that tipped it
+    tracks       that had truth in that time, 1,024 at most; 0: none are known
+    labelled     detections with truth in the slice, in all of the epoch
+    scale        since then
+    epoch        of the slice, counted from 0
+    driven       hours of driving when it was raised, of all there have been
+    """
+
+    slice: str
+    severity: Severity
+    stage: Stage
+    detector: Detector
+    direction: Direction
+    evidence: float
+    threshold: float
+    event_ns: int
+    since_ns: int
+    detections: int
+    tracks: int
+    labelled: int
+    scale: Scale
+    epoch: int
+    driven: float
+
+
+class Why(StrEnum):
+    """What became of an alarm."""
+
+    RAISED = "raised"
+    ACKNOWLEDGED = "acknowledged"  # by somebody
+    NEW_EPOCH = "new_epoch"  # another recalibrator serves the slice
+    CALM = "calm"  # nothing came of it for a stated time
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmChange:
+    """An alarm that was raised, or is over.
+
+    concerned  slices that may be meant as well: the k-th largest M is at least T / k
+    actor      who or what did it
+    """
+
+    why: Why
+    alarm: Alarm
+    concerned: tuple[str, ...] = ()
+    actor: str = "drift"
+
+
+class DriftState(IntEnum):
+    """How a slice stands; the values of the metric."""
+
+    OK = 0
+    WARNING = 1  # a tenth of what an alarm needs
+    ALARM = 2  # until it is acknowledged, a new epoch, or calm
+    TOO_FEW = 3  # fewer than 100 labelled detections
+
+
+@dataclass(frozen=True, slots=True)
+class SliceStanding:
+    """How one slice stands under one severity, or all of them together as 'total'.
+
+    evidence      M, in hours, as of now
+    peak          its maximum since the last acknowledgement, epoch or calm; of 'total': since that
+                  of any slice
+    alarm         that stays; None where there is none
+    """
+
+    slice: str
+    severity: Severity
+    state: DriftState
+    evidence: float
+    peak: float
+    threshold: float
+    alarm: Alarm | None
+
+
+class Counted(StrEnum):
+    """What counts as one observation by now."""
+
+    TRACK_SECOND = "track-second"
+    DETECTION = "detection"
+    TRACK = "track"
+    FRAME = "frame"  # no tracks are known: its detections are one
+
+
+@dataclass(frozen=True, slots=True)
+class StageStanding:
+    """What is known of one slice at one stage.
+
+    scale              since the evidence against it began to rise
+    effective_ratio    independent detections that one of it is worth
+    reference          where what is usual comes from
+    reference_tracks   it is known from, and detections
+    reference_detections
+    """
+
+    slice: str
+    stage: Stage
+    scale: Scale
+    effective_ratio: float
+    reference: Origin
+    reference_tracks: int
+    reference_detections: int
+    unit: Counted
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmCount:
+    """How often alarms were raised, of any slice."""
+
+    stage: Stage
+    detector: Detector
+    direction: Direction
+    alarms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriftReading:
+    """All of it, as of one moment.
+
+    driven     hours of driving that were watched
+    left_out   detections with truth that were not watched, by why
+    epochs     by slice
+    """
+
+    standings: tuple[SliceStanding, ...] = ()
+    stages: tuple[StageStanding, ...] = ()
+    counts: tuple[AlarmCount, ...] = ()
+    epochs: tuple[tuple[str, int], ...] = ()
+    driven: float = 0.0
+    left_out: tuple[tuple[str, int], ...] = ()
+    store_failures: int = 0
+
+
+# Of its stage as well: that a recalibrator has much to compensate must not hide that it fails.
+Key = tuple[str, Severity, Stage]
+
+
+Raised = tuple[Stage, Detector, Direction]
+
+
+def key_of(alarm: Alarm) -> Key:
+    """Under which it stays."""
+    return alarm.slice, alarm.severity, alarm.stage
+
+
+@dataclass(frozen=True, slots=True)
+class Latched:
+    """An alarm that stays.
+
+    since_s  s of driving, with truth of its slice, when it was last raised
+    """
+
+    alarm: Alarm
+    since_s: float
+
+
+@dataclass(slots=True)
+class Alarms:
+    """Of all slices, at most one of each severity, slice and stage.
+
+    counts  how often one was raised, of any slice, by what
+    """
+
+    latched: dict[Key, Latched] = field(default_factory=dict)
+    counts: dict[Raised, int] = field(default_factory=dict)
+
+    def raised(self, alarm: Alarm, driven_s: float, concerned: Sequence[str]) -> list[AlarmChange]:
+        """Take in an alarm; nothing is told of one that is there already: it only stays longer."""
+        key = key_of(alarm)
+        known = self.latched.get(key)
+        if known is not None:
+            self.latched[key] = Latched(known.alarm, driven_s)
+            return []
+        self.latched[key] = Latched(alarm, driven_s)
+        what = alarm.stage, alarm.detector, alarm.direction
+        self.counts[what] = self.counts.get(what, 0) + 1
+        return [AlarmChange(Why.RAISED, alarm, tuple(concerned))]
+
+    def over(self, keys: Iterable[Key], why: Why, actor: str = "drift") -> list[AlarmChange]:
+        """End those of these that are there."""
+        found = [self.latched.pop(key, None) for key in keys]
+        return [AlarmChange(why, one.alarm, actor=actor) for one in found if one is not None]
+
+    def of_slices(self, slices: Collection[str]) -> list[Key]:
+        """Those of some slices; of all where none is named."""
+        return [key for key in self.latched if not slices or key[0] in slices]
+
+    def slices(self, stage: Stage | None = None) -> frozenset[str]:
+        """Those with an alarm, of a stage or of any."""
+        return frozenset(key[0] for key in self.latched if stage is None or key[2] is stage)
+
+    def of(self, slice: str, severity: Severity) -> Alarm | None:
+        """The one of a slice that stays: rather of what is forwarded."""
+        for stage in (Stage.RECALIBRATED, Stage.RAW):
+            found = self.latched.get((slice, severity, stage))
+            if found is not None:
+                return found.alarm
+        return None
+
+    def told(self) -> tuple[AlarmCount, ...]:
+        """How often alarms were raised, by all that there is; zeros too."""
+        return tuple(
+            AlarmCount(*what, self.counts.get(what, 0))
+            for chart in CHARTS
+            for what in ((chart.stage, detector, chart.direction) for detector in Detector)
+        )
+
+
+# Hours beyond these are told by their power of ten alone.
+FEWEST_HOURS, MOST_HOURS = 1e-3, 1e6
+
+
+# A clock that shows less is counted from the start of something: a drive, or a machine. ns.
+WALL_CLOCK = 10**17
+
+
+WRONG = {Direction.OVER: "overconfident", Direction.UNDER: "underconfident"}
+
+
+def change_sentence(change: AlarmChange) -> str:
+    """What became of an alarm, by whom, and the alarm itself."""
+    what = alarm_sentence(change.alarm)
+    match change.why:
+        case Why.RAISED:
+            concerned = f"; slices that may be meant as well: {', '.join(change.concerned)}"
+            return f"raised: {what}{concerned if change.concerned else ''}"
+        case Why.ACKNOWLEDGED:
+            return f"over, acknowledged by {change.actor}: {what}"
+        case Why.NEW_EPOCH:
+            return f"over, another recalibrator serves the slice: {what}"
+        case Why.CALM:
+            return f"over, nothing came of it: {what}"
+
+
+def alarm_sentence(alarm: Alarm) -> str:
+    """What is wrong, since when, and how sure that is.
+
+    page: Car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6)
+    since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h of 1,000 h, by track
+    """
+    slice = "all slices together" if alarm.slice == TOTAL else alarm.slice
+    seen = [_count(alarm.tracks, "track")] if alarm.tracks else []
+    seen.append(_count(alarm.detections, "detection"))
+    return (
+        f"{alarm.severity}: {slice}, {alarm.stage.label} {WRONG[alarm.direction]}: "
+        f"standard deviations {_size(alarm.scale)} since {moment(alarm.since_ns)}, "
+        f"{', '.join(seen)}; evidence {hours(alarm.evidence)} of {hours(alarm.threshold)}, "
+        f"by {alarm.detector}"
+    )
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number:,} {of}{'' if number == 1 else 's'}"
+
+
+def _size(scale: Scale) -> str:
+    """2.2 times too small (1.9 to 2.6)."""
+    error = size_of_error(scale)
+    if error is None:
+        return "off by an unknown factor"
+    text = f"{error.factor} times {error.way}"
+    return f"{text} ({' to '.join(error.interval)})" if error.interval else text
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOfError:
+    """How standard deviations are wrong, in words and digits.
+
+    way       too small or too large
+    factor    by which they are, at least 1: a scale of 0.5 is too large by 2
+    interval  its ends; empty where they are unknown
+    """
+
+    way: str
+    factor: str
+    interval: tuple[str, ...]
+
+
+def size_of_error(scale: Scale) -> SizeOfError | None:
+    """None where it is unknown."""
+    if not _known(scale.estimate):
+        return None
+    ends = (scale.lower, scale.upper) if _known(scale.lower) and _known(scale.upper) else ()
+    if scale.estimate >= 1:
+        return SizeOfError("too small", _factor(scale.estimate), tuple(map(_factor, ends)))
+    interval = tuple(_factor(1 / end) for end in reversed(ends))
+    return SizeOfError("too large", _factor(1 / scale.estimate), interval)
+
+
+def _known(value: float) -> bool:
+    return 0 < value < math.inf
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+
+
+def hours(value: float) -> str:
+    """1,030 h; 10^12.3 h where the number would be a row of digits."""
+    if value == 0:
+        return "0 h"
+    if not FEWEST_HOURS <= value < MOST_HOURS:
+        return f"10^{power_of_ten(value)} h"
+    return f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
+
+
+def power_of_ten(value: float) -> str:
+    """log10, with one decimal; -∞ of nothing."""
+    return f"{math.log10(value):.1f}" if value else "-∞"
+
+
+def moment(time_ns: int) -> str:
+    """An event time: date and time of a wall clock (UTC), else the seconds that it shows."""
+    if abs(time_ns) < WALL_CLOCK:
+        return f"{time_ns / 1e9:,.1f} s"
+    return str(np.datetime64(time_ns // 10**8 * 100, "ms")).replace("T", " ")[:-2]

@@ -1,0 +1,378 @@
+"""What is watched, and under which budget: charts, detectors and the bets of each.
+
+A chart is one way to be wrong: a stage and a direction. Overconfidence of what is forwarded breaks
+the gates of a tracker, so that it has the page and its budget for itself; the rest are tickets, of
+which one budget is shared. Raw estimates are watched only where a recalibrator has changed them.
+
+What detections say of drift: the bets of one stage on every slice of every frame of a chunk.
+
+Detections of one track are correlated, so that their likelihood ratios are tempered: L counts as
+L^γ, which keeps a mean of at most 1 (Jensen), and with γ = (1 − r)/(1 + r) as much evidence as
+independent ones would give. That a product of tempered, dependent ratios is no larger than it may
+be was simulated, not proved. Where no track is known, a frame counts once: the mean of the ratios
+of its detections is one too, whatever they have in common.
+
+Bets against calibration: the likelihood of one NEES if it has drifted, over that if it has not.
+
+A bet L multiplies the evidence of those who hold it. Its mean is at most 1 for as long as nothing
+is wrong: for every scale of the errors on the right side of the tolerance band, and 1 at its edge.
+Bets on overconfidence never fall with the NEES, and those on underconfidence never rise, so that
+this holds of every law of it that is stochastically no larger (no smaller) than that of the edge;
+only bets on tails at a tolerance of 1 are less careful.
+Source: Shin, Ramdas & Rinaldo, arXiv 2203.03532 (e-detectors of likelihood ratios).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from functools import cache
+
+import numpy as np
+from scipy.special import chdtr, chdtrc, fdtrc, gammaincinv, gammaln
+
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+
+
+class Severity(StrEnum):
+    """What an alarm asks for."""
+
+    PAGE = "page"  # somebody, now
+    TICKET = "ticket"  # somebody, some day
+
+
+class Direction(StrEnum):
+    """How covariances are wrong."""
+
+    OVER = "over"  # overconfident: they are too small
+    UNDER = "under"  # underconfident: they are too large
+
+    @property
+    def sign(self) -> int:
+        """+1 where errors are too large for the covariance, −1 where they are too small."""
+        return 1 if self is Direction.OVER else -1
+
+
+class Stage(IntEnum):
+    """Which estimate is looked at; the position in arrays of both."""
+
+    RAW = 0
+    RECALIBRATED = 1
+
+    @property
+    def label(self) -> str:
+        """As in metrics."""
+        return self.name.lower()
+
+
+class Detector(StrEnum):
+    """What an alarm rests on; in the order of the shares below."""
+
+    ABSOLUTE = "absolute"  # is it calibrated at all: coverage
+    RELATIVE = "relative"  # has it changed since the reference: scale and tails of NEES
+    TRACK = "track"  # the same, by seconds of tracks
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One way to be wrong, and its share of the budget of its severity."""
+
+    stage: Stage
+    direction: Direction
+    severity: Severity
+    share: float
+
+
+CHARTS: tuple[Chart, ...] = (
+    Chart(Stage.RECALIBRATED, Direction.OVER, Severity.PAGE, 1.0),
+    Chart(Stage.RECALIBRATED, Direction.UNDER, Severity.TICKET, 0.6),
+    Chart(Stage.RAW, Direction.OVER, Severity.TICKET, 0.2),
+    Chart(Stage.RAW, Direction.UNDER, Severity.TICKET, 0.2),
+)
+
+
+SEVERITIES = tuple(Severity)
+
+
+DETECTORS = tuple(Detector)
+
+
+# Shares of χ²_K below the thresholds of coverage: those of QCE, so that panel and alarm agree.
+COVERAGE_LEVELS = (0.5, 0.9, 0.99)
+
+
+# Factors on σ that are bet on, beyond the band.
+COVERAGE_FACTORS = (1.25, 1.5, 2.0, 3.0)
+
+
+SCALE_FACTORS = (1.15, 1.25, 1.4, 1.6, 2.0, 3.0)
+
+
+# Degrees of freedom of the tails that are bet on.
+STUDENT_DEGREES = (3.0, 5.0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CoverageBets:
+    """On how often the NEES lies below three thresholds. Bounded: no outlier can trip them.
+
+    thresholds      (3,) a_τ, quantiles of χ²_K at COVERAGE_LEVELS, ascending
+    log_likelihood  (4, 12) ln L by how many thresholds a NEES exceeds; the bets of a threshold
+                      side by side, by COVERAGE_FACTORS
+    """
+
+    thresholds: FloatArray
+    log_likelihood: FloatArray
+
+    def exceeded(self, nees: FloatArray) -> IntArray:
+        """(n,) thresholds that each is above: the row of log_likelihood."""
+        return np.searchsorted(self.thresholds, nees, side="left")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ScaleBets:
+    """On the scale of errors that are otherwise as usual: ln L = constant + slope · e.
+
+    constant  (6,) by SCALE_FACTORS; e is χ²_K where nothing has changed
+    slope     (6,) of the sign of the direction
+    """
+
+    constant: FloatArray
+    slope: FloatArray
+
+    def log_likelihood(self, nees: FloatArray) -> FloatArray:
+        """(n, 6) ln L."""
+        said: FloatArray = self.constant + nees[:, None] * self.slope
+        return said
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StudentBets:
+    """On heavy tails of the same variance, which a scale explains badly.
+
+    With u = e/s0², s0 the tolerance, the ratio of the densities of Student-t and Gaussian is
+    ln f(u) = c + u/2 − (ν + K)/2 · ln(1 + u/(ν − 2)). It falls up to u = K + 2 and rises from
+    there, and f(0) > 1: a detector that is too cautious would seem to have tails. Hence beyond a
+    tolerance of 1, L(e) = f(max(u, K + 2))/Z, Z = E f(max(χ²_K, K + 2)): L never falls. At the
+    edge of the band u ~ χ²_K, thus E L = 1; at any smaller scale e is stochastically smaller, thus
+    E L ≤ 1. Above the cut f·p is the density of Student-t itself:
+    Z = f(K + 2) · P(χ²_K ≤ K + 2) + P(F_{K,ν} > (K + 2)ν / ((ν − 2)K)).
+
+    A tolerance of 1 asks for any change to be found, and L = f: thrice as fast, since errors that
+    are too small speak for tails as well, but E L = 1 holds of the reference alone.
+
+    constant  (2,) c − ln Z, by STUDENT_DEGREES
+    lowest    that u counts as: K + 2, or 0
+    """
+
+    k: int
+    tolerance: float
+    constant: FloatArray
+    lowest: float
+
+    def log_likelihood(self, nees: FloatArray) -> FloatArray:
+        """(n, 2) ln L."""
+        u = np.maximum(nees / self.tolerance**2, self.lowest)[:, None]
+        return self.constant + _student_shape(self.k, u)
+
+
+@cache
+def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBets:
+    """Of K dimensions; tolerance s0 ≥ 1 on σ.
+
+    p0 = F(a/s²) at the edge of the band, s = s0 (over) or 1/s0 (under), and q the same at s · f,
+    f from COVERAGE_FACTORS (over) or 1/f (under). L = q/p0 if e ≤ a, else (1 − q)/(1 − p0).
+    """
+    thresholds: FloatArray = 2 * gammaincinv(k / 2, COVERAGE_LEVELS)
+    edge, factors = _beyond(direction, tolerance, COVERAGE_FACTORS)
+    allowed = thresholds[:, None] / edge**2
+    drifted = allowed / factors**2
+    within = np.log(chdtr(k, drifted)) - np.log(chdtr(k, allowed))
+    above = _log_survival(k, drifted) - _log_survival(k, allowed)
+    exceeded = np.arange(4)[:, None, None] > np.arange(3)[:, None]
+    log_likelihood = np.where(exceeded, above, within).reshape(4, -1)
+    return CoverageBets(_frozen(thresholds), _frozen(log_likelihood))
+
+
+@cache
+def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
+    """Of K dimensions; tolerance s0 ≥ 1 on σ.
+
+    Gaussian of scale s · f against s, the edge of the band, with s and f as for coverage:
+    ln L = −K ln f + e/2 · (1/s² − 1/(s f)²).
+    """
+    edge, factors = _beyond(direction, tolerance, SCALE_FACTORS)
+    slope = (1 - factors**-2) / (2 * edge**2)
+    return ScaleBets(_frozen(-k * np.log(factors)), _frozen(slope))
+
+
+@cache
+def student_bets(k: int, tolerance: float) -> StudentBets:
+    """Of K dimensions, on overconfidence; tolerance s0 ≥ 1 on σ."""
+    _check(tolerance)
+    degrees = np.array(STUDENT_DEGREES)
+    constant = gammaln((degrees + k) / 2) - gammaln(degrees / 2) - k / 2 * np.log(degrees / 2 - 1)
+    if tolerance == 1:
+        return StudentBets(k, tolerance, _frozen(constant), lowest=0.0)
+    cut = float(k + 2)
+    lowest = np.exp(constant + _student_shape(k, np.array([cut])))
+    mean = lowest * chdtr(k, cut) + fdtrc(k, degrees, cut / k * degrees / (degrees - 2))
+    return StudentBets(k, tolerance, _frozen(constant - np.log(mean)), cut)
+
+
+def _student_shape(k: int, u: FloatArray) -> FloatArray:
+    """u/2 − (ν + K)/2 · ln(1 + u/(ν − 2)), by ν in the last axis."""
+    degrees = np.array(STUDENT_DEGREES)
+    shape: FloatArray = u / 2 - (degrees + k) / 2 * np.log1p(u / (degrees - 2))
+    return shape
+
+
+def _beyond(
+    direction: Direction, tolerance: float, factors: tuple[float, ...]
+) -> tuple[float, FloatArray]:
+    """Scale at the edge of the band, and factors on it that lead further out."""
+    _check(tolerance)
+    return tolerance**direction.sign, np.array(factors) ** float(direction.sign)
+
+
+def _check(tolerance: float) -> None:
+    if not (math.isfinite(tolerance) and tolerance >= 1):
+        raise ValueError(f"tolerance is {tolerance}: give a finite factor on σ of at least 1.")
+
+
+def _log_survival(k: int, x: FloatArray) -> FloatArray:
+    """ln P(χ²_K > x), where P itself would be zero as well."""
+    half = x / 2
+    # Γ(a, z) = z^(a−1) e^(−z) (1 + (a − 1)/z + …): DLMF 8.11.2.
+    far = np.maximum(half, 300.0)
+    a = k / 2
+    beyond = (a - 1) * np.log(far) - far + np.log1p((a - 1) / far) - gammaln(a)
+    survival = chdtrc(k, np.minimum(x, 600.0))
+    found: FloatArray = np.where(half > 300.0, beyond, np.log(survival))
+    return found
+
+
+def _frozen(array: FloatArray) -> FloatArray:
+    """Read-only: it is shared by all who ask."""
+    array.setflags(write=False)
+    return array
+
+
+ABSOLUTE = len(COVERAGE_LEVELS) * len(COVERAGE_FACTORS)
+
+
+SCALE = len(SCALE_FACTORS)
+
+
+RELATIVE = SCALE + len(STUDENT_DEGREES)
+
+
+# Bets of a chart on detections: coverage, then scale, then tails.
+BETS = ABSOLUTE + RELATIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a chart bets on: a direction, beyond a tolerance on σ."""
+
+    direction: Direction
+    tolerance: float
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cells:
+    """n detections at one stage, and which of C cells (a slice in a frame) each is in.
+
+    nees       (n,) e
+    mapped     (n,) e' through the reference of its slice
+    cell       (n,)
+    tracked    (n,) whether its track is known
+    count      C
+    tempering, frame_tempering
+               (C,) γ of its detections, and of the cell as a whole
+    anchors    (C,) by chart: factor on usual squared errors from which its direction counts
+    """
+
+    k: int
+    nees: FloatArray
+    mapped: FloatArray
+    cell: IntArray
+    tracked: BoolArray
+    count: int
+    tempering: FloatArray
+    frame_tempering: FloatArray
+    anchors: Sequence[FloatArray]
+
+
+def log_likelihoods(cells: Cells, aims: Sequence[Aim]) -> FloatArray:
+    """(C, charts, BETS) ln of what each bet is multiplied by; 0 in an empty cell."""
+    found = np.zeros((cells.count, len(aims), BETS))
+    if cells.tracked.all():
+        _add_tracked(found, cells, aims, slice(None))
+        return found
+    if cells.tracked.any():
+        _add_tracked(found, cells, aims, cells.tracked)
+    _add_untracked(found, cells, aims, np.flatnonzero(~cells.tracked))
+    return found
+
+
+def row_log_likelihoods(
+    k: int,
+    nees: FloatArray,
+    mapped: FloatArray,
+    aims: Sequence[Aim],
+    anchors: Sequence[FloatArray],
+) -> FloatArray:
+    """(n, charts, BETS) ln L of single detections, not tempered.
+
+    anchors  (n,) by chart, as in Cells
+    """
+    found = np.zeros((nees.size, len(aims), BETS))
+    for chart, (aim, anchor) in enumerate(zip(aims, anchors, strict=True)):
+        coverage = coverage_bets(k, aim.direction, aim.tolerance)
+        found[:, chart, :ABSOLUTE] = coverage.log_likelihood[coverage.exceeded(nees)]
+        scale = scale_bets(k, aim.direction, aim.tolerance)
+        found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = scale.log_likelihood(mapped / anchor)
+        if aim.direction is Direction.OVER:
+            tails = student_bets(k, aim.tolerance)
+            found[:, chart, ABSOLUTE + SCALE :] = tails.log_likelihood(mapped / anchor)
+    return found
+
+
+def _add_tracked(
+    found: FloatArray, cells: Cells, aims: Sequence[Aim], rows: BoolArray | slice
+) -> None:
+    """Sums over detections of a cell need no row of bets: counts and sums of e' are enough."""
+    nees, mapped, cell = cells.nees[rows], cells.mapped[rows], cells.cell[rows]
+    zone = coverage_bets(cells.k, Direction.OVER, 1.0).exceeded(nees)
+    zones = np.bincount(cell * 4 + zone, minlength=4 * cells.count).reshape(-1, 4)
+    n = zones.sum(axis=1)[:, None]
+    total = np.bincount(cell, mapped, cells.count)[:, None]
+    gamma = cells.tempering[:, None]
+    for chart, (aim, anchor) in enumerate(zip(aims, cells.anchors, strict=True)):
+        coverage = coverage_bets(cells.k, aim.direction, aim.tolerance)
+        found[:, chart, :ABSOLUTE] = gamma * (zones @ coverage.log_likelihood)
+        scale = scale_bets(cells.k, aim.direction, aim.tolerance)
+        said = gamma * (n * scale.constant + total / anchor[:, None] * scale.slope)
+        found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = said
+        if aim.direction is Direction.OVER:
+            tails = student_bets(cells.k, aim.tolerance).log_likelihood(mapped / anchor[cell])
+            for bet, said in enumerate(tails.T, ABSOLUTE + SCALE):
+                found[:, chart, bet] = cells.tempering * np.bincount(cell, said, cells.count)
+
+
+def _add_untracked(found: FloatArray, cells: Cells, aims: Sequence[Aim], rows: IntArray) -> None:
+    order = rows[np.argsort(cells.cell[rows], kind="stable")]
+    cell = cells.cell[order]
+    start = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
+    anchors = [anchor[cell] for anchor in cells.anchors]
+    said = row_log_likelihoods(cells.k, cells.nees[order], cells.mapped[order], aims, anchors)
+    # A mean of numbers as large as e^700: relative to the largest of the cell.
+    largest = np.maximum.reduceat(said, start)
+    counts = np.diff(np.append(start, cell.size))
+    said -= np.repeat(largest, counts, axis=0)
+    mean = np.log(np.add.reduceat(np.exp(said), start) / counts[:, None, None]) + largest
+    there = cell[start]
+    found[there] += cells.frame_tempering[there, None, None] * mean

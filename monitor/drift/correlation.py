@@ -1,0 +1,259 @@
+"""How alike successive errors are: what a detection of a track is worth, and what a frame is.
+
+x is the normalised squared error per dimension, cut as in clusters.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.frames.space import FloatArray, IntArray
+from monitor.statistics.clusters import ALONE, ClusterArray
+
+# No correlation makes a detection worth less.
+LEAST = 0.02
+
+
+# Tracks that may go on, at most: the longest unseen are forgotten first.
+OPEN = 1024
+
+
+# Of a track: rows, Σ x and Σ x² over them; pairs of successive rows x, x', Σ x, Σ x', Σ x² and
+# Σ x x' over these.
+PARTS = 7
+
+
+_N, _X, _XX, _PAIRS, _FIRST, _SECOND, _CROSS = range(PARTS)
+
+
+# Fewer tell nothing of correlation.
+_FEWEST_TRACKS = 2
+
+
+_FEWEST_FRAMES = 16
+
+
+_FEWEST_BATCHES = 8
+
+
+# Batches of 1, 2, 4 … frames.
+SIZES = 9
+
+
+LONGEST_BATCH = 2 ** (SIZES - 1)
+
+
+def worth(correlation: float, design_effect: float) -> float:
+    """γ = min((1 − r)/(1 + r), 1/D), from LEAST to 1."""
+    r = min(max(correlation, 0.0), 1.0)
+    return float(min(1.0, max(LEAST, min((1 - r) / (1 + r), 1 / max(design_effect, 1.0)))))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OpenTracks:
+    """Tracks that may go on, by ascending id.
+
+    ids    (T,)
+    seen   (T,) number of the last row, of all rows that were of any track
+    last   (T,) x of it
+    parts  (T, PARTS) their sums
+    """
+
+    ids: ClusterArray
+    seen: IntArray
+    last: FloatArray
+    parts: FloatArray
+
+
+def _none_open() -> OpenTracks:
+    none = np.zeros(0)
+    return OpenTracks(none.astype(np.uint64), none.astype(np.int64), none, none.reshape(0, PARTS))
+
+
+@dataclass(slots=True)
+class TrackSums:
+    """How alike the errors of a track are. All of it is read off the sums of tracks and of the
+    products of these, so that tracks need not be kept.
+
+    tracks    that were seen
+    rows      that were of any
+    totals    (PARTS,) Σ over tracks of their sums v
+    products  (PARTS, PARTS) Σ v vᵀ
+    """
+
+    tracks: int = 0
+    rows: int = 0
+    totals: FloatArray = field(default_factory=lambda: np.zeros(PARTS))
+    products: FloatArray = field(default_factory=lambda: np.zeros((PARTS, PARTS)))
+    going_on: OpenTracks = field(default_factory=_none_open)
+
+    def add(self, x: FloatArray, track: ClusterArray) -> None:
+        """n rows in the order of time; those of no track (ALONE) say nothing."""
+        tracked = np.flatnonzero(track != ALONE)
+        if tracked.size == 0:
+            return
+        by_id = np.argsort(track[tracked], kind="stable")
+        order = tracked[by_id]
+        ids, now = track[order], x[order]
+        first = np.append(True, ids[1:] != ids[:-1])
+        start = np.flatnonzero(first)
+        end = np.append(start[1:], ids.size) - 1
+
+        known, found = self.going_on, ids[start]
+        place = np.searchsorted(known.ids, found)
+        there = place < known.ids.size
+        there[there] = known.ids[place[there]] == found[there]
+        old = np.zeros((found.size, PARTS))
+        old[there] = known.parts[place[there]]
+
+        before = np.append(0.0, now[:-1])
+        before[start[there]] = known.last[place[there]]
+        paired = ~first
+        paired[start[there]] = True
+        before[~paired] = 0.0
+        rows = np.empty((ids.size, PARTS))
+        rows[:, _N], rows[:, _X], rows[:, _XX] = 1.0, now, now * now
+        rows[:, _PAIRS], rows[:, _FIRST], rows[:, _SECOND] = paired, before, now * paired
+        rows[:, _CROSS] = before * now
+        new = old + np.add.reduceat(rows, start)
+
+        self.tracks += int(np.count_nonzero(~there))
+        self.totals += rows.sum(axis=0)
+        self.products += new.T @ new - old.T @ old
+        seen = self.rows + by_id[end]
+        self.rows += ids.size
+        self._remember(OpenTracks(found, seen, now[end], new), place[there])
+
+    def _remember(self, seen: OpenTracks, replaced: IntArray) -> None:
+        known = self.going_on
+        stays = np.ones(known.ids.size, bool)
+        stays[replaced] = False
+        ids = np.append(known.ids[stays], seen.ids)
+        when = np.append(known.seen[stays], seen.seen)
+        last = np.append(known.last[stays], seen.last)
+        parts = np.append(known.parts[stays], seen.parts, axis=0)
+        order = np.argsort(ids, kind="stable")
+        if ids.size > OPEN:
+            order = np.sort(np.argsort(when, kind="stable")[-OPEN:])
+            order = order[np.argsort(ids[order], kind="stable")]
+        self.going_on = OpenTracks(ids[order], when[order], last[order], parts[order])
+
+    def tempering(self) -> float | None:
+        """γ of a detection of a track; None where too few tracks or no pairs are known.
+
+        r = Σ (x − m)(x' − m) / Σ (x − m)² over successive rows of a track, and one standard
+        error by tracks: √Σ_c u_c² / Σ (x − m)², u_c what track c has beyond r.
+        D = Σ_c (Σ (x − m))² / Σ (x − m)². With a margin on D as well, or a wider one on r, γ comes
+        out a fifth too low, and that is what drift is found later by; run lengths hold up to
+        half as much again as the true γ.
+
+        r is by how much detections near in time are alike: for AR(1) (1 − r)/(1 + r) is exactly
+        what the mean over a long track is worth. A constant bias of each object is alike at any
+        distance, which D sees and r only in part; but D knows only tracks as long as these were.
+        Nothing here is proved to keep E[L^γ] ≤ 1 given the past of a track. Simulated, with
+        references of 2000 detections and scale bets of tolerance 1: run lengths of 3.9 T or more
+        for AR(1) up to ρ = 0.9, with and without a constant bias of half a deviation. What is
+        proved for any dependence within a track is the strict unit, whole tracks.
+        """
+        total, both = self.totals, self.products
+        if self.tracks < _FEWEST_TRACKS or total[_PAIRS] < _FEWEST_TRACKS:
+            return None
+        n = total[_N]
+        m = total[_X] / n
+        # Linear in the sums of a track: products then give the squares of its sums.
+        cross = np.zeros(PARTS)
+        cross[[_CROSS, _FIRST, _SECOND, _PAIRS]] = 1.0, -m, -m, m * m
+        alone = np.zeros(PARTS)
+        alone[[_XX, _X, _N]] = 1.0, -2 * m, m * m
+        # As many pairs as rows but one of each track: taken as if all rows had been first ones.
+        alone *= total[_PAIRS] / n
+        spread = float(alone @ total)
+        if not spread > 0:
+            return 1.0
+        r = float(cross @ total) / spread
+        beyond = cross - r * alone
+        # Sums read from a file may be of any size: an error beyond all numbers is a large one.
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = math.sqrt(max(0.0, float(beyond @ both @ beyond))) / spread
+
+        centred = np.zeros(PARTS)
+        centred[[_X, _N]] = 1.0, -m
+        effect = float(centred @ both @ centred) / spread * total[_PAIRS] / n
+        return worth(r + error, effect)
+
+
+@dataclass(slots=True)
+class FrameSums:
+    """How alike successive frames are, by the mean of x over the rows of each.
+
+    waiting  means that fill no batch of LONGEST_BATCH yet, in order
+    last     the mean before these; None at first
+    batches  (SIZES,) of 1, 2, 4 … frames; Σ of their means, and of the squares
+    pairs    (5,) of successive means y, y': 1, y, y', y², y y'
+    """
+
+    waiting: FloatArray = field(default_factory=lambda: np.zeros(0))
+    last: float | None = None
+    batches: FloatArray = field(default_factory=lambda: np.zeros((SIZES, 3)))
+    pairs: FloatArray = field(default_factory=lambda: np.zeros(5))
+
+    def add(self, x: FloatArray, frame: IntArray) -> None:
+        """n rows of whole frames, frame (n,) ascending."""
+        if x.size == 0:
+            return
+        start = np.flatnonzero(np.append(True, frame[1:] != frame[:-1]))
+        count = np.diff(np.append(start, frame.size))
+        means = np.add.reduceat(x, start) / count
+        series = means if self.last is None else np.append(self.last, means)
+        y, later = series[:-1], series[1:]
+        self.pairs += [y.size, y.sum(), later.sum(), (y * y).sum(), (y * later).sum()]
+        self.last = float(means[-1])
+        waiting = np.append(self.waiting, means)
+        whole = waiting.size // LONGEST_BATCH * LONGEST_BATCH
+        if whole:
+            self.batches += _batches(waiting[:whole])
+        self.waiting = waiting[whole:]
+
+    def tempering(self) -> float | None:
+        """γ of a frame; None where too few are known.
+
+        r is the correlation of successive frames, with two standard errors √((1 − r²)/n). D is
+        b · Var(mean of b frames) / Var(mean of one), the largest of b = 1, 2, 4 …, each with one
+        standard error √(2/(batches − 1)): it sees what goes on for longer than r tells, and what
+        two sources hide from r whose frames take turns. Nothing is proved. Simulated as for
+        tracks: run lengths of 1.6 T or more for AR(1), but 0.9 T where independent errors have a
+        constant bias of half a deviation that 250 frames are too few to see whole.
+        """
+        count, total, square = (self.batches + _batches(self.waiting)).T
+        if count[0] < _FEWEST_FRAMES:
+            return None
+        n, y, later, yy, cross = self.pairs
+        m = total[0] / count[0]
+        spread = float(yy - 2 * m * y + n * m * m)
+        if not spread > 0:
+            return 1.0
+        r = min(1.0, float(cross - m * (y + later) + n * m * m) / spread)
+        error = math.sqrt(max(0.0, 1 - r * r) / n)
+
+        enough = count >= _FEWEST_BATCHES
+        count, total, square = count[enough], total[enough], square[enough]
+        variance = np.maximum(0.0, square - total * total / count) / (count - 1)
+        if not variance[0] > 0:
+            return 1.0
+        effect = 2.0 ** np.arange(count.size) * variance / variance[0]
+        effect[1:] *= 1 + np.sqrt(2 / (count[1:] - 1))
+        return worth(r + 2 * error, float(effect.max()))
+
+
+def _batches(means: FloatArray) -> FloatArray:
+    """(SIZES, 3) Σ 1, Σ y, Σ y² over the whole batches of each size."""
+    found = np.zeros((SIZES, 3))
+    for i in range(SIZES):
+        size = 2**i
+        whole = means.size // size
+        batch = means[: whole * size].reshape(whole, size).mean(axis=1)
+        found[i] = whole, batch.sum(), (batch * batch).sum()
+    return found

@@ -1,0 +1,389 @@
+"""By how much standard deviations are too small, from what a chart has counted.
+
+What a sidecar is asked to watch for, and how it learns what is usual.
+
+Evidence of all slices: Shiryaev-Roberts sums in hours, one for each bet of each chart.
+
+R ← (R + Δt)·L for every bet, M = Σ w R over the bets of a severity. If each L has a mean of at
+most 1 given the past, ΣM over all slices less the hours driven is a supermartingale, since every
+hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have in common, at any
+rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
+hours, and T is the time between two false alarms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from monitor.drift.bets import (
+    ABSOLUTE,
+    BETS,
+    CHARTS,
+    DETECTORS,
+    RELATIVE,
+    SCALE,
+    SEVERITIES,
+    Detector,
+    Direction,
+    Severity,
+)
+from monitor.drift.track_evidence import FACTORS, STATES
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """√(mean NEES/K): by how much σ is too small, with its 95 % interval; NaN where unknown."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+
+HOUR = 3600.0
+
+
+UNKNOWN = Scale(math.nan, math.nan, math.nan)
+
+
+# Of a Gaussian: 95 % lie within.
+_TWO_SIDED = 1.96
+
+
+def scale_of(run: FloatArray, tempering: float) -> Scale:
+    """√(mean x) with its 95 % interval, x = NEES/K cut at 64.
+
+    run        (3,) detections, Σ x, Σ x²
+    tempering  γ: independent detections that one is worth
+    """
+    n, total, square = run.tolist()
+    if n < 2:
+        return UNKNOWN
+    mean = total / n
+    variance = max(0.0, square / n - mean * mean)
+    error = _TWO_SIDED * math.sqrt(variance / (n * tempering))
+    return Scale(math.sqrt(mean), math.sqrt(max(0.0, mean - error)), math.sqrt(mean + error))
+
+
+class Unit(StrEnum):
+    """What counts as one observation."""
+
+    TRACK_SECOND = "track-second"  # seconds of tracks, and detections tempered by correlation
+    DETECTION = "detection"  # detections alone, tempered by correlation
+    TRACK = "track"  # strict: whole tracks, whatever their detections have in common
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSettings:
+    """Of all slices.
+
+    hours_between_false_pages, hours_between_false_tickets
+                        T, in hours of driving, over all slices together
+    page_tolerance, ticket_tolerance
+                        on σ; what is off by less is no drift
+    unit                what counts as one observation
+    reference_tracks    that a reference is learned from, at least; after ten times as many
+                        detections as are asked for, tracks are waited for no longer
+    reference_detections
+                        that a reference is learned from, at least
+    reference_seconds   of driving with truth of a slice that it is learned over, at least
+    shortest_reference  fewer tracks teach nothing of how tracks differ: then detections count; a
+                        constant, which no configuration names
+    fewest_tracks       that say so, before there is an alarm where tracks are known
+    calm_hours          of driving without a further alarm that end one; 0: it stays
+    most_open           tracks that are followed at a time, over all slices
+    idle_seconds        of event time without truth that end a track
+    """
+
+    hours_between_false_pages: float = 1000.0
+    hours_between_false_tickets: float = 1000.0
+    page_tolerance: float = 2.0**0.5
+    ticket_tolerance: float = 2.0**0.5
+    unit: Unit = Unit.TRACK_SECOND
+    reference_tracks: int = 30
+    reference_detections: int = 2000
+    reference_seconds: float = 60.0
+    shortest_reference: int = 10
+    fewest_tracks: int = 2
+    calm_hours: float = 0.5
+    most_open: int = 16384
+    idle_seconds: float = 2.0
+
+    def hours(self, severity: Severity) -> float:
+        """T of a severity."""
+        pages = severity is Severity.PAGE
+        return self.hours_between_false_pages if pages else self.hours_between_false_tickets
+
+    def tolerance(self, severity: Severity) -> float:
+        """s0 of a severity, on σ."""
+        return self.page_tolerance if severity is Severity.PAGE else self.ticket_tolerance
+
+
+ALL_BETS = BETS + len(FACTORS)
+
+
+OF_TRACKS = slice(BETS, ALL_BETS)
+
+
+# Bets of each detector, side by side.
+_WIDTHS = (ABSOLUTE, RELATIVE, len(FACTORS))
+
+
+_STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
+
+
+# s of driving that evidence is given while nothing is wrong, and more or less holds: a chart with
+# no more than that has not begun to rise.
+_FRESH_SECONDS = 30.0
+
+
+# A bet wins no more at a time than e to this, so that no number overflows.
+_MOST = 50.0
+
+
+# h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN.
+_LARGEST_SUM = 1e200
+
+
+def _inner_weights() -> FloatArray:
+    """(4, ALL_BETS) of each bet within its detector, by chart."""
+    weights = np.zeros((len(CHARTS), ALL_BETS))
+    for chart, of_chart in zip(CHARTS, weights, strict=True):
+        of_chart[:ABSOLUTE] = 1 / ABSOLUTE
+        # Tails are of errors that are too large.
+        relative = RELATIVE if chart.direction is Direction.OVER else SCALE
+        of_chart[ABSOLUTE : ABSOLUTE + relative] = 1 / relative
+        of_chart[OF_TRACKS] = 1 / len(FACTORS)
+    return weights
+
+
+_INNER = _inner_weights()
+
+
+_SHARES = np.array([chart.share for chart in CHARTS])
+
+
+_OF_SEVERITY = np.array(
+    [[chart.severity is severity for severity in SEVERITIES] for chart in CHARTS]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of a chart, by detector; they sum to at most 1. One to come takes its own from these.
+
+    Whoever has nothing to bet on has none. A share may fall while a slice is watched, or rise from
+    nothing: else M would be no martingale.
+    """
+
+    absolute: float
+    relative: float
+    track: float
+
+
+# Nothing to bet on; no reference but what is shipped, with levels of tracks and without; a
+# reference, without and with them.
+NOTHING = Shares(0.0, 0.0, 0.0)
+
+
+NO_REFERENCE = Shares(0.6, 0.0, 0.4)
+
+
+ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
+
+
+WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
+
+
+WITH_TRACKS = Shares(0.3, 0.3, 0.4)
+
+
+def without_coverage(shares: Shares) -> Shares:
+    """What is asked is whether anything has changed, not whether it is calibrated."""
+    rest = shares.relative + shares.track
+    if rest == 0:
+        return NOTHING
+    return Shares(0.0, shares.relative / rest, shares.track / rest)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stretch:
+    """F frames that evidence has taken in.
+
+    begin     number of the first of them, of all frames
+    stamp_ns  (F,) event time
+    seconds   (F,) of driving that each added
+    hours     (F, G) given to each slice
+    evidence  (F, G, 4) M of each chart after each frame
+    said      (F, G, 4, 3) by chart: detections, Σ x and Σ x², x = NEES/K
+    """
+
+    begin: int
+    stamp_ns: IntArray
+    seconds: FloatArray
+    hours: FloatArray
+    evidence: FloatArray
+    said: FloatArray
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Of G slices, 1,224 bytes each.
+
+    sums     (G, 4, ALL_BETS) R, in hours
+    shares   (G, 4, 3) of each detector, in M
+    since    (G, 4) event time after which it may have begun, in ns: of the last frame that is not
+             counted in `run`, or right before the first that came; 0: nothing came yet
+    clean    (G, 4) second from which tracks may have changed
+    run      (G, 4, 3) since then: detections, Σ x and Σ x² of x = NEES/K
+    begun    (G, 4) number of the first frame that is counted, of all frames
+    fresh    (G,) hours that it was given of late
+    peak     (G, 2) largest M since the last acknowledgement, epoch or calm, by severity
+    chain    (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
+    """
+
+    sums: FloatArray = field(default_factory=lambda: np.zeros((0, 4, ALL_BETS)))
+    shares: FloatArray = field(default_factory=lambda: np.zeros((0, 4, len(DETECTORS))))
+    since: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    clean: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    run: FloatArray = field(default_factory=lambda: np.zeros((0, 4, 3)))
+    begun: IntArray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    fresh: FloatArray = field(default_factory=lambda: np.zeros(0))
+    peak: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    chain: FloatArray = field(default_factory=lambda: np.zeros((0, 2, STATES)))
+
+    @property
+    def slices(self) -> int:
+        """G."""
+        return int(self.fresh.size)
+
+    def grow(self, slices: int) -> None:
+        """Have room for so many slices at least."""
+        more = slices - self.slices
+        if more <= 0:
+            return
+        for name in self.__dataclass_fields__:
+            array = getattr(self, name)
+            setattr(
+                self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
+            )
+
+    def take(self, chosen: IntArray) -> Evidence:
+        """A copy of some slices."""
+        return Evidence(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    def put(self, chosen: IntArray, some: Evidence) -> None:
+        """Bring the copy back."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[chosen] = getattr(some, name)
+
+    # ---- shares
+
+    def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
+        """What each detector has of some charts of a slice; who had none begins at nothing."""
+        new = np.array([getattr(shares, detector) for detector in Detector])
+        begins = np.repeat((self.shares[slice, charts] == 0) & (new > 0), _WIDTHS, axis=-1)
+        self.sums[slice, charts][begins] = 0.0
+        self.shares[slice, charts] = new
+
+    def begin_anew(self, slice: int, charts: BoolArray) -> None:
+        """Forget what some charts (4,) of a slice have gathered."""
+        self.sums[slice, charts] = 0.0
+        self.run[slice, charts] = 0.0
+        self.since[slice, charts] = 0
+        self.clean[slice, charts] = 0
+
+    # ---- evidence
+
+    @property
+    def weights(self) -> FloatArray:
+        """(G, 4, ALL_BETS) w of each bet."""
+        found: FloatArray = np.repeat(self.shares, _WIDTHS, axis=-1)
+        found *= _INNER
+        found *= _SHARES[:, None]
+        return found
+
+    def by_chart(self, weights: FloatArray) -> FloatArray:
+        """(G, 4) M of each chart."""
+        found: FloatArray = np.einsum("gcb,gcb->gc", self.sums, weights)
+        return found
+
+    def by_detector(self) -> FloatArray:
+        """(G, 4, 3) M by chart and detector."""
+        found: FloatArray = np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
+        return found
+
+    def add_detections(self, charts: slice, hours: FloatArray, likelihood: FloatArray) -> None:
+        """Take in a frame at one stage.
+
+        hours       (G,) given to each slice
+        likelihood  (G, 2, BETS) L
+        """
+        sums = self.sums[:, charts, :BETS]
+        sums += hours[:, None, None]
+        sums *= likelihood
+        np.minimum(sums, _LARGEST_SUM, out=sums)
+
+    def settle(self, stretch: Stretch) -> None:
+        """After some frames: charts that do not rise, or fell in between, count from there on.
+
+        A frame without detections of a slice changes nothing of it.
+        """
+        there = stretch.said[..., 0].max(axis=2) > 0
+        decay = np.exp(np.cumsum(stretch.seconds[:, None] * there, axis=0) / _FRESH_SECONDS)
+        fresh = (self.fresh + np.cumsum(stretch.hours * decay, axis=0)) / decay
+        self.fresh = fresh[-1]
+        calm = (stretch.evidence <= fresh[:, :, None] * _SHARES) & there[:, :, None]
+        frames = calm.shape[0]
+        any_calm = calm.any(axis=0)
+        # Number of the first frame after the last calm one.
+        begins = np.where(any_calm, frames - np.argmax(calm[::-1], axis=0), 0)
+        counts = np.arange(frames)[:, None, None] >= begins
+        counted = counts & (stretch.said[..., 0] > 0)
+        # The first frame that is counted, where it is among these.
+        first = counted.any(axis=0) & (any_calm | (self.run[..., 0] == 0))
+        at = counted.argmax(axis=0)
+        self.since[any_calm] = stretch.stamp_ns[begins[any_calm] - 1]
+        since_ever = first & (self.since == 0)
+        self.since[since_ever] = stretch.stamp_ns[at[since_ever]] - 1
+        self.begun[any_calm] = stretch.begin + begins[any_calm]
+        self.begun[first] = stretch.begin + at[first]
+        self.run *= ~any_calm[..., None]
+        self.run += np.einsum("fgcx,fgc->gcx", stretch.said, counts)
+        np.maximum(self.peak, by_severity(stretch.evidence).max(axis=0), out=self.peak)
+
+    def add_blocks(
+        self,
+        charts: slice,
+        hours: FloatArray,
+        log_likelihood: FloatArray,
+        second: int,
+    ) -> None:
+        """Take in the seconds of tracks of one source that are over, at one stage.
+
+        hours           (G,) given to each slice
+        log_likelihood  (G, 2, 4)
+        second          that is over
+        """
+        sums = self.sums[:, charts, OF_TRACKS]
+        sums += hours[:, None, None]
+        sums *= bounded_likelihood(log_likelihood)
+        np.minimum(sums, _LARGEST_SUM, out=sums)
+        fallen = (sums.mean(axis=2) <= hours[:, None]) & (hours > 0)[:, None]
+        self.clean[:, charts][fallen] = second + 1
+
+
+def by_severity(by_chart: FloatArray) -> FloatArray:
+    """(…, 2) M of each severity, from (…, 4)."""
+    found: FloatArray = by_chart @ _OF_SEVERITY
+    return found
+
+
+def bounded_likelihood(log_likelihood: FloatArray) -> FloatArray:
+    """L, of which none is beyond what a number can hold."""
+    found: FloatArray = np.exp(np.minimum(log_likelihood, _MOST))
+    return found

@@ -1,0 +1,454 @@
+"""What is known of one slice when the program ends.
+
+All slices together, under the budgets of both severities: what is watched goes in, alarms come
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import InitVar, dataclass, field, replace
+
+import numpy as np
+
+from monitor.drift.alarms import AlarmChange, Alarms, Key, Why
+from monitor.drift.bets import BETS, CHARTS, SEVERITIES, Aim, Stage
+from monitor.drift.evidence import (
+    HOUR,
+    NO_REFERENCE,
+    NOTHING,
+    ONLY_COVERAGE,
+    WITH_TRACKS,
+    WITHOUT_TRACKS,
+    DriftSettings,
+    Evidence,
+    Shares,
+    Unit,
+    by_severity,
+    without_coverage,
+)
+from monitor.drift.judging import Crossing, DrivingClock, Judging, SeenTracks, Supporters
+from monitor.drift.observed import CHARTS_OF, Chunk, likelihood_of_rows
+from monitor.drift.reference import Origin, Reference, shipped
+from monitor.drift.reference_json import reference_to_json
+from monitor.drift.track_means import Finished, TrackMeans
+from monitor.drift.track_seconds import OpenSlice, TrackSeconds
+from monitor.drift.usual import Blocks, ReferenceLearner, Usual, WatchedRows
+from monitor.frames.slices import TOTAL
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SliceState:
+    """One slice.
+
+    known       whether an alarm of its raw estimates was acknowledged
+    evidence    of this slice alone
+    references  by Stage
+    learners    by Stage, which may go on learning; None where the reference is known
+    open        what goes on; None: not known
+    """
+
+    name: str
+    k: int
+    epoch: int
+    labelled: int
+    fed: float
+    known: bool
+    evidence: Evidence
+    references: tuple[Reference, ...]
+    learners: tuple[ReferenceLearner | None, ...]
+    open: OpenSlice | None = None
+
+
+def of_stage(stage: Stage) -> BoolArray:
+    """(4,) charts."""
+    found = np.zeros(len(CHARTS), bool)
+    found[CHARTS_OF[stage]] = True
+    return found
+
+
+def without_evidence(state: SliceState, charts: BoolArray) -> SliceState:
+    """Some charts (4,) begin anew."""
+    evidence = state.evidence.take(np.arange(1))
+    evidence.begin_anew(0, charts)
+    evidence.peak[:] = 0.0
+    open = None if state.open is None else without_whole_tracks(state.open)
+    return replace(state, evidence=evidence, open=open)
+
+
+def without_whole_tracks(open: OpenSlice) -> OpenSlice:
+    """What they say is evidence."""
+    return replace(open, tracks=open.tracks[:0], sums=open.sums[:0])
+
+
+def without_tracks(state: SliceState) -> SliceState:
+    """All of them begin anew."""
+    if state.open is None:
+        return state
+    open = without_whole_tracks(state.open)
+    open = replace(open, blocks=open.blocks[:0], histories=open.histories[:0])
+    return replace(state, open=open)
+
+
+def in_next_epoch(state: SliceState) -> SliceState:
+    """Another recalibrator serves it."""
+    raw, learner = state.references[Stage.RAW], state.learners[Stage.RAW]
+    state = without_tracks(without_evidence(state, of_stage(Stage.RECALIBRATED)))
+    state.evidence.chain[:, Stage.RECALIBRATED] = 0.0
+    if state.open is not None:
+        began = state.open.began[Stage.RAW], None
+        state = replace(state, open=replace(state.open, began=began))
+    return replace(
+        state,
+        epoch=state.epoch + 1,
+        labelled=0,
+        references=(raw, shipped(state.k)),
+        learners=(learner, ReferenceLearner(state.k)),
+    )
+
+
+# A chart that heeds every detection.
+_FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Taken:
+    """What came of some frames.
+
+    first_frame  number of the first of them, of all
+    fed          (G,) s of driving with truth of each slice, before them
+    epochs       of each slice, by then
+    """
+
+    changes: list[AlarmChange]
+    rows: WatchedRows
+    blocks: Blocks
+    first_frame: int
+    fed: FloatArray
+    epochs: list[int]
+
+
+@dataclass(slots=True)
+class Family:
+    """Of one sidecar.
+
+    names     of its slices, by index
+    epochs    of each slice
+    labelled  detections with truth of each slice, in its epoch
+    fed       s of driving in which there was truth of each slice
+    known     whether an alarm of its raw estimates was acknowledged
+    peak      (2,) largest M of all slices together, by severity
+    left      slices of the last run that have not come yet, by name and K
+    supporters
+              tracks that say that something is wrong
+    seen      tracks that any alarm may be of
+    frames    that ever came
+    given     references from recorded drives, as in Usual
+    """
+
+    settings: DriftSettings
+    given: InitVar[Mapping[str, Mapping[Stage, Reference]] | None] = None
+    names: list[str] = field(default_factory=list)
+    degrees: list[int] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
+    labelled: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    fed: FloatArray = field(default_factory=lambda: np.zeros(0))
+    known: list[bool] = field(default_factory=list)
+    peak: FloatArray = field(default_factory=lambda: np.zeros(len(SEVERITIES)))
+    evidence: Evidence = field(default_factory=Evidence)
+    alarms: Alarms = field(default_factory=Alarms)
+    clock: DrivingClock = field(default_factory=DrivingClock)
+    left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
+    supporters: Supporters = field(default_factory=Supporters)
+    seen: SeenTracks = field(default_factory=SeenTracks)
+    frames: int = 0
+    usual: Usual = field(init=False)
+    seconds: TrackSeconds = field(init=False)
+    whole: TrackMeans | None = field(init=False)
+    thresholds: FloatArray = field(init=False)
+    _aims: dict[Stage, tuple[Aim, ...]] = field(init=False)
+
+    def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
+        self.usual = Usual(self.settings, given or {})
+        self.seconds = TrackSeconds(self.settings)
+        strict = self.settings.unit is Unit.TRACK
+        self.whole = TrackMeans(self.settings, len(CHARTS) * BETS + 1) if strict else None
+        self.thresholds = np.array([self.settings.hours(severity) for severity in SEVERITIES])
+        self._aims = {
+            stage: tuple(
+                Aim(chart.direction, self.settings.tolerance(chart.severity))
+                for chart in CHARTS[CHARTS_OF[stage]]
+            )
+            for stage in Stage
+        }
+
+    # ---- slices and epochs
+
+    def grow(self, name: str, k: int) -> None:
+        """The next slice: its index is the number of those before it. Where it was left by the last
+        run, it goes on from there.
+
+        k  degrees of freedom of its NEES
+        """
+        self.names.append(name)
+        self.degrees.append(k)
+        self.epochs.append(0)
+        self.known.append(False)
+        self.labelled, self.fed = np.append(self.labelled, 0), np.append(self.fed, 0.0)
+        self.evidence.grow(len(self.names))
+        self.usual.grow(name, k)
+        slice, state = len(self.names) - 1, self.left.pop((name, k), None)
+        if state is not None:
+            self._go_on(slice, state)
+        for stage in Stage:
+            self._set_shares(slice, stage)
+
+    def _go_on(self, slice: int, state: SliceState) -> None:
+        self.epochs[slice], self.known[slice] = state.epoch, state.known
+        self.labelled[slice], self.fed[slice] = state.labelled, state.fed
+        self.evidence.put(np.array([slice]), state.evidence)
+        open, heeded = state.open, True
+        for stage in Stage:
+            known = state.references[stage]
+            begun = self.usual.references[slice][stage]
+            learns = self.usual.learners[slice][stage] is not None
+            if learns and known.origin is not Origin.FILE:
+                self.usual.put(slice, stage, known)
+                self.usual.learners[slice][stage] = state.learners[stage]
+                began = None if open is None else open.began[stage]
+                if began is not None:
+                    self.usual.began[slice, stage] = began
+            elif reference_to_json(known) != reference_to_json(begun):
+                # It was gathered against another reference.
+                self.evidence.begin_anew(slice, of_stage(stage))
+                heeded = False
+        if open is not None:
+            self._open_again(slice, open if heeded else without_whole_tracks(open))
+
+    def _open_again(self, slice: int, open: OpenSlice) -> None:
+        self.usual.frame_size[slice] = open.frame_size
+        # Of the index of a slice keys of its tracks are made: by another one none is found again.
+        if open.index != slice:
+            return
+        for chart, (tracks, seconds) in enumerate(open.supporters):
+            self.supporters.put(slice, chart, tracks, seconds)
+        self.seen.put(slice, *open.seen)
+        self.seconds.go_on(open.blocks, open.histories)
+        if self.whole is not None:
+            self.whole.go_on(open.tracks, open.sums)
+
+    def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
+        """Another recalibrator serves some slices: what it forwards is watched from the beginning.
+
+        What the detector sends is not: if a recalibrator compensates a fault, that stays visible.
+
+        left  all slices that have not come yet as well
+        """
+        names = {self.names[slice] for slice in slices}
+        for slice in slices:
+            self.epochs[slice] += 1
+            self.labelled[slice] = 0
+            self.evidence.begin_anew(slice, of_stage(Stage.RECALIBRATED))
+            self.usual.begin_anew(slice, Stage.RECALIBRATED)
+            self.evidence.chain[slice, Stage.RECALIBRATED] = 0.0
+            self._set_shares(slice, Stage.RECALIBRATED)
+        self._forget_tracks(np.array(sorted(slices), np.int64))
+        if left:
+            names |= {name for name, _ in self.left}.difference(self.names)
+            self.left = {key: in_next_epoch(state) for key, state in self.left.items()}
+        stage = Stage.RECALIBRATED
+        self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
+        forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
+        return self.alarms.over(forwarded, Why.NEW_EPOCH)
+
+    def _forget_tracks(self, slices: IntArray) -> None:
+        self.seconds.forget(slices)
+        if self.whole is not None:
+            self.whole.forget(slices)
+
+    def _set_shares(self, slice: int, stage: Stage) -> None:
+        reference = self.usual.references[slice][stage]
+        shares = _shares(reference, self.settings.unit)
+        if stage is Stage.RAW and self.known[slice]:
+            # Before it is known what is usual of them, nothing is a change.
+            silent = reference.origin is Origin.SHIPPED
+            shares = NOTHING if silent else without_coverage(shares)
+        self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
+
+    def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
+        """End the alarms of some slices; of all, where none is named."""
+        keys = self.alarms.of_slices(slices)
+        for slice, name in enumerate(self.names):
+            if any(key[0] == name and key[2] is Stage.RAW for key in keys):
+                # What a recalibrator compensates is known now: what is news is a change of it.
+                self.known[slice] = True
+                self.evidence.begin_anew(slice, of_stage(Stage.RAW))
+                self._set_shares(slice, Stage.RAW)
+        self._begin_peaks(keys)
+        return self.alarms.over(keys, Why.ACKNOWLEDGED, actor)
+
+    def _begin_peaks(self, keys: Collection[Key]) -> None:
+        """The most evidence is told since the last acknowledgement, epoch or calm: of a slice since
+        its own, of all together since that of any.
+        """
+        for number, severity in enumerate(SEVERITIES):
+            slices = {key[0] for key in keys if key[1] is severity}
+            if slices:
+                self.peak[number] = 0.0
+            there = [i for i, name in enumerate(self.names) if name in slices]
+            self.evidence.peak[there, number] = 0.0
+            for state in self.left.values():
+                if state.name in slices:
+                    state.evidence.peak[:, number] = 0.0
+
+    # ---- evidence
+
+    def take(self, k: int, rows: WatchedRows) -> Taken:
+        """Take in some frames; what came of them, and what is to be learned from.
+
+        k  degrees of freedom of all of them
+        """
+        if any(state.open is not None and state.open.goes_on for state in self.left.values()):
+            # Their sources go on without them.
+            self.left = {key: without_tracks(state) for key, state in self.left.items()}
+        self.usual.see(rows)
+        blocks, finished = self.seconds.take(rows), self._finished(k, rows)
+        of_tracks = rows.slices[:0] if finished is None else finished.slices
+        chosen, lookup = _of_slices(len(self.names), rows.slices, blocks.slices, of_tracks)
+        everything = self.evidence.by_chart(self.evidence.weights)
+        everything[chosen] = 0.0
+        chunk = Chunk(
+            k=k,
+            first_frame=self.frames,
+            rows=rows,
+            place=lookup[rows.slices],
+            blocks=blocks,
+            block_place=lookup[blocks.slices],
+            common_level=np.zeros((len(Stage), blocks.m)),
+            finished=finished,
+            finished_place=lookup[of_tracks],
+            usual={stage: self.usual.arrays(stage).take(chosen) for stage in Stage},
+            aims=self._aims,
+            board=self.evidence.take(chosen),
+            clock=self.clock,
+            supporters=self.supporters,
+        )
+        judging = Judging(
+            names=self.names,
+            epochs=self.epochs,
+            labelled=self.labelled,
+            thresholds=self.thresholds,
+            usual=self.usual,
+            evidence=self.evidence,
+            chosen=chosen,
+            board=chunk.board,
+            supporters=self.supporters if self.whole is None else None,
+            fewest=self.settings.fewest_tracks,
+            seen=self.seen,
+            others=by_severity(everything).sum(axis=0),
+        )
+        changes: list[AlarmChange] = []
+        driven, fed, begin = self.clock.driven, self.fed.copy(), 0
+        for stretch in chunk.stretches(lambda: judging.enough):
+            counts = stretch.said[:, :, _FORWARDED, 0]
+            self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
+            self.fed[chosen] += stretch.seconds @ (counts > 0)
+            driven += float(stretch.seconds.sum())
+            # Who comes after the frame of an alarm is none of its tracks.
+            end = begin + stretch.seconds.size
+            some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
+            self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
+            begin = end
+            np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
+            for crossing in judging.crossings(stretch, driven):
+                changes += self._raised(crossing, driven)
+        self.evidence.put(chosen, chunk.board)
+        self.seconds.explain(blocks, chunk.common_level)
+        for number in chosen.tolist():
+            self.seen.forget(number, int(self.evidence.begun[number].min()))
+        self.frames += rows.stamp_ns.size
+        changes += self._calmed()
+        return Taken(changes, rows, blocks, chunk.first_frame, fed, self.epochs.copy())
+
+    def _raised(self, crossing: Crossing, driven: float) -> list[AlarmChange]:
+        alarm, slice = crossing.alarm, crossing.slice
+        if slice is None:
+            return self.alarms.raised(alarm, driven, crossing.concerned)
+        # It may be learning from the fault.
+        self.usual.forget(slice, alarm.stage)
+        return self.alarms.raised(alarm, float(self.fed[slice]), crossing.concerned)
+
+    def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
+        """Whole tracks, where only these say anything."""
+        if self.whole is None:
+            return None
+        usual = {stage: self.usual.arrays(stage) for stage in Stage}
+        likelihood = likelihood_of_rows(k, rows, rows.slices, usual, self._aims)
+        return self.whole.take(rows, likelihood)
+
+    def learn(self, taken: Taken) -> Generator[None, None, None]:
+        """Learn what is usual from what was taken in, one slice a step; to be run to its end.
+
+        Nothing is learned from a stage of a slice with an alarm: that is not usual; nor from what
+        was forwarded before an epoch that has begun meanwhile.
+        """
+        if not self.usual.learning:
+            return
+        alarmed = {stage: self.alarms.slices(stage) for stage in Stage}
+        both = np.concatenate([taken.rows.slices, taken.blocks.slices])
+        for slice in np.unique(both).tolist():
+            stages = [stage for stage in Stage if self.names[slice] not in alarmed[stage]]
+            if self.epochs[slice] != taken.epochs[slice]:
+                stages = [stage for stage in stages if stage is Stage.RAW]
+            fed = float(self.fed[slice])
+            self.usual.begin(slice, stages, float(taken.fed[slice]))
+            before = list(self.usual.references[slice])
+            found = self.usual.learn(
+                slice, stages, taken.rows, taken.blocks, taken.first_frame, fed
+            )
+            for stage in found:
+                self._set_shares(slice, stage)
+                self._reckon_from(slice, stage, before[stage])
+            yield
+
+    def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
+        """Take the common level of a slice from its new reference: it was told from another one."""
+        self.evidence.chain[slice, stage] = 0.0
+        old, new = before.levels, self.usual.references[slice][stage].levels
+        if old is not None and new is not None:
+            self.seconds.reckon_from(slice, stage, old.mean - new.mean)
+
+    def _calmed(self) -> list[AlarmChange]:
+        calm = self.settings.calm_hours * HOUR
+        if not calm:
+            return []
+        keys = [
+            key
+            for key, one in self.alarms.latched.items()
+            if self.driven_with(key[0]) - one.since_s >= calm
+        ]
+        self._begin_peaks(keys)
+        return self.alarms.over(keys, Why.CALM)
+
+    def driven_with(self, slice: str) -> float:
+        """s of driving with truth of a slice."""
+        if slice == TOTAL:
+            return self.clock.driven
+        return float(self.fed[self.names.index(slice)]) if slice in self.names else 0.0
+
+
+def _shares(reference: Reference, unit: Unit) -> Shares:
+    """Of a chart, by what is known."""
+    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    if reference.origin is Origin.SHIPPED:
+        return NO_REFERENCE if of_tracks else ONLY_COVERAGE
+    return WITH_TRACKS if of_tracks else WITHOUT_TRACKS
+
+
+def _of_slices(slices: int, *chosen: IntArray) -> tuple[IntArray, IntArray]:
+    """(P,) slices that are in any of these, and (G,) the place of each among them."""
+    there = np.zeros(slices, bool)
+    for some in chosen:
+        there[some] = True
+    return np.flatnonzero(there), np.cumsum(there) - 1

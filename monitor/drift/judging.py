@@ -1,0 +1,420 @@
+"""Remembers which tracks had truth of late, and which tracks say that something is wrong: evidence
+of one odd object is no drift.
+
+How long was driven while truth came: the time in which a budget of false alarms is counted.
+
+When there is an alarm: the evidence of one slice, or of all together, has reached what a budget
+demands. And what it says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.drift.alarms import Alarm
+from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES
+from monitor.drift.evidence import HOUR, Evidence, Stretch, by_severity, scale_of
+from monitor.drift.track_seconds import ClockState
+from monitor.drift.usual import BLOCK_NS, Usual
+from monitor.frames.slices import TOTAL
+from monitor.frames.space import FloatArray, IntArray
+from monitor.statistics.clusters import ALONE, ClusterArray
+
+# Tracks of a chart that are remembered; nobody asks for more.
+MOST = 256
+
+
+# Tracks of a slice that are remembered; an alarm that concerns more tells this number.
+MOST_SEEN = 1024
+
+
+def _by_chart() -> defaultdict[tuple[int, int], dict[int, int]]:
+    return defaultdict(dict)
+
+
+@dataclass(slots=True)
+class Supporters:
+    """By slice and chart, tracks with a second that spoke for it, and the latest such second."""
+
+    _seconds: defaultdict[tuple[int, int], dict[int, int]] = field(default_factory=_by_chart)
+
+    def add(self, chart: int, slices: IntArray, tracks: ClusterArray, second: int) -> None:
+        """Take in m tracks, (m,) each, whose second spoke for a chart."""
+        for slice, track in zip(slices.tolist(), tracks.tolist(), strict=True):
+            known = self._seconds[slice, chart]
+            # The latest ones last.
+            known.pop(track, None)
+            known[track] = second
+            if len(known) > MOST:
+                del known[next(iter(known))]
+
+    def of(self, slice: int, chart: int) -> tuple[ClusterArray, IntArray]:
+        """Tracks that spoke for a chart of a slice (n,), and the second of each (n,)."""
+        known = self._seconds.get((slice, chart), {})
+        return np.array(list(known), np.uint64), np.array(list(known.values()), np.int64)
+
+    def put(self, slice: int, chart: int, tracks: ClusterArray, seconds: IntArray) -> None:
+        """The inverse of `of`."""
+        self._seconds[slice, chart] = dict(zip(tracks.tolist(), seconds.tolist(), strict=True))
+
+    def count(self, slice: int, chart: int, since_ns: int) -> int:
+        """Of a slice and chart, how many spoke for it after a time."""
+        seconds = np.array(list(self._seconds[slice, chart].values()), np.int64)
+        return int(np.count_nonzero((seconds + 1) * BLOCK_NS > since_ns))
+
+
+@dataclass(slots=True)
+class SeenTracks:
+    """Remembers by slice the tracks that had truth of late, and the latest frame of each track."""
+
+    _latest: defaultdict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, slices: IntArray, tracks: ClusterArray, frame: IntArray) -> None:
+        """Take in n detections, (n,) each, by ascending frame; those of no track say nothing."""
+        tracked = np.flatnonzero(tracks != ALONE)[::-1]
+        _, last = np.unique(tracks[tracked], return_index=True)
+        columns = (one[tracked[last]].tolist() for one in (slices, tracks, frame))
+        for slice, track, number in zip(*columns, strict=True):
+            known = self._latest[slice]
+            known.pop(track, None)
+            known[track] = number
+            if len(known) > MOST_SEEN:
+                del known[next(iter(known))]
+
+    def forget(self, slice: int, before: int) -> None:
+        """Drops the tracks of a slice whose latest frame is before this one."""
+        known = self._latest[slice]
+        self._latest[slice] = {track: frame for track, frame in known.items() if frame >= before}
+
+    def of(self, slice: int) -> tuple[ClusterArray, IntArray]:
+        """Tracks of a slice (n,), the longest unseen first, and the latest frame of each (n,)."""
+        known = self._latest.get(slice, {})
+        return np.array(list(known), np.uint64), np.array(list(known.values()), np.int64)
+
+    def put(self, slice: int, tracks: ClusterArray, frames: IntArray) -> None:
+        """The inverse of `of`."""
+        self._latest[slice] = dict(zip(tracks.tolist(), frames.tolist(), strict=True))
+
+    def count(self, slice: int, since: int) -> int:
+        """Counts the tracks of a slice that had truth in this frame or a later one."""
+        return sum(frame >= since for frame in self._latest[slice].values())
+
+
+# s; of a longer pause between two frames of a source no more was driving.
+_LONGEST_STEP = 5.0
+
+
+# s; a stamp that lies so far back is of a clock that was set back: time goes on from there.
+_SET_BACK = 10.0
+
+
+# Frames of all sources, for each that is at it, after which one without truth is at it no more: by
+# frames, since nobody's clock tells when another one is over. At least so many.
+_SILENT, _LEAST_SILENT = 20, 50
+
+
+# Frames after which a source is forgotten.
+_GONE = 4096
+
+
+@dataclass(slots=True)
+class _Source:
+    """latest_ns  event time of its truth
+    seen_at    number of its latest frame, of all
+    waiting    seconds that it drove since its tracks were last taken in
+    """
+
+    latest_ns: int
+    seen_at: int = 0
+    waiting: float = 0.0
+
+
+@dataclass(slots=True)
+class DrivingClock:
+    """Seconds of driving, of all sources together and in the shares that they add to it.
+
+    The sources of a vehicle drive the same hour, and their truth comes at different times: one at
+    once, another seconds later. If the time went by the frames of all, whoever is behind would
+    never be given any, and could never raise an alarm. So each source has a clock of its own, and
+    of what it drives the share that makes them one vehicle: 1 / S where S sources are at it.
+
+    driven  s
+    """
+
+    driven: float = 0.0
+    _frames: int = 0
+    _active: int = 1
+    _sources: dict[int, _Source] = field(default_factory=dict)
+
+    def state(self) -> ClockState:
+        """A value that `restore` makes the same clock of, but for what was driven."""
+        known = self._sources.values()
+        return ClockState(
+            frames=self._frames,
+            active=self._active,
+            source=np.array(list(self._sources), np.int64),
+            latest_ns=np.array([one.latest_ns for one in known], np.int64),
+            seen_at=np.array([one.seen_at for one in known], np.int64),
+            waiting=np.array([one.waiting for one in known], np.float64),
+        )
+
+    def restore(self, state: ClockState) -> None:
+        """Go on from there."""
+        self._frames, self._active = state.frames, state.active
+        columns = state.source, state.latest_ns, state.seen_at, state.waiting
+        rows = zip(*(one.tolist() for one in columns), strict=True)
+        self._sources = {name: _Source(*row) for name, *row in rows}
+
+    def drive(self, source: int, stamp_ns: int) -> float:
+        """Take in a frame with truth; the seconds that it adds."""
+        known = self._sources.get(source)
+        self._frames += 1
+        if known is None:
+            self._forget_those_gone()
+            self._sources[source] = _Source(stamp_ns, self._frames)
+            return 0.0
+        step = (stamp_ns - known.latest_ns) * 1e-9
+        known.seen_at = self._frames
+        if step <= 0:
+            if step < -_SET_BACK:
+                known.latest_ns = stamp_ns
+            return 0.0
+        known.latest_ns = stamp_ns
+        share = min(step, _LONGEST_STEP) / self._at_it()
+        self.driven += share
+        return share
+
+    def wait(self, source: int, seconds: float) -> None:
+        """A source drove on, and what its tracks say of it comes later."""
+        known = self._sources.get(source)
+        if known is not None:
+            known.waiting += seconds
+
+    def waited(self, source: int) -> float:
+        """Seconds that it drove since this was last asked; what a source waited for that is gone
+        is of nobody.
+        """
+        known = self._sources.get(source)
+        if known is None:
+            return 0.0
+        seconds, known.waiting = known.waiting, 0.0
+        return seconds
+
+    def _at_it(self) -> int:
+        oldest = self._frames - max(_LEAST_SILENT, _SILENT * self._active)
+        active = 0
+        for source in self._sources.values():
+            active += source.seen_at >= oldest
+        self._active = active
+        return active
+
+    def _forget_those_gone(self) -> None:
+        oldest = self._frames - _GONE
+        for source in [s for s, known in self._sources.items() if known.seen_at < oldest]:
+            del self._sources[source]
+
+
+_SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Crossing:
+    """An alarm as it is raised.
+
+    slice      that it is of; None: of all together
+    concerned  names of slices that may be meant as well
+    """
+
+    alarm: Alarm
+    slice: int | None
+    concerned: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Last:
+    """A frame after which there may be an alarm.
+
+    stamp_ns  its event time
+    driven    s of driving up to it
+    evidence  (P, 2) M of each slice by severity
+    total     (2,) M of all slices together
+    """
+
+    stamp_ns: int
+    driven: float
+    evidence: FloatArray
+    total: FloatArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Judging:
+    """G slices, while P of them take in some frames.
+
+    names, epochs  of all slices
+    labelled       (G,) detections with truth of each, in its epoch; counted on meanwhile
+    thresholds     (2,) T by severity
+    evidence       of all slices; of the P as it was before
+    chosen         (P,) which they are
+    board          evidence of the P
+    others         (2,) M of all other slices together, by severity
+    supporters     tracks that say so; None: nobody asks for them
+    fewest         of them that there must be, where tracks are known
+    seen           all tracks, up to the frame that is judged
+    """
+
+    names: Sequence[str]
+    epochs: Sequence[int]
+    labelled: IntArray
+    thresholds: FloatArray
+    usual: Usual
+    evidence: Evidence
+    chosen: IntArray
+    board: Evidence
+    others: FloatArray
+    supporters: Supporters | None
+    fewest: int
+    seen: SeenTracks
+
+    @property
+    def enough(self) -> float:
+        """M over the P slices, below which there is no alarm for sure."""
+        return float((self.thresholds - self.others).min())
+
+    def totals(self, stretch: Stretch) -> FloatArray:
+        """(F, 2) M of all slices together after each frame, by severity."""
+        found: FloatArray = self.others + by_severity(stretch.evidence).sum(axis=1)
+        return found
+
+    def crossings(self, stretch: Stretch, driven: float) -> Iterator[Crossing]:
+        """Alarms after the last frame of a stretch; there can be none before.
+
+        Evidence that has raised one begins anew.
+
+        driven  s up to that frame
+        """
+        stamp_ns, total = int(stretch.stamp_ns[-1]), self.totals(stretch)[-1]
+        last = _Last(stamp_ns, driven, by_severity(stretch.evidence[-1]), total)
+        for severity in np.flatnonzero(total >= self.thresholds).tolist():
+            alone = np.flatnonzero(last.evidence[:, severity] >= self.thresholds[severity])
+            by_slice = self._by_slice(last, severity)
+            concerned = self._concerned(by_slice, severity)
+            for place in alone.tolist():
+                if not self._held_back(self.board, place, int(self.chosen[place]), severity):
+                    yield self._of_one(last, place, severity, concerned)
+            if alone.size:
+                continue
+            most = int(by_slice.argmax())
+            board, place = self._at(most)
+            if not self._held_back(board, place, most, severity):
+                yield self._of_all(last, most, severity, concerned)
+
+    def _at(self, slice: int) -> tuple[Evidence, int]:
+        """Where the evidence of a slice is, and its place there."""
+        at = np.flatnonzero(self.chosen == slice)
+        return (self.board, int(at[0])) if at.size else (self.evidence, slice)
+
+    def _leading(self, board: Evidence, place: int, severity: int) -> tuple[int, int]:
+        """Numbers of the chart and of the detector with most of the evidence of a severity."""
+        parts = board.by_detector()[place] * np.equal(_SEVERITY_OF, severity)[:, None]
+        chart, detector = np.unravel_index(int(parts.argmax()), parts.shape)
+        return int(chart), int(detector)
+
+    def _held_back(self, board: Evidence, place: int, slice: int, severity: int) -> bool:
+        """Whether too few tracks say so. Evidence of one odd object is halved until others do: it
+        may be any less than it is, and still keep its budget.
+        """
+        chart, _ = self._leading(board, place, severity)
+        levels = self.usual.references[slice][CHARTS[chart].stage].levels
+        # Who says so is known of seconds of tracks alone.
+        tracked = levels is not None and not self.usual.frame_size[slice]
+        if self.fewest <= 1 or self.supporters is None or not tracked:
+            return False
+        since = int(board.since[place, chart])
+        if self.supporters.count(slice, chart, since) >= self.fewest:
+            return False
+        charts = np.equal(_SEVERITY_OF, severity)
+        evidence = by_severity(board.by_chart(board.weights))[place, severity]
+        share = self.thresholds[severity] / (2 * evidence)
+        board.sums[place, charts] *= min(1.0, float(share))
+        return True
+
+    def _by_slice(self, last: _Last, severity: int) -> FloatArray:
+        """(G,) M of every slice."""
+        found: FloatArray = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
+        found[self.chosen] = last.evidence[:, severity]
+        return found
+
+    def _concerned(self, by_slice: FloatArray, severity: int) -> tuple[str, ...]:
+        """Slices of which the k-th largest M is at least T/k, for the largest such k."""
+        order = np.argsort(-by_slice, kind="stable")
+        enough = by_slice[order] * np.arange(1, order.size + 1) >= self.thresholds[severity]
+        last = int(np.flatnonzero(enough).max(initial=-1))
+        return tuple(self.names[slice] for slice in order[: last + 1].tolist())
+
+    def _of_one(
+        self, last: _Last, place: int, severity: int, concerned: tuple[str, ...]
+    ) -> Crossing:
+        """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
+
+        Without that, several faults of one slice would raise more than one alarm in T hours.
+        """
+        slice = int(self.chosen[place])
+        name, evidence = self.names[slice], float(last.evidence[place, severity])
+        alarm = self._alarm(self.board, place, last, name, slice, severity, evidence)
+        # What else is wrong at another stage, or the other way, goes on with what is left.
+        chart, _ = self._leading(self.board, place, severity)
+        self.board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
+        rest = float(by_severity(self.board.by_chart(self.board.weights))[place, severity])
+        left = evidence - float(self.thresholds[severity])
+        if rest > left:
+            self.board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
+        return Crossing(alarm, slice, tuple(one for one in concerned if one != name))
+
+    def _of_all(
+        self, last: _Last, most: int, severity: int, concerned: tuple[str, ...]
+    ) -> Crossing:
+        """An alarm of all slices together, told by the one with most of it; all begin anew."""
+        board, place = self._at(most)
+        evidence = float(last.total[severity])
+        alarm = self._alarm(board, place, last, TOTAL, most, severity, evidence)
+        charts = np.equal(_SEVERITY_OF, severity)
+        for board in (self.board, self.evidence):
+            for slice in range(board.slices):
+                board.begin_anew(slice, charts)
+        self.others[severity] = 0.0
+        return Crossing(alarm, None, concerned)
+
+    def _alarm(
+        self,
+        board: Evidence,
+        place: int,
+        last: _Last,
+        name: str,
+        slice: int,
+        severity: int,
+        evidence: float,
+    ) -> Alarm:
+        """What is wrong is what has most of the evidence of a slice, at its place on a board."""
+        number, detector = self._leading(board, place, severity)
+        chart = CHARTS[number]
+        return Alarm(
+            slice=name,
+            severity=SEVERITIES[severity],
+            stage=chart.stage,
+            detector=DETECTORS[detector],
+            direction=chart.direction,
+            evidence=evidence,
+            threshold=float(self.thresholds[severity]),
+            event_ns=last.stamp_ns,
+            since_ns=int(board.since[place, number]),
+            detections=int(board.run[place, number, 0]),
+            tracks=self.seen.count(slice, int(board.begun[place, number])),
+            labelled=int(self.labelled[slice]),
+            scale=scale_of(board.run[place, number], self.usual.worth(slice, chart.stage)),
+            epoch=self.epochs[slice],
+            driven=last.driven / HOUR,
+        )

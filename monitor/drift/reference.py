@@ -1,0 +1,398 @@
+"""How often each NEES came, on a fixed grid of ln e: the quantiles of a reference.
+
+How the levels of tracks vary, from their seconds: a random-effect model by sums.
+
+What is usual of a slice at one stage: what drift is told from. Frozen once it is learned.
+
+NEES through what is usual of a slice: as χ²_K where nothing has changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+
+import numpy as np
+from scipy.special import digamma, gammainccinv, gammaincinv, polygamma
+
+from monitor.frames.space import FloatArray, IntArray
+
+# Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.
+KNOTS = 64
+
+
+_OUTMOST = 1e-4
+
+
+@cache
+def knot_levels() -> FloatArray:
+    """(KNOTS,) u, ascending."""
+    edge = math.log(_OUTMOST / (1 - _OUTMOST))
+    levels: FloatArray = 1 / (1 + np.exp(-np.linspace(edge, -edge, KNOTS)))
+    levels.setflags(write=False)
+    return levels
+
+
+@cache
+def chi_square_knots(k: int) -> FloatArray:
+    """(KNOTS,) quantiles of χ²_K at the levels."""
+    quantiles: FloatArray = 2 * gammaincinv(k / 2, knot_levels())
+    quantiles.setflags(write=False)
+    return quantiles
+
+
+class Origin(StrEnum):
+    """Where a reference comes from."""
+
+    LEARNED = "learned"  # from this sidecar's own stream, in this epoch
+    FILE = "file"  # from recorded drives
+    SHIPPED = "shipped"  # from simulation: nothing better is known yet
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """How the mean log NEES of seconds of tracks varies: y = m0 + a_track + w.
+
+    mean      m0
+    between   τ, deviation of a over tracks
+    within    ω, deviation of w over the seconds of a track, of `length` detections each
+    tracks    it is known from, and their seconds
+    blocks
+    """
+
+    mean: float
+    between: float
+    within: float
+    length: float
+    tracks: int
+    blocks: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reference:
+    """Of one slice at one stage; K degrees of freedom.
+
+    quantiles      (KNOTS,) NEES at knot_levels(), ascending, > 0; () where nothing is known
+    detections     it is known from
+    nees_ratio     mean of NEES/K, of a detection 64 at most
+    tempering      γ of a detection whose track is known: L counts as L^γ
+    frame_tempering
+                   γ of a frame where no tracks are known
+    levels         None where too few tracks are known
+    """
+
+    k: int
+    origin: Origin
+    quantiles: FloatArray
+    detections: int
+    nees_ratio: float
+    tempering: float
+    frame_tempering: float
+    levels: Levels | None
+
+
+@cache
+def calibrated_level(k: int) -> float:
+    """Mean ln NEES of a calibrated detector of K degrees of freedom.
+
+    Of a Gaussian E ln χ²_K = ψ(K/2) + ln 2; heavy tails of the same variance have less.
+    """
+    return float(digamma(k / 2)) + math.log(2) - 0.15
+
+
+@cache
+def shipped(k: int) -> Reference:
+    """What is assumed where nothing is known: on the safe side of simulated tracks, whose errors
+    are calibrated, AR(1) with ρ = 0.65 at 10 Hz and t-distributed with 5 degrees of freedom. There
+    τ is 0.22 to 0.51, by how much the level differs from track to track, ω 0.42 to 0.52, γ 0.16 to
+    0.5, and m0 lies 0.19 to 0.33 below that of a Gaussian. In one and two dimensions ω is larger,
+    as Var ln χ²_K = ψ′(K/2) is.
+    """
+    spread = math.sqrt(max(1.0, float(polygamma(1, k / 2) / polygamma(1, 3 / 2))))
+    return Reference(
+        k=k,
+        origin=Origin.SHIPPED,
+        quantiles=np.zeros(0),
+        detections=0,
+        nees_ratio=1.0,
+        tempering=0.15,
+        frame_tempering=0.15,
+        levels=Levels(
+            calibrated_level(k), between=0.6, within=0.7 * spread, length=10.0, tracks=0, blocks=0
+        ),
+    )
+
+
+# In ln e: a quantile is off by less than one bin, 0.4 %.
+WIDTH = 1 / 256
+
+
+# What is outside is in the outmost bins. The lowest knot of χ²_1 is 1.6e-8.
+_LOWEST, _HIGHEST = 1e-9, 1e9
+
+
+_START = float(np.log(_LOWEST))
+
+
+BINS = int(np.ceil((np.log(_HIGHEST) - np.log(_LOWEST)) / WIDTH))
+
+
+def _no_counts() -> IntArray:
+    return np.zeros(BINS, np.int64)
+
+
+@dataclass(slots=True)
+class NeesHistogram:
+    """Of one slice at one stage.
+
+    counts  (BINS,)
+    """
+
+    counts: IntArray = field(default_factory=_no_counts)
+
+    def add(self, nees: FloatArray) -> None:
+        """(n,) ≥ 0, finite."""
+        ln = np.log(np.clip(nees, _LOWEST, _HIGHEST))
+        place = np.clip(((ln - _START) / WIDTH).astype(np.int64), 0, BINS - 1)
+        np.add.at(self.counts, place, 1)
+
+    def quantiles(self, k: int) -> FloatArray:
+        """(KNOTS,) at knot_levels(), ascending, > 0; () of nothing.
+
+        The i-th of n has level i/(n + 1), and rows of one bin are spread evenly over it. Levels
+        beyond the first and the last row go on from there as those of χ²_K do.
+        """
+        there = np.flatnonzero(self.counts)
+        if there.size == 0:
+            return np.zeros(0)
+        count = self.counts[there].astype(np.float64)
+        through = np.cumsum(count)
+        n = through[-1]
+        # The first and the last row of each bin.
+        rank = np.stack([through - count + 1, through], axis=1).ravel()
+        half = WIDTH / (2 * count)
+        ln = (_START + there * WIDTH)[:, None] + np.stack([half, WIDTH - half], axis=1)
+
+        levels = knot_levels()
+        inside = np.clip(levels, 1 / (n + 1), n / (n + 1))
+        found = np.exp(np.interp(inside * (n + 1), rank, ln.ravel()))
+        further = chi_square_knots(k) / (2 * gammaincinv(k / 2, inside))
+        ascending: FloatArray = np.maximum.accumulate(found * further)
+        return ascending
+
+
+# A track counts by its first seconds for how tracks differ; more of them tell no more.
+LONGEST = 64
+
+
+# Of a variance: deviations below a hundredth are those of a stream that repeats itself.
+_LEAST = 1e-4
+
+
+# τ² of real detectors is 0.17 and more; of thirty tracks it may seem to be none, and then every
+# second of an odd object would be news.
+_LEAST_BETWEEN = 0.3**2
+
+
+_HALF = 0.5  # tracks are whole
+
+
+def _no_sums() -> FloatArray:
+    return np.zeros(LONGEST + 1)
+
+
+@dataclass(slots=True)
+class LevelSums:
+    """Sums of y, the mean ln NEES of a second of a track. Tracks come from their first second on.
+
+    tracks, means, squares  (LONGEST + 1,) by how many seconds n they have had: Σ 1, Σ ȳ, Σ ȳ²
+    within                  Σ (y − ȳ_track)² over all seconds
+    again                   seconds that were not the first of their track
+    blocks                  seconds
+    rows                    Σ of their detections
+    """
+
+    tracks: FloatArray = field(default_factory=_no_sums)
+    means: FloatArray = field(default_factory=_no_sums)
+    squares: FloatArray = field(default_factory=_no_sums)
+    within: float = 0.0
+    again: int = 0
+    blocks: int = 0
+    rows: int = 0
+
+    def add(self, level: FloatArray, count: IntArray, before: IntArray, mean: FloatArray) -> None:
+        """m seconds; see Blocks: level (m,), count (m,), before (m,), and mean (m,) of before.
+
+        source  Welford 1962: Σ (y − ȳ)² grows by n/(n + 1) (y − ȳ)²
+        """
+        n = before.astype(np.float64)
+        self.within += float((n / (n + 1) * (level - mean) ** 2).sum())
+        self.again += int(np.count_nonzero(before))
+        self.blocks += int(before.size)
+        self.rows += int(count.sum())
+
+        short = before < LONGEST
+        old, now = mean[short], (n * mean + level)[short] / (n[short] + 1)
+        grown = before[short]
+        had = grown > 0
+        for sums, left, joined in (
+            (self.tracks, np.ones(old.size), np.ones(old.size)),
+            (self.means, old, now),
+            (self.squares, old * old, now * now),
+        ):
+            np.subtract.at(sums, grown[had], left[had])
+            np.add.at(sums, grown + 1, joined)
+        # Rounding is not kept; nor is a track that was not seen from its first second on.
+        for sums in (self.means, self.squares, self.tracks):
+            sums[self.tracks < _HALF] = 0.0
+
+    def levels(self, shortest: int) -> Levels | None:
+        """m0, τ and ω, as they are estimated.
+
+        y_ij = m0 + a_i + w_ij with n_i seconds of track i, N of them of T tracks:
+        ω² = Σ (y_ij − ȳ_i)² / (N − T), and with B = Σ n_i (ȳ_i − ȳ)² / (T − 1),
+        n0 = (N − Σ n_i²/N) / (T − 1): τ² = (B − ω²) / n0. m0 is the mean of ȳ_i weighted with
+        1 / (τ² + ω²/n_i). τ is 0.3 at least, and else without a margin: what a reference is off by
+        is for the tolerance. At its edge, with references of thirty tracks, run lengths were
+        simulated to hold; in the middle of the band there is no alarm at all.
+
+        shortest  so many tracks, and as many seconds beyond the first of a track, at least
+        returns   None where there are fewer
+        source    Searle, Casella, McCulloch 1992, section 3.6
+        """
+        there = np.flatnonzero(self.tracks)
+        number, n = self.tracks[there], there.astype(np.float64)
+        total = float(number.sum())
+        if total < max(2, shortest) or self.again < max(1, shortest):
+            return None
+        seconds = float((number * n).sum())
+        mean = float((n * self.means[there]).sum()) / seconds
+        square = float((n * self.squares[there]).sum()) - seconds * mean * mean
+        between = max(0.0, square) / (total - 1)
+        size = (seconds - float((number * n * n).sum()) / seconds) / (total - 1)
+        omega2 = max(self.within / self.again, _LEAST)
+        tau2 = max(0.0, (between - omega2) / size)
+
+        weight = 1 / (tau2 + omega2 / n)
+        mean = float((weight * self.means[there]).sum() / (weight * number).sum())
+        return Levels(
+            mean=mean,
+            between=math.sqrt(max(tau2, _LEAST_BETWEEN)),
+            within=math.sqrt(omega2),
+            length=self.rows / self.blocks,
+            tracks=int(total),
+            blocks=self.blocks,
+        )
+
+
+# ln of the smallest NEES that is told from 0.
+_SMALLEST = 1e-300
+
+
+# Of the grid of a slice: some thirtieths of a unit of ln e wide.
+CELLS = 512
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ReferenceMap:
+    """The maps of G slices, each on a grid of its own, even in ln e: no search, whatever row.
+
+    low, high    (G,) ln e at the outmost knots
+    scale        (G,) cells to a unit of ln e
+    values       (G · (CELLS + 1),) ln of the quantiles of χ²_K at the edges of the cells
+    floor, cap   (G,) ln e' is never beyond
+    """
+
+    low: FloatArray
+    high: FloatArray
+    scale: FloatArray
+    values: FloatArray
+    floor: FloatArray
+    cap: FloatArray
+
+    def mapped(self, nees: FloatArray, slices: IntArray) -> FloatArray:
+        """e' of each row, (n,) in the order of the rows; see mapped().
+
+        nees    (n,) ≥ 0, finite
+        slices  (n,) number of the slice, 0 … G − 1
+        """
+        found = np.log(np.maximum(nees, _SMALLEST))
+        low = self.low[slices]
+        inside = np.minimum(np.maximum(found, low), self.high[slices])
+        within = (inside - low) * self.scale[slices]
+        cell = np.minimum(within.astype(np.int64), CELLS - 1)
+        within -= cell
+        cell += slices * (CELLS + 1)
+        left = self.values[cell]
+        at = left + within * (self.values[cell + 1] - left)
+        # Slope 1 beyond the knots.
+        at += found - inside
+        at = np.minimum(np.maximum(at, self.floor[slices]), self.cap[slices])
+        mapped: FloatArray = np.exp(at)
+        return mapped
+
+
+def reference_map(references: Sequence[Reference]) -> ReferenceMap:
+    """The maps of these slices, in this order."""
+    usual = np.array([chi_square_knots(one.k) for one in references]).reshape(-1, KNOTS)
+    knots = np.log(
+        [
+            one.quantiles if one.quantiles.size else quantiles
+            for one, quantiles in zip(references, usual, strict=True)
+        ]
+    ).reshape(-1, KNOTS)
+    bounds = np.array([_bounds(one) for one in references]).reshape(-1, 2)
+    low, high = knots[:, 0], knots[:, -1]
+    edges = np.linspace(low, high, CELLS + 1, axis=-1)
+    values = [
+        np.interp(at, of_slice, quantiles)
+        for at, of_slice, quantiles in zip(edges, knots, np.log(usual), strict=True)
+    ]
+    return ReferenceMap(
+        low=low,
+        high=high,
+        # A reference whose NEES are all alike has no width.
+        scale=CELLS / np.maximum(high - low, 1e-12),
+        values=np.array(values).ravel(),
+        floor=bounds[:, 0],
+        cap=bounds[:, 1],
+    )
+
+
+def mapped(reference: Reference, nees: FloatArray) -> FloatArray:
+    """e' = F_χ²^-1(F_reference(e)): χ²_K for rows of the law that the reference was learned from.
+
+    ln e → ln e' is linear between knots, but for a cell around each, and has slope 1 beyond them: a
+    factor stays a factor.
+    But e' stays between the quantiles of 1/(2m) and 1 − 1/(2m), m = detections · tempering, as
+    many independent ones as the reference is worth.
+
+    What keeps E[L] ≤ 1 for a bet L that is monotone in e', on the average over references: the
+    rank of a new row among m independent ones of the same law is uniform, so that it comes above
+    all of them with 1/(m + 1), where it may be anything; there L is at most L(cap). For L(e')
+    that grows as p^-b in the upper probability p of χ²_K, 0 ≤ b < 1, that is (2m)^b / m, and
+    χ²_K itself has m^b / (m (1 − b)), more for every b. Between ranks e' is off by less than one
+    rank. One single reference may be off by more, as quantiles of m rows are: that is what the
+    tolerance is for. Simulated (K = 3 and 4, 2000 detections, AR(1) up to ρ = 0.9, t5): on the
+    average over references E[L] ≤ 1.02 for scale bets at tolerance 1, and 0.83 is the most that
+    any reference gave at tolerance √2.
+
+    nees     (n,) ≥ 0, finite
+    returns  (n,) > 0, monotone in nees; nees itself where the reference knows no quantiles
+    """
+    return reference_map((reference,)).mapped(nees, np.zeros(nees.size, np.int64))
+
+
+def _bounds(reference: Reference) -> tuple[float, float]:
+    if not reference.quantiles.size:
+        return -np.inf, np.inf
+    worth = max(1.0, reference.detections * reference.tempering)
+    half = reference.k / 2
+    outside = 1 / (2 * worth)
+    return (
+        float(np.log(2 * gammaincinv(half, outside))),
+        float(np.log(2 * gammainccinv(half, outside))),
+    )

@@ -1,0 +1,222 @@
+"""What is known of all slices when the program ends, and a family that goes on from there.
+
+All is kept that what comes next is judged by: who goes on is who never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from monitor.drift.alarms import AlarmChange, Alarms, Key, Latched, Raised
+from monitor.drift.bets import BETS, CHARTS, SEVERITIES, Stage
+from monitor.drift.evidence import DriftSettings, Evidence, Unit
+from monitor.drift.family import Family, SliceState, without_evidence
+from monitor.drift.reference import Reference
+from monitor.drift.reorder import ReorderState
+from monitor.drift.track_means import TRACK
+from monitor.drift.track_seconds import GoingOn, OpenSlice, WholeState
+from monitor.frames.space import MOST_SLICES, FloatArray
+
+# Slices that are kept, at most: those that are there, and as many that have not come back.
+MOST_KEPT = 2 * (MOST_SLICES + 1)
+
+
+# Alarms that stay, at most; names of slices that are long gone add up.
+MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
+
+
+# Characters of the name of a slice; longer ones are not kept.
+LONGEST_NAME = 4096
+
+
+# No R in hours says more, and sums of it stay finite.
+LARGEST_EVIDENCE = 1e200
+
+
+# Sums of a whole track: by bet, and whether a recalibrator has changed it.
+WIDTH = len(CHARTS) * BETS + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """How evidence was gathered: it is of this alone.
+
+    selection  version of the recalibrator that made what is forwarded
+    """
+
+    page_tolerance: float
+    ticket_tolerance: float
+    unit: Unit
+    selection: str
+
+    @classmethod
+    def under(cls, settings: DriftSettings, selection: str) -> Gathered:
+        """These settings."""
+        return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FamilyState:
+    """All slices; fields as in Family and Alarms.
+
+    driven  s
+    peak    (2,)
+    entry   of the ledger, the last one up to which all are in it; None where that is not known
+    beyond  entries behind it that are in it too
+    waits   entries that were to be taken in next, in that order
+    goes_on clocks of sources and what they tell of tracks; None: not known, all begin anew
+    order   what is known of the order in which frames come, of none that is held
+    numbers, begins
+            versions in the order in which they came in force, and with which of them the epoch of
+            a slice began, by name
+    """
+
+    gathered: Gathered
+    driven: float
+    peak: FloatArray
+    latched: Mapping[Key, Latched]
+    counts: Mapping[Raised, int]
+    slices: tuple[SliceState, ...]
+    entry: int | None = None
+    beyond: tuple[int, ...] = ()
+    goes_on: GoingOn | None = None
+    order: ReorderState[Any] = field(default_factory=ReorderState)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    begins: Mapping[str, int] = field(default_factory=dict)
+    waits: tuple[int, ...] = ()
+
+
+# ---- what is known
+
+
+def family_state(family: Family, selection: str) -> FamilyState:
+    """As of now, but for what is being learned, which goes on; `order` is for others to say.
+
+    selection  version of the recalibrator in force
+    """
+    evidence = family.evidence
+    copy = evidence.take(np.arange(evidence.slices))
+    # Bets without weight too: from when tracks may have changed is told by what they gather.
+    copy.sums = np.minimum(copy.sums, LARGEST_EVIDENCE)
+    copy.peak = np.minimum(copy.peak, LARGEST_EVIDENCE)
+    opened = _open_slices(family)
+    slices = [_slice_state(family, copy, slice, one) for slice, one in enumerate(opened)]
+    slices += family.left.values()
+    return FamilyState(
+        gathered=Gathered.under(family.settings, selection),
+        driven=family.clock.driven,
+        peak=np.minimum(family.peak, LARGEST_EVIDENCE),
+        latched=dict(
+            [one for one in family.alarms.latched.items() if _kept(one[0][0])][-MOST_LATCHED:]
+        ),
+        counts=dict(family.alarms.counts),
+        slices=tuple([one for one in slices if _kept(one.name)][:MOST_KEPT]),
+        goes_on=_going_on(family),
+    )
+
+
+def _kept(name: str) -> bool:
+    return 0 < len(name) <= LONGEST_NAME
+
+
+def _going_on(family: Family) -> GoingOn:
+    seconds, whole = family.seconds, family.whole
+    return GoingOn(
+        frames=family.frames,
+        clock=family.clock.state(),
+        times=seconds.times.state(),
+        late=seconds.late,
+        short=seconds.short,
+        left_out=seconds.left_out,
+        whole=None
+        if whole is None
+        else WholeState(whole.times.state(), whole.late, whole.beyond, whole.left_out),
+    )
+
+
+def _open_slices(family: Family) -> list[OpenSlice]:
+    slices, whole, usual = len(family.names), family.whole, family.usual
+    none = (np.zeros(0, TRACK), np.zeros((0, WIDTH)))
+    tracks = [none] * slices if whole is None else whole.of_slices(slices)
+    charts = range(len(CHARTS))
+    return [
+        OpenSlice(
+            index=i,
+            frame_size=float(usual.frame_size[i]),
+            began=tuple(usual.began.get((i, stage)) for stage in Stage),
+            supporters=tuple(family.supporters.of(i, chart) for chart in charts),
+            seen=family.seen.of(i),
+            blocks=blocks,
+            histories=histories,
+            tracks=tracks[i][0],
+            sums=tracks[i][1],
+        )
+        for i, (blocks, histories) in enumerate(family.seconds.of_slices(slices))
+    ]
+
+
+def _slice_state(family: Family, evidence: Evidence, slice: int, opened: OpenSlice) -> SliceState:
+    own = (getattr(evidence, name)[slice : slice + 1] for name in evidence.__dataclass_fields__)
+    return SliceState(
+        name=family.names[slice],
+        k=family.degrees[slice],
+        epoch=family.epochs[slice],
+        labelled=int(family.labelled[slice]),
+        fed=float(family.fed[slice]),
+        known=family.known[slice],
+        evidence=Evidence(*own),
+        references=tuple(family.usual.references[slice]),
+        learners=tuple(family.usual.learners[slice]),
+        open=opened,
+    )
+
+
+# ---- going on
+
+
+def restored_family(
+    state: FamilyState,
+    settings: DriftSettings,
+    given: Mapping[str, Mapping[Stage, Reference]],
+    selection: str,
+) -> tuple[Family, list[AlarmChange]]:
+    """A family without slices, each of which goes on as it comes; and what became of alarms.
+
+    Under other tolerances or another unit evidence begins anew; under another recalibrator every
+    slice has a new epoch. Otherwise alarms stay, and so do references.
+
+    given      as in Family
+    selection  version of the recalibrator in force
+    """
+    family = Family(settings, given)
+    family.clock.driven = state.driven
+    family.alarms = Alarms(dict(state.latched), dict(state.counts))
+    now, slices = Gathered.under(settings, selection), list(state.slices)
+    same = replace(state.gathered, selection=selection) == now
+    if state.goes_on is not None:
+        _go_on(family, state.goes_on, of_whole=same)
+    if same:
+        family.peak = state.peak.copy()
+    else:
+        slices = [without_evidence(one, np.ones(len(CHARTS), bool)) for one in slices]
+    family.left = {(one.name, one.k): one for one in slices}
+    if state.gathered.selection == selection:
+        return family, []
+    return family, family.new_epoch([], left=True)
+
+
+def _go_on(family: Family, state: GoingOn, *, of_whole: bool) -> None:
+    """of_whole: whole tracks as well."""
+    family.frames = state.frames
+    family.clock.restore(state.clock)
+    seconds, whole = family.seconds, family.whole
+    seconds.times.restore(state.times)
+    seconds.late, seconds.short, seconds.left_out = state.late, state.short, state.left_out
+    if of_whole and whole is not None and state.whole is not None:
+        whole.times.restore(state.whole.times)
+        whole.late, whole.beyond = state.whole.late, state.whole.beyond
+        whole.left_out = state.whole.left_out

@@ -1,0 +1,426 @@
+"""What is watched: detections with their truth, frame by frame, and seconds of tracks.
+
+What is usual of a slice at one stage, as it is being learned: sums of bounded size.
+
+What is usual of every slice at both stages: learned, and then frozen, in each epoch anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.drift.bets import Direction, Stage
+from monitor.drift.correlation import FrameSums, TrackSums
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.reference import (
+    LevelSums,
+    NeesHistogram,
+    Origin,
+    Reference,
+    ReferenceMap,
+    calibrated_level,
+    reference_map,
+    shipped,
+)
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
+
+# Event time of a block.
+BLOCK_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WatchedRows:
+    """n detections with truth of F frames, in the order in which their truth came.
+
+    slices    (n,) slice index
+    nees      (2, n) of the joint block, by Stage; ≥ 0, finite
+    track     (n,) the track in its slice, unique over all sources and slices; ALONE where unknown
+    frame     (n,) ascending, 0 … F − 1
+    stamp_ns  (F,) event time
+    source    (F,) tells apart whose time it is
+    changed   (F,) whether a recalibrator has changed them
+    """
+
+    slices: IntArray
+    nees: FloatArray
+    track: ClusterArray
+    frame: IntArray
+    stamp_ns: IntArray
+    source: IntArray
+    changed: BoolArray
+
+    @property
+    def n(self) -> int:
+        """How many."""
+        return int(self.slices.size)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Blocks:
+    """m seconds of tracks that are over, those of one source and second side by side.
+
+    frame   (m,) of those it was made of, by which it is over
+    source  (m,)
+    second  (m,) number of the second in event time: stamp_ns // BLOCK_NS
+    slices  (m,)
+    track   (m,) the track in its slice
+    level   (2, m) y, mean ln NEES over its detections, by Stage
+    count   (m,) its detections
+    changed (m,) whether a recalibrator has changed any of them
+    before  (m,) blocks of the same track in the same slice before it
+    mean    (2, m) of their y; 0 where there are none
+    first   (m,) second of the first of them; its own where there are none
+    common_total
+            (2, m) Σ of the common levels of their seconds, by Stage
+    """
+
+    frame: IntArray
+    source: IntArray
+    second: IntArray
+    slices: IntArray
+    track: ClusterArray
+    level: FloatArray
+    count: IntArray
+    changed: BoolArray
+    before: IntArray
+    mean: FloatArray
+    first: IntArray
+    common_total: FloatArray
+
+    @property
+    def lives(self) -> IntArray:
+        """Numbers the track of each block, (m,); a key after a pause is another track."""
+        keys = cluster_id((self.track, self.first))
+        numbers: IntArray = np.unique(keys, return_inverse=True)[1]
+        return numbers
+
+    @property
+    def m(self) -> int:
+        """How many."""
+        return int(self.slices.size)
+
+
+# Rows that are taken in together: a call costs as much as some hundred of them.
+AT_ONCE = 512
+
+
+@dataclass(slots=True)
+class ReferenceLearner:
+    """Of one slice at one stage; K degrees of freedom.
+
+    detections  so far
+    total       Σ min(e/K, 64) over those that are taken in
+    """
+
+    k: int
+    detections: int = 0
+    total: float = 0.0
+    histogram: NeesHistogram = field(default_factory=NeesHistogram)
+    along_tracks: TrackSums = field(default_factory=TrackSums)
+    along_frames: FrameSums = field(default_factory=FrameSums)
+    seconds: LevelSums = field(default_factory=LevelSums)
+    _waiting: list[tuple[FloatArray, ClusterArray, IntArray]] = field(default_factory=list)
+    _rows_waiting: int = 0
+
+    @property
+    def tracks(self) -> int:
+        """That have had a detection with truth."""
+        self.take_in()
+        return self.along_tracks.tracks
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the track of any detection was known."""
+        return self.tracks > 0
+
+    def waiting(self) -> tuple[FloatArray, ClusterArray, IntArray]:
+        """What is not taken in yet: NEES, track and frame of rows, as `add` has them."""
+        nothing = np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        nees, track, frame = (
+            np.concatenate(part) for part in zip(nothing, *self._waiting, strict=True)
+        )
+        return nees, track, frame
+
+    def wait(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
+        """Rows that were added before: fewer than AT_ONCE."""
+        self._waiting.append((nees, track, frame))
+        self._rows_waiting += int(nees.size)
+
+    def add(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
+        """n detections, in the order in which their truth came. The arrays are kept for a while.
+
+        nees   (n,) ≥ 0, finite
+        track  (n,) ALONE where unknown
+        frame  (n,) ascending, over all calls: whole frames, none of which has come before
+        """
+        self.detections += int(nees.size)
+        self._waiting.append((nees, track, frame))
+        self._rows_waiting += int(nees.size)
+        if self._rows_waiting >= AT_ONCE:
+            self.take_in()
+
+    def take_in(self) -> None:
+        """Add what waits to the sums."""
+        if not self._waiting:
+            return
+        nees, track, frame = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        self._rows_waiting = 0
+        x = np.minimum(nees / self.k, LARGEST)
+        self.total += float(x.sum())
+        self.histogram.add(nees)
+        self.along_tracks.add(x, track)
+        self.along_frames.add(x, frame)
+
+    def add_blocks(
+        self, level: FloatArray, count: IntArray, before: IntArray, mean: FloatArray
+    ) -> None:
+        """m seconds of tracks, each track from its first on; (m,) each, see Blocks."""
+        self.seconds.add(level, count, before, mean)
+
+    def learned(self, origin: Origin, shortest_reference: int) -> Reference:
+        """What is usual, as far as it is known; what is not is as shipped.
+
+        nees_ratio is cut as in clusters.py: one gross outlier is one error.
+
+        shortest_reference  tracks, of which fewer teach nothing of how tracks differ: levels is
+                            then None
+        """
+        self.take_in()
+        assumed = shipped(self.k)
+        tempering, frames = self.along_tracks.tempering(), self.along_frames.tempering()
+        return Reference(
+            k=self.k,
+            origin=origin,
+            quantiles=self.histogram.quantiles(self.k),
+            detections=self.detections,
+            nees_ratio=self.total / self.detections if self.detections else assumed.nees_ratio,
+            tempering=assumed.tempering if tempering is None else tempering,
+            frame_tempering=assumed.frame_tempering if frames is None else frames,
+            levels=self.seconds.levels(shortest_reference),
+        )
+
+
+# Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
+_PATIENCE = 10
+
+
+# NEES/K: no detector is more cautious.
+_LEAST_RATIO = 1e-6
+
+
+# NEES/K that differs from 1 by less is that of a calibrated detector.
+_NEARLY = 1.25
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class UsualArrays:
+    """Of G slices at one stage, (G,) each; zeros where there are no levels.
+
+    map              of their NEES
+    tempering, frame_tempering
+                     γ
+    ratio            mean NEES/K
+    levels           whether seconds of tracks say anything
+    calibrated       mean ln NEES of a calibrated detector
+    mean, between, within, length
+                     m0, τ², ω² and the detections of a second
+    """
+
+    map: ReferenceMap
+    number: IntArray
+    tempering: FloatArray
+    frame_tempering: FloatArray
+    ratio: FloatArray
+    levels: BoolArray
+    calibrated: FloatArray
+    mean: FloatArray
+    between: FloatArray
+    within: FloatArray
+    length: FloatArray
+
+    def anchor(self, direction: Direction) -> FloatArray:
+        """(G,) factor from usual squared errors to those from which a direction counts: nearly to
+        those of a calibrated detector, where usual ones are better than that; 1 elsewhere. So a
+        detector that was too cautious may become calibrated, or one that was overconfident.
+        """
+        over = direction is Direction.OVER
+        nearly = 1 / _NEARLY if over else _NEARLY
+        to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
+        factor: FloatArray = (np.maximum if over else np.minimum)(to_calibrated, 1.0)
+        return factor
+
+    def take(self, chosen: IntArray) -> UsualArrays:
+        """Of some slices."""
+        return UsualArrays(
+            self.map,
+            *(getattr(self, name)[chosen] for name in self.__dataclass_fields__ if name != "map"),
+        )
+
+
+@dataclass(slots=True)
+class Usual:
+    """Of all slices.
+
+    given       by name of the slice, from recorded drives: in every epoch
+    frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
+    began       s of driving with truth of a slice when learning began
+    """
+
+    settings: DriftSettings
+    given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
+    references: list[list[Reference]] = field(default_factory=list)
+    learners: list[list[ReferenceLearner | None]] = field(default_factory=list)
+    frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
+    began: dict[tuple[int, Stage], float] = field(default_factory=dict)
+    _given: list[Mapping[Stage, Reference]] = field(default_factory=list)
+    _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
+
+    def grow(self, name: str, k: int) -> None:
+        """The next slice, of K degrees of freedom."""
+        self._given.append(self.given.get(name, {}))
+        self.frame_size = np.append(self.frame_size, 0.0)
+        self.references.append([shipped(k) for _ in Stage])
+        self.learners.append([None for _ in Stage])
+        for stage in Stage:
+            self.begin_anew(len(self.references) - 1, stage)
+
+    def begin_anew(self, slice: int, stage: Stage) -> None:
+        """Another epoch: what is usual is what was given, or is learned."""
+        known = self.references[slice][stage]
+        given = self._given[slice].get(stage)
+        if given is None or given.k != known.k:
+            self._learn_anew(slice, stage, known.k)
+            self.put(slice, stage, shipped(known.k))
+        else:
+            self.learners[slice][stage] = None
+            self.put(slice, stage, given)
+
+    def forget(self, slice: int, stage: Stage) -> None:
+        """What was being learned may be of a fault."""
+        learner = self.learners[slice][stage]
+        if learner is not None:
+            self._learn_anew(slice, stage, learner.k)
+
+    def _learn_anew(self, slice: int, stage: Stage, k: int) -> None:
+        self.learners[slice][stage] = ReferenceLearner(k)
+        self.began.pop((slice, stage), None)
+
+    def put(self, slice: int, stage: Stage, reference: Reference) -> None:
+        """Take a reference as what is usual from now on."""
+        self.references[slice][stage] = reference
+        self._arrays.pop(stage, None)
+
+    def arrays(self, stage: Stage) -> UsualArrays:
+        """Of all slices."""
+        found = self._arrays.get(stage)
+        if found is None:
+            found = self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
+        return found
+
+    # ---- what counts
+
+    def see(self, rows: WatchedRows) -> None:
+        """Whether tracks of what came are known."""
+        slices = len(self.references)
+        # Of the last frame of each: how frames are cut into calls must not matter.
+        latest = np.zeros(slices, np.int64)
+        np.maximum.at(latest, rows.slices, rows.frame)
+        last = rows.frame == latest[rows.slices]
+        count = np.bincount(rows.slices[last], minlength=slices)
+        tracked = np.bincount(rows.slices[last], rows.track[last] != ALONE, slices) > 0
+        there = count > 0
+        self.frame_size[there] = np.where(tracked[there], 0.0, count[there])
+
+    def worth(self, slice: int, stage: Stage) -> float:
+        """Independent detections that one of them is worth, by what is known of tracks lately."""
+        reference, size = self.references[slice][stage], float(self.frame_size[slice])
+        return reference.frame_tempering / size if size else reference.tempering
+
+    # ---- learning
+
+    @property
+    def learning(self) -> bool:
+        """Whether anything is being learned."""
+        return any(one is not None for of_slice in self.learners for one in of_slice)
+
+    def begin(self, slice: int, stages: Sequence[Stage], fed: float) -> None:
+        """Learning has begun by now, where it had not.
+
+        fed  s of driving with truth of the slice, so far
+        """
+        for stage in stages:
+            if self.learners[slice][stage] is not None:
+                self.began.setdefault((slice, stage), fed)
+
+    def learn(
+        self,
+        slice: int,
+        stages: Sequence[Stage],
+        rows: WatchedRows,
+        blocks: Blocks,
+        first_frame: int,
+        fed: float,
+    ) -> Iterator[Stage]:
+        """Take in what there is of a slice; the stages of which enough is known by now are frozen.
+
+        stages       that anything is to be learned of
+        first_frame  number of the first of the rows' frames, of all
+        fed          s of driving with truth of the slice, so far
+        """
+        learners = self.learners[slice]
+        if all(one is None for one in learners):
+            return
+        chosen = np.flatnonzero(rows.slices == slice)
+        seconds = np.flatnonzero(blocks.slices == slice)
+        track, frame = rows.track[chosen], rows.frame[chosen] + first_frame
+        for stage in stages:
+            learner = learners[stage]
+            if learner is None:
+                continue
+            began = self.began.setdefault((slice, stage), fed)
+            learner.add(rows.nees[stage, chosen], track, frame)
+            learner.add_blocks(
+                blocks.level[stage, seconds],
+                blocks.count[seconds],
+                blocks.before[seconds],
+                blocks.mean[stage, seconds],
+            )
+            if enough(learner, self.settings) and fed - began >= self.settings.reference_seconds:
+                learners[stage] = None
+                shortest = self.settings.shortest_reference
+                self.put(slice, stage, learner.learned(Origin.LEARNED, shortest))
+                yield stage
+
+
+def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
+    """Whether a reference can be learned: of as many detections and tracks as are asked for.
+
+    Tracks are not waited for where none are known, nor after ten times the detections.
+    """
+    detections = learner.detections
+    if detections < settings.reference_detections:
+        return False
+    waited = detections >= _PATIENCE * settings.reference_detections
+    return waited or not learner.tracked or learner.tracks >= settings.reference_tracks
+
+
+def _arrays(references: list[Reference]) -> UsualArrays:
+    levels = [one.levels for one in references]
+    return UsualArrays(
+        map=reference_map(references),
+        number=np.arange(len(references)),
+        tempering=np.array([one.tempering for one in references]),
+        frame_tempering=np.array([one.frame_tempering for one in references]),
+        ratio=np.array([one.nees_ratio for one in references]),
+        levels=np.array([one is not None for one in levels]),
+        calibrated=np.array([calibrated_level(one.k) for one in references]),
+        mean=np.array([0.0 if one is None else one.mean for one in levels]),
+        between=np.array([0.0 if one is None else one.between**2 for one in levels]),
+        within=np.array([1.0 if one is None else one.within**2 for one in levels]),
+        length=np.array([1.0 if one is None else one.length for one in levels]),
+    )

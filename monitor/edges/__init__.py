@@ -1,1 +1,0 @@
-"""Thin edges: each file is the only importer of its library. No statistics here."""

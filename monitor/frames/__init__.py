@@ -1,0 +1,1 @@
+"""What passes through the monitor, as values: spaces, detections, classes, slices and frames."""

@@ -1,0 +1,114 @@
+"""Cholesky factors of many small covariances at once, and whitening with them.
+
+Arrays are (K, K, N): the loop runs over K, the arithmetic over all N detections,
+and a covariance that is not positive definite becomes NaN without touching its
+neighbours (LAPACK's batch call raises for the whole frame instead).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from monitor.frames.space import BoolArray, FloatArray
+
+# A pivot this small against its diagonal is zero but for rounding: singular.
+SINGULAR = 1e-12
+
+
+def is_diagonal(covariance: FloatArray) -> bool:
+    """Whether every covariance of a batch (N, K, K) with positive diagonals is diagonal."""
+    n, k = covariance.shape[:2]
+    # Most that are not, are not from the first one on.
+    if np.count_nonzero(covariance[:1]) > k:
+        return False
+    return bool(np.count_nonzero(covariance) == n * k)
+
+
+def factorise(covariance: FloatArray) -> FloatArray:
+    """Lower factors L with L Lᵀ = Σ, (K, K, N); zero above the diagonal.
+
+    covariance  (N, K, K), symmetric
+    returns     the last pivot is NaN where Σ is not positive definite
+    """
+    k = covariance.shape[1]
+    lower = np.zeros((k, k, covariance.shape[0]))
+    put_lower(covariance, tuple(range(k)), lower)
+    factorise_lower(lower)
+    return lower
+
+
+def put_lower(covariance: FloatArray, order: tuple[int, ...], out: FloatArray) -> None:
+    """Lay out the lower triangles of covariances (N, K, K) for factorise_lower.
+
+    order  of the dimensions in `out`
+    out    (K, K, N); written on and below the diagonal only
+    """
+    n, k = covariance.shape[:2]
+    flat, places = covariance.reshape(n, k * k), np.array(order)
+    for i in range(k):
+        # The columns of a row of the triangle lie side by side: a copy of strips is fast.
+        columns = slice(i * k, i * k + i + 1)
+        if order != tuple(range(k)):
+            columns = places[i] * k + places[: i + 1]
+        out[i, : i + 1] = flat[:, columns].T
+
+
+def factorise_lower(a: FloatArray) -> None:
+    """Turn lower triangles (K, K, N) into their Cholesky factors, in place; see factorise."""
+    k = a.shape[0]
+    step = np.arange(k)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        smallest = SINGULAR * a[step, step]
+        for j in range(k):
+            # The root of a negative pivot is NaN, and stays so down to the last one.
+            np.sqrt(a[j, j], out=a[j, j])
+            a[j + 1 :, j] /= a[j, j]
+            for i in range(j + 1, k):
+                a[i, j + 1 : i + 1] -= a[j + 1 : i + 1, j] * a[i, j]
+        pivot = a[step, step]
+        regular = (pivot * pivot > smallest).all(axis=0)
+    a[-1, -1, ~regular] = np.nan
+
+
+def positive_definite(factor: FloatArray) -> BoolArray:
+    """(N,) which covariances had a factor."""
+    definite: BoolArray = np.isfinite(factor[-1, -1])
+    return definite
+
+
+def log_determinant(factor: FloatArray, k: int) -> FloatArray:
+    """log det of the leading k × k block of each covariance, (N,)."""
+    leading = np.arange(k)
+    return 2.0 * add_up(np.log(factor[leading, leading]))
+
+
+def add_up(rows: FloatArray) -> FloatArray:
+    """Sum over the first axis, (N,), one row after the other.
+
+    NumPy's own sum picks its order by shape and layout, and with it the rounding:
+    a detection must give the same bits alone and among others.
+    """
+    total: FloatArray = rows[0].copy()
+    for row in rows[1:]:
+        total += row
+    return total
+
+
+def whiten(factor: FloatArray, error: FloatArray) -> FloatArray:
+    """L⁻¹ r for each detection, (K, N), by forward substitution.
+
+    factor  (K, K, N) from factorise
+    error   (N, K) in the same order of dimensions
+    """
+    u: FloatArray = np.array(error.T, order="C", copy=True)
+    whiten_rows(factor, u)
+    return u
+
+
+def whiten_rows(factor: FloatArray, u: FloatArray) -> None:
+    """The same in place: errors (K, N) become L⁻¹ r."""
+    k = u.shape[0]
+    for j in range(k):
+        u[j] /= factor[j, j]
+        if j + 1 < k:
+            u[j + 1 :] -= factor[j + 1 :, j] * u[j]

@@ -1,0 +1,508 @@
+"""Covariances as they were sent: three forms made one, and which of them are unusable.
+
+Looks at all of a frame together; rows are only marked, what that means is said elsewhere.
+
+A frame as it came, and what remains of it when everything unusable is set aside.
+
+Validation looks at the whole frame at once and marks rows; it never raises for
+what a detector sent, and never touches the neighbours of a bad row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.frames.cholesky import SINGULAR, factorise, positive_definite
+from monitor.frames.classes import no_class, usable_opinions
+from monitor.frames.space import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Space,
+    no_truth,
+    square_from_triangle,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """n Gaussians.
+
+    mean        (n, K)
+    covariance  (n, K, K) positive definite
+    diagonal    (n,) whether only variances are known (and to be sent)
+    """
+
+    mean: FloatArray
+    covariance: FloatArray
+    diagonal: BoolArray
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of all arrays: an outcome has those of what was sent."""
+        return self.mean.shape, self.covariance.shape, self.diagonal.shape
+
+    @property
+    def deviation(self) -> FloatArray:
+        """(n, K) σ of each dimension."""
+        deviation: FloatArray = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
+        return deviation
+
+    def take(self, rows: IntArray | BoolArray | slice) -> Estimates:
+        """Some of them."""
+        return Estimates(self.mean[rows], self.covariance[rows], self.diagonal[rows])
+
+    def rescaled(self, factor: FloatArray) -> Estimates:
+        """S Σ S with S = diag(factor), not s²Σ: correlations stay.
+
+        factor  on σ: (K,) of all of them, or (n, K)
+        """
+        # The outer product first: it is symmetric to the last bit, and stays so.
+        product = factor[..., :, None] * factor[..., None, :]
+        return Estimates(self.mean, self.covariance * product, self.diagonal)
+
+
+# Largest |Σij − Σji| that passes as rounding, against σi σj: single precision allows for it.
+ASYMMETRY = 1e-6
+
+
+def full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, int]) -> FloatArray:
+    """(N, K, K) from the three forms on the wire; identity where there is none.
+
+    The full form is made symmetric by averaging; asymmetry is judged elsewhere.
+    """
+    n, k = values.shape[0], forms[0]
+    # Frames of one form, the rule, are read in one piece.
+    if n and (length == length[0]).all() and values.shape[1] >= length[0]:
+        if length[0] == k * k:
+            return values[:, : k * k].reshape(n, k, k)
+        if length[0] == forms[1]:
+            return values[:, square_from_triangle(k)].reshape(n, k, k)
+    matrices = np.zeros((n, k, k))
+    step = np.arange(k)
+    matrices[:, step, step] = 1.0
+    for form in dict.fromkeys(forms):
+        here = np.flatnonzero(length == form)
+        part = values[here, :form]
+        if here.size == 0:
+            continue
+        if form == k:
+            matrices[here[:, None], step, step] = part
+        elif form == k * k:
+            matrices[here] = part.reshape(-1, k, k)
+        else:
+            matrices[here] = part[:, square_from_triangle(k)].reshape(-1, k, k)
+    return matrices
+
+
+def absent(values: FloatArray, length: IntArray, fits: BoolArray) -> BoolArray | None:
+    """(n,) rows without a covariance, or with one of zeros."""
+    if values.shape[1] and (values[:, 0] != 0).all() and (length > 0).all():
+        return None
+    # NaN is not zero: a covariance of NaN is wrong, not missing.
+    sent = np.arange(values.shape[1]) < length[:, None]
+    nothing: BoolArray = (length == 0) | (fits & ~((values != 0) & sent).any(axis=1))
+    return nothing
+
+
+def symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, BoolArray | None]:
+    """The covariances without rounding between their triangles, and which differ by more."""
+    transposed = covariance.transpose(0, 2, 1)
+    if not full.any() or np.array_equal(covariance, transposed):
+        return covariance, None
+    with np.errstate(invalid="ignore", over="ignore"):
+        deviation = np.sqrt(np.abs(np.diagonal(covariance, axis1=1, axis2=2)))
+        allowed = ASYMMETRY * deviation[:, :, None] * deviation[:, None, :]
+        close = np.abs(covariance - transposed) <= allowed
+        # Where a value is not finite, that is what the detector is told.
+        return 0.5 * (covariance + transposed), failing(close | ~np.isfinite(covariance))
+
+
+def indefinite(covariance: FloatArray, variance: FloatArray, space: Space) -> BoolArray | None:
+    """(n,) covariances that are not positive definite; None if all are.
+
+    Factorised in the order the statistics use, so that what passes here passes there.
+    """
+    if space.order != tuple(range(space.k)):
+        order = np.array(space.order)
+        covariance, variance = covariance[:, order[:, None], order], variance[:, order]
+    try:
+        # LAPACK is the quickest while all are well; it raises for the whole frame if one is not.
+        pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)
+    except np.linalg.LinAlgError:
+        return ~positive_definite(factorise(covariance))
+    # A signalling NaN, which no detector computes, makes even a product of it a complaint.
+    with np.errstate(invalid="ignore"):
+        return failing(pivot * pivot > SINGULAR * variance)
+
+
+def failing(flags: BoolArray) -> BoolArray | None:
+    """(n,) rows with a flag that is not set; None, and quickly so, if all are set."""
+    if np.count_nonzero(flags) == flags.size:
+        return None
+    return np.asarray(~flags.reshape(flags.shape[0], -1).all(axis=1))
+
+
+IdArray = npt.NDArray[np.uint64]
+
+
+class Reason(IntEnum):
+    """Why something was not recalibrated; the values are those of the wire."""
+
+    NONE = 1
+    MISSING_COVARIANCE = 2
+    OBSERVE_MODE = 3
+    RECALIBRATOR_MISMATCH = 4
+    RECALIBRATOR_FAILED = 5
+    INTERNAL = 6
+    UNKNOWN_CLASS = 7
+    MEAN_LENGTH = 8
+    MEAN_VALUE = 9
+    COVARIANCE_LENGTH = 10
+    COVARIANCE_NOT_FINITE = 11
+    COVARIANCE_ASYMMETRIC = 12
+    COVARIANCE_NOT_POSITIVE_DEFINITE = 13
+    COVARIANCE_SCALE = 14
+    MISSING_ID = 15
+    DUPLICATE_ID = 16
+    GROUND_TRUTH_INVALID = 17
+    MALFORMED = 18
+    TOO_LARGE = 19
+    TOO_MANY_DETECTIONS = 20
+    NO_HEADER = 21
+    INVALID_HEADER = 22
+    MISSING_FRAME_KEY = 23
+    DUPLICATE_FRAME = 24
+    EGO_MOTION_INVALID = 25
+    MISSING_STAMP = 26
+    NOT_TRACKED = 27
+    CLASS_PROBABILITIES_INVALID = 28
+    STALE = 29
+    OVERLOAD = 30
+    COORDINATE_FRAME = 31
+    TRUTH_STAMP = 32
+
+    @property
+    def label(self) -> str:
+        """As it appears in metrics and messages."""
+        return self.name.lower()
+
+
+# Attribute look-ups of an enum are slow on the frame path.
+_NONE = int(Reason.NONE)
+
+
+# Valid estimates that go out as they came; every other reason but NONE refuses.
+PASSED_THROUGH = frozenset(
+    {
+        Reason.MISSING_COVARIANCE,
+        Reason.OBSERVE_MODE,
+        Reason.RECALIBRATOR_MISMATCH,
+        Reason.RECALIBRATOR_FAILED,
+        Reason.INTERNAL,
+        Reason.STALE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plausible estimate looks like, in the units of the stream."""
+
+    largest_mean: float = 1e8
+    smallest_deviation: float = 1e-6
+    largest_deviation: float = 1e5
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedDetections:
+    """The N detections of a frame as they came, in their order; nothing is checked yet.
+
+    Values beyond a row's own length are NaN; its length says how many were sent
+    (which may be more than the array is wide).
+
+    id, has_id           (N,)
+    class_index          (N,) −1 where absent
+    mean                 (N, ≥K) and mean_length (N,)
+    covariance           (N, ≥0) and covariance_length (N,)
+    truth                (N, ≥0) and truth_length (N,); length 0 where absent
+    uniform              all detections carry the same fields at the same lengths
+    score                (N,) NaN where absent; None if none came
+    upstream_track       (N,) and whether one was sent, (N,); None if none came
+    class_probabilities  (N, ≥0) one opinion on the C classes after the other, and how many
+                         values were sent, (N,), 0 where absent; None if none came
+    ground_truth_class   (N,) and whether one was sent, (N,); None if none came
+    """
+
+    id: IdArray
+    has_id: BoolArray
+    class_index: IntArray
+    mean: FloatArray
+    mean_length: IntArray
+    covariance: FloatArray
+    covariance_length: IntArray
+    truth: FloatArray
+    truth_length: IntArray
+    uniform: bool = False
+    score: FloatArray | None = None
+    upstream_track: tuple[IdArray, BoolArray] | None = None
+    class_probabilities: tuple[FloatArray, IntArray] | None = None
+    ground_truth_class: tuple[IntArray, BoolArray] | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of detections."""
+        return int(self.id.shape[0])
+
+    def ids_beside(self, rows: IntArray) -> IdArray:
+        """Ids that came with any detection but those in these rows."""
+        if rows.size == self.n:
+            return self.id[:0]
+        rest = self.has_id.copy()
+        rest[rows] = False
+        return self.id[rest]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """The usable detections of a frame: valid Gaussians of known classes, as arrays.
+
+    rows           (n,) their positions in the frame
+    mean           (n, K)
+    covariance     (n, K, K) symmetric positive definite
+    diagonal       (n,) whether the detector sent variances only
+    truth          (n, K), NaN where none came with the detection
+    true_class     (n,) −1 where none came with the detection
+    probabilities  (n, M, C) M opinions on the C classes, a row of NaN where no usable ones
+                   came with the detection; None where that is so for all
+    """
+
+    space: Space
+    rows: IntArray
+    id: IdArray
+    class_index: IntArray
+    mean: FloatArray
+    covariance: FloatArray
+    diagonal: BoolArray
+    truth: FloatArray
+    true_class: IntArray
+    probabilities: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The outcome of validation.
+
+    reason                 (N,) of Reason for every detection of the frame
+    truth_invalid          (N,) whose inline truth is unusable; they themselves may be fine
+    batch                  the detections with reason NONE
+    probabilities_invalid  (N,) of the batch, whose class probabilities are unusable
+    true_class_invalid     (N,) of the batch, whose inline true class is unusable. Of refused
+                           detections, and of those without a covariance, neither is judged
+    clean                  nothing at all was found
+    """
+
+    reason: npt.NDArray[np.uint8]
+    truth_invalid: BoolArray
+    batch: FrameBatch
+    probabilities_invalid: BoolArray
+    true_class_invalid: BoolArray
+    clean: bool = False
+
+
+def examine(received: ReceivedDetections, space: Space, classes: int, limits: Limits) -> Examined:
+    """Sort the detections of a frame into usable ones and ones with a reason.
+
+    Where several reasons apply, the first in the order of the checks is given. Class
+    probabilities and a true class that cannot be used are no reason: they are set aside, and
+    the Gaussian is what it is.
+    """
+    examined = _gaussians(received, space, classes, limits)
+    if received.class_probabilities is None and received.ground_truth_class is None:
+        return examined
+    return _with_classes(examined, received, classes)
+
+
+def _gaussians(
+    received: ReceivedDetections, space: Space, classes: int, limits: Limits
+) -> Examined:
+    """All but what came about classes."""
+    if received.uniform:
+        batch = _all_usable(received, space, classes, limits)
+        if batch is not None:
+            reason = np.full(received.n, _NONE, np.uint8)
+            nothing = np.zeros(received.n, bool)
+            return Examined(reason, nothing, batch, nothing, nothing, clean=True)
+    n, k = received.n, space.k
+    reason = np.full(n, _NONE, np.uint8)
+
+    def mark(bad: BoolArray | None, why: Reason) -> None:
+        if bad is not None and np.count_nonzero(bad):
+            reason[bad & (reason == _NONE)] = why
+
+    mark(~received.has_id, Reason.MISSING_ID)
+    mark(_repeated(received.id, received.has_id), Reason.DUPLICATE_ID)
+    known = (received.class_index >= 0) & (received.class_index < classes)
+    mark(~known, Reason.UNKNOWN_CLASS)
+    mark(received.mean_length != k, Reason.MEAN_LENGTH)
+    mean = _columns(received.mean, k)
+    # NaN fails the comparison too.
+    mark(failing(np.abs(mean) <= limits.largest_mean), Reason.MEAN_VALUE)
+
+    forms = (k, k * (k + 1) // 2, k * k)
+    length = received.covariance_length
+    values = received.covariance[:, : k * k]
+    fits = (length == forms[0]) | (length == forms[1]) | (length == forms[2])
+    mark(~fits & (length > 0), Reason.COVARIANCE_LENGTH)
+    mark(absent(values, length, fits), Reason.MISSING_COVARIANCE)
+    covariance = full_matrices(values, length, forms)
+    # A sum is finite only if all of it is, and quicker to look at.
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = covariance.sum()
+    if not np.isfinite(total):
+        mark(failing(np.isfinite(covariance)), Reason.COVARIANCE_NOT_FINITE)
+    covariance, asymmetric = symmetric(covariance, length == forms[2])
+    mark(asymmetric, Reason.COVARIANCE_ASYMMETRIC)
+    diagonal = (length == forms[0]) & (k > 1)
+    variance = covariance[:, np.arange(k), np.arange(k)]
+    if diagonal.all():
+        mark(failing(variance > 0), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+    else:
+        mark(indefinite(covariance, variance, space), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+    plausible = (variance >= limits.smallest_deviation**2) & (
+        variance <= limits.largest_deviation**2
+    )
+    mark(failing(plausible), Reason.COVARIANCE_SCALE)
+
+    truth, truth_invalid = _truth(received, k, limits)
+    rows = np.flatnonzero(reason == _NONE)
+    pick: IntArray | slice = slice(None) if rows.size == n else rows
+    batch = FrameBatch(
+        space=space,
+        rows=rows,
+        id=received.id[pick],
+        class_index=received.class_index[pick],
+        mean=mean[pick],
+        covariance=covariance[pick],
+        diagonal=diagonal[pick],
+        truth=truth[pick],
+        true_class=no_class(rows.size),
+    )
+    nothing = np.zeros(n, bool)
+    return Examined(reason, truth_invalid, batch, nothing, nothing)
+
+
+def _with_classes(examined: Examined, received: ReceivedDetections, classes: int) -> Examined:
+    """With what came about the classes of the batch, as far as it can be used."""
+    batch, rows = examined.batch, examined.batch.rows
+    probabilities, true_class = batch.probabilities, batch.true_class
+    probabilities_invalid = np.zeros(received.n, bool)
+    true_class_invalid = np.zeros(received.n, bool)
+    if received.class_probabilities is not None:
+        values, length = received.class_probabilities
+        probabilities, invalid = usable_opinions(values, length, rows, classes)
+        probabilities_invalid[rows] = invalid
+    if received.ground_truth_class is not None:
+        index, sent = received.ground_truth_class
+        known = sent & (index < classes)
+        true_class = np.where(known, index, -1)[rows]
+        true_class_invalid[rows] = (sent & ~known)[rows]
+    return Examined(
+        examined.reason,
+        examined.truth_invalid,
+        replace(batch, probabilities=probabilities, true_class=true_class),
+        probabilities_invalid,
+        true_class_invalid,
+        clean=examined.clean and not (probabilities_invalid.any() or true_class_invalid.any()),
+    )
+
+
+def _all_usable(
+    received: ReceivedDetections, space: Space, classes: int, limits: Limits
+) -> FrameBatch | None:
+    """The whole frame, where a few looks at all of it together find nothing wrong: the rule.
+
+    None says only that the detections must be looked at one by one. Comparisons
+    are written so that NaN fails them.
+    """
+    k, n = space.k, received.n
+    forms = (k, k * (k + 1) // 2, k * k)
+    form, truth_length = int(received.covariance_length[0]), int(received.truth_length[0])
+    ids, mean, truth = received.id, received.mean, received.truth
+    if (
+        not received.has_id[0]
+        or np.count_nonzero(ids[1:] > ids[:-1]) != n - 1
+        or not (received.class_index.min() >= 0 and received.class_index.max() < classes)
+        or received.mean_length[0] != k
+        or form not in forms
+        or truth_length not in (0, k)
+        or not np.abs(mean).max() <= limits.largest_mean
+        or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
+    ):
+        return None
+    covariance = full_matrices(received.covariance, received.covariance_length, forms)
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    plausible = (
+        variance.min() >= limits.smallest_deviation**2
+        and variance.max() <= limits.largest_deviation**2
+    )
+    diagonal = form == k and k > 1
+    if not plausible or (
+        not diagonal
+        and (
+            (form == forms[2] and not np.array_equal(covariance, covariance.transpose(0, 2, 1)))
+            or indefinite(covariance, variance, space) is not None
+        )
+    ):
+        return None
+    return FrameBatch(
+        space=space,
+        rows=np.arange(n),
+        id=ids,
+        class_index=received.class_index,
+        mean=mean,
+        covariance=covariance,
+        diagonal=np.ones(n, bool) if diagonal else np.zeros(n, bool),
+        truth=truth if truth_length else no_truth(n, k),
+        true_class=no_class(n),
+    )
+
+
+def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:
+    """Inline truth, NaN where none or unusable, (N, K); and where it is unusable, (N,)."""
+    sent = received.truth_length > 0
+    if not sent.any():
+        return no_truth(received.n, k), sent
+    truth = _columns(received.truth, k)
+    implausible = failing(np.abs(truth) <= limits.largest_mean)
+    bad = received.truth_length != k
+    if implausible is not None:
+        bad = bad | implausible
+    if not bad.any():
+        return truth, bad
+    return np.where(bad[:, None], np.nan, truth), sent & bad
+
+
+def _repeated(ids: IdArray, sent: BoolArray) -> BoolArray:
+    """Every occurrence of an id but its first."""
+    repeated = np.zeros(ids.size, bool)
+    if np.count_nonzero(ids[1:] > ids[:-1]) == ids.size - 1:
+        return repeated
+    # An id that was not sent reads 0, and must not make a real 0 a repetition.
+    order = np.argsort(ids, kind="stable") if sent.all() else np.lexsort((~sent, ids))
+    ordered = ids[order]
+    repeated[order[1:]] = ordered[1:] == ordered[:-1]
+    return repeated
+
+
+def _columns(values: FloatArray, k: int) -> FloatArray:
+    """The first k columns, NaN where there are fewer."""
+    if values.shape[1] >= k:
+        return values[:, :k]
+    padded = np.full((values.shape[0], k), np.nan)
+    padded[:, : values.shape[1]] = values
+    return padded

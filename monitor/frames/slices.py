@@ -1,0 +1,308 @@
+"""Which slice a detection belongs to, and which wider ones that lies in. The table grows as
+slices are first seen, up to a limit; what comes after falls into an overflow slice of its space.
+
+Which slice the class probabilities of a stream belong to. Statistics of different lists of
+classes never meet; the table grows as lists and streams are first seen, up to a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain, count, pairwise
+
+import numpy as np
+
+from monitor.frames.space import FloatArray, IntArray, Space
+
+OVERFLOW = "overflow"
+
+
+TOTAL = "total"
+
+
+# The slice of a stream without position, where range alone tells slices apart.
+ALL = "all"
+
+
+class SliceBy(StrEnum):
+    """What tells slices apart."""
+
+    CLASS = "class"
+    STREAM = "stream"
+    RANGE = "range"
+
+
+# What tells the slices of each level apart, from the finest to the widest; what no level names
+# is the whole. Class and range say more of a detector's errors than the sensor does.
+LEVELS = (
+    (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE),
+    (SliceBy.CLASS, SliceBy.RANGE),
+    (SliceBy.STREAM, SliceBy.CLASS),
+    (SliceBy.CLASS,),
+    (SliceBy.STREAM, SliceBy.RANGE),
+    (SliceBy.RANGE,),
+    (SliceBy.STREAM,),
+)
+
+
+def slice_name(stream: str, class_name: str, bucket: str) -> str:
+    """What a slice is called; a part that does not tell it apart is empty."""
+    return "/".join(part for part in (stream, class_name, bucket) if part)
+
+
+def chain_of(stream: str, class_name: str, bucket: str) -> tuple[str, ...]:
+    """Names of a slice and of the wider ones it lies in, in the order of LEVELS.
+
+    Of front, Car and <20: front/Car/<20, Car/<20, front/Car, Car, front/<20, <20, front. Made
+    from the parts, since a name may hold a slash itself; a stream and a class of one name
+    share what is fitted under it.
+
+    stream, class_name, bucket  empty where they do not tell slices apart
+    """
+    parts = {SliceBy.STREAM: stream, SliceBy.CLASS: class_name, SliceBy.RANGE: bucket}
+    return tuple(
+        slice_name(*(parts[by] if by in level else "" for by in parts))
+        for level in LEVELS
+        if all(parts[by] for by in level)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBuckets:
+    """Buckets of the distance from the sensor: the norm of the position.
+
+    edges       ascending inner edges, in the unit of the stream; bucket 0 lies below the first
+    dimensions  names that make up the position, those of them that a space has
+    """
+
+    edges: tuple[float, ...]
+    dimensions: tuple[str, ...]
+
+    def labels(self, space: Space) -> tuple[str, ...]:
+        """Of all buckets; a single empty one where the space has no position."""
+        if not self._columns(space):
+            return ("",)
+        ends = [f"{edge:.15g}" for edge in self.edges]
+        inner = [f"{low}-{high}" for low, high in pairwise(ends)]
+        return (f"<{ends[0]}", *inner, f">={ends[-1]}")
+
+    def of(self, space: Space, mean: FloatArray) -> IntArray:
+        """(n,) bucket of each mean (n, K)."""
+        columns = self._columns(space)
+        if not columns:
+            return np.zeros(mean.shape[0], np.int64)
+        distance = np.sqrt(np.square(mean[:, columns]).sum(axis=1))
+        bucket: IntArray = np.searchsorted(np.array(self.edges), distance, side="right")
+        return bucket
+
+    def _columns(self, space: Space) -> list[int]:
+        return [i for i, name in enumerate(space.names) if name in self.dimensions]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One slice: its label and the space its statistics are kept in.
+
+    key  what it is called among the slices of its space; the label may have to say more
+    """
+
+    name: str
+    space: Space
+    overflow: bool = False
+    key: str = ""
+
+
+def label(name: str, space: Space, taken: Collection[str]) -> str:
+    """The name, told apart by its dimensions where it is taken, and by a number if that is too.
+
+    The same class seen by a camera and by a lidar: sums of px² and m² must not meet.
+    """
+    dimensions = ",".join(space.names)
+    numbered = (f"{name} ({dimensions}; {number})" for number in count(2))
+    candidates = chain((name, f"{name} ({dimensions})"), numbered)
+    return next(candidate for candidate in candidates if candidate not in taken)
+
+
+@dataclass(slots=True)
+class SliceTable:
+    """All slices seen so far, in order of their first appearance.
+
+    by       what tells slices apart
+    limit    slices before overflow begins (the overflow slices not counted)
+    ranges   the buckets, where range tells slices apart
+    chains   by index, the names of each slice and of the wider ones it lies in, finest first; none
+             of an overflow slice, and of one of which no detection has been seen here
+    """
+
+    by: frozenset[SliceBy]
+    limit: int
+    ranges: RangeBuckets | None = None
+    slices: list[Slice] = field(default_factory=list)
+    chains: list[tuple[str, ...]] = field(default_factory=list)
+    _index: dict[tuple[Space, str], int] = field(default_factory=dict)
+    _whole: SliceTable | None = field(default=None, repr=False)
+
+    @property
+    def whole(self) -> SliceTable:
+        """The slices of what no bucket holds, as a track that moves through them: over all ranges.
+
+        This table itself, unless range tells slices apart.
+        """
+        if SliceBy.RANGE not in self.by:
+            return self
+        if self._whole is None:
+            self._whole = SliceTable(self.by - {SliceBy.RANGE}, self.limit)
+        return self._whole
+
+    @property
+    def overflowing(self) -> list[int]:
+        """Indices of the overflow slices."""
+        return [i for i, entry in enumerate(self.slices) if entry.overflow]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Labels, by index."""
+        return tuple(entry.name for entry in self.slices)
+
+    def index(self, space: Space, stream: str, class_name: str, bucket: str = "") -> int:
+        """The slice of a class of a stream; made if there is room, else the overflow slice."""
+        parts = (
+            stream if SliceBy.STREAM in self.by else "",
+            class_name if SliceBy.CLASS in self.by else "",
+            bucket,
+        )
+        found = self.place(space, slice_name(*parts) or ALL)
+        if not self.slices[found].overflow:
+            self.chains[found] = self.chains[found] or chain_of(*parts)
+        return found
+
+    def place(self, space: Space, key: str, *, overflow: bool = False) -> int:
+        """The slice of a space with this key; made if there is room, else the overflow slice."""
+        if not overflow:
+            known = self._index.get((space, key))
+            if known is not None:
+                return known
+            if sum(not entry.overflow for entry in self.slices) < self.limit:
+                return self._add(space, key, overflow=False)
+        for i, entry in enumerate(self.slices):
+            if entry.overflow and entry.space == space:
+                return i
+        return self._add(space, OVERFLOW, overflow=True)
+
+    def _add(self, space: Space, key: str, *, overflow: bool) -> int:
+        name = label(key, space, {TOTAL, *self.names})
+        self.slices.append(Slice(name, space, overflow, key))
+        self.chains.append(())
+        if not overflow:
+            self._index[space, key] = len(self.slices) - 1
+        return len(self.slices) - 1
+
+
+@dataclass(slots=True)
+class StreamSlices:
+    """The slice of each class (and range bucket) of one stream, as they are first seen."""
+
+    table: SliceTable
+    space: Space
+    stream: str
+    classes: tuple[str, ...]
+    _buckets: tuple[str, ...] = field(init=False)
+    _of: IntArray = field(init=False)
+    _of_class: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        ranges = self.table.ranges
+        self._buckets = ("",) if ranges is None else ranges.labels(self.space)
+        self._of = np.full((len(self.classes), len(self._buckets)), -1, np.int64)
+        self._of_class = np.full(len(self.classes), -1, np.int64)
+
+    @property
+    def of_class(self) -> IntArray:
+        """(C,) index in table.whole of each class of the stream; −1: not seen yet."""
+        return self._of_class
+
+    def of(self, class_index: IntArray, mean: FloatArray) -> IntArray:
+        """Slice index of each detection, (n,); mean (n, K)."""
+        if class_index.size == 0 or self.table.ranges is None:
+            bucket = np.zeros(class_index.size, np.int64)
+        else:
+            bucket = self.table.ranges.of(self.space, mean)
+        slices = self._of[class_index, bucket]
+        if slices.size and slices.min() < 0:
+            new = slices < 0
+            for c, b in np.unique(np.stack([class_index[new], bucket[new]]), axis=1).T.tolist():
+                name = self.classes[c]
+                self._of[c, b] = self.table.index(self.space, self.stream, name, self._buckets[b])
+                self._of_class[c] = self.table.whole.index(self.space, self.stream, name)
+            slices = self._of[class_index, bucket]
+        found: IntArray = slices
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSlice:
+    """One slice.
+
+    label        unique in the table
+    name         what it is called among the slices of its classes: TOTAL or a stream's name
+    class_names  (C,)
+    overflow     whether it holds what found no slice of its own
+    """
+
+    label: str
+    name: str
+    class_names: tuple[str, ...]
+    overflow: bool = False
+
+
+@dataclass(slots=True)
+class ClassSliceTable:
+    """All class slices seen so far, in order of their first appearance.
+
+    by_stream  whether streams have slices of their own
+    limit      slices before overflow begins (the overflow slices not counted)
+    """
+
+    by_stream: bool
+    limit: int
+    slices: list[ClassSlice] = field(default_factory=list)
+    _index: dict[tuple[tuple[str, ...], bool, str], int] = field(default_factory=dict)
+
+    def index(self, stream: str, class_names: tuple[str, ...]) -> int | None:
+        """The slice of a stream; made if there is room, else the overflow slice of its classes.
+
+        returns  None where the classes have no slice at all: lists of classes can be sent
+                 without end, and an overflow slice for each would be no limit
+        """
+        name = stream if self.by_stream else TOTAL
+        known = self._index.get((class_names, False, name))
+        if known is not None:
+            return known
+        if self._has_room or any(entry.class_names == class_names for entry in self.slices):
+            return self.place(class_names, name)
+        return None
+
+    def place(self, class_names: tuple[str, ...], name: str, *, overflow: bool = False) -> int:
+        """The slice of this name; made if there is room, else the overflow slice of its classes."""
+        if not overflow:
+            known = self._index.get((class_names, False, name))
+            if known is not None:
+                return known
+            if self._has_room:
+                return self._add(class_names, name, overflow=False)
+        known = self._index.get((class_names, True, OVERFLOW))
+        return self._add(class_names, OVERFLOW, overflow=True) if known is None else known
+
+    @property
+    def _has_room(self) -> bool:
+        return sum(not entry.overflow for entry in self.slices) < self.limit
+
+    def _add(self, class_names: tuple[str, ...], name: str, *, overflow: bool) -> int:
+        taken = {entry.label for entry in self.slices}
+        candidates = chain((name,), (f"{name} ({number})" for number in count(2)))
+        label = next(candidate for candidate in candidates if candidate not in taken)
+        self._index[class_names, overflow, name] = index = len(self.slices)
+        self.slices.append(ClassSlice(label, name, class_names, overflow))
+        return index

@@ -1,0 +1,185 @@
+"""The most a set of statistics may be asked to hold, by a configuration or by a state.
+
+A state is loaded whole before it is merged, and a configuration may have a slip of a digit: both
+need bounds that do not depend on who wrote them. Above these nobody gains, and memory is lost.
+
+The dimensions a Gaussian is expressed in, and how two values differ in them.
+
+Two batches can share statistics only if their spaces are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_WINDOWS: Final = 8
+
+
+"""Windows at once: a slice is kept once more in the panes of each."""
+
+
+MOST_SLICES: Final = 512
+
+
+"""Slices beside `overflow`: each has series of every metric, and up to some MB of statistics."""
+
+
+MOST_LEVELS: Final = 64
+
+
+"""Quantile levels τ: each is a column of every micro-bin."""
+
+
+MOST_CLASSES: Final = 4096
+
+
+"""Classes of one stream: every row of probabilities adds to a cell of each."""
+
+
+MOST_DIMENSIONS: Final = 32
+
+
+"""Dimensions of one Gaussian: covariances and sums of products grow with its square."""
+
+
+FloatArray = npt.NDArray[np.float64]
+
+
+IntArray = npt.NDArray[np.int64]
+
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@cache
+def triangle(k: int) -> tuple[IntArray, IntArray]:
+    """Rows and columns of the lower triangle of a k × k matrix, row by row."""
+    rows, columns = np.tril_indices(k)
+    return rows, columns
+
+
+@cache
+def square_from_triangle(k: int) -> IntArray:
+    """Where each entry of a k × k matrix, row by row, lies in its lower triangle; (k²,)."""
+    position = np.zeros((k, k), np.int64)
+    rows, columns = triangle(k)
+    position[rows, columns] = np.arange(rows.size)
+    position[columns, rows] = np.arange(rows.size)
+    return position.ravel()
+
+
+@cache
+def triangle_in_square(k: int) -> IntArray:
+    """Where each entry of a lower triangle lies in the k × k matrix, row by row."""
+    rows, columns = triangle(k)
+    return rows * k + columns
+
+
+@lru_cache(maxsize=256)
+def no_truth(n: int, k: int) -> FloatArray:
+    """(n, k) of NaN, read-only and shared: most frames come without truth."""
+    array = np.full((n, k), np.nan)
+    array.setflags(write=False)
+    return array
+
+
+class DimensionKind(IntEnum):
+    """How the difference of two values is taken; the values are those of the wire."""
+
+    LENGTH = 1  # plain difference: metres, pixels, metres per second
+    ANGLE = 2  # radians, wrapped into [-π, π)
+    ANGLE_MODULO_PI = 3  # radians of a direction without a sign, wrapped into [-π/2, π/2)
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One coordinate of mean, covariance and truth."""
+
+    name: str
+    unit: str = ""
+    kind: DimensionKind = DimensionKind.LENGTH
+
+
+@dataclass(frozen=True)
+class Space:
+    """The K dimensions of a stream, in the order of its arrays.
+
+    angles_in_joint  whether angles take part in joint measures. False by
+                     default: headings flip by π in a few per cent of real
+                     matches, and a single flip outweighs thousands of boxes.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    angles_in_joint: bool = False
+
+    @cached_property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.dimensions)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dimensions."""
+        return tuple(dimension.name for dimension in self.dimensions)
+
+    @cached_property
+    def number(self) -> int:
+        """64 bits that tell it from other spaces, the same in every process: not its hash()."""
+        digest = hashlib.sha256(b"joint" if self.angles_in_joint else b"plain")
+        for dimension in self.dimensions:
+            for text in (dimension.name, dimension.unit, str(int(dimension.kind))):
+                data = text.encode("utf-8", "surrogatepass")
+                digest.update(len(data).to_bytes(8, "little") + data)
+        return int.from_bytes(digest.digest()[:8], "little")
+
+    @cached_property
+    def joint(self) -> tuple[int, ...]:
+        """Positions of the dimensions in the joint block; all of them if all are angles."""
+        plain = tuple(
+            i
+            for i, dimension in enumerate(self.dimensions)
+            if self.angles_in_joint or dimension.kind is DimensionKind.LENGTH
+        )
+        return plain or tuple(range(self.k))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """All positions, the joint block first: the order in which errors are whitened.
+
+        A Cholesky factor's leading block is the factor of the leading block, so
+        one factorisation in this order serves the joint measures and the rest.
+        """
+        return self.joint + tuple(i for i in range(self.k) if i not in self.joint)
+
+    @cached_property
+    def _periods(self) -> tuple[tuple[int, float], ...]:
+        period = {DimensionKind.ANGLE: 2 * np.pi, DimensionKind.ANGLE_MODULO_PI: np.pi}
+        return tuple(
+            (i, period[dimension.kind])
+            for i, dimension in enumerate(self.dimensions)
+            if dimension.kind in period
+        )
+
+    def error(self, truth: FloatArray, mean: FloatArray) -> FloatArray:
+        """truth − mean, angles wrapped; shapes (N, K) in, (N, K) out."""
+        difference: FloatArray = truth - mean
+        self.wrap(difference)
+        return difference
+
+    def wrap(self, values: FloatArray) -> None:
+        """Bring angles back into their period around 0, in place; (N, ≥K)."""
+        for i, period in self._periods:
+            half = period / 2
+            values[:, i] = (values[:, i] + half) % period - half
+
+
+def plain_space(names: tuple[str, ...], unit: str = "") -> Space:
+    """A space of lengths."""
+    return Space(tuple(Dimension(name, unit) for name in names))

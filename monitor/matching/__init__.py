@@ -1,0 +1,1 @@
+"""Matching of ground truth to the detections that it belongs to."""

@@ -1,0 +1,360 @@
+"""What decides which detection a labelled object belongs to.
+
+Where detections and objects are: what a distance between them is taken of.
+
+How far boxes overlap: upright ones in an image, and rotated ones seen from above.
+
+Both take p pairs at once and never divide by an empty box: its overlap is 0.
+
+How far a detection is from an object, by what the boxes or the errors say.
+
+A distance has a quick side, which rules out most pairs of a frame, and an exact one for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from monitor.frames.cholesky import add_up, factorise, whiten
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+
+
+class DistanceKind(StrEnum):
+    """How far a detection is from an object."""
+
+    CENTRE = "centre"  # of the means, over `dimensions`; gate in the unit of the stream
+    BEV_IOU = "bev-iou"  # 1 - overlap of the boxes seen from above, rotated; gate on that
+    IMAGE_IOU = "image-iou"  # 1 - overlap of boxes in the image, upright; gate on that
+    MAHALANOBIS = "mahalanobis"  # of the errors, over `dimensions`; gate in deviations
+
+
+class MatchingSettings(Protocol):
+    """Reads the [matching] section; docs/labels.md says what each key means."""
+
+    @property
+    def distance(self) -> DistanceKind: ...
+    @property
+    def dimensions(self) -> tuple[str, ...]: ...
+    @property
+    def box(self) -> tuple[str, ...]: ...
+    @property
+    def near_gate(self) -> float: ...
+    @property
+    def class_map(self) -> Mapping[str, str]: ...
+    @property
+    def neighbours(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def max_gap_seconds(self) -> float: ...
+    @property
+    def max_offset_seconds(self) -> float: ...
+
+    def gate_of(self, name: str) -> float:
+        """Returns the gate of one class, in the unit of the distance."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Placed:
+    """n of them, in one space.
+
+    mean        (n, K)
+    covariance  (n, K, K); None: known exactly
+    """
+
+    mean: FloatArray
+    covariance: FloatArray | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of them."""
+        return int(self.mean.shape[0])
+
+    def take(self, rows: IntArray | slice) -> Placed:
+        """Some of them."""
+        covariance = None if self.covariance is None else self.covariance[rows]
+        return Placed(self.mean[rows], covariance)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pairs:
+    """p pairs of a detection and an object, each once.
+
+    detection, object  (p,) positions
+    distance           (p,)
+    """
+
+    detection: IntArray
+    object: IntArray
+    distance: FloatArray
+
+    def take(self, which: IntArray) -> Pairs:
+        """Some of them."""
+        return Pairs(self.detection[which], self.object[which], self.distance[which])
+
+
+def upright_overlap(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Intersection over union of boxes, (p,) in [0, 1].
+
+    a, b  (p, 4) left, top, right, bottom; with right below left or bottom below top, empty
+    """
+    low, high = np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])
+    shared = np.maximum(high - low, 0).prod(axis=1)
+    size_a = np.maximum(a[:, 2:] - a[:, :2], 0).prod(axis=1)
+    size_b = np.maximum(b[:, 2:] - b[:, :2], 0).prod(axis=1)
+    return _over_union(shared, size_a, size_b)
+
+
+def rotated_overlap(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Intersection over union of rotated rectangles, (p,) in [0, 1].
+
+    In the frame of b, a is a quadrilateral that the four sides of b cut one after the other
+    (Sutherland and Hodgman 1974), for all pairs at once.
+
+    a, b  (p, 5) centre x, y, length along the heading, width, heading in radians; without a
+          positive length and width, empty
+    """
+    size_a, size_b = (np.maximum(box[:, 2:4], 0).prod(axis=1) for box in (a, b))
+    cos, sin = np.cos(b[:, 4]), np.sin(b[:, 4])
+    x, y = (a[:, :2] - b[:, :2]).T
+    centre = np.stack([cos * x + sin * y, cos * y - sin * x], axis=1)
+    polygon = _corners(centre, np.maximum(a[:, 2:4], 0), a[:, 4] - b[:, 4])
+    half = np.maximum(b[:, 2:4], 0) / 2
+    for axis in (0, 1):
+        for side in (1.0, -1.0):
+            polygon = _cut(polygon, axis, side, half[:, axis])
+    return _over_union(_area(polygon), size_a, size_b)
+
+
+def _over_union(shared: FloatArray, size_a: FloatArray, size_b: FloatArray) -> FloatArray:
+    # Rounding must not make the shared part larger than either.
+    shared = np.minimum(shared, np.minimum(size_a, size_b))
+    union = size_a + size_b - shared
+    ratio: FloatArray = np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
+    return ratio
+
+
+def _corners(centre: FloatArray, size: FloatArray, heading: FloatArray) -> FloatArray:
+    """(p, 4, 2), counter-clockwise."""
+    along, across = np.array([1.0, -1, -1, 1]) / 2, np.array([1.0, 1, -1, -1]) / 2
+    u, v = size[:, :1] * along, size[:, 1:] * across
+    cos, sin = np.cos(heading)[:, None], np.sin(heading)[:, None]
+    return centre[:, None] + np.stack([cos * u - sin * v, sin * u + cos * v], axis=2)
+
+
+def _cut(polygon: FloatArray, axis: int, side: float, limit: FloatArray) -> FloatArray:
+    """What is left of polygons (p, V, 2) where side · coordinate ≤ limit (p,).
+
+    returns  (p, V', 2); a polygon of fewer corners has the first one repeated at the end, one
+             of which nothing is left is all zeros: neither adds to an area
+    """
+    here = side * polygon[:, :, axis] - limit[:, None]  # > 0: outside
+    following, there = np.roll(polygon, -1, axis=1), np.roll(here, -1, axis=1)
+    inside = here <= 0
+    crosses = inside != (there <= 0)
+    share = np.divide(here, here - there, out=np.zeros_like(here), where=crosses)
+    crossing = polygon + share[:, :, None] * (following - polygon)
+    p, v = here.shape
+    kept: BoolArray = np.stack([inside, crosses], axis=2).reshape(p, 2 * v)
+    corners = np.stack([polygon, crossing], axis=2).reshape(p, 2 * v, 2)
+    count = np.count_nonzero(kept, axis=1)
+    # The kept ones to the front, in their order.
+    front = np.argsort(~kept, axis=1, kind="stable")[:, : int(count.max(initial=1))]
+    cut = np.take_along_axis(corners, front[:, :, None], axis=1)
+    beyond = np.arange(front.shape[1]) >= count[:, None]
+    cut = np.where(beyond[:, :, None], cut[:, :1], cut)
+    cut[count == 0] = 0
+    return cut
+
+
+def _area(polygon: FloatArray) -> FloatArray:
+    """(p,) of polygons (p, V, 2), by the shoelace formula."""
+    x, y = polygon[:, :, 0], polygon[:, :, 1]
+    parts = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
+    # One after the other: what other pairs are looked at must not change the rounding.
+    twice = add_up(parts.T)
+    area: FloatArray = np.abs(twice) / 2
+    return area
+
+
+# What rounding may make of a bound that is compared with an exact distance.
+_SLACK = 1 + 1e-9
+
+
+class Distance(Protocol):
+    """One way of measuring, in one space."""
+
+    @property
+    def weighs(self) -> bool:
+        """Whether covariances have a say."""
+        ...
+
+    def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
+        """(m, n) of m objects and n detections: the less, the nearer; infinite: beyond the gate.
+
+        Quick, and may leave pairs that are beyond the gate.
+        """
+        ...
+
+    def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
+        """(p,) distances of p objects and as many detections, one of each in a pair."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CentreDistance:
+    """Euclidean, of the means, over some dimensions; angles by the shortest way.
+
+    space    of all dimensions
+    columns  positions of those that are looked at
+    """
+
+    space: Space
+    columns: tuple[int, ...]
+
+    @property
+    def weighs(self) -> bool:
+        """They have not."""
+        return False
+
+    def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
+        """The distances themselves."""
+        distance = np.sqrt((_apart(self, objects, detections) ** 2).sum(axis=2))
+        return np.where(distance <= gate * _SLACK, distance, np.inf)
+
+    def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
+        """In the unit of the dimensions."""
+        error = self.space.error(objects.mean, detections.mean)[:, list(self.columns)]
+        distance: FloatArray = np.sqrt((error**2).sum(axis=1))
+        return distance
+
+
+@dataclass(frozen=True, slots=True)
+class MahalanobisDistance:
+    """√(eᵀ (Σ + Σ_truth)⁻¹ e) over some dimensions: of the error, in deviations.
+
+    space    of all dimensions
+    columns  positions of those that are looked at
+    """
+
+    space: Space
+    columns: tuple[int, ...]
+
+    @property
+    def weighs(self) -> bool:
+        """Those of both sides."""
+        return True
+
+    def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
+        """By the worst of the dimensions, each by itself: no further than all together."""
+        variance = _variances(self, detections)[None] + _variances(self, objects)[:, None]
+        worst = np.sqrt((_apart(self, objects, detections) ** 2 / variance).max(axis=2))
+        return np.where(worst <= gate * _SLACK, worst, np.inf)
+
+    def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
+        """Dimensionless; infinite where the sum of the covariances is singular."""
+        columns = np.array(self.columns)
+        error = self.space.error(objects.mean, detections.mean)[:, columns]
+        block = np.ix_(np.arange(objects.n), columns, columns)
+        total = np.zeros((objects.n, columns.size, columns.size))
+        for placed in (objects, detections):
+            if placed.covariance is not None:
+                total += placed.covariance[block]
+        squared = (whiten(factorise(total), error) ** 2).sum(axis=0)
+        return np.where(np.isfinite(squared), np.sqrt(squared), np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedOverlap:
+    """1 − intersection over union of boxes seen from above.
+
+    columns  positions of centre, length, width and heading, five of them
+    """
+
+    columns: tuple[int, ...]
+
+    @property
+    def weighs(self) -> bool:
+        """They have not."""
+        return False
+
+    def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
+        """By the distance of the centres, in sums of the circles around the boxes."""
+        a, b = (placed.mean[:, list(self.columns[:4])] for placed in (objects, detections))
+        return _rank_of_circles(a[:, :2], a[:, 2:], b[:, :2], b[:, 2:])
+
+    def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
+        """Within [0, 1]; infinite where nothing overlaps."""
+        a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
+        return _from_overlap(rotated_overlap(a, b))
+
+
+@dataclass(frozen=True, slots=True)
+class UprightOverlap:
+    """1 − intersection over union of upright boxes in an image.
+
+    columns  positions of left, top, right and bottom, four of them
+    """
+
+    columns: tuple[int, ...]
+
+    @property
+    def weighs(self) -> bool:
+        """They have not."""
+        return False
+
+    def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
+        """By the distance of the centres, in sums of the circles around the boxes."""
+        a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
+        return _rank_of_circles(
+            (a[:, :2] + a[:, 2:]) / 2,
+            a[:, 2:] - a[:, :2],
+            (b[:, :2] + b[:, 2:]) / 2,
+            b[:, 2:] - b[:, :2],
+        )
+
+    def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
+        """Within [0, 1]; infinite where nothing overlaps."""
+        a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
+        return _from_overlap(upright_overlap(a, b))
+
+
+def _apart(
+    of: CentreDistance | MahalanobisDistance, objects: Placed, detections: Placed
+) -> FloatArray:
+    """(m, n, d) errors in the dimensions that are looked at."""
+    chosen = Space(tuple(of.space.dimensions[i] for i in of.columns))
+    columns = list(of.columns)
+    apart = objects.mean[:, None, columns] - detections.mean[None, :, columns]
+    flat = apart.reshape(-1, len(columns))
+    chosen.wrap(flat)
+    return flat.reshape(apart.shape)
+
+
+def _variances(of: MahalanobisDistance, placed: Placed) -> FloatArray:
+    """(n, d); 0 where known exactly."""
+    if placed.covariance is None:
+        return np.zeros((placed.n, len(of.columns)))
+    columns = np.array(of.columns)
+    variances: FloatArray = placed.covariance[:, columns, columns]
+    return variances
+
+
+def _rank_of_circles(
+    centre_a: FloatArray, size_a: FloatArray, centre_b: FloatArray, size_b: FloatArray
+) -> FloatArray:
+    """(m, n) centre distances over the sums of radii; infinite where the circles are apart."""
+    apart = centre_a[:, None] - centre_b[None]
+    distance = np.sqrt((apart**2).sum(axis=2))
+    radius = [np.sqrt((np.maximum(size, 0) ** 2).sum(axis=1)) / 2 for size in (size_a, size_b)]
+    reach = radius[0][:, None] + radius[1][None]
+    rank = np.divide(distance, reach, out=np.full_like(distance, np.inf), where=reach > 0)
+    return np.where(rank <= _SLACK, rank, np.inf)
+
+
+def _from_overlap(overlap: FloatArray) -> FloatArray:
+    return np.where(overlap > 0, 1 - overlap, np.inf)

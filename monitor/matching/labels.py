@@ -1,0 +1,474 @@
+"""What of the labels of a frame can be used, before anything is known of their detections.
+
+A label whose ground truth cannot be used is refused whole, so that a better one may come. A
+class beyond the header's names is set aside, and refuses only a label that says nothing else.
+
+What came with the detections of a frame themselves: ground truth, their class, or both.
+
+Every detection that carries either is accounted for like one label.
+
+Which detection each label of a frame belongs to, by the detection's id, and what it tells of
+it: ground truth, its class, or both.
+
+Every label ends in exactly one count of the account.
+
+Labels of a frame, whichever way they name its detections: by id, or as objects of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import (
+    Examined,
+    FrameBatch,
+    IdArray,
+    Limits,
+    Reason,
+    ReceivedDetections,
+)
+from monitor.frames.frame import Header, Opinions, ReceivedTruth, TrackIds
+from monitor.frames.reasons import Notice, numbers
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.stored import StoredFrame
+from monitor.matching.distances import MatchingSettings
+from monitor.matching.objects import Candidates, ObjectMatching, match_objects, objects_told
+from monitor.matching.pending import INLINE, GateVerdict, LabelRecord, Outcome, PendingFrame
+
+
+@dataclass(frozen=True, slots=True)
+class UsableLabels:
+    """Of n labels.
+
+    usable         (n,) which can be used at all; an ignored one needs nothing but an id
+    truth          (n, K), and which have it in full, has_truth (n,)
+    has_class      (n,) which have a class of the header
+    truth_invalid  (n,) refused for their ground truth, or for want of an id
+    class_invalid  (n,) whose class is beyond the header's names
+    """
+
+    usable: BoolArray
+    truth: FloatArray
+    has_truth: BoolArray
+    has_class: BoolArray
+    truth_invalid: BoolArray
+    class_invalid: BoolArray
+
+
+def usable_labels(
+    labels: ReceivedTruth, space: Space, classes: int, limits: Limits
+) -> UsableLabels:
+    """Sort out labels for a frame of this space and so many classes."""
+    truth = np.full((labels.named, space.k), np.nan)
+    truth[:, : labels.truth.shape[1]] = labels.truth[:, : space.k]
+    plausible = (np.abs(truth) <= limits.largest_mean).all(axis=1)
+    has_truth = (labels.truth_length == space.k) & plausible
+    told = has_truth | (labels.truth_length == 0)
+    has_class = (labels.class_index >= 0) & (labels.class_index < classes)
+    usable = labels.has_id & (has_truth | (told & has_class) | labels.ignore)
+    beyond = labels.class_index >= classes
+    class_invalid = beyond & told & labels.has_id & ~labels.ignore
+    return UsableLabels(
+        usable, truth, has_truth, has_class, ~usable & ~class_invalid, class_invalid
+    )
+
+
+def label_notices(
+    labels: ReceivedTruth, sorted_out: UsableLabels, space: Space, classes: int, limits: Limits
+) -> tuple[Notice, ...]:
+    """What is wrong with labels, in words; at most one notice for each reason."""
+    found: list[Notice] = []
+    invalid = np.flatnonzero(sorted_out.truth_invalid)
+    if invalid.size:
+        first = int(invalid[0])
+        if labels.has_id[first]:
+            field, sent = "ground_truth", int(labels.truth_length[first])
+            message = (
+                f"{numbers(labels.truth[first], sent)}: send {space.k} values "
+                f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
+                "([limits] largest_mean)."
+            )
+        else:
+            field, message = "detection_id", "absent: name the detection that the label belongs to."
+        found.append(Notice(Reason.GROUND_TRUTH_INVALID, field, message, invalid.size, first))
+    invalid = np.flatnonzero(sorted_out.class_invalid)
+    if invalid.size:
+        first = int(invalid[0])
+        message = f"{labels.class_index[first]}: the header names {classes} classes, from 0."
+        reason = Reason.CLASS_PROBABILITIES_INVALID
+        found.append(Notice(reason, "class_index", message, invalid.size, first))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class InlineTruth:
+    """Of the n detections of a batch.
+
+    resolved    (n,) whose fate is known by it
+    rows        those that have ground truth
+    class_rows  those that have class probabilities and a true class
+    """
+
+    account: TruthAccount
+    resolved: BoolArray
+    rows: IntArray
+    class_rows: IntArray
+
+
+def labels_sent(received: ReceivedDetections) -> int:
+    """How many detections carry a label of any kind, usable or not."""
+    return int(np.count_nonzero(_labelled(received)))
+
+
+def inline_truth(
+    received: ReceivedDetections, examined: Examined, opinions: Opinions | None
+) -> InlineTruth | None:
+    """As match_by_id has it for labels; None where no detection carries any.
+
+    Ground truth that cannot be used refuses the class beside it too: a better label may come.
+    A class that cannot be used leaves the ground truth beside it as it is.
+    """
+    labelled = _labelled(received)
+    sent = int(np.count_nonzero(labelled))
+    if sent == 0:
+        return None
+    batch = examined.batch
+    has_truth = np.isfinite(batch.truth[:, 0])
+    rows = np.flatnonzero(has_truth)
+    class_rows, resolved, matched = rows[:0], has_truth, rows.size
+    if opinions is not None and received.ground_truth_class is not None:
+        told = np.flatnonzero((batch.true_class >= 0) & ~examined.truth_invalid[batch.rows])
+        class_rows = told[opinions.of(told)]
+        resolved = has_truth.copy()
+        resolved[class_rows] = True
+        matched = int(np.count_nonzero(resolved))
+    bad_class = examined.true_class_invalid & (received.truth_length == 0)
+    refused = int(np.count_nonzero(examined.truth_invalid | bad_class))
+    account = TruthAccount(matched=matched, refused=refused, unusable=sent - refused - matched)
+    return InlineTruth(account, resolved, rows, class_rows)
+
+
+def inline_record(
+    truth: InlineTruth,
+    batch: FrameBatch,
+    stamp_ns: int | None,
+    clock_ns: int | None,
+    generation: int,
+) -> LabelRecord:
+    """As the ledger has it.
+
+    stamp_ns, clock_ns, generation  as of LabelRecord
+    """
+    settled = np.flatnonzero(truth.resolved)
+    return LabelRecord(
+        revision=INLINE,
+        replaces=False,
+        settled=settled,
+        outcome=np.full(settled.size, Outcome.MATCHED, np.uint8),
+        rows=truth.rows,
+        truth=batch.truth[truth.rows],
+        truth_covariance=None,
+        objects=None,
+        class_rows=truth.class_rows,
+        true_class=batch.true_class[truth.class_rows],
+        stamp_ns=stamp_ns,
+        clock_ns=clock_ns,
+        generation=generation,
+        delay_ns=0,
+        live=True,
+        account=truth.account,
+    )
+
+
+def _labelled(received: ReceivedDetections) -> BoolArray:
+    labelled: BoolArray = received.truth_length > 0
+    if received.ground_truth_class is not None:
+        labelled = labelled | received.ground_truth_class[1]
+    return labelled
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The outcome for the labels of one frame; all rows are rows of the frame.
+
+    settled     (u,) whose fate is known by the labels, and (u,) of Outcome
+    rows        (m,) the matched ones among these that have ground truth, truth (m, K)
+    objects     (m,) whose truth it is, by the labeller's own ids; None where no label has one
+    class_rows  (c,) those that have class probabilities and a true class, true_class (c,)
+    open_rows   rows that a label names, but tells nothing of that can be used
+    invalid     labels by the reason for which they, or their class, cannot be used
+    """
+
+    account: TruthAccount
+    settled: IntArray
+    outcome: npt.NDArray[np.uint8]
+    rows: IntArray
+    truth: FloatArray
+    objects: TrackIds | None
+    class_rows: IntArray
+    true_class: IntArray
+    open_rows: IntArray
+    invalid: dict[Reason, int]
+    notices: tuple[Notice, ...]
+
+
+def match_by_id(
+    labels: ReceivedTruth, frame: PendingFrame, resolved: BoolArray, limits: Limits
+) -> Matching:
+    """Match labels to the detections that wait in a frame; the first label of each stands.
+
+    resolved  (n,) those that do not wait any more
+
+    It stands for ground truth and class alike: what was told the class alone waits for no
+    ground truth. A class alone tells nothing of a detection without class probabilities, and
+    does not resolve it.
+    """
+    sorted_out = usable_labels(labels, frame.space, frame.classes, limits)
+    candidates = np.flatnonzero(sorted_out.usable)
+    ids = labels.id[candidates]
+    found, place = _find(ids, frame)
+    beside = int(np.isin(ids[~found], frame.stored.unusable).sum())
+    candidates, rows = candidates[found], frame.order[place[found]]
+    ignored = labels.ignore[candidates]
+    classified = sorted_out.has_class[candidates] & ~ignored
+    classified &= False if frame.opinions is None else frame.opinions.of(rows)
+    tells = sorted_out.has_truth[candidates] | classified | ignored
+
+    standing = np.flatnonzero(tells & ~resolved[rows])
+    fresh = np.sort(standing[np.unique(rows[standing], return_index=True)[1]])
+    resolved_by = np.full(resolved.size, rows.size)
+    resolved_by[resolved] = -1
+    resolved_by[rows[fresh]] = fresh
+    duplicate = resolved_by[rows] < np.arange(rows.size)
+    open_now = ~tells & ~duplicate
+
+    counted = fresh[~ignored[fresh]]
+    with_truth = counted[sorted_out.has_truth[candidates[counted]]]
+    with_class = counted[classified[counted]]
+    refused_found, refused_place = _find(labels.id[~sorted_out.usable & labels.has_id], frame)
+    unusable = beside + int(np.count_nonzero(open_now))
+    invalid = {
+        Reason.GROUND_TRUTH_INVALID: int(np.count_nonzero(sorted_out.truth_invalid)),
+        Reason.CLASS_PROBABILITIES_INVALID: int(np.count_nonzero(sorted_out.class_invalid)),
+    }
+    return Matching(
+        account=TruthAccount(
+            matched=counted.size,
+            unusable=unusable,
+            orphan=ids.size - rows.size - beside,
+            duplicate=int(np.count_nonzero(duplicate)),
+            ignored=fresh.size - counted.size,
+            refused=labels.named - ids.size,
+        ),
+        settled=rows[fresh],
+        outcome=np.where(ignored[fresh], Outcome.IGNORED, Outcome.MATCHED).astype(np.uint8),
+        rows=rows[with_truth],
+        truth=sorted_out.truth[candidates[with_truth]],
+        objects=None if labels.objects is None else labels.objects.take(candidates[with_truth]),
+        class_rows=rows[with_class],
+        true_class=labels.class_index[candidates[with_class]],
+        open_rows=np.append(frame.order[refused_place[refused_found]], rows[open_now]),
+        invalid=invalid,
+        notices=(
+            label_notices(labels, sorted_out, frame.space, frame.classes, limits)
+            if any(invalid.values())
+            else ()
+        ),
+    )
+
+
+def _find(ids: IdArray, frame: PendingFrame) -> tuple[BoolArray, IntArray]:
+    """Which ids are in the frame, and where in its sorted ids; (n,) each."""
+    place = np.searchsorted(frame.sorted_ids, ids)
+    found = place < frame.sorted_ids.size
+    found[found] = frame.sorted_ids[place[found]] == ids[found]
+    return found, place
+
+
+def orphan_notice(labels: ReceivedTruth, streams: Collection[str]) -> Notice:
+    """Why there is no frame for labels; streams are the names that are known."""
+    if labels.stream not in streams:
+        message = f"no stream '{labels.stream[:64]}': process its frames first."
+        return Notice(Reason.GROUND_TRUTH_INVALID, "stream", message, labels.n)
+    if labels.frame_id is None:
+        message = "absent: name the frame that the labels belong to."
+        return Notice(Reason.MISSING_FRAME_KEY, "frame_id", message, labels.n)
+    message = (
+        f"{labels.frame_id}: no such frame of stream '{labels.stream}' is known. "
+        "Send the labels of frames that were answered, with their frame_id."
+    )
+    return Notice(Reason.GROUND_TRUTH_INVALID, "frame_id", message, labels.n)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsMatched:
+    """The outcome for the labels of one frame, of both kinds; as Matching has it."""
+
+    account: TruthAccount
+    settled: IntArray
+    outcome: npt.NDArray[np.uint8]
+    rows: IntArray
+    truth: FloatArray
+    truth_covariance: FloatArray | None
+    objects: TrackIds | None
+    class_rows: IntArray
+    true_class: IntArray
+    open_rows: IntArray
+    gate: npt.NDArray[np.uint8] | None
+    objects_told: bool
+    invalid: Mapping[Reason, int]
+    notices: tuple[Notice, ...]
+
+
+def labels_told(labels: ReceivedTruth) -> int:
+    """How many labels a message has; several samples of one track are one."""
+    return labels.named + objects_told(labels.foreign)
+
+
+def matched_labels(
+    labels: ReceivedTruth,
+    frame: PendingFrame,
+    resolved: BoolArray,
+    config: MatchingSettings,
+    limits: Limits,
+    *,
+    again: bool,
+) -> LabelsMatched:
+    """Those by id first; objects are for the detections that are left. In a foreign coordinate
+    frame no truth is where it seems to be: all is refused, and every detection stays open.
+
+    resolved  (n,) those that do not wait any more
+    again     objects of the same revision have come before: these are duplicates
+    """
+    stored, foreign = frame.stored, labels.foreign
+    elsewhere = _foreign_frame(labels, stored.header)
+    if elsewhere is not None:
+        return _all_refused(labels, stored, elsewhere)
+    by_id = match_by_id(labels, frame, resolved, limits)
+    if foreign is None and not labels.regions:
+        return _alone(by_id)
+    if again or frame.released:
+        by_id.account.duplicate += objects_told(foreign)
+        return _alone(by_id)
+    free = ~resolved
+    free[by_id.settled] = False
+    everything = np.arange(stored.n)
+    candidates = Candidates(
+        class_index=stored.class_index,
+        sent=stored.sent.estimates(everything),
+        free=free,
+        stamp_ns=stored.stamp_ns,
+    )
+    return _both(by_id, match_objects(labels, candidates, stored.header, config, limits), frame)
+
+
+def _foreign_frame(labels: ReceivedTruth, header: Header) -> Notice | None:
+    """Why the labels cannot be where the detections are; None: they are."""
+    told, ours = labels.coordinate_frame, header.coordinate_frame
+    if not told or told == ours:
+        return None
+    message = (
+        f"'{told[:64]}': the detections are in '{ours}'. Send labels in the coordinate "
+        "frame of the stream's header."
+    )
+    return Notice(Reason.COORDINATE_FRAME, "coordinate_frame", message, labels.n)
+
+
+def _all_refused(labels: ReceivedTruth, stored: StoredFrame, notice: Notice) -> LabelsMatched:
+    nothing = np.zeros(0, np.int64)
+    return LabelsMatched(
+        account=TruthAccount(refused=labels_told(labels)),
+        settled=nothing,
+        outcome=np.zeros(0, np.uint8),
+        rows=nothing,
+        truth=np.zeros((0, stored.header.space.k)),
+        truth_covariance=None,
+        objects=None,
+        class_rows=nothing,
+        true_class=nothing,
+        open_rows=np.arange(stored.n),
+        gate=None,
+        objects_told=False,
+        invalid={notice.reason: notice.count},
+        notices=(notice,),
+    )
+
+
+def _alone(by_id: Matching) -> LabelsMatched:
+    return LabelsMatched(
+        account=by_id.account,
+        settled=by_id.settled,
+        outcome=by_id.outcome,
+        rows=by_id.rows,
+        truth=by_id.truth,
+        truth_covariance=None,
+        objects=by_id.objects,
+        class_rows=by_id.class_rows,
+        true_class=by_id.true_class,
+        open_rows=by_id.open_rows,
+        gate=None,
+        objects_told=False,
+        invalid=by_id.invalid,
+        notices=by_id.notices,
+    )
+
+
+def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> LabelsMatched:
+    account = TruthAccount()
+    account.add(by_id.account)
+    account.add(found.account)
+    covariance = found.truth_covariance
+    if covariance is not None and by_id.rows.size:
+        exact = np.zeros((by_id.rows.size, *covariance.shape[1:]))
+        covariance = np.concatenate([exact, covariance])
+    return LabelsMatched(
+        account=account,
+        settled=np.concatenate([by_id.settled, found.rows, found.ignored]),
+        outcome=np.concatenate(
+            [
+                by_id.outcome,
+                np.full(found.rows.size, Outcome.MATCHED, np.uint8),
+                np.full(found.ignored.size, Outcome.IGNORED, np.uint8),
+            ]
+        ),
+        rows=np.concatenate([by_id.rows, found.rows]),
+        truth=np.concatenate([by_id.truth, found.truth]),
+        truth_covariance=covariance,
+        objects=_objects(by_id, found),
+        # Objects are matched within a class: that the class is right is no finding.
+        class_rows=by_id.class_rows,
+        true_class=by_id.true_class,
+        open_rows=by_id.open_rows if found.whole else np.arange(frame.stored.n),
+        gate=np.concatenate(
+            [
+                np.full(by_id.rows.size, GateVerdict.NONE, np.uint8),
+                np.where(found.near_gate, GateVerdict.NEAR, GateVerdict.WITHIN).astype(np.uint8),
+            ]
+        ),
+        # Where none could be used, they may be sent again.
+        objects_told=found.whole or found.rows.size + found.ignored.size > 0,
+        invalid={
+            reason: by_id.invalid.get(reason, 0) + found.invalid.get(reason, 0)
+            for reason in {*by_id.invalid, *found.invalid}
+        },
+        notices=by_id.notices + found.notices,
+    )
+
+
+def _objects(by_id: Matching, found: ObjectMatching) -> TrackIds | None:
+    if by_id.objects is None and found.objects is None:
+        return None
+    parts = [
+        part
+        if part is not None
+        else TrackIds(np.zeros(rows.size, np.uint64), np.zeros(rows.size, bool))
+        for part, rows in ((by_id.objects, by_id.rows), (found.objects, found.rows))
+    ]
+    return TrackIds(
+        np.concatenate([part.id for part in parts]), np.concatenate([part.known for part in parts])
+    )

@@ -1,0 +1,405 @@
+"""What of the objects and regions of a message can be used, before anything is known of their
+detections: those that can be placed, and those whose class means something here.
+
+Which detection each object of a labeller's belongs to, where the labeller has ids of its own,
+and which detections are neither right nor wrong.
+
+Every object of a message ends in exactly one count of the account. Several samples of one track
+are one object: of those that it is interpolated between, and of those it is not, one is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import Estimates, Limits, Reason, absent, full_matrices, symmetric
+from monitor.frames.frame import Header, ReceivedObjects, ReceivedRegion, ReceivedTruth, TrackIds
+from monitor.frames.reasons import Notice, numbers
+from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
+from monitor.matching.at_time import (
+    ObjectsAtTime,
+    Samples,
+    labels_told,
+    objects_at_time,
+    placed_at_time,
+)
+from monitor.matching.distances import MatchingSettings, Placed
+from monitor.matching.gate import (
+    ClassTable,
+    IgnoreRegion,
+    class_table,
+    ignored_detections,
+    matches,
+    stream_gate,
+)
+
+# An eigenvalue this far below zero, against the largest one, is rounding.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class UsableObjects:
+    """Of m samples.
+
+    usable   (m,) which can be placed, and are of a class that was named
+    placed   (m, K) and covariances, zero where none came; None where none came at all
+    """
+
+    usable: BoolArray
+    placed: Placed
+    truth_invalid: BoolArray
+    covariance_invalid: BoolArray
+    class_invalid: BoolArray
+
+
+def usable_objects(
+    objects: ReceivedObjects, space: Space, classes: int, limits: Limits
+) -> UsableObjects:
+    """Sort out samples for a stream of this space.
+
+    classes  names that the labeller has
+    """
+    truth = np.full((objects.n, space.k), np.nan)
+    truth[:, : objects.truth.shape[1]] = objects.truth[:, : space.k]
+    truth_invalid = (objects.truth_length != space.k) | ~(np.abs(truth) <= limits.largest_mean).all(
+        axis=1
+    )
+    covariance, covariance_invalid = _covariances(objects, space.k, limits)
+    # What is ignored may be so for every class.
+    named = (objects.class_index >= 0) | objects.ignore
+    class_invalid = ~named | (objects.class_index >= classes)
+    usable = ~(truth_invalid | covariance_invalid | class_invalid)
+    placed = Placed(np.where(truth_invalid[:, None], 0.0, truth), covariance)
+    return UsableObjects(usable, placed, truth_invalid, covariance_invalid, class_invalid)
+
+
+def _covariances(
+    objects: ReceivedObjects, k: int, limits: Limits
+) -> tuple[FloatArray | None, BoolArray]:
+    """(m, K, K), zero where none came or an unusable one; None where all are; and the unusable.
+
+    A labeller may know some dimensions exactly: zeros on the diagonal are no fault.
+    """
+    length = objects.covariance_length
+    invalid = np.zeros(objects.n, bool)
+    if not length.any():
+        return None, invalid
+    forms = (k, k * (k + 1) // 2, k * k)
+    fits = np.isin(length, forms)
+    values = objects.covariance[:, : k * k]
+    nothing = absent(values, length, fits)
+    known = fits if nothing is None else fits & ~nothing
+    invalid = ~fits & (length > 0)
+    matrices = full_matrices(values, np.where(known, length, 0), forms)
+    with np.errstate(invalid="ignore", over="ignore"):
+        variance = np.diagonal(matrices, axis1=1, axis2=2)
+        # No covariance is larger than the largest variance. Beyond the limit the eigenvalues
+        # could overflow.
+        plausible = np.abs(matrices) <= limits.largest_deviation**2
+        finite = plausible.all(axis=(1, 2)) & (variance >= 0).all(axis=1)
+    matrices = np.where((known & finite)[:, None, None], matrices, 0.0)
+    matrices, asymmetric = symmetric(matrices, known & (length == forms[2]))
+    invalid |= known & ~finite
+    if asymmetric is not None:
+        invalid |= asymmetric
+    eigenvalues = np.linalg.eigvalsh(matrices)
+    # So said that NaN is invalid, too.
+    invalid |= ~(eigenvalues[:, 0] >= -_ROUNDING * np.maximum(eigenvalues[:, -1], 0))
+    matrices = np.where(invalid[:, None, None], 0.0, matrices)
+    return (matrices if known.any() else None), invalid
+
+
+def object_notice(
+    objects: ReceivedObjects, found: UsableObjects, space: Space, classes: int, limits: Limits
+) -> Notice | None:
+    """What is wrong with samples, in words of the first of them; None where nothing is."""
+    invalid = np.flatnonzero(~found.usable)
+    if invalid.size == 0:
+        return None
+    first = int(invalid[0])
+    if found.truth_invalid[first]:
+        sent = int(objects.truth_length[first])
+        field = "objects.ground_truth"
+        message = (
+            f"{numbers(objects.truth[first], sent)}: send {space.k} values "
+            f"({', '.join(space.names)}), finite and within ±{limits.largest_mean:g} "
+            "([limits] largest_mean)."
+        )
+    elif found.class_invalid[first]:
+        index = int(objects.class_index[first])
+        field = "objects.class_index"
+        message = (
+            "absent: an object that is not ignored needs its class."
+            if index < 0
+            else f"{index}: there are {classes} class names, from 0."
+        )
+    else:
+        sent, k = int(objects.covariance_length[first]), space.k
+        field = "objects.covariance"
+        message = (
+            f"{numbers(objects.covariance[first], sent)}, {sent} values: send {k} variances, "
+            f"{k * (k + 1) // 2} of the lower triangle or all {k * k}, symmetric, without "
+            f"negative eigenvalues and with deviations of at most {limits.largest_deviation:g} "
+            "([limits] largest_deviation), or none."
+        )
+    return Notice(Reason.GROUND_TRUTH_INVALID, field, message, int(invalid.size), first)
+
+
+def untimely_notice(
+    objects: ReceivedObjects, at: ObjectsAtTime, stamp_ns: int | None, config: MatchingSettings
+) -> Notice | None:
+    """Why objects could not be placed at the frame's time; None where all could be."""
+    if not at.untimely:
+        return None
+    message = (
+        f"{objects.stamp_ns[at.first]}: the frame has no stamp to compare it with. Send objects "
+        "without one."
+        if stamp_ns is None
+        else f"{objects.stamp_ns[at.first]} and a frame of {stamp_ns}: send two samples around "
+        f"the frame, at most {config.max_gap_seconds:g} s apart ([matching] max_gap_seconds), or "
+        f"one within {config.max_offset_seconds:g} s of it (max_offset_seconds)."
+    )
+    return Notice(Reason.TRUTH_STAMP, "objects.stamp_ns", message, at.untimely, at.first)
+
+
+def usable_regions(
+    regions: tuple[ReceivedRegion, ...], space: Space, classes: int, table: ClassTable
+) -> tuple[list[IgnoreRegion], Notice | None]:
+    """Those that can be used, and what is wrong with the others.
+
+    classes  of the detector
+    table    how the labeller's are called here
+    """
+    used, faults = [], []
+    for i, region in enumerate(regions):
+        fault = _region_fault(region, space, table.own.size)
+        if fault is not None:
+            faults.append((i, fault))
+            continue
+        of = np.ones(classes, bool)
+        if region.class_index >= 0:
+            of = table.beside[region.class_index].copy()
+            if table.own[region.class_index] >= 0:
+                of[table.own[region.class_index]] = True
+        columns = tuple(space.names.index(name) for name in region.dimensions)
+        used.append(IgnoreRegion(columns, region.lower, region.upper, of))
+    if not faults:
+        return used, None
+    first, message = faults[0]
+    reason = Reason.GROUND_TRUTH_INVALID
+    return used, Notice(reason, "ignore_regions", message, len(faults), first)
+
+
+def _region_fault(region: ReceivedRegion, space: Space, labelled: int) -> str | None:
+    """In words; None where the region can be used."""
+    names = region.dimensions
+    if region.class_index >= labelled:
+        return f"class_index {region.class_index}: there are {labelled} class names, from 0."
+    if not 1 <= len(names) <= space.k or len(set(names)) < len(names):
+        return f"{len(names)} dimensions: name at least one, each once, of {space.names}."
+    for name in names:
+        if name not in space.names:
+            return f"dimension '{name[:64]}': name some of {', '.join(space.names)}."
+    if not region.lower.size == region.upper.size == len(names):
+        return (
+            f"{region.lower.size} lower and {region.upper.size} upper bounds of {len(names)} "
+            "dimensions: send one of each for every dimension."
+        )
+    for i, name in enumerate(names):
+        low, high = float(region.lower[i]), float(region.upper[i])
+        angle = space.dimensions[space.names.index(name)].kind is not DimensionKind.LENGTH
+        if not low <= high or (angle and not np.isfinite([low, high]).all()):
+            return f"{low:g} to {high:g} of '{name}': the lower bound first, numbers both."
+    return None
+
+
+_NS = 1e9
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Candidates:
+    """The n usable detections of a frame, as the detector sent them.
+
+    class_index  (n,)
+    free         (n,) those of which no label of this revision has told anything yet
+    stamp_ns     of the frame; None where it has none
+    """
+
+    class_index: IntArray
+    sent: Estimates
+    free: BoolArray
+    stamp_ns: int | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ObjectMatching:
+    """The outcome for the objects of one message; all rows are rows of the candidates.
+
+    account           every object in one count
+    rows              (m,) that an object belongs to, ascending, and its truth (m, K)
+    truth_covariance  (m, K, K) zero where it is exact; None where all are
+    objects           (m,) whose truth it is, by the labeller's own ids; None where no one has one
+    ignored           (i,) rows that are neither right nor wrong, ascending
+    near_gate         (m,) which matches lie near the gate
+    whole             whether all objects and regions could be used. Without it, a detection that
+                      none claims may belong to one that could not: it is no false positive,
+                      however complete the labels are
+    invalid           samples and regions by the reason for which they cannot be used
+    """
+
+    account: TruthAccount
+    rows: IntArray
+    truth: FloatArray
+    truth_covariance: FloatArray | None
+    objects: TrackIds | None
+    ignored: IntArray
+    near_gate: BoolArray
+    whole: bool
+    invalid: dict[Reason, int]
+    notices: tuple[Notice, ...]
+
+
+def objects_told(objects: ReceivedObjects | None) -> int:
+    """How many objects the samples of a message are: the sum of their account, whatever it is."""
+    if objects is None:
+        return 0
+    return labels_told(_samples(objects, np.ones(objects.n, bool)))[0]
+
+
+def match_objects(
+    labels: ReceivedTruth,
+    frame: Candidates,
+    header: Header,
+    config: MatchingSettings,
+    limits: Limits,
+) -> ObjectMatching:
+    """Find the detections of objects, and those that objects and regions ignore.
+
+    labels  in the coordinate frame of the detections
+
+    Objects of the detector's classes are matched first, among all detections: one whose
+    detection was labelled before is a duplicate. What is left may be ignored.
+    """
+    objects, space = labels.foreign, header.space
+    gate = stream_gate(config, header)
+    if isinstance(gate, Notice):
+        return _all_refused(objects, gate, space)
+    if objects is None:
+        objects = _NO_OBJECTS
+    named = labels.class_names or header.classes
+    table = class_table(named, header.classes, config.class_map, config.neighbours)
+    usable = usable_objects(objects, space, len(named), limits)
+    at = objects_at_time(
+        _samples(objects, usable.usable),
+        frame.stamp_ns,
+        round(config.max_gap_seconds * _NS),
+        round(config.max_offset_seconds * _NS),
+    )
+    placed = placed_at_time(usable.placed, at, space)
+    own, ignores = _classes(objects, at, table, len(header.classes))
+    compared, detections = placed, Placed(frame.sent.mean, frame.sent.covariance)
+    if not gate.distance.weighs:
+        compared, detections = Placed(placed.mean), Placed(frame.sent.mean)
+    pairs = matches(compared, own, detections, frame.class_index, gate)
+    fresh = pairs.take(np.flatnonzero(frame.free[pairs.detection]))
+
+    rest = frame.free.copy()
+    rest[fresh.detection] = False
+    rows = np.flatnonzero(rest)
+    regions, region_notice = usable_regions(labels.regions, space, len(header.classes), table)
+    ignored = ignored_detections(
+        compared, ignores, regions, detections.take(rows), frame.class_index[rows], gate, space
+    )
+    real = int(np.count_nonzero(own >= 0))
+    left = real - pairs.object.size
+    object_ids = TrackIds(objects.id[at.sample], objects.has_id[at.sample]).take(fresh.object)
+    covariance = placed.covariance
+    found = (
+        object_notice(objects, usable, space, len(named), limits),
+        untimely_notice(objects, at, frame.stamp_ns, config),
+        region_notice,
+    )
+    notices = tuple(notice for notice in found if notice is not None)
+    refused = at.told - at.label.size - at.duplicate
+    return ObjectMatching(
+        account=TruthAccount(
+            matched=fresh.object.size,
+            duplicate=at.duplicate + pairs.object.size - fresh.object.size,
+            ignored=own.size - real,
+            refused=refused,
+            missed=left if labels.complete else 0,
+            unassigned=0 if labels.complete else left,
+        ),
+        rows=fresh.detection,
+        truth=placed.mean[fresh.object],
+        truth_covariance=None if covariance is None else covariance[fresh.object],
+        objects=object_ids if object_ids.known.any() else None,
+        ignored=rows[ignored],
+        near_gate=gate.nears(fresh.distance, own[fresh.object]),
+        whole=refused == 0 and region_notice is None,
+        invalid=_by_reason(notices),
+        notices=notices,
+    )
+
+
+def _samples(objects: ReceivedObjects, usable: BoolArray) -> Samples:
+    return Samples(objects.id, objects.has_id, objects.stamp_ns, objects.has_stamp, usable)
+
+
+def _classes(
+    objects: ReceivedObjects, at: ObjectsAtTime, table: ClassTable, classes: int
+) -> tuple[IntArray, BoolArray]:
+    """The detector's class of each object, (o,), −1 where it is to match nothing; and the classes
+    it makes neither right nor wrong, (o, C).
+    """
+    index = objects.class_index[at.sample]
+    ignore = objects.ignore[at.sample] | objects.ignore[at.other]
+    named = np.flatnonzero(index >= 0)
+    own = np.full(index.size, -1)
+    own[named] = table.own[index[named]]
+    ignores = np.ones((index.size, classes), bool)
+    ignores[named] = table.beside[index[named]]
+    itself = np.flatnonzero(ignore & (own >= 0))
+    ignores[itself, own[itself]] = True
+    return np.where(ignore, -1, own), ignores
+
+
+def _by_reason(notices: tuple[Notice, ...]) -> dict[Reason, int]:
+    counts: dict[Reason, int] = {}
+    for notice in notices:
+        counts[notice.reason] = counts.get(notice.reason, 0) + notice.count
+    return counts
+
+
+def _all_refused(objects: ReceivedObjects | None, notice: Notice, space: Space) -> ObjectMatching:
+    nothing = np.zeros(0, np.int64)
+    notice = replace(notice, count=0 if objects is None else objects.n)
+    return ObjectMatching(
+        account=TruthAccount(refused=objects_told(objects)),
+        rows=nothing,
+        truth=np.zeros((0, space.k)),
+        truth_covariance=None,
+        objects=None,
+        ignored=nothing,
+        near_gate=np.zeros(0, bool),
+        whole=False,
+        invalid={notice.reason: notice.count},
+        notices=(notice,),
+    )
+
+
+_NO_OBJECTS = ReceivedObjects(
+    id=np.zeros(0, np.uint64),
+    has_id=np.zeros(0, bool),
+    class_index=np.zeros(0, np.int64),
+    truth=np.zeros((0, 0)),
+    truth_length=np.zeros(0, np.int64),
+    covariance=np.zeros((0, 0)),
+    covariance_length=np.zeros(0, np.int64),
+    ignore=np.zeros(0, bool),
+    stamp_ns=np.zeros(0, np.int64),
+    has_stamp=np.zeros(0, bool),
+)

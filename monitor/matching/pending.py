@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import IdArray
+from monitor.frames.frame import Opinions, TrackIds
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.stored import StoredEstimates, StoredFrame
+
+
+class Dropped(StrEnum):
+    """Why a detection left without a fate. A closed set: also a label of metrics."""
+
+    REFUSED = "refused"  # no usable estimate
+    BARE = "missing_covariance"  # nothing to compare
+    NO_FRAME_ID = "no_frame_id"  # no label can name it
+    MEMORY = "memory"  # [pending] max_bytes, and not on disk
+    SAMPLED = "sampled"  # not one of keep_one_frame_in, and out of memory
+    DISK_BUSY = "disk_busy"  # the disk did not keep up, and out of memory
+    BUDGET = "budget"  # [pending] disk_bytes
+    CORRUPT = "corrupt"  # the file that held it cannot be read
+    RESTART = "restart"  # in memory alone, or not yet on disk, when the process ended
+    REPLACED = "replaced"  # the frame's number came again at another time
+    OVERLOAD = "overload"  # work was shed
+    STALE = "stale"  # the frame waited too long on its way
+    FAILED = "failed"  # a fault of ours
+
+
+# The revision of what came with the frame itself.
+INLINE = -1
+
+
+class Outcome(IntEnum):
+    """What became of a detection."""
+
+    WAITING = 0
+    MATCHED = 1  # its truth, or its class, is in the statistics
+    IGNORED = 2  # neither right nor wrong
+    UNMATCHED = 3  # of a completely labelled frame, and no label claims it
+
+
+class GateVerdict(IntEnum):
+    """How a match came about."""
+
+    NONE = 0  # the label named the detection
+    WITHIN = 1  # the gate let it in
+    NEAR = 2  # and it lay near it
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LabelRecord:
+    """What labels told of one frame, and what was counted for it. All rows are of the frame.
+
+    revision          INLINE for what came with the frame
+    replaces          all that was told before is taken back first
+    settled, outcome  (u,) rows whose fate is known by it, and (u,) of Outcome
+    rows              (m,) those with truth (m, K)
+    truth_covariance  (m, K, K); None: taken as exact
+    objects           (m,) whose truth it is; None where the labeller does not say
+    class_rows        (c,) those with class probabilities and a true class (c,)
+    stamp_ns          event time it is counted at; None where unknown or not believed
+    clock_ns          how far event time had come
+    generation        how often it had begun anew
+    delay_ns, live    by how much it came later than the frame; whether in time for the counters
+    objects_told      objects of this revision have come: more of them change nothing
+    gate              (m,) of GateVerdict; None where none decided
+    """
+
+    revision: int
+    replaces: bool
+    settled: IntArray
+    outcome: npt.NDArray[np.uint8]
+    rows: IntArray
+    truth: FloatArray
+    truth_covariance: FloatArray | None
+    objects: TrackIds | None
+    class_rows: IntArray
+    true_class: IntArray
+    stamp_ns: int | None
+    clock_ns: int | None
+    generation: int
+    delay_ns: int
+    live: bool
+    account: TruthAccount = field(default_factory=TruthAccount)
+    objects_told: bool = False
+    gate: npt.NDArray[np.uint8] | None = None
+
+
+# What Python itself takes for a stored frame, about; counted so that empty frames are bounded too.
+FRAME_OVERHEAD = 1600
+
+
+# Likewise for what one message told of it.
+RECORD_OVERHEAD = 300
+
+
+FrameKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class PendingFrame:
+    """One frame in waiting.
+
+    slices             (n,) index of each detection here
+    partition          of event time
+    kept               whether the disk has it, or will
+    why_not            what will have become of it when memory is full, where it is not kept
+    sorted_ids, order  the ids ascending, and their positions
+    outcome            (n,) of Outcome
+    records            what labels told of it, in order
+    revision           of the labels that are counted
+    objects_told       whether objects of that revision have come
+    """
+
+    stored: StoredFrame
+    slices: IntArray
+    opinions: Opinions | None = None
+    partition: int = 0
+    kept: bool = False
+    why_not: Dropped = Dropped.MEMORY
+    sequence: int = 0
+    sorted_ids: IdArray = field(init=False)
+    order: IntArray = field(init=False)
+    outcome: npt.NDArray[np.uint8] = field(init=False)
+    records: list[LabelRecord] = field(default_factory=list)
+    revision: int = INLINE
+    objects_told: bool = False
+    released: bool = False
+
+    def __post_init__(self) -> None:
+        id = self.stored.id
+        ascending = np.count_nonzero(id[1:] > id[:-1]) == max(0, id.size - 1)
+        self.order = np.arange(id.size) if ascending else np.argsort(id, kind="stable")
+        self.sorted_ids = id[self.order]
+        self.outcome = np.zeros(id.size, np.uint8)
+
+    @property
+    def key(self) -> FrameKey:
+        """Stream and number."""
+        return self.stored.header.stream, self.stored.frame_id
+
+    @property
+    def space(self) -> Space:
+        """Of its stream."""
+        return self.stored.header.space
+
+    @property
+    def classes(self) -> int:
+        """C: a true class lies in 0 … C − 1."""
+        return len(self.stored.header.classes)
+
+    @property
+    def resolved(self) -> BoolArray:
+        """(n,) detections whose fate is known."""
+        resolved: BoolArray = self.outcome != Outcome.WAITING
+        return resolved
+
+    @property
+    def waiting(self) -> int:
+        """Detections that still wait."""
+        return int(self.outcome.size - np.count_nonzero(self.outcome))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it holds."""
+        own = self.slices.nbytes + self.sorted_ids.nbytes + self.order.nbytes + self.outcome.nbytes
+        records = sum(_record_bytes(record) for record in self.records)
+        return FRAME_OVERHEAD + self.stored.nbytes + own + records
+
+    @property
+    def made(self) -> StoredEstimates:
+        """What was forwarded, or would have been."""
+        return self.stored.sent if self.stored.made is None else self.stored.made
+
+    def tell(self, record: LabelRecord) -> IntArray:
+        """Enter what labels told of it; (n,) outcomes that it takes back, if any."""
+        before: IntArray = self.outcome[:0].astype(np.int64)
+        if record.replaces:
+            before = self.outcome[self.outcome != Outcome.WAITING].astype(np.int64)
+            self.outcome[:] = Outcome.WAITING
+            self.records.clear()
+            self.objects_told = False
+        self.outcome[record.settled] = record.outcome
+        self.revision = max(self.revision, record.revision)
+        self.objects_told |= record.objects_told
+        self.records.append(record)
+        return before
+
+    def release(self) -> None:
+        """Let go of the estimates: nothing waits for them. The ids stay, to know a label again."""
+        k = self.space.k
+        none = StoredEstimates(np.zeros((0, k)), np.zeros((0, k)), np.zeros(0, bool))
+        self.stored = replace(self.stored, sent=none, made=None, tracks=None, opinions=None)
+        self.opinions, self.records, self.released = None, [], True
+
+
+def _record_bytes(record: LabelRecord) -> int:
+    arrays: list[npt.NDArray[Any]] = [
+        record.settled,
+        record.outcome,
+        record.rows,
+        record.truth,
+        record.class_rows,
+        record.true_class,
+    ]
+    arrays += [one for one in (record.truth_covariance, record.gate) if one is not None]
+    if record.objects is not None:
+        arrays += [record.objects.id, record.objects.known]
+    return RECORD_OVERHEAD + sum(array.nbytes for array in arrays)

@@ -1,0 +1,1 @@
+"""The live state of a sidecar: frames, ground truth, recalibrators in force, restart."""

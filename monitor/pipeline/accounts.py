@@ -1,0 +1,375 @@
+"""What became of every detection: each is in exactly one count, from the moment it is answered.
+
+predicted = matched + ignored + unmatched + unlabelled + dropped (by reason) + waiting
+
+What has become of every detection: counts of all, by slice, and of those that wait; and the
+frames in memory that they wait in. They change together, so that the counts always add up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.frames.counters import Counters
+from monitor.frames.space import IntArray
+from monitor.matching.pending import (
+    Dropped,
+    FrameKey,
+    GateVerdict,
+    LabelRecord,
+    Outcome,
+    PendingFrame,
+)
+from monitor.pipeline.pending import Gone, PendingStore
+
+
+@dataclass(slots=True)
+class DetectionAccount:
+    """Of all detections since the beginning of the ledger. Those that wait are counted by whoever
+    keeps them.
+
+    unlabelled  no label came before their partition was too old
+    retracted   detections whose fate was taken back by a later revision; then they wait, or have
+                another one
+    """
+
+    predicted: int = 0
+    matched: int = 0
+    ignored: int = 0
+    unmatched: int = 0
+    unlabelled: int = 0
+    retracted: int = 0
+    dropped: dict[Dropped, int] = field(default_factory=lambda: dict.fromkeys(Dropped, 0))
+
+    def settle(self, outcome: IntArray, times: int = 1) -> None:
+        """Count outcomes (u,) of Outcome; or take them back."""
+        counts = np.bincount(outcome, minlength=len(Outcome))
+        self.matched += times * int(counts[Outcome.MATCHED])
+        self.ignored += times * int(counts[Outcome.IGNORED])
+        self.unmatched += times * int(counts[Outcome.UNMATCHED])
+
+    def retract(self, outcome: IntArray) -> None:
+        """Take outcomes (u,) back. Those of an account that was lost come into this one first."""
+        self.settle(outcome, -1)
+        self.retracted += outcome.size
+        for name in ("matched", "ignored", "unmatched"):
+            absent = max(0, -getattr(self, name))
+            setattr(self, name, getattr(self, name) + absent)
+            self.predicted += absent
+
+    def drop(self, why: Dropped, count: int) -> None:
+        """Detections are gone."""
+        self.dropped[why] += count
+
+    @property
+    def settled(self) -> int:
+        """All that no longer wait."""
+        fates = self.matched + self.ignored + self.unmatched + self.unlabelled
+        return fates + sum(self.dropped.values())
+
+    @property
+    def waiting(self) -> int:
+        """All that do, by the identity."""
+        return self.predicted - self.settled
+
+    def counts(self) -> dict[str, int]:
+        """By name, as they are kept and exported."""
+        own = {
+            "predicted": self.predicted,
+            "matched": self.matched,
+            "ignored": self.ignored,
+            "unmatched": self.unmatched,
+            "unlabelled": self.unlabelled,
+            "retracted": self.retracted,
+        }
+        return own | {f"dropped_{why}": count for why, count in self.dropped.items()}
+
+
+def account_of(counts: Mapping[str, int]) -> DetectionAccount:
+    """From what counts() gave; names that are not known are left out."""
+    account = DetectionAccount()
+    for name in ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted"):
+        setattr(account, name, counts.get(name, 0))
+    account.dropped = {why: counts.get(f"dropped_{why}", 0) for why in Dropped}
+    return account
+
+
+@dataclass(slots=True)
+class SliceShares:
+    """By slice index: how many detections came, how many of them labels told of, and how many
+    matches a gate decided, and lay near it. Labels are not missing at random.
+    """
+
+    predicted: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    labelled: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    gated: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    near_gate: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def add(self, name: str, slices: IntArray, times: int = 1) -> None:
+        """Count detections by slice (n,), or take them back."""
+        if slices.size == 0:
+            return
+        counts = np.bincount(slices)
+        known: IntArray = getattr(self, name)
+        if counts.size > known.size:
+            known = np.concatenate([known, np.zeros(counts.size - known.size, np.int64)])
+            setattr(self, name, known)
+        known[: counts.size] += times * counts
+
+    def put(self, name: str, index: int, count: int) -> None:
+        """As it was kept."""
+        self.add(name, np.full(1, index), count - self.of(name, index))
+
+    def of(self, name: str, index: int) -> int:
+        """Of one slice."""
+        known: IntArray = getattr(self, name)
+        return int(known[index]) if index < known.size else 0
+
+
+@dataclass(slots=True)
+class Fates:
+    """Of one pipeline: account.waiting == pending, between any two calls.
+
+    store    frames in memory
+    waiting  detections that wait in frames which the disk has, by partition
+    absent   frames in memory that the account has not: they came, and what is known of them was
+             told, into one that is lost
+    """
+
+    counters: Counters
+    store: PendingStore
+    account: DetectionAccount = field(default_factory=DetectionAccount)
+    shares: SliceShares = field(default_factory=SliceShares)
+    waiting: Counter[int] = field(default_factory=Counter)
+    absent: set[FrameKey] = field(default_factory=set)
+
+    @property
+    def pending(self) -> int:
+        """Detections that wait, on disk or in memory."""
+        return self.store.unkept + sum(self.waiting.values())
+
+    # ---- frames come and go
+
+    def lose(self, received: int, why: Dropped) -> None:
+        """Detections that nobody will ever tell of."""
+        self.account.predicted += received
+        self._drop(why, received)
+
+    def _drop(self, why: Dropped, count: int) -> None:
+        self.account.drop(why, count)
+        if why not in (Dropped.REFUSED, Dropped.BARE):
+            self.counters.dropped += count
+
+    def unnamed(
+        self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
+    ) -> None:
+        """A frame has come that no label can name, with what came with it."""
+        settled = 0 if inline is None else inline.settled.size
+        self.account.predicted += received
+        self._drop(Dropped.BARE, bare)
+        self._drop(Dropped.REFUSED, received - slices.size - bare)
+        self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
+        self.shares.add("predicted", slices)
+        if inline is not None:
+            self.account.settle(inline.outcome.astype(np.int64))
+            self.shares.add("labelled", slices[inline.settled])
+
+    def came(self, frame: PendingFrame) -> None:
+        """A frame has come, in place of one of its number. It waits from `hold` on."""
+        earlier = self._discard(frame.key)
+        # The same number at another time: the detector began anew. One that the disk has waits
+        # there until its partition goes, as it does where memory has lost sight of it: how many
+        # wait in it would have to be read first.
+        if earlier is not None and not earlier.kept:
+            self._drop(Dropped.REPLACED, earlier.waiting)
+        self._predicted(frame)
+
+    def _predicted(self, frame: PendingFrame) -> None:
+        stored = frame.stored
+        self.account.predicted += stored.received
+        self._drop(Dropped.BARE, stored.bare)
+        self._drop(Dropped.REFUSED, stored.received - stored.n - stored.bare)
+        self.shares.add("predicted", frame.slices)
+
+    def _discard(self, key: FrameKey) -> PendingFrame | None:
+        self.absent.discard(key)
+        return self.store.discard(key)
+
+    def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
+        """What was told of a frame when it came, before it is held."""
+        self.store.told(frame, inline)
+        self._settle(frame, inline)
+
+    def hold(self, frame: PendingFrame, *, wanted: bool = False) -> None:
+        """In memory, as long as there is room.
+
+        wanted  something is told of it next
+        """
+        if frame.kept:
+            self.waiting[frame.partition] += frame.waiting
+        for gone in self.store.add(frame, wanted=wanted):
+            self.absent.discard(gone.key)
+            if not gone.kept:
+                self._drop(gone.why_not, gone.waiting)
+
+    def hold_again(self, frame: PendingFrame, *, lost: bool = False, absent: bool = False) -> None:
+        """A frame that the disk has given back, with all that was told of it.
+
+        lost    the disk did not have it when the process began
+        absent  the account does not have it: it has it as soon as more is told of it
+        """
+        absent = absent and (frame.key in self.absent or frame.key not in self.store)
+        there = self._discard(frame.key)
+        if there is not None and there.kept:
+            self.waiting[there.partition] -= there.waiting
+        frame.kept = True
+        # It waited there all the time.
+        before = self.waiting[frame.partition]
+        self.hold(frame, wanted=True)
+        if absent:
+            self.absent.add(frame.key)
+        if there is None:
+            self.waiting[frame.partition] = before
+            if lost and self.account.dropped[Dropped.RESTART] >= frame.waiting:
+                self.account.drop(Dropped.RESTART, -frame.waiting)
+                self.waiting[frame.partition] += frame.waiting
+
+    def _admit(self, count: int, slices: IntArray) -> None:
+        """Detections wait that were taken for lost: their frame was written anew as its partition
+        went, or was not on the disk yet when what is known of it was kept.
+
+        slices  of at least so many
+        """
+        for why in (Dropped.RESTART, Dropped.BUDGET, Dropped.CORRUPT):
+            some = min(count, self.account.dropped[why])
+            self.account.drop(why, -some)
+            count -= some
+        some = min(count, self.account.unlabelled)
+        self.account.unlabelled -= some
+        count -= some
+        # What else there is came into an account that is lost.
+        self.account.predicted += count
+        self.shares.add("predicted", slices[:count])
+
+    def kept(self, frame: PendingFrame) -> None:
+        """The disk has a frame, or will, that only memory had."""
+        frame.kept = True
+        if frame.key in self.store:
+            self.store.unkept -= frame.waiting
+        self.waiting[frame.partition] += frame.waiting
+
+    def partition_gone(self, partition: int, why: str) -> None:
+        """The disk has a partition no more; what memory has of it goes on, unless it expired.
+
+        why  "expired", "budget", or how it was damaged
+        """
+        lost = self.waiting.pop(partition, 0)
+        expired = why == "expired"
+        reason = Dropped.BUDGET if why == "budget" else Dropped.CORRUPT
+        for frame in self.store.unkept_from(partition, forget=expired):
+            absent = frame.key in self.absent
+            self.absent.discard(frame.key)
+            if expired:
+                continue
+            if any(record.revision >= 0 for record in frame.records):
+                # Its labels went too: written anew without them, it would be told twice.
+                self.store.discard(frame.key)
+                gone = Gone(frame.stored.stamp_ns, partition, False)
+                self.store.remember(frame.key, gone)
+                continue
+            frame.why_not = reason
+            if absent:
+                self._predicted(frame)
+                self._fates_of(frame)
+                continue
+            lost -= frame.waiting
+            if lost < 0:
+                self._admit(-lost, frame.slices[~frame.resolved])
+                lost = 0
+        if expired:
+            self.account.unlabelled += lost
+        else:
+            self._drop(reason, lost)
+
+    # ---- labels
+
+    def tell(self, frame: PendingFrame, record: LabelRecord) -> int:
+        """Enter what labels tell of a frame; detections whose fate they take back."""
+        if frame.key in self.absent:
+            self.absent.discard(frame.key)
+            self._predicted(frame)
+            self._fates_of(frame)
+            self.waiting[frame.partition] += frame.waiting
+        if record.replaces:
+            self._come_to_what_is_taken_back(frame)
+            for earlier in frame.records:
+                self._gated(frame, earlier, -1)
+        waited = frame.waiting
+        told = frame.slices[frame.resolved] if record.replaces else frame.slices[:0]
+        back = self.store.told(frame, record)
+        if frame.kept:
+            self.waiting[frame.partition] += frame.waiting - waited
+            more = -self.waiting[frame.partition]
+            if more > 0:
+                # More wait there than was known: on the disk they were, all the same.
+                self.waiting[frame.partition] = 0
+                self._admit(more, frame.slices[record.settled])
+        self.account.retract(back)
+        self.shares.add("labelled", told, -1)
+        self._settle(frame, record)
+        return int(back.size)
+
+    def _fates_of(self, frame: PendingFrame) -> None:
+        """What was told of a frame, into an account that does not have it."""
+        for record in frame.records:
+            self._settle(frame, record)
+
+    def _come_to_what_is_taken_back(self, frame: PendingFrame) -> None:
+        """Where more is taken back than was ever counted, it was counted in an account that is
+        lost, though nobody knows any more: it comes into this one first.
+        """
+        resolved = frame.resolved
+        fates = np.bincount(frame.outcome[resolved], minlength=len(Outcome))
+        account, shares, told = self.account, self.shares, frame.slices[resolved]
+        counted = account.matched, account.ignored, account.unmatched
+        gated = [slices for record in frame.records for slices in _decided(frame, record)]
+        if (
+            bool((fates[1:] > counted).any())
+            or _more_than(shares.labelled, [told])
+            or _more_than(shares.gated, gated[::2])
+            or _more_than(shares.near_gate, gated[1::2])
+        ):
+            account.predicted += told.size
+            self.shares.add("predicted", told)
+            self._fates_of(frame)
+
+    def _settle(self, frame: PendingFrame, record: LabelRecord) -> None:
+        self.account.settle(record.outcome.astype(np.int64))
+        self.shares.add("labelled", frame.slices[record.settled])
+        self._gated(frame, record, 1)
+
+    def _gated(self, frame: PendingFrame, record: LabelRecord, times: int) -> None:
+        if record.gate is None:
+            return
+        gated, near = _decided(frame, record)
+        self.shares.add("gated", gated, times)
+        self.shares.add("near_gate", near, times)
+
+
+def _decided(frame: PendingFrame, record: LabelRecord) -> tuple[IntArray, IntArray]:
+    """Slices of the matches that a gate decided, and of those that lay near it."""
+    if record.gate is None:
+        return frame.slices[:0], frame.slices[:0]
+    slices = frame.slices[record.rows]
+    return slices[record.gate != GateVerdict.NONE], slices[record.gate == GateVerdict.NEAR]
+
+
+def _more_than(known: IntArray, slices: list[IntArray]) -> bool:
+    """Whether there are more detections of any slice than are known."""
+    counts = np.bincount(np.concatenate([known[:0], *slices]), minlength=known.size)
+    counts[: known.size] -= known
+    return bool((counts > 0).any())

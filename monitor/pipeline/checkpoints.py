@@ -1,0 +1,486 @@
+"""A file that a running sidecar keeps for itself: claimed against other sidecars, read at start,
+and written again and again. What goes wrong is said and counted, and stops nothing.
+
+Only the making of the value is done on the loop; bytes and disk belong to a thread.
+
+The watch over drift, kept going: what waits is taken in, what comes of it is told, and all of it
+is on disk, so that a restart neither forgets an alarm nor raises it again.
+
+The statistics of a running sidecar, kept on disk: loaded at start, written now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
+from monitor.drift.alarms import AlarmChange, Why, change_sentence
+from monitor.drift.bets import Severity
+from monitor.drift.reference_json import NotAReference
+from monitor.drift.state import FamilyState, family_state, restored_family
+from monitor.drift.state_json import (
+    InvalidFamily,
+    OtherFamily,
+    family_from_json,
+    family_text,
+    family_to_json,
+)
+from monitor.pipeline.drift_watch import Position, nobody
+from monitor.pipeline.events import Events
+from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
+from monitor.statistics.observations import finished
+from monitor.store.progress import Progress
+from monitor.store.reference_file import read_references
+from monitor.store.snapshot import STATISTICS, Kind, Loaded, OtherFormat, SnapshotFile
+from monitor.store.state_definitions import InvalidState
+from monitor.store.state_slices import PaneBytes
+from monitor.store.statistics_state import NewerFields, StoredState, parsed, serialised
+
+log = logging.getLogger(__name__)
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class KeptFile:
+    """One file, or none at all.
+
+    path        '': nothing is kept
+    what        is in it, for the log
+    written_at  monotonic seconds of the last write; None before the first
+    failures    writes that came to nothing; the next one tries again, unless another sidecar has
+                the file
+    refused     files that could not be used at the start
+    """
+
+    path: str
+    kind: Kind
+    what: str
+    written_at: float | None = None
+    failures: int = 0
+    refused: int = 0
+    _file: SnapshotFile | None = field(init=False)
+    _lock: BinaryIO | None = None
+    _of_another: bool = False
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _writing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._file = SnapshotFile(Path(self.path).absolute(), self.kind) if self.path else None
+
+    def load(self, taken: Callable[[bytes], Value]) -> Loaded[Value] | None:
+        """What was there at start; None where there is no file, or none that is ours.
+
+        taken  raises as SnapshotFile.load() has it; what else it raises is said too
+        """
+        if self._file is None:
+            return None
+        try:
+            loaded = self._file.load(taken) if self._claimed(self._file) else None
+            self.refused += 0 if loaded is None else loaded.refused
+            return loaded
+        except Exception as error:
+            topic, path = self.kind.topic, self._file.path
+            log.warning("%s: %s cannot be used, %s begin anew: %s", topic, path, self.what, error)
+            return None
+
+    def _claimed(self, file: SnapshotFile) -> bool:
+        """Whether the file is ours. Where another sidecar has it, it is left alone from now on.
+
+        Raises OSError where that cannot be told.
+        """
+        if self._lock is None and not self._of_another:
+            self._lock = file.lock()
+            self._of_another = self._lock is None
+            if self._of_another:
+                topic, what = self.kind.topic, self.what
+                log.warning(
+                    "%s: another sidecar keeps its %s in %s: this one keeps none. "
+                    "Give it a [%s] path of its own, or none.",
+                    *(topic, what, file.path, topic),
+                )
+        return not self._of_another
+
+    async def write(self, made: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
+        """Write the parts of a value that is made then, after those that are being written."""
+        # Who waits for it may be cancelled; a thread cannot be, and the next one must wait for it.
+        task = asyncio.create_task(self._write(made))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        await asyncio.shield(task)
+
+    async def _write(self, made: Callable[[], Awaitable[Iterable[bytes]]]) -> None:
+        async with self._one_at_a_time:
+            file = self._file
+            if file is None:
+                return
+            try:
+                if not self._claimed(file):
+                    self.failures += 1
+                    return
+                await asyncio.to_thread(file.write, await made())
+            except Exception as error:
+                self.failures += 1
+                if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+                    log.warning("%s: %s not written: %s", self.kind.topic, file.path, error)
+                return
+            self.written_at = time.monotonic()
+
+    def close(self) -> None:
+        """Let another sidecar have the file."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        self._file = None
+
+
+# Seconds between two looks at what has come.
+_PERIOD = 0.25
+
+
+# Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
+_SETTLED = 2.0
+
+
+DRIFT = Kind(
+    b"caldrift",
+    "drift",
+    "drift",
+    "Name one that a sidecar wrote as its [drift] path.",
+)
+
+
+async def nothing_to_cover(_: int) -> None:
+    """Where there is no ledger."""
+
+
+@dataclass(slots=True)
+class DriftKeeping:
+    """Of one sidecar."""
+
+    pipeline: Pipeline
+    config: DriftConfig
+    events: Events
+    fits: FitRounds
+    # Returns when the ledger has so many entries on disk: what it has not would be told again.
+    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
+    # Of the ledger, the last entry in what the last run left; None: not known.
+    entry: int | None = field(default=None, init=False)
+    _refits: DriftRefits = field(init=False)
+    _file: KeptFile = field(init=False)
+    _soon: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidConfiguration where [drift] reference cannot be used."""
+        watch, learning = self.pipeline.drift, self.pipeline.learning
+        watch.announce, watch.swapped = self._announce, self._soon.set
+        self._refits = DriftRefits(
+            fit=self.fits.asked,
+            stays=watch.stays,
+            tracks=partial(ended_since, learning),
+            enough=learning.settings.fits.tracks,
+        )
+        path = self.config.path if watch.watching else ""
+        self._file = KeptFile(path, DRIFT, "evidence and alarms")
+        if self.config.reference:
+            try:
+                watch.give(read_references(self.config.reference))
+            except NotAReference as error:
+                raise InvalidConfiguration(
+                    f"[drift] reference = '{self.config.reference}': {error}"
+                ) from None
+
+    @property
+    def failures(self) -> int:
+        """Writes that came to nothing."""
+        return self._file.failures
+
+    @property
+    def refused(self) -> int:
+        """Files that could not be used at the start."""
+        return self._file.refused
+
+    def adjust(self, config: DriftConfig, fit_tracks: int) -> None:
+        """Write as often, and ask for fits as other settings say.
+
+        fit_tracks  of a slice, before it is fitted
+        """
+        self.config = config
+        self._refits.enough = fit_tracks
+
+    # ---- at start
+
+    def begin(self) -> None:
+        """Begin where the last run ended, when it is known which recalibrator is in force.
+
+        What cannot be used is said, and never stops the start. Where another sidecar keeps its own
+        in the file, it is left alone from now on.
+        """
+        loaded = self._file.load(self._taken)
+        if loaded is not None and loaded.value is not None:
+            log.info(
+                "drift: %d alarms that stay and %d slices from %s",
+                len(loaded.value.latched),
+                len(loaded.value.slices),
+                loaded.source,
+            )
+
+    def _taken(self, body: bytes) -> FamilyState:
+        state = self._decoded(body)
+        self._go_on(state)
+        return state
+
+    def _decoded(self, body: bytes) -> FamilyState:
+        path = self.config.path
+        try:
+            return family_from_json(body)
+        except OtherFamily as error:
+            raise OtherFormat(f"{path}: {error}") from None
+        except InvalidFamily as error:
+            raise InvalidFamily(f"{path}: {error}") from None
+
+    def _go_on(self, state: FamilyState) -> None:
+        watch = self.pipeline.drift
+        known = watch.family
+        given, selection = known.usual.given, self._in_force()
+        self.entry = state.entry
+        if state.entry is not None:
+            position = Position(state.entry, frozenset(state.beyond), state.waits)
+            watch.has(position, state.order)
+            watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
+        family, changes = restored_family(state, watch.settings, given, selection)
+        for name, k in zip(known.names, known.degrees, strict=True):
+            family.grow(name, k)
+        watch.family = family
+        for change in changes:
+            self._announce(change)
+
+    # ---- while it runs
+
+    async def keep_watching(self) -> None:
+        """Take in what comes and keep it, for ever."""
+        # A disk that hangs holds up nobody but itself.
+        await asyncio.gather(self._watch(), self._keep())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD)
+            try:
+                await in_steps(self.pipeline.drift.catch_up())
+            except Exception:
+                log.exception("what the truth says of drift was not taken in")
+                self.pipeline.counters.internal_errors += 1
+
+    def _in_force(self) -> str:
+        return self.pipeline.recalibrators.selection.version
+
+    async def _keep(self) -> None:
+        while True:
+            # Not wait_for, which forgets that it was cancelled where both come at once.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.config.every_seconds):
+                    await self._soon.wait()
+            await self.write()
+
+    async def write(self) -> None:
+        """Write all of it now, after what is being written.
+
+        A failure is said and counted, and the next one tries again.
+        """
+        self._soon.clear()
+        await self._file.write(self._made)
+
+    async def _made(self) -> Iterable[bytes]:
+        watch, ledger = self.pipeline.drift, self.pipeline.ledger
+        # The open portion stays open: else the moment of the write decides where the portion
+        # ends. The frames of the portion come again from the ledger.
+        await in_steps(watch.catch_up())
+        with watch.held():
+            position = watch.position(ledger.sequence)
+            state = family_state(watch.family, self._in_force())
+            numbers, begins = watch.epochs.state(watch.slices.names)
+            state = replace(
+                state,
+                entry=position.entry,
+                beyond=tuple(sorted(position.beyond)),
+                waits=position.waits,
+                order=watch.order(),
+                numbers=numbers,
+                begins=begins,
+            )
+            document = await in_steps(family_to_json(state))
+        await self.covered(max(position.beyond, default=position.entry))
+        return family_text(document)
+
+    async def settle(self) -> None:
+        """Return when what has happened is on the disk; a disk that hangs is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.write(), _SETTLED)
+
+    async def end(self) -> None:
+        """Keep all that has come, and let another sidecar have the file."""
+        self._refits.stop()
+        try:
+            await in_steps(self.pipeline.drift.catch_up(everything=True))
+        except Exception:
+            log.exception("what the truth said last of drift was not taken in")
+        await self.write()
+        self._file.close()
+
+    # ---- what is told
+
+    def _announce(self, change: AlarmChange) -> None:
+        # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
+        log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
+        self.events.publish(change, time.time_ns())
+        self._soon.set()
+        page = change.why is Why.RAISED and change.alarm.severity is Severity.PAGE
+        if page and self.config.refit_on_page:
+            self._refits.ask(change.alarm)
+
+
+# s between two snapshots that are asked for, at least.
+_APART = 1.0
+
+
+_PARTITION = re.compile(r"-?[0-9]{1,19}")
+
+
+def check_progress(progress: Progress) -> None:
+    """Whether it can be restored. Raises InvalidState."""
+    for name, count in progress.detections.items():
+        if name.startswith(IN_PARTITION):
+            number = name.removeprefix(IN_PARTITION)
+            if not _PARTITION.fullmatch(number) or count < 0:
+                raise InvalidState(
+                    f"progress.detections: '{name}' is {count}, where a partition and how many "
+                    "wait in it belong. The state is damaged or forged."
+                )
+
+
+@dataclass(slots=True)
+class Keeper:
+    """Writes what the pipeline has counted to a file, and reads it at start.
+
+    newer    shared with whoever exports and imports
+    covered  returns when the ledger has so many entries on disk; raises OSError where it cannot:
+             labels that only a snapshot knew of would be counted again
+    soon     set by whoever cannot wait for the next one
+    wrote    is told of the last entry in a snapshot that is on the disk
+    entry    the last one that is in what was loaded; 0: nothing was, None: it is not known
+    """
+
+    pipeline: Pipeline
+    newer: NewerFields
+    config: SnapshotConfig
+    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
+    wrote: Callable[[int], None] = field(default=nobody)
+    entry: int | None = field(default=0, init=False)
+    soon: asyncio.Event = field(default_factory=asyncio.Event)
+    _last: int = 0
+    _file: KeptFile = field(init=False)
+    _encoded: PaneBytes = field(default_factory=PaneBytes)
+
+    def __post_init__(self) -> None:
+        self._file = KeptFile(self.config.path, STATISTICS, "statistics")
+
+    @property
+    def written_at(self) -> float | None:
+        """Monotonic seconds of the last snapshot; None before the first."""
+        return self._file.written_at
+
+    @property
+    def failures(self) -> int:
+        """Snapshots that were not written."""
+        return self._file.failures
+
+    @property
+    def refused(self) -> int:
+        """Files that could not be used at the start."""
+        return self._file.refused
+
+    @property
+    def age_seconds(self) -> float:
+        """Since the last snapshot; NaN where there is none."""
+        if self.written_at is None:
+            return float("nan")
+        return time.monotonic() - self.written_at
+
+    def load(self) -> None:
+        """Begin where the last run ended; what cannot be used is said, and never stops the start.
+
+        Where another sidecar keeps its statistics in the file, it is left alone from now on.
+        """
+        loaded = self._file.load(self._imported)
+        if loaded is not None and loaded.value is not None:
+            detections, slices = loaded.value
+            log.info(
+                "snapshot: %d matched detections of %d slices from %s",
+                detections,
+                slices,
+                loaded.source,
+            )
+
+    def _imported(self, body: bytes) -> tuple[int, int]:
+        """What came with it. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
+        stored = parsed(body)
+        # All of it first: what is added already cannot be taken back.
+        if stored.progress is not None:
+            check_progress(stored.progress)
+        added = finished(self.pipeline.live.import_in_steps(stored.state))
+        self.newer.data = stored.unknown
+        self.entry = None
+        if stored.progress is not None:
+            restore_progress(self.pipeline, stored.progress)
+            self.entry = stored.progress.sequence
+        return added
+
+    async def keep(self) -> None:
+        """Write snapshots, for ever."""
+        while True:
+            # Not wait_for, which forgets that it was cancelled where both come at once.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.config.every_seconds):
+                    await self.soon.wait()
+            self.soon.clear()
+            await self.write()
+            # Whoever asks for more of them asks in vain.
+            await asyncio.sleep(min(_APART, self.config.every_seconds))
+
+    async def write(self) -> None:
+        """Write one now, after those that are being written.
+
+        A failure is said and counted, and the next one tries again.
+        """
+        before = self._file.written_at
+        await self._file.write(self._made)
+        if self._file.written_at != before:
+            self.wrote(self._last)
+
+    async def _made(self) -> Iterable[bytes]:
+        live = self.pipeline.live
+        with live.held():
+            progress = progress_of(self.pipeline)
+            state = await in_steps(live.state_in_steps(holder=True))
+            progress = with_clusters(progress, self.pipeline)
+        await self.covered(progress.sequence)
+        self._last = progress.sequence
+        stored = StoredState(state, self.newer.data, progress)
+        return serialised(stored, self._encoded)
+
+    def close(self) -> None:
+        """Let another sidecar have the file."""
+        self._file.close()

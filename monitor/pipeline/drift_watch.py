@@ -1,0 +1,492 @@
+"""Which detections are of the present epoch of their slice: those that were made by a recalibrator
+that served the slice since another one last did otherwise.
+
+The watch over drift of a running sidecar: what the truth says on its way in, evidence and
+alarms, and what is told of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from monitor.drift.alarms import Alarm, AlarmChange, DriftReading, key_of
+from monitor.drift.bets import Stage
+from monitor.drift.evidence import DriftSettings
+from monitor.drift.family import Family
+from monitor.drift.family_reading import family_reading
+from monitor.drift.reference import Reference
+from monitor.drift.reorder import ReorderBuffer, ReorderState
+from monitor.drift.usual import BLOCK_NS, WatchedRows
+from monitor.frames.counters import Counters
+from monitor.frames.frame import MatchedRows
+from monitor.frames.slices import TOTAL, SliceTable
+from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
+from monitor.statistics.observations import finished, measure
+
+# Versions that are known at a time; truth that comes later than so many of them is of no epoch.
+_MOST = 4096
+
+
+@dataclass(slots=True)
+class DriftEpochs:
+    """Versions in the order in which they came in force, and where the epoch of a slice begins."""
+
+    _number: dict[str, int] = field(default_factory=dict)
+    _begins: dict[int, int] = field(default_factory=dict)
+    _latest: int = 0
+
+    def begin(self, version: str, slices: Collection[int]) -> None:
+        """A version comes in force, and does otherwise than the one before in some slices."""
+        self._latest += 1
+        # Last in the order: the oldest is forgotten first.
+        self._number.pop(version, None)
+        self._number[version] = self._latest
+        if len(self._number) > _MOST:
+            del self._number[next(iter(self._number))]
+        self._begins |= dict.fromkeys(slices, self._latest)
+
+    def state(self, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """Numbers by version, and begins by slice, of slices of these names."""
+        begins = {names[i]: n for i, n in self._begins.items() if i < len(names)}
+        return dict(self._number), begins
+
+    def restore(
+        self, numbers: Mapping[str, int], begins: Mapping[str, int], names: Sequence[str]
+    ) -> None:
+        """Go on where another one was, if the version that is in force now was so then."""
+        latest = max(numbers, key=numbers.__getitem__, default=None)
+        ours = max(self._number, key=self._number.__getitem__, default=latest)
+        if latest is None or ours != latest:
+            return
+        self._number, self._latest = dict(numbers), numbers[latest]
+        place = {name: i for i, name in enumerate(names)}
+        self._begins = {place[name]: n for name, n in begins.items() if name in place}
+
+    def current(self, slices: IntArray, version: str | None) -> BoolArray:
+        """(n,) whether detections of these slices, made by a version, are of their epoch.
+
+        version  None: no recalibrator could be applied
+        """
+        if version is None or not self._begins:
+            return np.ones(slices.size, bool)
+        number = self._number.get(version, 0)
+        if number == self._latest:
+            return np.ones(slices.size, bool)
+        return np.array([number >= self._begins.get(s, 0) for s in slices.tolist()], bool)
+
+
+log = logging.getLogger(__name__)
+
+
+# Frames and rows of a portion at most: evidence takes in a portion without a yield.
+_FRAMES, _ROWS = 64, 4096
+
+
+# Rows that may wait: five seconds of 24,000 a second. Beyond half as many the watch is behind.
+_WAITING = 1 << 17
+
+
+# Entries behind the first that waits that are known to be taken in, before they are looked through.
+_TAKEN = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Tells which entries of the ledger are taken in.
+
+    entry   last entry up to which all are taken in
+    beyond  later entries that are taken in as well
+    waits   entries of the portions that wait, in the order in which they will be taken in
+    """
+
+    entry: int
+    beyond: frozenset[int] = frozenset()
+    waits: tuple[int, ...] = ()
+
+
+class NoSuchSlice(ValueError):
+    """A slice that nothing is known of."""
+
+
+def nowhere() -> None:
+    """Where nobody knows the time."""
+
+
+def nobody(*_: object) -> None:
+    """Until there is somebody to tell."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Frame:
+    """rows that are to be watched, and the recalibrator that made their recalibrated stage.
+
+    sequence  of their entry in the ledger
+    second    of event time
+    """
+
+    rows: MatchedRows
+    made_by: str | None
+    sequence: int
+    second: int
+
+
+@dataclass(slots=True)
+class _Portion:
+    """Collects frames of one space, and of one second of each source, for evidence to take at once.
+
+    Sums are rounded once a portion, and what a portion teaches counts from the next portion on. So
+    the order of frames alone must decide where a portion ends, never the load of the machine.
+
+    seconds  by source, the second of its frames
+    """
+
+    frames: list[_Frame] = field(default_factory=list)
+    rows: int = 0
+    seconds: dict[int, int] = field(default_factory=dict)
+
+    def ends_before(self, frame: _Frame) -> bool:
+        """Says whether a frame is the first of the next portion."""
+        if not self.frames:
+            return False
+        rows = frame.rows
+        return (
+            rows.space != self.frames[0].rows.space
+            or self.seconds.get(rows.source, frame.second) != frame.second
+            or len(self.frames) == _FRAMES
+            or self.rows + rows.n > _ROWS
+        )
+
+    def add(self, frame: _Frame) -> None:
+        """Adds a frame; only where `ends_before` is false."""
+        self.frames.append(frame)
+        self.rows += frame.rows.n
+        self.seconds[frame.rows.source] = frame.second
+
+
+@dataclass(slots=True)
+class DriftWatch:
+    """Feeds labelled detections of one pipeline to evidence, and tells of alarms.
+
+    watching  False: nothing is taken in, and no alarm ever comes
+    announce  tells those who watch
+    swapped   is told when another recalibrator is in force
+    counters  of the pipeline
+    disorder_ns
+              how far behind others of its source a label's frame may be, and still be in order
+    now       how far event time has come, over all sources
+    left_out  detections with truth that are not watched, by why
+    at_work   whether somebody is taking in what waits, or holds all as it is
+    """
+
+    settings: DriftSettings
+    slices: SliceTable
+    watching: bool = True
+    announce: Callable[[AlarmChange], None] = field(default=nobody)
+    swapped: Callable[[], None] = field(default=nobody)
+    counters: Counters = field(default_factory=Counters)
+    disorder_ns: int = 0
+    now: Callable[[], int | None] = field(default=nowhere)
+    family: Family = field(init=False)
+    epochs: DriftEpochs = field(default_factory=DriftEpochs)
+    left_out: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("late", "undated", "superseded", "overload", "failed"), 0
+        )
+    )
+    # Portions that have ended, and the one that goes on.
+    _ended: deque[_Portion] = field(default_factory=deque)
+    _open: _Portion = field(default_factory=_Portion)
+    _waiting_rows: int = 0
+    # By entry, frames that waited when the last run wrote its file; None: not come again yet.
+    _again: dict[int, _Frame | None] = field(default_factory=dict)
+    # Labels may come in another order than their frames.
+    _order: ReorderBuffer[_Frame] = field(init=False)
+    # Entries of the ledger that wait here, and those behind the first of them that do not.
+    _outstanding: set[int] = field(default_factory=set)
+    _taken: set[int] = field(default_factory=set)
+    at_work: bool = False
+
+    def __post_init__(self) -> None:
+        self._order = ReorderBuffer(self.disorder_ns)
+        self.family = Family(self.settings)
+
+    def give(self, references: Mapping[str, Mapping[Stage, Reference]]) -> None:
+        """What is usual, from recorded drives, by slice; before anything is taken in."""
+        self.family = Family(self.settings, references)
+
+    # ---- on the way in
+
+    def add(self, rows: MatchedRows, made_by: str | None, sequence: int = 0) -> None:
+        """Take in detections of a frame with their truth; cheap.
+
+        made_by   version of the recalibrator that made the recalibrated stage; None: none could
+        sequence  of their entry in the ledger
+        """
+        if not self.watching or rows.n == 0 or (sequence and sequence in self._taken):
+            return
+        if not rows.live:
+            self.left_out["late"] += rows.n
+        elif rows.stamp_ns is None:
+            self.left_out["undated"] += rows.n
+        elif self._waiting_rows + self._order.rows + rows.n > _WAITING:
+            self.left_out["overload"] += rows.n
+        else:
+            frame = _Frame(rows, made_by, sequence, rows.stamp_ns // BLOCK_NS)
+            self._outstanding.add(sequence)
+            if sequence in self._again:
+                self._again[sequence] = frame
+            else:
+                who = rows.stamp_ns, rows.source, frame
+                self._order.put(*who, order=sequence, rows=rows.n, now_ns=self.now())
+            self._take_over(sequence)
+
+    def _take_over(self, sequence: int | None = None) -> None:
+        """Moves frames that no older frame can overtake into the open portion.
+
+        Frames that waited in the last run go first, in the order that they had, and hold all others
+        up until the last of them has come.
+
+        sequence  entry that came; a later one than all that waited shows that the ledger has lost
+                  the missing ones. None: take what there is
+        """
+        if self._again:
+            lacks = None in self._again.values()
+            if lacks and sequence is not None and sequence <= max(self._again):
+                return
+            for frame in filter(None, self._again.values()):
+                self._wait(frame)
+            self._again.clear()
+        for held in self._order.ready(self.now()):
+            self._wait(held.item)
+
+    def _wait(self, frame: _Frame) -> None:
+        if self._open.ends_before(frame):
+            self._end_portion()
+        self._open.add(frame)
+        self._waiting_rows += frame.rows.n
+
+    def _end_portion(self) -> None:
+        if self._open.frames:
+            self._ended.append(self._open)
+            self._open = _Portion()
+
+    @property
+    def behind(self) -> bool:
+        """Says whether labels should wait until some portions are taken in."""
+        return self._waiting_rows > _WAITING // 2
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it lasts, nothing is taken in: evidence and what is learned are of one moment."""
+        assert not self.at_work, "held while it is at work"
+        self.at_work = True
+        try:
+            yield
+        finally:
+            self.at_work = False
+
+    def position(self, latest: int) -> Position:
+        """How far all is taken in.
+
+        latest  the last entry of the ledger
+        """
+        entry = min(self._outstanding, default=latest + 1) - 1
+        self._taken = {one for one in self._taken if one > entry}
+        portions = [*self._ended, self._open]
+        waits = [frame.sequence for portion in portions for frame in portion.frames]
+        return Position(entry, frozenset(self._taken), tuple(waits or self._again))
+
+    def begin_anew(self) -> None:
+        """Event time began anew: nothing waits for what is older."""
+        self._order.begin_anew()
+        self._take_over()
+
+    def order(self) -> ReorderState[_Frame]:
+        """What is known of the order in which frames come. What is held comes again, from the
+        ledger.
+        """
+        return replace(self._order.state(), out=(), held=())
+
+    def has(self, position: Position, order: ReorderState[_Frame] | None = None) -> None:
+        """What the last run had taken in; to be told before anything is added again.
+
+        order  as it was then
+        """
+        self._taken = set(position.beyond)
+        self._again = dict.fromkeys(position.waits)
+        if order is not None:
+            seen = tuple([(one, min(ns, self.disorder_ns)) for one, ns in order.seen])
+            self._order.restore(replace(order, seen=seen))
+
+    # ---- in steps
+
+    def catch_up(self, *, everything: bool = False) -> Generator[None, None, None]:
+        """Take in the portions that have ended, in short steps; alarms are told as they are raised.
+
+        A fault costs the frames of its portion, and nothing else.
+
+        everything  end the open portion here. Only for a caller outside the stream of labels: the
+                    moment of the call decides where the portion ends, and so the last digits.
+        """
+        # Another one may be at it.
+        while self.at_work:
+            yield
+        self.at_work = True
+        try:
+            self._grow()
+            if everything:
+                self._take_over()
+                self._end_portion()
+            while self._ended:
+                frames = self._next()
+                try:
+                    yield from self._take(frames)
+                except Exception:
+                    log.exception("what the truth says of drift was not taken in")
+                    self.counters.internal_errors += 1
+                    self.left_out["failed"] += sum(frame.rows.n for frame in frames)
+                yield
+        finally:
+            self.at_work = False
+
+    def _next(self) -> list[_Frame]:
+        """The frames of the next portion."""
+        portion = self._ended.popleft()
+        frames = portion.frames
+        self._waiting_rows -= portion.rows
+        done = {frame.sequence for frame in frames}
+        self._outstanding -= done
+        self._taken |= done
+        if len(self._taken) > _TAKEN:
+            self.position(max(self._taken))
+        return frames
+
+    def _take(self, frames: Sequence[_Frame]) -> Generator[None, None, None]:
+        self._grow()
+        space = frames[0].rows.space
+        rows = self._watched(space, frames)
+        if rows.n == 0:
+            return
+        # In one step with the frames taken out.
+        taken = self.family.take(len(space.joint), rows)
+        for change in taken.changes:
+            self.announce(change)
+        learning = self.family.learn(taken)
+        try:
+            yield
+            for _ in learning:
+                yield
+        finally:
+            # Whoever reads may go away at any yield: what was taken out is learned all the same.
+            finished(learning)
+
+    def _grow(self) -> None:
+        for slice in range(len(self.family.names), len(self.slices.slices)):
+            entry = self.slices.slices[slice]
+            self.family.grow(entry.name, len(entry.space.joint))
+
+    def _watched(self, space: Space, frames: Sequence[_Frame]) -> WatchedRows:
+        """Their NEES at both stages; without rows of another epoch, and without frames of none."""
+        rows = [frame.rows for frame in frames]
+        raw = made = measure(space, [(one.error, one.covariance) for one in rows])
+        sound: BoolArray = raw.regular
+        if not all(one.unchanged for one in rows):
+            made = measure(
+                space, [(one.recalibrated_error, one.recalibrated_covariance) for one in rows]
+            )
+            sound = sound & made.regular
+        slices = np.concatenate([one.slices for one in rows])
+        counts = [one.n for one in rows]
+        current = np.concatenate(
+            [self.epochs.current(one.rows.slices, one.made_by) for one in frames]
+        )
+        self.left_out["superseded"] += int(np.count_nonzero(~current))
+        kept = np.flatnonzero(sound & current)
+        frame = np.repeat(np.arange(len(frames)), counts)[kept]
+        there, frame = np.unique(frame, return_inverse=True)
+        return WatchedRows(
+            slices=slices[kept],
+            nees=np.stack([raw.nees[-1, kept], made.nees[-1, kept]]),
+            track=np.concatenate([_tracks(one) for one in rows])[kept],
+            frame=frame,
+            stamp_ns=np.array([one.stamp_ns for one in rows], np.int64)[there],
+            source=np.array([one.source for one in rows], np.int64)[there],
+            changed=np.array([not one.unchanged for one in rows])[there],
+        )
+
+    # ---- what others do
+
+    def changed(self, version: str, slices: Collection[int], *, follows: bool = False) -> None:
+        """Another recalibrator is in force; to be told before any frame is made by it.
+
+        slices   those that another one serves than before: their epoch begins anew, and so does
+                 that of slices of the last run that have not come yet
+        follows  it is the one before, gone on: of no slice does an epoch begin
+        """
+        self.epochs.begin(version, slices)
+        self._grow()
+        for change in self.family.new_epoch(slices, left=not follows):
+            self.announce(change)
+        self.swapped()
+
+    def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
+        """End the alarms of these slices, or of all where none is named; those that were there.
+
+        raises  NoSuchSlice
+        """
+        known = {TOTAL, *self.slices.names, *self.family.alarms.slices()}
+        for name in slices:
+            if name not in known:
+                raise NoSuchSlice(
+                    f"slices: nothing is watched of '{name[:80]}'; there are "
+                    f"{', '.join(sorted(known))}."
+                )
+        changes = self.family.acknowledge(slices, actor)
+        for change in changes:
+            self.announce(change)
+        return tuple(change.alarm for change in changes)
+
+    def stays(self, alarm: Alarm) -> bool:
+        """Whether an alarm is not over yet."""
+        known = self.family.alarms.latched.get(key_of(alarm))
+        return known is not None and known.alarm == alarm
+
+    def reading(
+        self, store_failures: int = 0, *, everything: bool = False
+    ) -> Generator[None, None, DriftReading]:
+        """Reads evidence and alarms, in short steps.
+
+        everything  as in catch_up: the reading covers all labels that came
+        """
+        if not self.watching:
+            return DriftReading()
+        yield from self.catch_up(everything=everything)
+        self._grow()
+        left_out = self.left_out | _left_out_of_tracks(self.family)
+        return family_reading(self.family, tuple(left_out.items()), store_failures)
+
+
+def _left_out_of_tracks(family: Family) -> dict[str, int]:
+    """Detections that are not bet on as part of their tracks, by why.
+
+    Where whole tracks say all, nobody bets on them; elsewhere each by itself is bet on.
+    """
+    if family.whole is not None:
+        whole = family.whole
+        return {"late_tracks": whole.late, "used_tracks": whole.beyond, "tracks": whole.left_out}
+    return {"late_seconds": family.seconds.late, "tracks": family.seconds.left_out}
+
+
+def _tracks(rows: MatchedRows) -> ClusterArray:
+    """The track of each detection in its slice."""
+    if rows.tracks is None:
+        return np.full(rows.n, ALONE)
+    track = cluster_id((rows.space.number, rows.slices, rows.tracks.id, rows.source))
+    return np.where(rows.tracks.known, track, ALONE)

@@ -1,0 +1,208 @@
+"""Fits beside the stream: starts a process for each, talks with it, and leaves nothing behind.
+
+The event loop answers frames meanwhile: it hands over a job in small pieces, and arrays and
+documents are looked at in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import monitor
+from monitor.pipeline.fits.worker import (
+    LENGTH_BYTES,
+    MOST_BYTES,
+    MOST_JOB_BYTES,
+    job_pieces,
+    read_outcome,
+)
+from monitor.promotion.fits import FitFailed, FitJob, FitOutcome
+
+WORKER = (sys.executable, "-m", "monitor.pipeline.fits.worker")
+
+
+# It is started where `-m` finds this very package: in our own working directory may be anything.
+_FOLDER = Path(monitor.__file__).parents[1]
+
+
+# A second thread of BLAS would take a core that frames need, and round otherwise.
+_ONE_THREAD = dict.fromkeys(
+    (
+        "BLIS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    ),
+    "1",
+)
+
+
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+# Bytes that are handed over at a time: what a pipe holds.
+_CHUNK = 2**16
+
+
+# Of what it says on standard error, the last bytes; of its last line, characters.
+_KEPT_OF_STDERR, _MOST_WORDS = 4096, 500
+
+
+async def fit(job: FitJob, timeout_s: float, command: Sequence[str] = WORKER) -> FitOutcome:
+    """What fit_slices makes of a job, by a process at the lowest priority with one thread.
+
+    Must be called on the main thread's loop: the process dies with the thread that started it.
+
+    timeout_s  from its start until its outcome is there
+    command    what is started, with our process id behind it
+    raises     FitFailed, with what is known of the reason; the process is gone then, as it is
+               where the caller is cancelled
+    """
+    try:
+        pieces = await asyncio.to_thread(_framed, job)
+    except ValueError as error:
+        raise FitFailed(f"the fit could not be asked for: {error}") from None
+    talk = await _started(command)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await talk.send(pieces)
+            await asyncio.shield(talk.over)
+    except TimeoutError:
+        raise FitFailed(
+            f"the fit took longer than {timeout_s:g} s and was ended: allow it more, or keep "
+            "fewer tracks."
+        ) from None
+    finally:
+        await talk.end()
+    talk.check()
+    try:
+        return await asyncio.to_thread(read_outcome, bytes(talk.said), job)
+    # The process may have gone mad: whatever reading it raises, it is its failure and not ours.
+    except Exception as error:
+        raise FitFailed(f"the fit returned what cannot be used: {error}") from None
+
+
+def _framed(job: FitJob) -> list[memoryview]:
+    """The pieces of a job behind their length. Raises ValueError where they are too many bytes."""
+    pieces = job_pieces(job)
+    length = sum(piece.nbytes for piece in pieces)
+    if length > MOST_JOB_BYTES:
+        raise ValueError(
+            f"its rows have {length} bytes, at most {MOST_JOB_BYTES}: keep fewer tracks."
+        )
+    return [memoryview(length.to_bytes(LENGTH_BYTES, "little")), *pieces]
+
+
+async def _started(command: Sequence[str]) -> _Talk:
+    """Raises FitFailed where the system cannot start it."""
+    try:
+        _, talk = await asyncio.get_running_loop().subprocess_exec(
+            _Talk,
+            *command,
+            str(os.getpid()),
+            env={**os.environ, **_ONE_THREAD},
+            cwd=_FOLDER,
+            # Ctrl-C in the terminal is for us alone; and it can lower its session as a whole.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise FitFailed(f"the fit could not be started: {error}.") from None
+    return talk
+
+
+class _Talk(asyncio.SubprocessProtocol):
+    """With one process, until it has ended and its pipes are closed."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.said = bytearray()
+        self._too_much = False
+        self._complained = bytearray()
+        self._may_send = asyncio.Event()
+        self._listens = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._may_send.set()
+
+    def pause_writing(self) -> None:
+        self._may_send.clear()
+
+    def resume_writing(self) -> None:
+        self._may_send.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == _STDIN:
+            self._listens = False
+            self._may_send.set()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == _STDERR:
+            self._complained = (self._complained + data)[-_KEPT_OF_STDERR:]
+        elif len(self.said) + len(data) <= MOST_BYTES:
+            self.said += data
+        elif not self._too_much:
+            self._too_much = True
+            self._kill()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over.set_result(None)
+
+    async def send(self, pieces: Sequence[memoryview]) -> None:
+        """All of it, or what it listens to. The pipe stays open: by its end it knows of ours."""
+        pipe = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
+        for piece in pieces:
+            for begin in range(0, piece.nbytes, _CHUNK):
+                await self._may_send.wait()
+                if not self._listens:
+                    return
+                pipe.write(piece[begin : begin + _CHUNK])
+                # A reader as fast as we are would never make us wait, and frames would.
+                await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """Nothing of it is left behind: no process, no zombie, no pipe."""
+        if not self.over.done():
+            self._kill()
+            # Whoever else holds the other end of a pipe does not keep ours open.
+            for descriptor in (_STDIN, _STDOUT, _STDERR):
+                pipe = self._transport.get_pipe_transport(descriptor)
+                if pipe is not None:
+                    pipe.close()
+            await asyncio.shield(self.over)
+
+    def check(self) -> None:
+        """Raises FitFailed where it did not end as it should, with its last words."""
+        if self._too_much:
+            raise FitFailed(f"the fit returned more than {MOST_BYTES} bytes and was ended.")
+        code = self._transport.get_returncode()
+        if code == 0:
+            return
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"signal {_signal_name(-code)}"
+        lines = self._complained.decode("utf-8", "replace").split("\n")
+        words = next((line for line in reversed(lines) if line.strip()), "it did not say why")
+        shown = "".join(c if c.isprintable() else " " for c in words).strip()[-_MOST_WORDS:]
+        raise FitFailed(f"the fit ended with {how}: {shown}")
+
+    def _kill(self) -> None:
+        # The whole group, and not by transport.kill, which may take the exit code from the loop.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._transport.get_pid(), signal.SIGKILL)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

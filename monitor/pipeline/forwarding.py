@@ -1,0 +1,355 @@
+"""What the promoted recalibrator makes of the usable detections of a frame, and what that
+stands for. What else goes out with them is in answer_extras.py.
+
+What the promoted recalibrator makes of the class probabilities of a frame.
+
+What goes back with the estimates of a frame: what these stand for, quantiles, recalibrated
+class probabilities, flags. What fails is counted and left out; everything else goes out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.config import Mode
+from monitor.frames.cholesky import add_up
+from monitor.frames.counters import Counters
+from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason
+from monitor.frames.frame import AnswerExtras, Header, UncertainBy
+from monitor.frames.reasons import Notice
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.pipeline.recalibrators import applied, in_use
+from monitor.recalibration.classes.class_selection import ClassSelection
+from monitor.recalibration.classes.probabilities import from_probabilities
+from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.rejection import normalised_entropy
+from monitor.recalibration.selection import Chain, Selection
+from monitor.statistics.exact_engine import generalised_deviation
+from monitor.statistics.measures import Marginals, NormalMarginals
+
+# As on the wire, where 0 says that nothing was recalibrated.
+OUTPUT_NUMBER = {Output.GAUSSIAN: 1, Output.MOMENTS: 2, Output.SURROGATE: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Recalibrated:
+    """What a selection made of the n usable detections of a frame.
+
+    slices  (n,) index into chains
+    made    estimates; the very ones that were sent where nothing was changed
+    sound   (n,) of which it could make something
+    whole   whether that is all of them
+    why     the reason that goes with these
+    """
+
+    selection: Selection
+    sent: Estimates
+    slices: IntArray
+    chains: Sequence[Chain]
+    made: Estimates
+    sound: BoolArray
+    whole: bool
+    why: Reason
+
+    @property
+    def acted(self) -> Selection | None:
+        """The selection, where it could be applied to any.
+
+        What failed the whole frame is not tried again on some rows of it, when truth arrives.
+        """
+        if self.why is Reason.RECALIBRATOR_MISMATCH:
+            return None
+        return self.selection if self.whole or self.sound.any() else None
+
+    @property
+    def forwarded(self) -> Estimates:
+        """What goes on to the tracker."""
+        return self.made if self.why is Reason.NONE else self.sent
+
+    def marked(self, examined: Examined) -> Examined:
+        """With the reasons that come of it."""
+        if self.why is Reason.NONE and self.whole:
+            return examined
+        rows, reason = examined.batch.rows, examined.reason.copy()
+        reason[rows] = self.why
+        reason[rows[~self.sound]] = Reason.RECALIBRATOR_FAILED
+        return replace(examined, reason=reason, clean=False)
+
+    def sound_of(self, rows: IntArray) -> tuple[IntArray, Estimates]:
+        """The sound ones of rows (n,), and what was made of them."""
+        if self.whole:
+            return rows, self.made
+        kept = np.flatnonzero(self.sound)
+        return rows[kept], self.made.take(kept)
+
+    def output(self) -> npt.NDArray[np.uint8]:
+        """(n,) OUTPUT_NUMBER of the recalibrator that serves each."""
+        outputs, n = self.selection.outputs, self.slices.size
+        if len(outputs) == 1 or n == 0:
+            return alike(n, OUTPUT_NUMBER[next(iter(outputs))])
+        shares = self.selection.shares(self.slices, self.chains)
+        order = np.arange(n) if shares.order is None else shares.order
+        found = np.empty(n, np.uint8)
+        for share in shares.shares:
+            found[order[share.part]] = OUTPUT_NUMBER[share.recalibrator.output]
+        return found
+
+    def quantiles(self, levels: tuple[float, ...]) -> FloatArray:
+        """(n ≥ 1, K T) at T levels, dimension by dimension, of the methods' own distributions."""
+        n, k = self.sent.mean.shape
+        values = self._marginals().quantiles(np.array(levels))
+        return values.transpose(1, 2, 0).reshape(n, k * len(levels))
+
+    def deviation(self, space: Space) -> FloatArray:
+        """(n,) σ_G = det(Σ)^(1/2K) of the recalibrated joint block."""
+        return generalised_deviation(space, self.made.covariance, self.made.diagonal)
+
+    def _marginals(self) -> Marginals:
+        if self.selection.outputs != {Output.GAUSSIAN}:
+            return self.selection.marginals(self.sent, self.slices, self.chains)
+        # What the Gaussian methods would make is here already.
+        variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
+        return NormalMarginals(self.made.mean, np.sqrt(variance))
+
+
+@lru_cache(maxsize=256)
+def alike(n: int, number: int) -> npt.NDArray[np.uint8]:
+    """(n,) of one number, read-only and shared: so are most frames."""
+    array = np.full(n, number, np.uint8)
+    array.setflags(write=False)
+    return array
+
+
+def recalibrate(
+    selection: Selection,
+    space: Space,
+    sent: Estimates,
+    slices: IntArray,
+    chains: Sequence[Chain],
+    mode: Mode,
+    limits: Limits,
+    counters: Counters,
+) -> Recalibrated:
+    """What a selection makes of the usable detections of a frame; where it fails, what was sent."""
+    why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
+    if selection.fits(space):
+        made, sound = applied(selection, sent, slices, chains, limits, counters)
+    else:
+        made, sound, why = sent, np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
+    return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecalibratedClasses:
+    """What became of the class probabilities of n usable detections.
+
+    probabilities  (n, C), NaN of those that have none; None where that is so for all
+    version        of what made them, empty without any
+    """
+
+    probabilities: FloatArray | None = None
+    version: str = ""
+    notices: tuple[Notice, ...] = ()
+
+
+def recalibrate_classes(
+    classes: ClassSelection, header: Header, batch: FrameBatch, counters: Counters
+) -> RecalibratedClasses:
+    """The recalibrated class probabilities of the detections that have some.
+
+    Every one of these is counted as recalibrated, as of other classes, or as failed.
+    """
+    opinions = batch.probabilities
+    # Of a single class nothing can be said wrong.
+    if opinions is None or opinions.shape[2] < 2 or not in_use(classes):
+        return RecalibratedClasses()
+    rows = np.flatnonzero(~np.isnan(opinions[:, 0, 0]))
+    account = counters.class_recalibrations
+    if not classes.fits(header.classes):
+        account.mismatch += rows.size
+        return RecalibratedClasses(notices=(_other_classes(header.classes, batch.rows[rows]),))
+    mean = _mean_or_nan(classes, header, opinions[rows], counters)
+    finite = np.isfinite(mean).all(axis=1)
+    made, failed = rows[finite], batch.rows[rows[~finite]]
+    account.recalibrated += made.size
+    account.failed += failed.size
+    notices = (failed_notice("class_probabilities", failed),) if failed.size else ()
+    if made.size == 0:
+        return RecalibratedClasses(notices=notices)
+    probabilities = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
+    probabilities[made] = mean[finite]
+    return RecalibratedClasses(probabilities, classes.version, notices)
+
+
+def _mean_or_nan(
+    classes: ClassSelection, header: Header, opinions: FloatArray, counters: Counters
+) -> FloatArray:
+    try:
+        return mean_probabilities(classes, opinions)
+    except Exception:
+        log.exception(
+            "recalibrator %s failed on a frame of stream %s", classes.version, header.stream
+        )
+        counters.internal_errors += 1
+        return np.full((opinions.shape[0], opinions.shape[2]), np.nan)
+
+
+def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
+    """(n, C) mean of what each of the opinions (n, M, C) is recalibrated to.
+
+    source  Laves et al. 2019, eq. 25
+    """
+    made = classes.apply(from_probabilities(opinions))
+    if made.shape != opinions.shape:
+        raise ValueError(f"{classes.version} made {made.shape} of {opinions.shape}")
+    mean: FloatArray = add_up(made.transpose(1, 0, 2)) / opinions.shape[1]
+    return mean
+
+
+def failed_notice(field: str, rows: IntArray) -> Notice:
+    """A field that the promoted recalibrator could not make of rows of a frame (n ≥ 1,)."""
+    return Notice(
+        Reason.RECALIBRATOR_FAILED,
+        field,
+        "the promoted recalibrator gave none that are finite: absent; promote another.",
+        rows.size,
+        int(rows[0]),
+    )
+
+
+def _other_classes(names: tuple[str, ...], rows: IntArray) -> Notice:
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    return Notice(
+        Reason.RECALIBRATOR_MISMATCH,
+        "class_names",
+        f"{shown}: the promoted recalibrator of class probabilities was fitted on others; "
+        "promote one that was fitted on these.",
+        rows.size,
+        int(rows[0]),
+    )
+
+
+# As plain numbers: one of an enum would make 64 bits of every flag.
+_ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
+
+
+Made = TypeVar("Made")
+
+
+Number = TypeVar("Number", np.uint8, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedFrame:
+    """A frame of N detections with its n usable estimates recalibrated.
+
+    classes  the promoted recalibrator of class probabilities
+    """
+
+    header: Header
+    examined: Examined
+    recalibrated: Recalibrated
+    classes: ClassSelection
+    mode: Mode
+
+    def output(self) -> npt.NDArray[np.uint8]:
+        """(N,) what the estimates stand for."""
+        if self.recalibrated.why is Reason.RECALIBRATOR_MISMATCH:
+            return alike(self.examined.reason.size, 0)
+        kept = None if self.recalibrated.whole else self.recalibrated.sound
+        return self.in_frame(self.recalibrated.output(), kept, 0)
+
+    @property
+    def with_quantiles(self) -> bool:
+        """Whether any are asked for and can be had."""
+        recalibrated = self.recalibrated
+        asked = self.header.quantile_levels and recalibrated.why is Reason.NONE
+        return bool(asked and recalibrated.sound.any())
+
+    def quantiles(self) -> FloatArray:
+        """(n, K T), of which not all need be finite."""
+        return self.recalibrated.quantiles(self.header.quantile_levels)
+
+    def rejected(self, likely: FloatArray | None) -> npt.NDArray[np.uint8] | None:
+        """(N,) UncertainBy; None while no rejection is in force.
+
+        likely  (n, C) recalibrated class probabilities
+        """
+        by_entropy, by_deviation = self.classes.rejection, self.recalibrated.selection.rejection
+        if self.mode is not Mode.APPLY or (by_entropy is None and by_deviation is None):
+            return None
+        sound = self.recalibrated.sound
+        found = np.zeros(sound.size, np.uint8)
+        if by_entropy is not None and likely is not None:
+            found[by_entropy.rejects(normalised_entropy(likely))] += _ENTROPY
+        if by_deviation is not None and self.recalibrated.why is Reason.NONE:
+            deviation = self.recalibrated.deviation(self.header.space)
+            found[by_deviation.rejects(deviation) & sound] += _DEVIATION
+        return self.in_frame(found, None, 0)
+
+    def in_frame(
+        self, values: npt.NDArray[Number], kept: BoolArray | None, otherwise: float
+    ) -> npt.NDArray[Number]:
+        """(N, …) of the usable (n, …): those that are kept, None: all, and otherwise elsewhere."""
+        n, rows = self.examined.reason.size, self.examined.batch.rows
+        if rows.size == n and kept is None:
+            return values
+        every = np.full((n, *values.shape[1:]), otherwise, values.dtype)
+        every[rows if kept is None else rows[kept]] = values if kept is None else values[kept]
+        return every
+
+
+def answer_extras(
+    frame: ProcessedFrame, counters: Counters
+) -> tuple[AnswerExtras, tuple[Notice, ...]]:
+    """What goes back with the estimates, and notices where a recalibrator does not fit or fails."""
+
+    def attempt(what: str, make: Callable[[], Made]) -> Made | None:
+        try:
+            return make()
+        except Exception:
+            log.exception("a frame of stream %s is answered without %s", frame.header.stream, what)
+            counters.internal_errors += 1
+            return None
+
+    batch, likely = frame.examined.batch, RecalibratedClasses()
+    if frame.mode is Mode.APPLY:
+        likely = recalibrate_classes(frame.classes, frame.header, batch, counters)
+    notices = likely.notices
+    quantiles = None
+    if frame.with_quantiles:
+        made = attempt("quantiles", frame.quantiles)
+        sound = frame.recalibrated.sound
+        finite = np.zeros(sound.size, bool)
+        if made is not None:
+            finite = sound & np.isfinite(made).all(axis=1)
+            if finite.any():
+                quantiles = frame.in_frame(made, None if finite.all() else finite, np.nan)
+        failed = batch.rows[sound & ~finite]
+        if failed.size:
+            notices += (failed_notice("quantiles", failed),)
+    probabilities = likely.probabilities
+    rejected = attempt("flags", lambda: frame.rejected(probabilities))
+    if rejected is not None:
+        counters.count_uncertain(rejected)
+    output = attempt("what its estimates stand for", frame.output)
+    extras = AnswerExtras(
+        output=alike(frame.examined.reason.size, 0) if output is None else output,
+        quantiles=quantiles,
+        class_probabilities=(
+            None if probabilities is None else frame.in_frame(probabilities, None, np.nan)
+        ),
+        class_version=likely.version,
+        rejected_by=rejected,
+    )
+    return extras, notices

@@ -1,0 +1,483 @@
+"""The stages in order, and the owner of all live state: streams, recalibrators, frames in waiting,
+statistics, counts.
+
+Runs on one event loop and nowhere else, so there is no lock. Nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from monitor.config import Config, TrackerKind
+from monitor.frames.counters import Counters, TruthAccount
+from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason, examine
+from monitor.frames.frame import (
+    FOREIGN_TRACKS,
+    NO_ROWS,
+    AnswerExtras,
+    FrameAnswer,
+    Header,
+    Opinions,
+    ReceivedFrame,
+    Refusal,
+    TrackIds,
+    Untracked,
+    opinions_of,
+)
+from monitor.frames.logits import in_words_of_logits, with_softmax
+from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
+from monitor.frames.slices import SliceTable, StreamSlices
+from monitor.frames.space import Space
+from monitor.frames.stored import SliceKey, StoredOpinions
+from monitor.matching.labels import inline_record, inline_truth, labels_sent
+from monitor.matching.pending import Dropped
+from monitor.pipeline.drift_watch import DriftWatch
+from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
+from monitor.pipeline.housekeeping import Overload
+from monitor.pipeline.labelled_rows import Counting, Origin, inline_rows, tracks_of_rows
+from monitor.pipeline.learning import Learning
+from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
+from monitor.pipeline.pending import stored_frame, tracks_of
+from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
+from monitor.pipeline.stream_tracker import (
+    StreamTracker,
+    Tracked,
+    TrackReading,
+    read_tracks,
+    tracker_of,
+)
+from monitor.pipeline.streams import EventTime, Stream, refuse_header
+from monitor.pipeline.truth import TruthLedger
+from monitor.tracking.kalman import TrackerSettings, one_second
+
+log = logging.getLogger(__name__)
+
+
+STALE = Notice(
+    Reason.STALE,
+    "stamp_ns",
+    "the frame waited longer than [server] stale_seconds: passed through, not tracked or counted.",
+)
+
+
+SHED = Notice(
+    Reason.OVERLOAD,
+    "frame",
+    "answered and forwarded, but in no statistics: the sidecar has more to do than it can.",
+)
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """The sidecar without its edges."""
+
+    config: Config
+    counters: Counters = field(default_factory=Counters)
+    recalibrators: Recalibrators = field(default_factory=Recalibrators)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    latest: dict[str, Recalibrated] = field(default_factory=dict)  # of each stream
+    overload: Overload = field(default_factory=Overload)
+    limits: Limits = field(init=False)
+    ledger: TruthLedger = field(init=False)
+    counting: Counting = field(init=False)
+    live: LiveStatistics = field(init=False)
+    learning: Learning = field(init=False)
+    drift: DriftWatch = field(init=False)
+    tracked_elsewhere: bool = False  # at present: our own tracker stands by, if there is one
+    _tracking: TrackerSettings | None = None
+    _foreign: int = 0  # numbers of tracks that are not ours to give
+    numbered: int = 0  # streams so far
+    # Streams of the last run that have not come again yet; they make room for others.
+    _unclaimed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        limits = self.config.limits
+        self.limits = Limits(
+            limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
+        )
+        self.live = live_statistics(self.config)
+        settings = self.config.promotion.settings()
+        self.learning = Learning(settings, self.limits, self.slices, self.recalibrators)
+        watched = self.config.drift
+        self.drift = DriftWatch(
+            watched.settings(),
+            self.slices,
+            watched.watch,
+            counters=self.counters,
+            disorder_ns=self.disorder_ns,
+            now=lambda: self.live.clock.now_ns,
+        )
+        self.counting = Counting(self.live, self.slices, self.drift, self.learning, self.counters)
+        self.ledger = TruthLedger(
+            self.config,
+            self.limits,
+            self.counting,
+            self.counters,
+            self.streams,
+            self.live.class_slices,
+        )
+        tracker = self.config.tracker
+        if tracker.tracks_here:
+            self._tracking = tracker.settings()
+            self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
+            one_second()  # imported now, so that the first header need not wait for it
+
+    @property
+    def slices(self) -> SliceTable:
+        """All slices seen so far."""
+        return self.live.slices
+
+    # ---- streams
+
+    def register(self, header: Header) -> Stream | Refusal:
+        """A stream for this header; a known one if nothing changed but the connection."""
+        space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
+        header = replace(header, space=space)
+        self._make_room(header.stream)
+        refusal = refuse_header(header, self.config, self.streams, self.live.spaces)
+        if refusal is not None:
+            return refusal
+        self.live.spaces.add(space)
+        known = self.streams.get(header.stream)
+        self._unclaimed.discard(header.stream)
+        if known is not None and known.header == header:
+            if not known.header.asks_like(header):
+                self.streams[header.stream] = known = replace(known, header=header)
+            return known
+        slices = StreamSlices(self.slices, space, header.stream, header.classes)
+        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
+        if tracker is not None and known is not None and known.tracker is not None:
+            tracker.orders = known.tracker.orders  # counters never fall
+        # A stream that begins anew numbers its tracks anew.
+        self.numbered += 1
+        stream = Stream(header, slices, self.numbered, tracker)
+        if known is not None:
+            stream.seen = known.seen
+        self.streams[header.stream] = stream
+        return stream
+
+    def restore_stream(self, header: Header, number: int, time: EventTime) -> None:
+        """A stream of the last run, so that its labels are known; unless there is no room.
+
+        number  tells its tracks from others; those of a tracker of ours begin anew
+        """
+        if header.stream in self.streams or len(self.streams) >= self.config.server.max_streams:
+            return
+        self.numbered = max(self.numbered, number)
+        if self._tracking is not None:
+            self.numbered += 1
+            number = self.numbered
+        space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
+        header = replace(header, space=space)
+        self.live.spaces.add(space)
+        slices = StreamSlices(self.slices, space, header.stream, header.classes)
+        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
+        stream = Stream(header, slices, number, tracker, time)
+        self.streams[header.stream] = stream
+        self._unclaimed.add(header.stream)
+
+    def _make_room(self, stream: str) -> None:
+        """For a new stream, in place of one of the last run that has not come again."""
+        full = len(self.streams) >= self.config.server.max_streams
+        if full and stream not in self.streams and self._unclaimed:
+            del self.streams[self._unclaimed.pop()]
+
+    @property
+    def disorder_ns(self) -> int:
+        """How far watermarks stay behind."""
+        return int(self.config.pending.max_disorder_seconds * 1e9)
+
+    # ---- frames
+
+    def process(
+        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None = None
+    ) -> FrameAnswer:
+        """The answer to a frame. Whatever of ours fails, the raw estimates go out, marked.
+
+        arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
+        """
+        n, predicted = frame.detections.n, self.ledger.account.predicted
+        matched = self.counters.truth.matched
+        try:
+            if arrival_ns is not None and self._is_stale(stream, frame, arrival_ns):
+                answer = self._stale(frame)
+            else:
+                answer = self._process(stream, frame)
+        except Exception:
+            log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
+            self.counters.internal_errors += 1
+            self._uncounted(n, predicted)
+            version = self.recalibrators.selection.version
+            answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
+        self.counters.count_frame(answer.reason, fast=frame.fast)
+        if arrival_ns is not None:
+            stream.seen.frame(n, frame.stamp_ns, arrival_ns)
+            stream.seen.labels(self.counters.truth.matched - matched, arrival_ns)
+        return answer
+
+    def _is_stale(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int) -> bool:
+        limit_seconds = self.config.server.stale_seconds
+        return stream.staleness.is_stale(arrival_ns, frame.stamp_ns, limit_seconds)
+
+    def _uncounted(self, received: int, predicted: int) -> None:
+        """After a fault of ours, detections that are in no account yet are lost.
+
+        predicted  those in it before
+        """
+        if self.ledger.account.predicted == predicted:
+            self.ledger.lose(received, Dropped.FAILED)
+
+    def _stale(self, frame: ReceivedFrame) -> FrameAnswer:
+        """A frame that waited too long: nobody needs more of it than what came."""
+        n = frame.detections.n
+        self.ledger.lose(n, Dropped.STALE)
+        version = self.recalibrators.selection.version
+        return FrameAnswer(
+            frame, np.full(n, Reason.STALE, np.uint8), versions=(version,), notices=(STALE,)
+        )
+
+    def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
+        header = stream.header
+        classes = len(header.classes)
+        came, frame = frame, with_softmax(frame, classes)
+        examined = examine(frame.detections, header.space, classes, self.limits)
+        batch = examined.batch
+        slices = stream.slices.of(batch.class_index, batch.mean)
+        recalibrated = recalibrate(
+            self.recalibrators.selection,
+            header.space,
+            Estimates(batch.mean, batch.covariance, batch.diagonal),
+            slices,
+            self.slices.chains,
+            self.config.recalibration.mode,
+            self.limits,
+            self.counters,
+        )
+        self.latest[header.stream] = recalibrated
+        examined = recalibrated.marked(examined)
+        notices: tuple[Notice, ...] = ()
+        if not examined.clean:
+            notices = describe(
+                examined, frame.detections, header.space, header.classes, self.limits
+            )
+            notices = in_words_of_logits(notices, examined, came, classes)
+        tracked = self._track(stream, frame, examined, recalibrated.forwarded)
+        predicted = self.ledger.account.predicted
+        try:
+            tracks = tracks_of(frame.detections, batch.rows, tracked.tracks)
+            notices += self._remember(stream, frame, examined, recalibrated, tracks)
+        except Exception:
+            # What is counted must not cost the tracker its recalibrated estimates.
+            log.exception("frame of stream %s answered, but not counted", header.stream)
+            self.counters.internal_errors += 1
+            self._uncounted(frame.detections.n, predicted)
+        extras, more = self._extras(header, examined, recalibrated)
+        rows, made = recalibrated.sound_of(batch.rows)
+        why = recalibrated.why
+        # What the identity made goes back as it came, bit for bit.
+        forwarding = why is Reason.NONE and recalibrated.made is not recalibrated.sent
+        observing = why is Reason.OBSERVE_MODE
+        return FrameAnswer(
+            received=frame,
+            reason=examined.reason,
+            rows=rows if forwarding else NO_ROWS,
+            forwarded=made if forwarding else None,
+            shadow_rows=rows if observing else NO_ROWS,
+            shadow=made if observing else None,
+            versions=(recalibrated.selection.version,),
+            notices=notices + tracked.notices + more,
+            tracks=tracked.tracks if header.return_tracks else None,
+            extras=extras,
+            untracked=self._untracked(stream, examined, recalibrated.forwarded),
+        )
+
+    def _extras(
+        self, header: Header, examined: Examined, recalibrated: Recalibrated
+    ) -> tuple[AnswerExtras | None, tuple[Notice, ...]]:
+        """What goes back with the estimates; if it fails, they go out without."""
+        classes, mode = self.recalibrators.class_selection, self.config.recalibration.mode
+        frame = ProcessedFrame(header, examined, recalibrated, classes, mode)
+        try:
+            return answer_extras(frame, self.counters)
+        except Exception:
+            log.exception("a frame of stream %s is answered without extras", header.stream)
+            self.counters.internal_errors += 1
+            return None, ()
+
+    def _track(
+        self, stream: Stream, frame: ReceivedFrame, examined: Examined, forwarded: Estimates
+    ) -> Tracked:
+        """What the tracker makes of a frame; if it fails, nothing, and it begins anew."""
+        if stream.tracker is None or self.tracked_elsewhere:
+            return Tracked(None)
+        return self._follow(stream, stream.tracker, frame, examined, forwarded)
+
+    def _follow(
+        self,
+        stream: Stream,
+        tracker: StreamTracker,
+        frame: ReceivedFrame,
+        examined: Examined,
+        forwarded: Estimates,
+    ) -> Tracked:
+        try:
+            if not examined.clean:
+                # A class may come without covariances only: its tracks have a slice too.
+                bare = examined.reason == Reason.MISSING_COVARIANCE
+                stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
+            tracked = tracker.track(frame, examined, forwarded)
+        except Exception:
+            log.exception("the tracks of stream %s are lost", stream.header.stream)
+            self.counters.internal_errors += 1
+            tracker.reset()
+            return Tracked(None)
+        for notice in tracked.notices:
+            self.counters.note(notice.reason, 1)
+        return tracked
+
+    def _untracked(
+        self, stream: Stream, examined: Examined, forwarded: Estimates
+    ) -> Untracked | None:
+        """For our own tracker, where that stands by."""
+        stands_by = self.tracked_elsewhere and stream.tracker is not None
+        return Untracked(examined, forwarded) if stands_by else None
+
+    def track_instead(self, stream: Stream, answer: FrameAnswer) -> FrameAnswer | None:
+        """The answer with the tracks of our own tracker; None where that did not stand by."""
+        left = answer.untracked
+        if left is None or stream.tracker is None:
+            return None
+        frame = answer.received
+        tracked = self._follow(stream, stream.tracker, frame, left.examined, left.forwarded)
+        notices = answer.notices + tracked.notices
+        return replace(answer, tracks=tracked.tracks, notices=notices, untracked=None)
+
+    def track_elsewhere(self, up: bool) -> None:
+        """A tracker elsewhere came or went; what our own knew of the time before is over."""
+        self.tracked_elsewhere = up
+        for stream in self.streams.values():
+            if stream.tracker is not None:
+                stream.tracker.reset()
+
+    def _remember(
+        self,
+        stream: Stream,
+        frame: ReceivedFrame,
+        examined: Examined,
+        recalibrated: Recalibrated,
+        tracks: TrackIds | None,
+    ) -> tuple[Notice, ...]:
+        """Count inline truth, and keep the frame for the truth that comes later."""
+        if self.overload.shedding:
+            n = frame.detections.n
+            self.ledger.lose(n, Dropped.OVERLOAD)
+            return (SHED,)
+        notices: tuple[Notice, ...] = ()
+        if not examined.clean:
+            self.counters.note_invalid(examined)
+        if frame.frame_id is None:
+            self.counters.note(Reason.MISSING_FRAME_KEY, 1)
+            notices = (NO_FRAME_ID,)
+        elif self.ledger.store.knows((stream.header.stream, frame.frame_id), frame.stamp_ns):
+            self.counters.note(Reason.DUPLICATE_FRAME, 1)
+            self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
+            return (duplicate_frame(frame.frame_id),)
+        # A frame that comes again tells nothing of the time.
+        self._advance_watermark(stream, frame.stamp_ns)
+        batch, slices = examined.batch, recalibrated.slices
+        opinions = self._opinions(stream, batch)
+        acted, sequence = recalibrated.acted, self.ledger.next_sequence()
+        version = None if acted is None else acted.version
+        truth = inline_truth(frame.detections, examined, opinions)
+        record = None
+        if truth is not None:
+            self.counters.truth.add(truth.account)
+            live, stamp_ns = self.live, self.live.believed(frame.stamp_ns)
+            record = inline_record(truth, batch, stamp_ns, live.clock.now_ns, live.generation)
+            origin = Origin(stamp_ns, stream.number, tracks_of_rows(tracks, truth.rows))
+            rows = inline_rows(batch, truth.rows, slices, recalibrated.made, origin)
+            self.counting.count_inline(rows, version, opinions, record, sequence)
+        bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
+        if frame.frame_id is None:
+            self.ledger.enter_unnamed(frame.detections.n, bare, slices, record)
+            return notices
+        stored = stored_frame(
+            stream.header,
+            frame.frame_id,
+            frame.stamp_ns,
+            frame.detections,
+            batch,
+            slices,
+            self.slices,
+            bare=bare,
+            made=None if recalibrated.made is recalibrated.sent else recalibrated.made,
+            version=version,
+            tracks=tracks,
+            source=stream.number,
+            opinions=self._stored_opinions(opinions),
+            epoch=self.ledger.epoch,
+        )
+        self.ledger.enter(stored, slices, opinions, record, sequence)
+        return notices
+
+    def _stored_opinions(self, opinions: Opinions | None) -> StoredOpinions | None:
+        if opinions is None:
+            return None
+        index = opinions.index
+        entry = None if index is None else self.live.class_slices.slices[index]
+        key = None if entry is None else SliceKey(entry.name, entry.overflow)
+        return StoredOpinions(key, opinions.rows, opinions.values)
+
+    def _opinions(self, stream: Stream, batch: FrameBatch) -> Opinions | None:
+        """The class probabilities of a frame, with the slice they belong to."""
+        header = stream.header
+        # Of a single class nothing can be said wrong.
+        if batch.probabilities is None or len(header.classes) < 2:
+            return None
+        slice_index = self.live.class_slices.index(header.stream, header.classes)
+        return opinions_of(batch.probabilities, slice_index)
+
+    def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
+        if stamp_ns is not None:
+            generation = self.live.generation
+            self.live.see(stamp_ns)
+            if generation != self.live.generation:
+                self.drift.begin_anew()
+            if self.live.believed(stamp_ns) is not None:
+                # One wild stamp would make all that follow late.
+                self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
+
+    # ---- truth
+
+    def clock_stepped(self, epoch: int) -> None:
+        """The wall clock was set: stamps before and after are of two times. Nothing is dropped."""
+        self.ledger.epoch = epoch
+        for stream in self.streams.values():
+            stream.time = EventTime()
+        self.drift.begin_anew()
+
+    # ---- recalibrators
+
+    def put_in_force(self, version: str, *, follows: bool = False) -> str:
+        """Let a known recalibrator act from the next frame on; the version before.
+
+        follows  it is the one before, gone on: what was usual of it is still
+        raises   UnknownVersion
+        """
+        earlier = self.recalibrators.selection
+        before = self.recalibrators.put_in_force(version, self.slices.ranges)
+        now = self.recalibrators.selection
+        if now.version != earlier.version:
+            others = [] if follows else served_otherwise(self.slices, earlier, now)
+            self.drift.changed(now.version, others, follows=follows)
+        return before
+
+    # ---- tracks
+
+    def tracks(self) -> TrackReading:
+        """What the trackers of all streams say of each slice."""
+        followed = [(s.slices, s.tracker) for s in self.streams.values() if s.tracker is not None]
+        return read_tracks(self.slices.whole.names, followed)

@@ -1,0 +1,144 @@
+"""Whether the sidecar has more to do than it can, told from how late its loop is and from what
+waits for the statistics. Time is an argument; nothing here looks at a clock.
+
+Monitoring is what gives way: frames are answered and forwarded all the same.
+
+Steps of the wall clock, seen against the monotonic one. Both are arguments; nothing here looks
+at a clock.
+
+Vehicles boot before they know the time. Stamps taken before and after a step cannot be compared,
+so a step begins a new epoch of the clock.
+
+Work in short steps on the event loop: frames pass in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+# Samples in a row above the limit before the loop counts as late: a single one is a long step of
+# something else, such as a promotion, and over when it is seen.
+LATE_SAMPLES = 2
+
+
+# Of the limits; below them there is room again.
+CALM_SHARE = 0.5
+
+
+@dataclass(slots=True)
+class Overload:
+    """Sheds while there is too much to do, and until it has been calm for a while.
+
+    lag_seconds   s; what the loop may be late, in LATE_SAMPLES samples in a row; 0: any time
+    waiting_rows  detections that may wait for the statistics; 0: any number
+    calm_seconds  s below CALM_SHARE of both limits, without a break, that end it
+    shedding      whether monitoring work is left undone now
+    episodes      how often that began
+    """
+
+    lag_seconds: float = 0.1
+    waiting_rows: int = 1 << 18
+    calm_seconds: float = 1.0
+    shedding: bool = False
+    episodes: int = 0
+    _late: int = 0
+    _calm_since: float | None = None
+
+    def look(self, now: float, lag: float, waiting: int) -> bool:
+        """Take in a sample; whether shedding began or ended with it.
+
+        now      s of a clock that never moves back
+        lag      s that the loop was late, or that frames waited, whichever is longer
+        waiting  detections that wait for the statistics
+        """
+        late, full = _share(lag, self.lag_seconds), _share(waiting, self.waiting_rows)
+        self._late = self._late + 1 if late > 1 else 0
+        if not self.shedding:
+            if self._late < LATE_SAMPLES and full <= 1:
+                return False
+            self.shedding = True
+            self.episodes += 1
+            self._calm_since = None
+            return True
+        if max(late, full) > CALM_SHARE:
+            self._calm_since = None
+            return False
+        if self._calm_since is None:
+            self._calm_since = now
+        if now - self._calm_since < self.calm_seconds:
+            return False
+        self.shedding = False
+        self._late = 0
+        return True
+
+
+def _share(value: float, limit: float) -> float:
+    """Of a limit; 0 where there is none."""
+    return value / limit if limit else 0.0
+
+
+SECOND = 10**9
+
+
+# A clock that is being corrected runs at most so much faster or slower: twice what NTP does.
+SLEW = 1e-3
+
+
+@dataclass(slots=True)
+class WallClock:
+    """What the wall clock has done.
+
+    step_seconds  s; a clock that is off by more has been set
+    epoch         goes up by one with each step; the one to begin with may be of an earlier run
+    steps         how many there were
+    """
+
+    step_seconds: float = 0.5
+    epoch: int = 0
+    steps: int = 0
+    # Wall minus monotonic time where nothing was set, and when it was last looked at.
+    _usual_ns: int | None = None
+    _looked_ns: int = 0
+
+    def look(self, wall_ns: int, monotonic_ns: int) -> float | None:
+        """s that the clock was set by since the last look, forward positive; None: it was not.
+
+        What comes in several small steps is one as soon as they add up, unless they are so slow
+        that they may be a correction. Of a machine that slept the monotonic clock stood still: its
+        wall clock is found ahead, and begins a new epoch too.
+        """
+        difference = wall_ns - monotonic_ns
+        elapsed, self._looked_ns = monotonic_ns - self._looked_ns, monotonic_ns
+        if self._usual_ns is None:
+            self._usual_ns = difference
+            return None
+        off = difference - self._usual_ns
+        if abs(off) > self.step_seconds * SECOND:
+            self._usual_ns = difference
+            self.epoch += 1
+            self.steps += 1
+            return off / SECOND
+        most = int(SLEW * elapsed)
+        self._usual_ns += max(-most, min(most, off))
+        return None
+
+
+Result = TypeVar("Result")
+
+
+async def in_steps(work: Generator[None, None, Result]) -> Result:
+    """What a generator returns; whoever waits for the loop has a turn after each of its steps."""
+    try:
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            await asyncio.sleep(0)
+    finally:
+        # Who is cancelled is remembered with all it held: what it has claimed must be free at once.
+        work.close()

@@ -1,0 +1,269 @@
+"""Detections with their truth, made into the rows that the statistics take in, and into those that
+recalibrators learn from.
+
+Detections with their truth, on their way into all that learns from them: statistics, the watch
+over drift, and recalibrators.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from monitor.frames.counters import Counters
+from monitor.frames.detections import Estimates, FrameBatch
+from monitor.frames.frame import MatchedRows, Opinions, TrackIds
+from monitor.frames.slices import SliceTable
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.matching.pending import LabelRecord, PendingFrame
+from monitor.pipeline.drift_watch import DriftWatch
+from monitor.pipeline.learning import Learning
+from monitor.pipeline.live_statistics import LiveStatistics
+from monitor.promotion.tracks import LabelledRows
+from monitor.statistics.clusters import cluster_id
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where detections come from: event time of the frame, stream, and their tracks.
+
+    delay_ns  how much later their truth has come, in the time of the stream
+    live      whether that is in time for the counters
+    """
+
+    stamp_ns: int | None
+    source: int
+    tracks: TrackIds | None
+    delay_ns: int = 0
+    live: bool = True
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TrueRows:
+    """m detections of a frame, as sent and as made, with their truth (m, K); slices (m,)."""
+
+    space: Space
+    slices: IntArray
+    sent: Estimates
+    made: Estimates
+    truth: FloatArray
+    origin: Origin
+
+    def matched(self) -> MatchedRows:
+        """What the truth says of them, at both stages."""
+        sent, made, origin = self.sent, self.made, self.origin
+        error = self.space.error(self.truth, sent.mean)
+        same = made.mean is sent.mean
+        return MatchedRows(
+            space=self.space,
+            slices=self.slices,
+            error=error,
+            covariance=sent.covariance,
+            recalibrated_error=error if same else self.space.error(self.truth, made.mean),
+            recalibrated_covariance=made.covariance,
+            stamp_ns=origin.stamp_ns,
+            live=origin.live,
+            tracks=origin.tracks,
+            source=origin.source,
+        )
+
+    def labelled(self) -> LabelledRows | None:
+        """What recalibrators learn from them; nothing where they are of no known time."""
+        origin = self.origin
+        if origin.stamp_ns is None or self.slices.size == 0:
+            return None
+        return LabelledRows(
+            self.space,
+            self.slices,
+            self.sent,
+            self.truth,
+            origin.stamp_ns,
+            origin.delay_ns,
+            origin.tracks,
+            origin.source,
+        )
+
+
+def inline_rows(
+    batch: FrameBatch, rows: IntArray, slices: IntArray, made: Estimates, origin: Origin
+) -> TrueRows:
+    """Rows (m,) of a batch whose truth came with them; slices (n,) and made are of all of it."""
+    sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
+    scored = sent
+    if made.mean is not batch.mean or made.covariance is not batch.covariance:
+        scored = Estimates(made.mean[rows], made.covariance[rows], made.diagonal[rows])
+    return TrueRows(batch.space, slices[rows], sent, scored, batch.truth[rows], origin)
+
+
+def tracks_of_rows(tracks: TrackIds | None, rows: IntArray) -> TrackIds | None:
+    """Of some detections of a frame."""
+    return None if tracks is None else tracks.take(rows)
+
+
+def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds | None:
+    """Of labelled detections: the labeller's own objects, and a tracker's tracks where it knows
+    none.
+
+    Their numbers are another space of ids: mixed, so that no object is taken for a track.
+    """
+    if objects is None:
+        return tracks
+    told = cluster_id((objects.id, 1))
+    if tracks is None:
+        return TrackIds(told, objects.known)
+    return TrackIds(np.where(objects.known, told, tracks.id), objects.known | tracks.known)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which of those that learn an entry of the ledger is new to."""
+
+    statistics: bool = True
+    drift: bool = True
+    learning: bool = True
+
+
+ALL = Parts()
+
+
+@dataclass(slots=True)
+class Counting:
+    """Of one pipeline."""
+
+    live: LiveStatistics
+    slices: SliceTable
+    drift: DriftWatch
+    learning: Learning
+    counters: Counters
+
+    def count(
+        self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: Parts = ALL
+    ) -> None:
+        """Take in what labels told of a frame; cheap.
+
+        sequence  of the entry in the ledger
+        """
+        if record.rows.size:
+            rows = self._rows(frame, record)
+            self._take(rows, frame.stored.version, record, sequence, parts)
+        if parts.statistics:
+            self._count_classes(frame.opinions, record, record.stamp_ns)
+
+    def count_inline(
+        self,
+        rows: TrueRows | None,
+        version: str | None,
+        opinions: Opinions | None,
+        record: LabelRecord,
+        sequence: int,
+    ) -> None:
+        """The same of what came with a frame, whose estimates are at hand; rows None: none has
+        truth.
+        """
+        if rows is not None and rows.slices.size:
+            self._take(rows, version, record, sequence, ALL)
+        self._count_classes(opinions, record, record.stamp_ns)
+
+    def take_back(self, frame: PendingFrame, record: LabelRecord, generation: int) -> None:
+        """Undo in the statistics what was counted for it; exact.
+
+        Evidence of drift and what recalibrators have learned stay: neither can be unlearned.
+
+        generation  how often event time has begun anew by now
+        """
+        # What was counted before time began anew is older than every window.
+        stamp_ns = record.stamp_ns if record.generation == generation else None
+        if record.rows.size:
+            rows = self._rows(frame, record).matched()
+            self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
+        self._count_classes(frame.opinions, record, stamp_ns, retracts=True)
+
+    def _rows(self, frame: PendingFrame, record: LabelRecord) -> TrueRows:
+        rows, stored = record.rows, frame.stored
+        sent = stored.sent.estimates(rows)
+        made = sent if stored.made is None else stored.made.estimates(rows)
+        told = tracks_told(tracks_of_rows(stored.tracks, rows), record.objects)
+        origin = Origin(record.stamp_ns, stored.source, told, record.delay_ns, record.live)
+        if record.truth_covariance is not None:
+            sent, made = _beside(sent, made, record.truth_covariance)
+        return TrueRows(frame.space, frame.slices[rows], sent, made, record.truth, origin)
+
+    def _take(
+        self,
+        rows: TrueRows,
+        version: str | None,
+        record: LabelRecord,
+        sequence: int,
+        parts: Parts,
+    ) -> None:
+        matched = replace(rows.matched(), stamp_ns=record.stamp_ns)
+        if parts.statistics:
+            in_overflow = np.isin(rows.slices, self.slices.overflowing)
+            self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
+            self.live.count(matched)
+        if record.replaces and not record.live:
+            return  # told before: neither can be told otherwise
+        try:
+            if parts.drift:
+                self.drift.add(matched, version, sequence)
+            labelled = rows.labelled()
+            if parts.learning and labelled is not None and record.stamp_ns is not None:
+                self.learning.take(labelled)
+        except Exception:
+            # What is in the statistics by now must be in the ledger too.
+            log.exception("neither drift nor recalibrators learned of matched detections")
+            self.counters.internal_errors += 1
+
+    def _count_classes(
+        self,
+        opinions: Opinions | None,
+        record: LabelRecord,
+        stamp_ns: int | None,
+        *,
+        retracts: bool = False,
+    ) -> None:
+        """Count class probabilities of rows, all of which have some, with their true class.
+
+        A fault costs the statistics of these rows and nothing else.
+        """
+        rows = record.class_rows
+        if opinions is None or rows.size == 0:
+            return
+        try:
+            place = opinions.index
+            if place is None or self.live.class_slices.slices[place].overflow:
+                self.counters.overflow_classified += rows.size
+            matched = opinions.matched(rows, record.true_class, stamp_ns)
+            if matched is not None:
+                self.live.count_classes(replace(matched, retracts=retracts))
+        except Exception:
+            log.exception("matched class probabilities were not counted")
+            self.counters.internal_errors += 1
+
+
+def _beside(
+    sent: Estimates, made: Estimates, truth_covariance: FloatArray
+) -> tuple[Estimates, Estimates]:
+    """With what the truth itself is unsure of: Σ + Σ_truth is what an error is held against."""
+    diagonal = _diagonal(truth_covariance)
+
+    def wider(estimates: Estimates) -> Estimates:
+        covariance = estimates.covariance + truth_covariance
+        return Estimates(estimates.mean, covariance, estimates.diagonal & diagonal)
+
+    if made is sent:
+        both = wider(sent)
+        return both, both
+    return wider(sent), wider(made)
+
+
+def _diagonal(covariance: FloatArray) -> BoolArray:
+    k = covariance.shape[1]
+    beside = (covariance * (1.0 - np.eye(k))).reshape(-1, k * k)
+    found: BoolArray = np.count_nonzero(beside, axis=1) == 0
+    return found

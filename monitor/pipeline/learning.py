@@ -1,0 +1,230 @@
+"""What the truth of a running sidecar teaches: frames into whole tracks, tracks to the trials they
+have a say in, and the newest of them kept for the next fit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from monitor.frames.detections import Limits
+from monitor.frames.slices import SliceTable
+from monitor.frames.space import Space
+from monitor.pipeline.recalibrators import Recalibrators
+from monitor.promotion.fits import FitJob, fit_rows
+from monitor.promotion.records import Decision, FitSettings, PolicySettings, PromotionSettings
+from monitor.promotion.register import Register
+from monitor.promotion.reservoir import FrameSample, Reservoir, latest_alike, looks_healthy
+from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
+from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.selection import Chain
+
+TracksBySlice = dict[int, list[WholeTrack]]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceToFit:
+    """Tracks of one slice that a fit is to be made of, oldest first.
+
+    until     event time by source of the latest truth that is known to the fit
+    champion  what serves the slice
+    """
+
+    chain: Chain
+    tracks: Sequence[WholeTrack]
+    until: Mapping[int, int]
+    champion: Recalibrator
+
+
+@dataclass(slots=True)
+class Learning:
+    """Of one pipeline, whose slices and recalibrators these are.
+
+    latest_ns  event time of the latest truth that is in a whole track
+    """
+
+    settings: PromotionSettings
+    limits: Limits
+    slices: SliceTable
+    recalibrators: Recalibrators
+    register: Register = field(init=False)
+    reservoir: Reservoir = field(init=False)
+    latest_ns: int | None = None
+    _open: OpenTracks = field(init=False)
+    _sample: FrameSample = field(init=False)
+    # By slice name: what is later than that has had no part in what is on trial, or stands guard.
+    _until: dict[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.register = Register(self.settings, self.limits)
+        self.reservoir = Reservoir(self.settings.tracks)
+        self._open = OpenTracks(self.settings.tracks)
+        self._sample = FrameSample(self.settings.tracks.sample_ns)
+
+    def adjust(self, fits: FitSettings, policy: PolicySettings) -> None:
+        """Fit and decide by other settings from now on; trials keep the rules they began with."""
+        self.settings = replace(self.settings, fits=fits, policy=policy)
+        self.register.settings = self.settings
+
+    @property
+    def left_out(self) -> int:
+        """Tracks for which there was no room while they were open, and frames."""
+        return self._open.left_out
+
+    # ---- tracks
+
+    def take(self, rows: LabelledRows) -> None:
+        """Take in detections of a frame with their truth; cheap."""
+        if self._sample.takes(rows.source, rows.stamp_ns):
+            self._open.add(rows)
+
+    def whole(self) -> Generator[None, None, TracksBySlice]:
+        """Tracks that are whole by now; they are kept for the next fit."""
+        found = yield from self._open.closed()
+        by_slice: TracksBySlice = defaultdict(list)
+        for track in found:
+            by_slice[track.slice].append(track)
+            self.latest_ns = max(track.ended_ns, self.latest_ns or track.ended_ns)
+        for slice, of_slice in by_slice.items():
+            if self.chain(slice) is not None:
+                self.reservoir.add(of_slice)
+        return dict(by_slice)
+
+    def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
+        """What whole tracks decide, of one slice after the other, which are taken from them.
+
+        Whatever is decided is returned at once, so that the rest are judged by what it has put in
+        force; no tracks are left where nothing is.
+        """
+        while tracks:
+            slice, of_slice = tracks.popitem()
+            chain = self.chain(slice)
+            if chain is None:
+                continue
+            champion_now, later_now = partial(self.champion, chain), partial(self._later, chain)
+            taken = yield from self.register.take(chain, champion_now, of_slice, later_now)
+            if taken.rest:
+                tracks[slice] = taken.rest
+            if taken.decisions:
+                return taken.decisions
+        return []
+
+    def _later(self, chain: Chain, tracks: Sequence[WholeTrack]) -> list[WholeTrack]:
+        """What has a say in a slice now."""
+        until = self._until.get(chain[0], {})
+        later = (track.since(self._cut(until, track.source)) for track in tracks)
+        return [track for track in later if track is not None]
+
+    def _cut(self, until: Mapping[int, int], source: int) -> int | None:
+        """What must be exceeded; nothing, where the clock of the source was set back before it."""
+        cut, now = until.get(source), self._open.time(source)
+        return None if cut is None or (now is not None and now < cut) else cut
+
+    # ---- slices
+
+    def chain(self, slice: int) -> Chain | None:
+        """The names by which a slice has recalibrators; None where it cannot have one of its own.
+
+        So it is with the overflow slice, with one that is told apart from another of that name by
+        its dimensions, and with one whose dimensions are not those of what is in force.
+        """
+        entry, chain = self.slices.slices[slice], self.slices.chains[slice]
+        alone = bool(chain) and not entry.overflow and entry.name == chain[0]
+        return chain if alone and self.recalibrators.selection.fits(entry.space) else None
+
+    def chains(self) -> dict[str, Chain]:
+        """Of all slices that can have a recalibrator of their own, by name."""
+        return {chain[0]: chain for chain in self.spaces()}
+
+    def spaces(self) -> dict[Chain, Space]:
+        """Of the same slices, by chain."""
+        return {
+            chain: self.slices.slices[i].space
+            for i in range(len(self.slices.slices))
+            if (chain := self.chain(i)) is not None
+        }
+
+    def champion(self, chain: Chain) -> Recalibrator:
+        """What serves a slice now."""
+        return self.recalibrators.selection.of(chain)
+
+    # ---- fits
+
+    def is_due(self) -> bool:
+        """Whether any slice is to be fitted again."""
+        return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
+
+    def due(self) -> list[SliceToFit]:
+        """Slices that are to be fitted again."""
+        kept = self._kept()
+        return [self._to_fit(*entry) for entry in kept if self._wants_fit(*entry)]
+
+    def _wants_fit(self, slice: int, chain: Chain) -> bool:
+        enough = self.reservoir.new(slice) >= self.settings.fits.tracks
+        return enough and self.register.wants_fit(chain)
+
+    def asked(self, names: Collection[str]) -> list[SliceToFit]:
+        """Slices of these names, or all; those of which no track is kept are left out."""
+        return [
+            self._to_fit(slice, chain)
+            for slice, chain in self._kept()
+            if not names or chain[0] in names
+        ]
+
+    def forget(self, chain: Chain, keep: int) -> None:
+        """Fit a slice on none but so many of its newest tracks."""
+        self.reservoir.keep_newest(self.slices.chains.index(chain), keep)
+
+    def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
+        """Let only what is later have a say in a slice.
+
+        until  event time by source; None: of all that is known now
+        """
+        tracks = self.reservoir.tracks(self.slices.chains.index(chain))
+        self._until[chain[0]] = _latest_by_source(tracks) if until is None else until
+
+    def _kept(self) -> list[tuple[int, Chain]]:
+        found = ((slice, self.chain(slice)) for slice in self.reservoir.slices())
+        return [(slice, chain) for slice, chain in found if chain is not None]
+
+    def _to_fit(self, slice: int, chain: Chain) -> SliceToFit:
+        tracks = self.reservoir.tracks(slice)
+        self.reservoir.taken(slice)
+        return SliceToFit(chain, tracks, _latest_by_source(tracks), self.champion(chain))
+
+
+def _latest_by_source(tracks: Sequence[WholeTrack]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for track in tracks:
+        found[track.source] = max(track.ended_ns, found.get(track.source, track.ended_ns))
+    return found
+
+
+def job_of(
+    slices: Sequence[SliceToFit],
+    settings: FitSettings,
+    limits: Limits,
+    band: tuple[float, float] | None = None,
+) -> tuple[FitJob, tuple[SliceToFit, ...]]:
+    """The rows of slices to fit, and the slices with the tracks that these are of: the newest that
+    are alike. Takes some milliseconds a slice, in any thread.
+
+    band  slices that nothing serves and that look healthy by it are left out; None: none are
+    """
+    alike = tuple(
+        replace(entry, tracks=entry.tracks[-latest_alike(entry.tracks, settings.tracks) :])
+        for entry in slices
+    )
+    rows = {entry.chain[0]: fit_rows(entry.tracks) for entry in alike}
+    if band is not None:
+        alike = tuple(
+            entry
+            for entry in alike
+            if not isinstance(entry.champion, Identity)
+            or not looks_healthy(rows[entry.chain[0]], settings, band)
+        )
+    return FitJob(
+        settings, {entry.chain[0]: rows[entry.chain[0]] for entry in alike}, limits
+    ), alike

@@ -1,0 +1,329 @@
+"""The statistics of a running sidecar: rows on their way in, slices with their panes, and
+what is read off them, in steps that let frames pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from monitor.config import Config
+from monitor.frames.frame import MatchedClasses, MatchedRows
+from monitor.frames.slices import ClassSliceTable, Slice, SliceBy, SliceTable
+from monitor.frames.space import Space
+from monitor.statistics.bins import Binning, ExportEdges, SliceBins
+from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, no_class_statistics
+from monitor.statistics.panes import (
+    ClassAccumulator,
+    PaneAccumulator,
+    PaneChanges,
+    SliceAccumulator,
+)
+from monitor.statistics.reading import RAW, RECALIBRATED
+from monitor.statistics.stage import SliceStatistics, no_statistics
+from monitor.statistics.state import (
+    ClassSliceState,
+    SliceState,
+    Slicing,
+    StatisticsState,
+    check_class_lists,
+    check_sizes,
+    check_spaces,
+)
+from monitor.statistics.windows import EventClock, SliceTotals, Windows, WindowTotals
+
+# Names of slices, totals last, with their statistics.
+SlicesRead = tuple[tuple[str, SliceStatistics], ...]
+
+
+# Labels of class slices with their class names and their statistics.
+ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStatistics], ...]
+
+
+@dataclass(slots=True)
+class LiveStatistics:
+    """All of it.
+
+    live_ns     truth that comes so much later than its frame is in no counter
+    spaces      those that anything is counted in, or will be
+    max_spaces  of them
+    generation  how often event time has begun anew
+    """
+
+    binning: Binning
+    windows: Windows
+    slices: SliceTable
+    accumulator: SliceAccumulator
+    class_slices: ClassSliceTable
+    classes: ClassAccumulator
+    max_spaces: int
+    live_ns: int
+    clock: EventClock
+    spaces: set[Space] = field(default_factory=set)
+    generation: int = 0
+    _window_totals: WindowTotals[SliceStatistics] = field(default_factory=WindowTotals)
+    _class_totals: WindowTotals[ClassStatistics] = field(default_factory=WindowTotals)
+    _slice_totals: dict[int, SliceTotals] = field(default_factory=dict)
+    _folded: int = 0
+    # What comes while all is held as it is, in order, where None says that time has begun anew.
+    _held: list[MatchedRows | MatchedClasses | None] | None = None
+
+    # ---- counting
+
+    def see(self, stamp_ns: int | None) -> None:
+        """Let event time come as far as a frame."""
+        if stamp_ns is not None and self.clock.see(stamp_ns):
+            self.generation += 1
+            self._take_in(None)
+
+    def come_to(self, generation: int, clock_ns: int | None) -> bool:
+        """Let event time be what it was when something was counted; whether it began anew."""
+        anew = generation > self.generation
+        if anew:
+            self.generation, self.clock.now_ns = generation, clock_ns
+            self.clock.jumps += 1
+            self._take_in(None)
+        elif clock_ns is not None:
+            now_ns = self.clock.now_ns
+            self.clock.now_ns = clock_ns if now_ns is None else max(clock_ns, now_ns)
+        return anew
+
+    def count(self, rows: MatchedRows) -> None:
+        """Take in matched rows; cheap. They are of no time, if it is not believed."""
+        self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
+
+    def count_classes(self, rows: MatchedClasses) -> None:
+        """Take in rows of class probabilities with their class, likewise; cheap."""
+        self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
+
+    def believed(self, stamp_ns: int | None) -> int | None:
+        """The time that rows of a frame are counted at: of none, if it is not believed."""
+        if stamp_ns is None or not self.clock.believes(stamp_ns):
+            return None
+        return stamp_ns
+
+    def _take_in(self, what: MatchedRows | MatchedClasses | None) -> None:
+        if self._held is not None:
+            self._held.append(what)
+        elif what is None:
+            self.accumulator.begin_anew()
+            self.classes.begin_anew()
+        elif isinstance(what, MatchedRows):
+            self.accumulator.add(what)
+        else:
+            self.classes.add(what)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it lasts, what comes waits: the statistics are of the moment it began.
+
+        One at a time.
+        """
+        assert self._held is None, "held twice"
+        self._held = []
+        try:
+            yield
+        finally:
+            waiting, self._held = self._held, None
+            for what in waiting:
+                self._take_in(what)
+
+    def fold_some(self) -> None:
+        """A short step towards having all rows in the statistics; both kinds take turns."""
+        busy = [one for one in self._accumulators if one.busy]
+        if busy:
+            self._folded += 1
+            busy[self._folded % len(busy)].step()
+
+    @property
+    def waiting(self) -> int:
+        """Detections that are not folded yet."""
+        held = self._held or ()
+        return self.accumulator.waiting + sum(rows.n for rows in held if rows is not None)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to fold than can wait."""
+        return any(one.busy for one in self._accumulators)
+
+    @property
+    def _accumulators(self) -> tuple[PaneAccumulator[Any, Any], ...]:
+        return self.accumulator, self.classes
+
+    # ---- reading
+
+    def in_steps(self, level: int | None = None) -> Generator[None, None, SlicesRead]:
+        """Every slice in a window (None: since epoch), then a total of each space.
+
+        All slices are those of one moment, folded up to the first step.
+        """
+        yield from self._up_to_now(self.accumulator)
+        panes = dict(self.accumulator.panes)
+        level = self.windows.older if level is None else level
+        found: list[tuple[Slice, SliceStatistics]] = []
+        for index, entry in enumerate(self.slices.slices):
+            if index in panes:
+                statistics = self._window_totals.read(index, panes[index], self.windows, level)
+                if statistics is not None:
+                    found.append((entry, statistics))
+                yield
+        totals = yield from self._slice_totals.setdefault(level, SliceTotals()).read(found)
+        return (*((entry.name, statistics) for entry, statistics in found), *totals)
+
+    def export_bins(self) -> Iterator[SliceBins]:
+        """The running totals of every slice, from its first detection on: zeros at first."""
+        for index, entry in enumerate(self.slices.slices):
+            totals = self.accumulator.totals(entry.space)
+            yield SliceBins(
+                entry.name,
+                entry.space.names,
+                ((RAW, totals.of(2 * index)), (RECALIBRATED, totals.of(2 * index + 1))),
+            )
+
+    def classes_in_steps(self, level: int | None = None) -> Generator[None, None, ClassesRead]:
+        """Every class slice in a window (None: since epoch), all of one moment likewise."""
+        yield from self._up_to_now(self.classes)
+        panes = dict(self.classes.panes)
+        level = self.windows.older if level is None else level
+        found: list[tuple[str, tuple[str, ...], ClassStatistics]] = []
+        for index, entry in enumerate(self.class_slices.slices):
+            if index in panes:
+                statistics = self._class_totals.read(index, panes[index], self.windows, level)
+                if statistics is not None:
+                    found.append((entry.label, entry.class_names, statistics))
+                yield
+        return tuple(found)
+
+    def _up_to_now(
+        self, *accumulators: PaneAccumulator[Any, Any], holder: bool = False
+    ) -> Iterator[None]:
+        """All rows that wait now into panes, and these to where event time has come.
+
+        holder  whoever asks is the one who holds all as it is: others wait for what came meanwhile
+        """
+        while self._held is not None and not holder:
+            yield
+        while True:
+            jumps = self.clock.jumps
+            for one in accumulators:
+                yield from one.steps()
+            for one in accumulators:
+                yield from one.move_on(self.clock.now_ns)
+            # After a jump there are panes to be brought in again.
+            if jumps == self.clock.jumps:
+                return
+
+    # ---- state
+
+    def state_in_steps(self, *, holder: bool = False) -> Generator[None, None, StatisticsState]:
+        """Everything, as one value, folded up to the first step.
+
+        holder  whoever asks is in `held`
+        """
+        yield from self._up_to_now(*self._accumulators, holder=holder)
+        # Frames passed meanwhile: the panes of both are to be of one clock.
+        clock = max(
+            (one.clock_ns for one in self._accumulators if one.clock_ns is not None), default=None
+        )
+        for one in self._accumulators:
+            for _ in one.move_on(clock):
+                pass
+        panes, class_panes = self.accumulator.panes, self.classes.panes
+        return StatisticsState(
+            binning=self.binning,
+            windows=self.windows,
+            clock_ns=clock,
+            slices=tuple(
+                SliceState(entry.key, entry.space, entry.overflow, panes.get(index, {}))
+                for index, entry in enumerate(self.slices.slices)
+            ),
+            class_slices=tuple(
+                ClassSliceState(
+                    entry.name, entry.class_names, class_panes.get(index, {}), entry.overflow
+                )
+                for index, entry in enumerate(self.class_slices.slices)
+            ),
+            slicing=self.slicing,
+        )
+
+    @property
+    def slicing(self) -> Slicing:
+        """What tells the slices apart."""
+        by, ranges = tuple(sorted(self.slices.by)), self.slices.ranges
+        return Slicing(by) if ranges is None else Slicing(by, ranges.edges, ranges.dimensions)
+
+    def import_in_steps(self, state: StatisticsState) -> Generator[None, None, tuple[int, int]]:
+        """Add the sums of another sidecar, or of an earlier run, to ours.
+
+        What is wrong with them is told at the first step; all of them are added at the last one.
+
+        returns  matched detections that came with it, and slices not known before
+        raises   IncompatibleStatistics; nothing is added then
+        """
+        clock = self._checked(state)
+        # Theirs may be another time: it is no reason to forget our windows.
+        timely = clock is None or self.clock.now_ns is None or self.clock.believes(clock)
+        clock = clock if timely else self.clock.now_ns
+        if self.clock.now_ns is None:
+            self.clock.now_ns = clock
+        self.spaces.update(entry.space for entry in state.slices)
+        known = len(self.class_slices.slices)
+        of_class = [
+            self.class_slices.place(entry.class_names, entry.name, overflow=entry.overflow)
+            for entry in state.class_slices
+        ]
+        new = len(self.class_slices.slices) - known
+        # If time jumps from here on, what comes is of the time before.
+        changes, of_classes = PaneChanges(self.accumulator), PaneChanges(self.classes)
+        for one in self._accumulators:
+            yield from one.move_on(clock)
+        for entry in state.slices:
+            known = len(self.slices.slices)
+            index = self.slices.place(entry.space, entry.name, overflow=entry.overflow)
+            new += len(self.slices.slices) - known
+            yield from changes.put_all(index, entry.panes, timely=timely)
+        for index, classes in zip(of_class, state.class_slices, strict=True):
+            yield from of_classes.put_all(index, classes.panes, timely=timely)
+        self.accumulator.take(changes)
+        self.classes.take(of_classes)
+        return sum(entry.n for entry in state.slices), new
+
+    def _checked(self, state: StatisticsState) -> int | None:
+        """The later clock of both. Raises IncompatibleStatistics if any of it cannot be added."""
+        ours = StatisticsState(
+            self.binning, self.windows, self.accumulator.clock_ns, slicing=self.slicing
+        )
+        clock = ours.merge(replace(state, slices=(), class_slices=())).clock_ns
+        for entry in state.slices:
+            nothing = no_statistics(entry.space, self.binning)
+            for held in entry.panes.values():
+                nothing.merge(held)
+        for classes in state.class_slices:
+            none = no_class_statistics(self.classes.binning, len(classes.class_names))
+            for found in classes.panes.values():
+                none.merge(found)
+        check_sizes(state)
+        check_spaces(state, self.spaces, self.max_spaces)
+        check_class_lists(state, self.class_slices)
+        return clock
+
+
+def live_statistics(config: Config) -> LiveStatistics:
+    """Empty statistics, as configured."""
+    settings = config.statistics
+    binning, windows = settings.binning(), settings.window_lengths()
+    edges = ExportEdges(config.metrics.export_edges, binning)
+    return LiveStatistics(
+        binning=binning,
+        windows=windows,
+        slices=SliceTable(frozenset(settings.slice_by), settings.max_slices, settings.ranges()),
+        accumulator=SliceAccumulator(binning, windows, edges, settings.fold_rows),
+        class_slices=ClassSliceTable(SliceBy.STREAM in settings.slice_by, settings.max_slices),
+        classes=ClassAccumulator(ClassBinning(), windows, settings.fold_rows),
+        max_spaces=config.limits.max_spaces,
+        live_ns=int(settings.live_seconds * 1e9),
+        # A window spans a pane more than its length.
+        clock=EventClock(windows.lengths_ns[-1] + windows.pane_ns[-1], windows.lengths_ns[0]),
+    )

@@ -1,0 +1,325 @@
+"""Frames that wait for their truth, in memory: bounded by bytes, the oldest dropped first.
+
+What the disk has is not lost with that, and is found there again. What is kept is what the
+detector sent and what was forwarded in its place.
+
+Frames of the ledger as frames in waiting again: in the slices and spaces of this process.
+
+What has just changed in the ledger: whether what the disk was asked before it is still true.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+
+from monitor.frames.detections import Estimates, FrameBatch, ReceivedDetections
+from monitor.frames.frame import Header, Opinions, ReportedTracks, TrackIds
+from monitor.frames.slices import ClassSliceTable, SliceTable
+from monitor.frames.space import IntArray, Space
+from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_estimates
+from monitor.matching.pending import FrameKey, LabelRecord, PendingFrame
+from monitor.store.ledger.entries import FrameEntry, Kept
+
+# Frames remembered that are in memory no more: to know one that comes again, and to tell a late
+# label from one of a frame that never was.
+REMEMBERED = 65536
+
+
+def tracks_of(
+    received: ReceivedDetections, rows: IntArray, tracks: ReportedTracks | None
+) -> TrackIds | None:
+    """The track of each row of a batch: the detector's own where it sends one, else ours."""
+    upstream = received.upstream_track
+    if upstream is not None:
+        return TrackIds(upstream[0][rows], upstream[1][rows])
+    if tracks is None:
+        return None
+    number = np.zeros(received.n, np.uint64)
+    known = np.zeros(received.n, bool)
+    at = tracks.detection[tracks.detection >= 0]
+    number[at], known[at] = tracks.id[tracks.detection >= 0], True
+    return TrackIds(number[rows], known[rows])
+
+
+def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...], IntArray]:
+    """What makes up the slices that any of n detections is in, and (n,) which of them."""
+    if slices.size and np.count_nonzero(slices == slices[0]) == slices.size:
+        entry = table.slices[int(slices[0])]  # most frames are of one class
+        return (SliceKey(entry.key, entry.overflow),), np.zeros(slices.size, np.int64)
+    used, place = np.unique(slices, return_inverse=True)
+    entries = [table.slices[index] for index in used.tolist()]
+    return tuple(SliceKey(entry.key, entry.overflow) for entry in entries), place
+
+
+def stored_frame(
+    header: Header,
+    frame_id: int,
+    stamp_ns: int | None,
+    received: ReceivedDetections,
+    batch: FrameBatch,
+    slices: IntArray,
+    table: SliceTable,
+    bare: int = 0,
+    made: Estimates | None = None,
+    version: str | None = None,
+    tracks: TrackIds | None = None,
+    source: int = 0,
+    opinions: StoredOpinions | None = None,
+    epoch: int = 0,
+) -> StoredFrame:
+    """The usable detections of a frame; nothing of the batch's own buffers is kept alive.
+
+    made  what a recalibrator made of them; None where that is what was sent
+    """
+    keys, place = slice_keys(slices, table)
+    return StoredFrame(
+        header=header,
+        frame_id=frame_id,
+        stamp_ns=stamp_ns,
+        received=received.n,
+        bare=bare,
+        id=batch.id.copy(),
+        class_index=batch.class_index.astype(np.int64),
+        slices=keys,
+        slice=place.astype(np.uint16),
+        sent=stored_estimates(Estimates(batch.mean, batch.covariance, batch.diagonal)),
+        made=None if made is None else stored_estimates(made),
+        version=version,
+        unusable=np.sort(received.ids_beside(batch.rows)),
+        tracks=tracks,
+        source=source,
+        opinions=opinions,
+        epoch=epoch,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A frame that memory holds no more.
+
+    kept  whether the disk may have it
+    """
+
+    stamp_ns: int | None
+    partition: int
+    kept: bool
+
+
+@dataclass(slots=True)
+class PendingStore:
+    """Pending frames by (stream, frame_id), oldest first."""
+
+    max_bytes: int
+    bytes: int = 0
+    # Detections that wait in frames which only memory has.
+    unkept: int = 0
+    _frames: OrderedDict[FrameKey, PendingFrame] = field(default_factory=OrderedDict)
+    # Those that may let go of their estimates, in the order in which they were settled.
+    _settled: dict[FrameKey, None] = field(default_factory=dict)
+    _gone: OrderedDict[FrameKey, Gone] = field(default_factory=OrderedDict)
+
+    def __contains__(self, key: FrameKey) -> bool:
+        return key in self._frames
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def get(self, key: FrameKey) -> PendingFrame | None:
+        """The frame, if it is in memory."""
+        return self._frames.get(key)
+
+    def gone(self, key: FrameKey) -> Gone | None:
+        """What is known of a frame that is in memory no more."""
+        return self._gone.get(key)
+
+    def knows(self, key: FrameKey, stamp_ns: int | None) -> bool:
+        """Whether this very frame has come before, as far as that is remembered."""
+        frame = self._frames.get(key)
+        if frame is not None:
+            return frame.stored.stamp_ns == stamp_ns
+        gone = self._gone.get(key)
+        return gone is not None and gone.stamp_ns == stamp_ns
+
+    def remember(self, key: FrameKey, gone: Gone) -> None:
+        """That there was a frame."""
+        self._gone.pop(key, None)
+        self._gone[key] = gone
+        if len(self._gone) > REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def unkept_from(self, partition: int, *, forget: bool) -> list[PendingFrame]:
+        """The disk has a partition no more; the frames of it that memory has, which are now all
+        there is of them, or go too.
+        """
+        found = [f for f in self._frames.values() if f.kept and f.partition == partition]
+        for frame in found:
+            frame.kept = False
+            self.unkept += frame.waiting
+            if forget:
+                self._take_out(frame.key)
+        for key, gone in list(self._gone.items()):
+            if gone.kept and gone.partition == partition:
+                self._gone[key] = replace(gone, kept=False)
+        return found
+
+    def add(self, frame: PendingFrame, *, wanted: bool = False) -> list[PendingFrame]:
+        """Store a frame, in place of one of its number; those that had to go for want of room.
+
+        wanted  it stays as it is until the next one is stored, however little room there is
+        """
+        key = frame.key
+        self.discard(key)
+        self._frames[key] = frame
+        self._gone.pop(key, None)
+        self.bytes += frame.nbytes
+        if not frame.kept:
+            self.unkept += frame.waiting
+        self._note_settled(frame)
+        return self._made_room(key if wanted else None)
+
+    def _note_settled(self, frame: PendingFrame) -> None:
+        if frame.waiting == 0 and not frame.released:
+            self._settled[frame.key] = None
+        else:
+            self._settled.pop(frame.key, None)
+
+    def _made_room(self, wanted: FrameKey | None) -> list[PendingFrame]:
+        """Whatever is wanted was stored last: it is the last in both."""
+        while self.bytes > self.max_bytes and self._settled:
+            key = next(iter(self._settled))
+            if key == wanted:
+                break
+            del self._settled[key]
+            frame = self._frames[key]
+            before = frame.nbytes
+            frame.release()
+            self.bytes += frame.nbytes - before
+        out: list[PendingFrame] = []
+        while self.bytes > self.max_bytes and self._frames:
+            key = next(iter(self._frames))
+            if key == wanted:
+                break
+            out.append(self._take_out(key))
+        return out
+
+    def _take_out(self, key: FrameKey) -> PendingFrame:
+        frame = self._frames.pop(key)
+        self._settled.pop(key, None)
+        self.bytes -= frame.nbytes
+        if not frame.kept:
+            self.unkept -= frame.waiting
+        self.remember(key, Gone(frame.stored.stamp_ns, frame.partition, frame.kept))
+        return frame
+
+    def discard(self, key: FrameKey) -> PendingFrame | None:
+        """Forget a frame, if it is there."""
+        if key not in self._frames:
+            return None
+        frame = self._take_out(key)
+        self._gone.pop(key, None)
+        return frame
+
+    def told(self, frame: PendingFrame, record: LabelRecord) -> IntArray:
+        """PendingFrame.tell, of one that may be stored here; what it returns."""
+        stored = self._frames.get(frame.key) is frame
+        if stored:
+            self.bytes -= frame.nbytes
+            if not frame.kept:
+                self.unkept -= frame.waiting
+        before = frame.tell(record)
+        if stored:
+            self.bytes += frame.nbytes
+            if not frame.kept:
+                self.unkept += frame.waiting
+            self._note_settled(frame)
+        return before
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where frames find their slices; those that are not known yet are placed."""
+
+    slices: SliceTable
+    class_slices: ClassSliceTable
+    angles_in_joint: bool
+
+    def placed(self, entry: FrameEntry) -> PendingFrame:
+        """As it was when it came, but for what came with it."""
+        header = entry.frame.header
+        # What takes part in joint measures is a setting, and not kept.
+        space = Space(header.space.dimensions, self.angles_in_joint)
+        stored = replace(entry.frame, header=replace(header, space=space))
+        index = [self.slices.place(space, key.name, overflow=key.overflow) for key in stored.slices]
+        slices = np.array(index, np.int64)[stored.slice.astype(np.int64)]
+        frame = PendingFrame(stored, slices, self._opinions(stored), entry.partition)
+        frame.sequence = entry.sequence
+        return frame
+
+    def _opinions(self, stored: StoredFrame) -> Opinions | None:
+        if stored.opinions is None:
+            return None
+        key, place = stored.opinions.slice, None
+        if key is not None:
+            names = stored.header.classes
+            place = self.class_slices.place(names, key.name, overflow=key.overflow)
+        return Opinions(place, stored.opinions.rows, stored.opinions.values)
+
+    def as_told(self, kept: Kept) -> PendingFrame:
+        """As it was when the last of its labels had come."""
+        frame = self.placed(kept.entry)
+        if kept.entry.inline is not None:
+            frame.tell(kept.entry.inline)
+        for entry in kept.labels:
+            frame.tell(entry.record)
+        return frame
+
+
+K = TypeVar("K")
+
+
+# So many changes are remembered: far more labels than come while one frame is looked for on the
+# disk, which is what they are compared with.
+_RECENT = 4096
+
+
+@dataclass(slots=True)
+class RecentChanges:
+    """Sequences of the last labels of frames that were told of, and of the last entry when a
+    partition was dropped.
+    """
+
+    _told: OrderedDict[FrameKey, int] = field(default_factory=OrderedDict)
+    _dropped: OrderedDict[int, int] = field(default_factory=OrderedDict)
+
+    def told(self, key: FrameKey, sequence: int) -> None:
+        """Labels of a frame were entered."""
+        _remember(self._told, key, sequence)
+
+    def dropped(self, partition: int, sequence: int) -> None:
+        """The disk has a partition no more."""
+        _remember(self._dropped, partition, sequence)
+
+    def told_since(self, found: Kept, key: FrameKey) -> bool:
+        """Whether labels were entered that are not in what was found."""
+        last = _last_of(found)
+        return last < self._told.get(key, last)
+
+    def dropped_since(self, found: Kept) -> bool:
+        """Whether the disk has lost what was found while it was on its way."""
+        return _last_of(found) <= self._dropped.get(found.entry.partition, -1)
+
+
+def _remember(known: OrderedDict[K, int], key: K, number: int) -> None:
+    known[key] = number
+    known.move_to_end(key)
+    if len(known) > _RECENT:
+        known.popitem(last=False)
+
+
+def _last_of(found: Kept) -> int:
+    """Sequence of the last that was told of a frame."""
+    return max([abs(found.entry.sequence), *(entry.sequence for entry in found.labels)])

@@ -1,0 +1,583 @@
+"""Candidates on trial by the version that promoting them would put in force, which changes with the
+champion beside which they are tried.
+
+What people and tracks do to recalibrators, and what comes of it: promotions, rollbacks, pins
+and trials of a running sidecar, each of them recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from monitor.frames.space import Space
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.learning import Learning, SliceToFit
+from monitor.pipeline.recalibrators import KnownRecalibrators, NothingToRollBack, Recalibrators
+from monitor.promotion.fits import FitOutcome
+from monitor.promotion.records import (
+    SWAPS,
+    Decision,
+    Factor,
+    Happened,
+    Record,
+    SliceFitted,
+    TrialStanding,
+    TrialState,
+    stepped,
+)
+from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
+from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.selection import IDENTITY, Chain, Selection
+
+
+@dataclass(slots=True)
+class SwapAccount:
+    """How often another recalibrator came in force, of either kind, by why."""
+
+    promoted: int = 0
+    rolled_back: int = 0
+    adapted: int = 0
+
+
+@dataclass(slots=True)
+class FitAccount:
+    """Slices by what came of their fit: a candidate for a trial; nothing worth a change; a refusal
+    of the method; a process that failed.
+
+    superseded  something else has come in force in the slice, or on trial, while it was fitted
+    """
+
+    candidate: int = 0
+    nothing: int = 0
+    refused: int = 0
+    failed: int = 0
+    superseded: int = 0
+
+
+@dataclass(slots=True)
+class TrialAccount:
+    """Candidates by what became of them; each began, and may be in some of the others.
+
+    superseded  by a newer candidate, or by another recalibrator in force
+    """
+
+    began: int = 0
+    proven: int = 0
+    promoted: int = 0
+    discarded_worse: int = 0
+    discarded_unsound: int = 0
+    discarded_over: int = 0
+    superseded: int = 0
+
+
+@dataclass(slots=True)
+class RecalibrationCounters:
+    """Counts since the start."""
+
+    swaps: SwapAccount = field(default_factory=SwapAccount)
+    fits: FitAccount = field(default_factory=FitAccount)
+    trials: TrialAccount = field(default_factory=TrialAccount)
+
+
+def _nothing() -> set[str]:
+    return set()
+
+
+@dataclass(slots=True)
+class Candidates:
+    """They are known as long as they are on trial.
+
+    meant  versions that mean something by themselves, whatever a candidate was called once
+    """
+
+    learning: Learning
+    known: KnownRecalibrators
+    meant: Callable[[], set[str]] = _nothing
+    # By slice: the version of each, and of those the ones that nobody else has made known.
+    _versions: dict[str, str] = field(default_factory=dict)
+    _ours: set[str] = field(default_factory=set)
+    # Versions that rolling back would lead to, by slice.
+    _guards: dict[str, str] = field(default_factory=dict)
+    # Whatever a candidate that is on trial was ever called, and its slice.
+    _called: dict[str, str] = field(default_factory=dict)
+
+    def versions(self) -> set[str]:
+        """Of all that are on trial."""
+        return set(self._versions.values())
+
+    def renew(self) -> None:
+        """Know those that are on trial now, beside the champion of now, and no others."""
+        register, spaces = self.learning.register, self.learning.spaces()
+        chains = {chain[0]: chain for chain in spaces}
+        made = {
+            slice: self._selection(chains[slice], spaces, entry.trial.recalibrator)
+            for slice, entry in register.on_trial.items()
+            if slice in chains
+        }
+        self._versions = {slice: selection.version for slice, selection in made.items()}
+        for slice, selection in made.items():
+            self._know(slice, selection)
+        self._forget(self._ours - self.versions())
+        self._guards = {
+            slice: self._selection(chains[slice], spaces, guard.recalibrator).version
+            if slice in chains
+            else ""
+            for slice, guard in register.guards.items()
+        }
+        self._called = {version: slice for version, slice in self._called.items() if slice in made}
+
+    def began(self, slice: str, selection: Selection) -> None:
+        """Another candidate is on trial in a slice: the names of the one before lead nowhere."""
+        self._called = {version: name for version, name in self._called.items() if name != slice}
+        before = self._versions.get(slice)
+        self._versions[slice] = selection.version
+        self._know(slice, selection)
+        self._forget({before} & self._ours - self.versions() if before else set())
+
+    def over(self, slice: str, version: str) -> None:
+        """One is discarded; that of the last run too, of which we did not know that it is ours."""
+        self._versions.pop(slice, None)
+        self._called = {called: name for called, name in self._called.items() if name != slice}
+        if version not in self.learning.recalibrators.sent:
+            self._forget({version} - self.versions())
+
+    def _know(self, slice: str, selection: Selection) -> None:
+        self.known.setdefault(selection.version, selection)
+        if selection.version not in self.learning.recalibrators.sent:
+            self._ours.add(selection.version)
+        self._called[selection.version] = slice
+
+    def _forget(self, versions: set[str]) -> None:
+        self._ours -= versions
+        for version in versions - self.learning.recalibrators.needed:
+            self.known.pop(version, None)
+
+    def _renew_if_others(self) -> None:
+        """A track has made a guard of what served before, or a slice of the last run is there."""
+        register, chains = self.learning.register, self.learning.chains()
+        there = register.on_trial.keys() & chains.keys()
+        if not (there <= self._versions.keys() and register.guards.keys() <= self._guards.keys()):
+            self.renew()
+
+    def called(self, version: str) -> Decision | None:
+        """To promote the candidate that is called so, or was; None where none is."""
+        self._renew_if_others()
+        now = {called: slice for slice, called in self._versions.items()}
+        slice = now.get(version, "")
+        if not slice and version not in self.meant():
+            slice = self._called.get(version, "")
+        entry = self.learning.register.on_trial.get(slice)
+        chain = self.learning.chains().get(slice)
+        if entry is None or chain is None:
+            return None
+        trial = entry.trial
+        evidence = trial.evidence(self.learning.settings.trials)
+        dimensions = self.learning.spaces()[chain].names
+        reason = "approved" if entry.proven else "approved before it was proven"
+        return Decision(
+            Happened.PROMOTED,
+            chain,
+            dimensions,
+            trial.recalibrator,
+            reason,
+            evidence,
+            entry.factors,
+        )
+
+    def standings(self) -> tuple[TrialStanding, ...]:
+        """All that run: candidates, and what served before."""
+        register, settings = self.learning.register, self.learning.settings.trials
+        self._renew_if_others()
+        found = []
+        for slice, entry in sorted(register.on_trial.items()):
+            state = TrialState.PROVEN if entry.proven else TrialState.RUNNING
+            evidence = entry.trial.evidence(settings)
+            version = self._versions.get(slice, "")
+            found.append(TrialStanding(slice, version, state, evidence, entry.factors))
+        for slice, guard in sorted(register.guards.items()):
+            evidence = guard.evidence(settings)
+            version = self._guards.get(slice, "")
+            found.append(TrialStanding(slice, version, TrialState.GUARD, evidence, ()))
+        return tuple(found)
+
+    def _selection(
+        self, chain: Chain, spaces: Mapping[Chain, Space], recalibrator: Recalibrator
+    ) -> Selection:
+        champion, ranges = self.learning.recalibrators.selection, self.learning.slices.ranges
+        return stepped(champion, spaces[chain].names, chain, recalibrator, ranges)
+
+
+log = logging.getLogger(__name__)
+
+
+# Records that are remembered, beside the audit log on disk.
+REMEMBERED = 1000
+
+
+# Versions that a rollback can go back through.
+_MOST_BEFORE = 100
+
+
+# Who fits, where nobody has asked for it.
+SCHEDULE = "schedule"
+
+
+Kind = type[AnySelection]
+
+
+def nobody(_: Record) -> None:
+    """Until there is somebody to tell."""
+
+
+@dataclass(slots=True)
+class Promotions:
+    """Of one pipeline.
+
+    announce  tells those who watch, and whoever keeps records
+    before    versions that were in force, by kind, the latest last
+    """
+
+    pipeline: Pipeline
+    announce: Callable[[Record], None] = nobody
+    now_ns: Callable[[], int] = time.time_ns
+    counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
+    before: dict[Kind, list[str]] = field(
+        default_factory=lambda: {Selection: [], ClassSelection: []}
+    )
+    sequence: int = 0
+    candidates: Candidates = field(init=False)
+    _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def __post_init__(self) -> None:
+        self.candidates = Candidates(self.learning, self.recalibrators.known, self._meant)
+        self.recalibrators.also_needed = self._needed
+
+    @property
+    def learning(self) -> Learning:
+        """Where candidates come from."""
+        return self.pipeline.learning
+
+    @property
+    def recalibrators(self) -> Recalibrators:
+        """Those known and in force."""
+        return self.pipeline.recalibrators
+
+    @property
+    def pinned(self) -> bool:
+        """Whether nothing happens by itself."""
+        return self.learning.register.pinned
+
+    # ---- people
+
+    def promote(self, version: str, actor: str) -> Record:
+        """Put a known recalibrator in force, from the next frame on; of either kind.
+
+        The version of a candidate that was on trial beside an earlier champion puts in force what
+        it has become beside the present one: see the record's `after`. Raises UnknownVersion.
+        """
+        decision = self.candidates.called(version)
+        if decision is not None:
+            return self._carried_out(decision, actor)
+        selection = self.recalibrators.known.find(version)
+        return self._put_in_force(selection, Happened.PROMOTED, actor, "asked for")
+
+    def rollback(self, kind: Kind, slice: str, actor: str) -> Record:
+        """Put in force again what was before the last change, of one kind.
+
+        slice   the only one that goes back; '' for all
+        raises  NothingToRollBack
+        """
+        if slice and kind is Selection:
+            back: AnySelection = self._with_slice_before(slice)
+        else:
+            back = self._known_before(kind)
+        return self._put_in_force(back, Happened.ROLLED_BACK, actor, "asked for", slice)
+
+    def _known_before(self, kind: Kind) -> AnySelection:
+        before, known = self.before[kind], self.recalibrators.known
+        while before and before[-1] not in known:
+            before.pop()
+        if not before:
+            raise NothingToRollBack(
+                f"nothing was in force before '{self._in_force(kind).version}': "
+                "there is nothing to roll back to. Promote a version that is known."
+            )
+        return known[before[-1]]
+
+    def _with_slice_before(self, slice: str) -> Selection:
+        """What is in force, but for a slice, which is as it was. Raises NothingToRollBack."""
+        chains, now = self.learning.chains(), self.recalibrators.selection
+        chain = chains.get(slice, ())
+        for version in reversed(self.before[Selection] if chain else []):
+            earlier = self.recalibrators.known.get(version)
+            if isinstance(earlier, Selection) and earlier.of(chain) != now.of(chain):
+                dimensions = now.dimensions or earlier.dimensions
+                return self._stepped(chain, dimensions, earlier.of(chain))
+        raise NothingToRollBack(
+            f"slice '{slice[:80]}' was served by nothing else before: roll back one of "
+            f"{', '.join(chains) or 'no slices'}, or all of them."
+        )
+
+    def pin(self, *, pinned: bool, actor: str) -> Record:
+        """Say whether anything may happen by itself."""
+        self.learning.register.pinned = pinned
+        self.learning.register.held.clear()
+        what = Happened.PINNED if pinned else Happened.UNPINNED
+        return self._record(what, actor, "asked for", version=self.recalibrators.selection.version)
+
+    # ---- tracks and fits
+
+    def carry_out(self, decisions: Sequence[Decision]) -> None:
+        """Do what tracks have decided."""
+        for decision in decisions:
+            self._count(decision)
+            self._carried_out(decision, "trial")
+
+    def begin(
+        self, entries: Sequence[SliceToFit], outcome: FitOutcome, actor: str
+    ) -> Generator[None, None, tuple[SliceFitted, ...]]:
+        """Put what was fitted on trial, where there is anything to try, slice by slice.
+
+        returns  what came of each
+        """
+        found = []
+        for entry in entries:
+            found.append(self._begun(entry, outcome, actor))
+            yield
+        return tuple(found)
+
+    def _begun(self, entry: SliceToFit, outcome: FitOutcome, actor: str) -> SliceFitted:
+        register, chain, counts = self.learning.register, entry.chain, self.counters
+        slice = chain[0]
+        if slice in outcome.refused:
+            counts.fits.refused += 1
+            return _fitted(entry, "", outcome.refused[slice])
+        champion, fitted = self.learning.champion(chain), outcome.fitted[slice]
+        if self.learning.chains().get(slice) != chain or champion != entry.champion:
+            counts.fits.superseded += 1
+            return _fitted(entry, "", "another recalibrator has come in force while it was fitted")
+        if actor == SCHEDULE and not register.wants_fit(chain):
+            counts.fits.superseded += 1
+            return _fitted(entry, "", "somebody has put another candidate on trial, or has pinned")
+        superseded = slice in register.on_trial
+        begun, judgement = register.begin(chain, fitted, champion, entry.tracks)
+        if begun is None:
+            counts.fits.nothing += 1
+            return _fitted(entry, "", judgement.reason, judgement.factors)
+        self.learning.count_from(chain, entry.until)
+        counts.fits.candidate += 1
+        counts.trials.began += 1
+        counts.trials.superseded += superseded
+        record = self._carried_out(begun, actor)
+        return _fitted(entry, record.version, "", judgement.factors)
+
+    def fit_failed(self, reason: str, slices: Sequence[SliceToFit], actor: str) -> Record:
+        """Say that a fit came to nothing; the champion stays."""
+        self.counters.fits.failed += len(slices)
+        slice = slices[0].chain[0] if len(slices) == 1 else ""
+        return self._record(Happened.FIT_FAILED, actor, reason, slice=slice)
+
+    def _count(self, decision: Decision) -> None:
+        account = self.counters.trials
+        match decision.what:
+            case Happened.PROVEN:
+                account.proven += 1
+            case Happened.PROMOTED if not decision.waited:
+                account.proven += 1
+            case Happened.DISCARDED if decision.verdict is not None:
+                name = f"discarded_{decision.verdict}"
+                setattr(account, name, getattr(account, name) + 1)
+
+    def _carried_out(self, decision: Decision, actor: str) -> Record:
+        selection = self._stepped(decision.chain, decision.dimensions, decision.recalibrator)
+        if decision.what is Happened.PROMOTED:
+            self.counters.trials.promoted += 1
+        if decision.what is Happened.ROLLED_BACK and decision.keep is not None:
+            # What is before would make another recalibrator of a fault that is over.
+            self.learning.forget(decision.chain, decision.keep)
+        if decision.what in SWAPS:
+            return self._put_in_force(
+                selection, decision.what, actor, decision.reason, decision.slice, decision
+            )
+        if decision.what is Happened.BEGAN:
+            self.candidates.began(decision.slice, selection)
+        elif decision.what is Happened.DISCARDED:
+            self.candidates.over(decision.slice, selection.version)
+        return self._record(
+            decision.what,
+            actor,
+            decision.reason,
+            slice=decision.slice,
+            version=selection.version,
+            decision=decision,
+        )
+
+    def _stepped(
+        self, chain: Chain, dimensions: tuple[str, ...], recalibrator: Recalibrator
+    ) -> Selection:
+        ranges = self.learning.slices.ranges
+        return stepped(self.recalibrators.selection, dimensions, chain, recalibrator, ranges)
+
+    # ---- in force
+
+    def _in_force(self, kind: Kind) -> AnySelection:
+        found = self.recalibrators
+        return found.selection if kind is Selection else found.class_selection
+
+    def _put_in_force(
+        self,
+        selection: AnySelection,
+        what: Happened,
+        actor: str,
+        reason: str,
+        slice: str = "",
+        decision: Decision | None = None,
+    ) -> Record:
+        kind = type(selection)
+        earlier = self._in_force(kind)
+        if selection.version == earlier.version:
+            return self._record(Happened.HELD, actor, "in force already", version=earlier.version)
+        after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
+        if isinstance(earlier, Selection) and isinstance(after, Selection):
+            chain = self.learning.chains().get(slice)
+            if what is Happened.ROLLED_BACK and chain is not None:
+                self._unwind(chain, earlier.of(chain), after.of(chain))
+        self.pipeline.put_in_force(after.version, follows=what is Happened.ADAPTED)
+        self._note_before(kind, earlier.version, after.version, what)
+        if isinstance(earlier, Selection) and isinstance(after, Selection):
+            self._tell_register(earlier, after, what)
+        name = str(what)
+        setattr(self.counters.swaps, name, getattr(self.counters.swaps, name) + 1)
+        self.candidates.renew()
+        return self._record(
+            what,
+            actor,
+            reason,
+            slice=slice,
+            version=after.version,
+            before=earlier.version,
+            decision=decision,
+        )
+
+    def _note_before(self, kind: Kind, earlier: str, after: str, what: Happened) -> None:
+        before = self.before[kind]
+        if what is Happened.ADAPTED:
+            # The same recalibrator has gone on: what it was a minute ago is nobody's to go back to.
+            if earlier not in before and earlier not in self.recalibrators.sent:
+                self.recalibrators.known.pop(earlier, None)
+        elif what is Happened.ROLLED_BACK:
+            while before and before[-1] == after:
+                before.pop()
+        elif earlier != after:
+            before.append(earlier)
+            del before[:-_MOST_BEFORE]
+
+    def _unwind(self, chain: Chain, bad: Recalibrator, good: Recalibrator) -> None:
+        """What a slice was rolled back from is nothing to go back to, with other slices either."""
+        known, names = self.recalibrators.known, self.learning.spaces()[chain].names
+        before = self.before[Selection]
+        for i, version in enumerate(before):
+            earlier = known.get(version)
+            if isinstance(earlier, Selection) and earlier.of(chain) == bad:
+                made = stepped(earlier, names, chain, good, self.learning.slices.ranges)
+                before[i] = known.admit(made, keep=self.recalibrators.needed).version
+
+    def _tell_register(self, earlier: Selection, after: Selection, what: Happened) -> None:
+        """Every slice that is served by another recalibrator now."""
+        register = self.learning.register
+        for chain, space in self.learning.spaces().items():
+            old = earlier.of(chain) if earlier.fits(space) else Identity()
+            new = after.of(chain)
+            if old == new or what is Happened.ADAPTED:
+                continue
+            tried = register.on_trial.get(chain[0])
+            if tried is not None and tried.trial.recalibrator != new:
+                self.counters.trials.superseded += 1
+            before = self._earlier(chain, new) if what is Happened.ROLLED_BACK else old
+            register.changed(chain, new, before)
+            self.learning.count_from(chain)
+        for slice in register.slices() - self.learning.chains().keys():
+            # Of the last run, and no detection of it has come in this one.
+            if earlier.of((slice,)) != after.of((slice,)):
+                register.changed((slice,), after.of((slice,)), None)
+
+    def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
+        """What served a slice before what serves it now, and has not been rolled back from."""
+        found = (self.recalibrators.known.get(v) for v in reversed(self.before[Selection]))
+        served = (one.of(chain) for one in found if isinstance(one, Selection))
+        return next((one for one in served if one != now), None)
+
+    def _meant(self) -> set[str]:
+        """Versions of whole recalibrators, that were never of a candidate alone."""
+        return {IDENTITY.version, *self.before[Selection]} | self.recalibrators.sent
+
+    def _needed(self) -> set[str]:
+        """Versions that people may still ask for, beside those in force."""
+        return self.candidates.versions().union(*self.before.values())
+
+    # ---- records
+
+    def _record(
+        self,
+        what: Happened,
+        actor: str,
+        reason: str,
+        *,
+        slice: str = "",
+        version: str = "",
+        before: str = "",
+        decision: Decision | None = None,
+    ) -> Record:
+        self.sequence += 1
+        now = version if before else self.recalibrators.selection.version
+        record = Record(
+            sequence=self.sequence,
+            time_ns=self.now_ns(),
+            what=what,
+            slice=slice,
+            version=version,
+            before=before or now,
+            after=now,
+            actor=actor,
+            reason=reason,
+            event_ns=self.learning.latest_ns,
+            evidence=None if decision is None else decision.evidence,
+            factors=() if decision is None else decision.factors,
+        )
+        self._records.append(record)
+        about = slice or "all"
+        log.info("%s %s %s: %s (%s)", what, about, version, reason, actor, extra={"of": about})
+        self.announce(record)
+        return record
+
+    def remember(self, records: Sequence[Record], sequence: int) -> None:
+        """Those of earlier runs, in order; the next one has the number after."""
+        self._records.extend(records)
+        self.sequence = sequence
+
+    def records(self, most: int) -> tuple[Record, ...]:
+        """The latest, in order."""
+        return tuple(self._records)[-most:] if most else ()
+
+    def records_of(self, version: str) -> tuple[Record, ...]:
+        """All that are remembered and name a version, in order."""
+        return tuple(
+            record
+            for record in self._records
+            if version in (record.version, record.before, record.after)
+        )
+
+    def trials(self) -> tuple[TrialStanding, ...]:
+        """All that run."""
+        return self.candidates.standings()
+
+
+def _fitted(
+    entry: SliceToFit, version: str, reason: str, factors: tuple[Factor, ...] = ()
+) -> SliceFitted:
+    detections = sum(track.n for track in entry.tracks)
+    return SliceFitted(entry.chain[0], version, reason, len(entry.tracks), detections, factors)

@@ -1,0 +1,230 @@
+"""The recalibrators a sidecar knows, of estimates and of class probabilities, and the one of each
+that is in force; and what one makes of the estimates of a frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.frames.counters import Counters
+from monitor.frames.detections import Estimates, Limits
+from monitor.frames.slices import RangeBuckets, SliceTable
+from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.promotion.records import Known
+from monitor.recalibration.classes.class_selection import (
+    CLASS_IDENTITY,
+    AnySelection,
+    ClassSelection,
+    any_selection_from_json,
+)
+from monitor.recalibration.recalibrator import (
+    Identity,
+    Recalibrator,
+    sent_where_unsound,
+    sound_rows,
+    weakest,
+)
+from monitor.recalibration.selection import IDENTITY, Chain, Selection
+
+
+def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> list[int]:
+    """Slices that another recalibrator serves than before."""
+    return [
+        i
+        for i, (entry, chain) in enumerate(zip(slices.slices, slices.chains, strict=True))
+        if _serving(earlier, entry.space, chain) != _serving(now, entry.space, chain)
+    ]
+
+
+def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
+    """Of a slice; where a selection does not fit, nothing is done."""
+    return selection.of(chain) if selection.fits(space) else Identity()
+
+
+log = logging.getLogger(__name__)
+
+
+# Recalibrators that are known at a time.
+MOST_KNOWN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A recalibrator in force, in a few words.
+
+    output  what it makes of a detection: the least Output that is true whatever the slice, or
+            "class_probabilities"
+    """
+
+    version: str
+    method: str
+    output: str
+
+
+def in_use(classes: ClassSelection) -> bool:
+    """Whether it has anything to say of a detection: the identity has not, unless it rejects."""
+    return classes.changes_probabilities or classes.rejection is not None
+
+
+class UnknownVersion(LookupError):
+    """No recalibrator of that version is known."""
+
+
+class NothingToRollBack(LookupError):
+    """Nothing of that kind, or in that slice, was in force before."""
+
+
+class KnownRecalibrators(dict[str, AnySelection]):
+    """By version, in the order they became known."""
+
+    def find(self, version: str) -> AnySelection:
+        """The one of a version. Raises UnknownVersion."""
+        selection = self.get(version)
+        if selection is None:
+            raise UnknownVersion(
+                f"no recalibrator '{version[:80]}': promote one that is known, or send its "
+                f"document. Known are {', '.join(self)}."
+            )
+        return selection
+
+    def admit(self, selection: AnySelection, keep: Collection[str]) -> AnySelection:
+        """The one of its version, which becomes known; the oldest is forgotten if there are too
+        many, unless its version is one to keep.
+        """
+        if selection.version not in self and len(self) >= MOST_KNOWN:
+            self.pop(next((version for version in self if version not in keep), ""), None)
+        return self.setdefault(selection.version, selection)
+
+
+@dataclass(slots=True)
+class Recalibrators:
+    """Those that are known, and the two of them that act on the next frame."""
+
+    selection: Selection = IDENTITY
+    class_selection: ClassSelection = CLASS_IDENTITY
+    known: KnownRecalibrators = field(default_factory=KnownRecalibrators)
+    # More versions that are not to be forgotten.
+    also_needed: Callable[[], set[str]] = set
+    # Versions by the digest of their document: reading one can take seconds.
+    _read: dict[bytes, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for selection in (self.selection, self.class_selection):
+            self.known[selection.version] = selection
+
+    def learn(self, document: str) -> AnySelection:
+        """Get to know a recalibrator from its document. Raises InvalidRecalibrator."""
+        known = self.known_by(document)
+        return self.admit(document, any_selection_from_json(document)) if known is None else known
+
+    def known_by(self, document: str) -> AnySelection | None:
+        """That of a document that was learnt before, letter by letter; None if none was."""
+        return self.known.get(self._read.get(_digest(document), ""))
+
+    @property
+    def needed(self) -> set[str]:
+        """Versions that are never forgotten: in force, or what it means that nothing is done."""
+        in_force = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
+        return {selection.version for selection in in_force} | self.also_needed()
+
+    @property
+    def sent(self) -> set[str]:
+        """Versions that became known by their document, and are."""
+        return {version for version in self._read.values() if version in self.known}
+
+    def admit(self, document: str, read: AnySelection) -> AnySelection:
+        """Know what was read from a document."""
+        selection = self.known.admit(read, keep=self.needed)
+        if len(self._read) >= MOST_KNOWN:
+            self._read = {key: one for key, one in self._read.items() if one in self.known}
+        if len(self._read) < MOST_KNOWN:
+            self._read[_digest(document)] = selection.version
+        return selection
+
+    def put_in_force(self, version: str, ranges: RangeBuckets | None) -> str:
+        """Let a known recalibrator act from the next frame on, in place of that of its kind.
+
+        ranges   the buckets here
+        returns  the version before
+        raises   UnknownVersion
+        """
+        found = self.known.find(version)
+        if isinstance(found, ClassSelection):
+            before, self.class_selection = self.class_selection.version, found
+            _warn_of_class_order(found)
+        else:
+            before, self.selection = self.selection.version, found
+            _warn_of_ranges(found, ranges)
+        return before
+
+    def listed(self) -> tuple[Known, ...]:
+        """All that are known, in the order they became known."""
+        promoted = (self.selection.version, self.class_selection.version)
+        return tuple(Known(known, version in promoted) for version, known in self.known.items())
+
+    def in_force(self) -> tuple[InForce, ...]:
+        """That of estimates, and that of class probabilities if it is in use."""
+        selection, classes = self.selection, self.class_selection
+        output = str(weakest(selection.outputs))
+        of_estimates = InForce(selection.version, selection.method, output)
+        if not in_use(classes):
+            return (of_estimates,)
+        return of_estimates, InForce(classes.version, classes.method, "class_probabilities")
+
+
+def _warn_of_class_order(selection: ClassSelection) -> None:
+    """Say so where it tells classes apart by their place, and does not know their names."""
+    if selection.classes or selection.recalibrator.classes is None:
+        return
+    log.warning(
+        "recalibrator %s was fitted on %d classes without names: whether those of a stream come "
+        "in the same order is not checked. Fit it on a recording with class_names.",
+        selection.version,
+        selection.recalibrator.classes,
+    )
+
+
+def _warn_of_ranges(selection: Selection, ranges: RangeBuckets | None) -> None:
+    """Say so where slices by range are cut elsewhere than here, and so found by other names."""
+    if selection.ranges in (None, ranges):
+        return
+    log.warning(
+        "recalibrator %s was fitted by range, on %s of %s: here slices are by other ranges, so "
+        "that wider ones of it serve them. Set [statistics] slice_by, range_edges and "
+        "range_dimensions alike.",
+        selection.version,
+        list(selection.ranges.edges),
+        list(selection.ranges.dimensions),
+    )
+
+
+def _digest(document: str) -> bytes:
+    # A document may come with half a surrogate pair, which has no bytes of its own.
+    return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()
+
+
+def applied(
+    selection: Selection,
+    sent: Estimates,
+    slices: IntArray,
+    chains: Sequence[Chain],
+    limits: Limits,
+    counters: Counters,
+) -> tuple[Estimates, BoolArray]:
+    """What a recalibrator makes of estimates; where it fails, what was sent and False, (n,).
+
+    slices  (n,) index into chains
+    """
+    try:
+        made = selection.apply(sent, slices, chains)
+        sound = sound_rows(sent, made, limits, definite=selection.keeps_definite)
+    except Exception:
+        log.exception("recalibrator %s failed", selection.version)
+        counters.internal_errors += 1
+        return sent, np.zeros(slices.size, bool)
+    return sent_where_unsound(sent, made, sound), sound

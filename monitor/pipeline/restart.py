@@ -1,0 +1,304 @@
+"""Entries of the ledger done again after a crash: what they told, told to a ledger that began
+with less.
+
+How a sidecar goes on where the last one ended: what its statistics do not say of themselves is
+kept with them, and the entries of the ledger after them are done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from monitor.frames.counters import TruthAccount
+from monitor.frames.space import Space
+from monitor.frames.stored import SliceKey, StoredFrame
+from monitor.matching.pending import Dropped, LabelRecord, PendingFrame
+from monitor.pipeline.accounts import account_of
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.labelled_rows import Counting, Parts
+from monitor.pipeline.streams import EventTime, Stream
+from monitor.pipeline.truth import TruthLedger
+from monitor.statistics.observations import finished
+from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
+from monitor.store.progress import KeptClusters, KeptStream, Progress, Share
+
+
+def replay(
+    ledger: TruthLedger,
+    entry: Entry,
+    parts_of: Callable[[int], Parts],
+    find: Callable[[LabelEntry], Kept | None],
+) -> bool:
+    """Do an entry again that some parts do not have yet; whether that was possible.
+
+    parts_of  those that do not have the entry of a sequence
+    find      the frame of labels, with the labels of it that came before them
+    """
+    parts = parts_of(entry.sequence)
+    if parts.statistics:
+        ledger.counts_from(entry.sequence)
+    ledger.sequence = max(ledger.sequence, entry.sequence)
+    if isinstance(entry, FrameEntry):
+        _frame_again(ledger, entry, parts)
+        return True
+    frame = ledger.store.get((entry.stream, entry.frame_id)) if parts.statistics else None
+    if frame is None or frame.released or _is_of_another(entry, frame):
+        kept = find(entry)
+        if kept is None:
+            return False
+        if parts.statistics:
+            frame = _found_again(ledger, kept, parts_of)
+        else:
+            frame = ledger.places.placed(kept.entry)
+    if not parts.statistics:
+        ledger.counting.count(frame, entry.record, entry.sequence, parts)
+        return True
+    _come_to(ledger.counting, entry.record)
+    ledger.tell(frame, entry.record, entry.sequence, parts)
+    ledger.counters.truth.add(entry.record.account)
+    return True
+
+
+def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: Parts) -> PendingFrame:
+    frame, inline, fates = ledger.places.placed(entry), entry.inline, ledger.fates
+    if parts.statistics:
+        frame.kept = True
+        live = ledger.counting.live
+        generation = live.generation
+        live.see(entry.frame.stamp_ns)
+        if generation != live.generation:
+            ledger.counting.drift.begin_anew()
+        if inline is not None:
+            _come_to(ledger.counting, inline)
+        ledger.epoch = max(ledger.epoch, entry.frame.epoch)
+        fates.came(frame)
+    if inline is not None:
+        ledger.counting.count(frame, inline, entry.sequence, parts)
+    if parts.statistics:
+        if inline is not None:
+            fates.came_with(frame, inline)
+            ledger.counters.truth.add(inline.account)
+        fates.hold(frame, wanted=True)
+    return frame
+
+
+def _found_again(ledger: TruthLedger, kept: Kept, parts_of: Callable[[int], Parts]) -> PendingFrame:
+    """The frame of labels that are told again."""
+    entered = -kept.entry.sequence
+    if entered < 0 or kept.labels:
+        return ledger.restore(kept)
+    # It goes to the disk with the first of its labels: until then memory alone had it.
+    if entered > (ledger.resumed or 0):
+        again = replace(kept.entry, sequence=entered)
+        return _frame_again(ledger, again, parts_of(entered))
+    return ledger.restore(kept, lost=True)
+
+
+def _come_to(counting: Counting, record: LabelRecord) -> None:
+    """Let event time be what it was for a record: frames that moved it need not be kept."""
+    if counting.live.come_to(record.generation, record.clock_ns):
+        counting.drift.begin_anew()
+
+
+def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
+    """Whether labels are not of a frame, though of one with its number."""
+    brought = entry.frame
+    if brought is not None and abs(brought.sequence) != abs(frame.sequence):
+        return True
+    return entry.partition != frame.partition
+
+
+log = logging.getLogger(__name__)
+
+
+# Detections that wait, by partition, among the counts of progress.
+IN_PARTITION = "waiting_in_"
+
+
+# The first entry of the ledger that is in the account, among the same.
+_BEGINS = "account_begins"
+
+
+# Entries done again between two looks at what they left to be done.
+_ENTRIES = 64
+
+
+_SHARES = ("predicted", "labelled", "gated", "near_gate")
+
+
+class Disk(Protocol):
+    """What the ledger is read from, at start."""
+
+    def replay(self, after: int) -> Iterable[Entry]:
+        """All entries after one, in order."""
+        ...
+
+    def look_up(
+        self, stream: str, frame_id: int, partition: int | None, before: int = 0
+    ) -> Kept | None:
+        """A frame, with the labels of it that came before an entry."""
+        ...
+
+
+def progress_of(pipeline: Pipeline) -> Progress:
+    """As of now, but for the clusters, which are as of the rows that are folded."""
+    ledger, live = pipeline.ledger, pipeline.live
+    clock, waiting = live.clock, +ledger.waiting
+    return Progress(
+        sequence=ledger.sequence,
+        now_ns=clock.now_ns,
+        votes=clock.votes,
+        other_ns=clock.other_ns,
+        jumps=clock.jumps,
+        generation=live.generation,
+        streams=tuple(
+            KeptStream(s.header, s.number, s.time.watermark_ns, s.time.latest_ns)
+            for s in pipeline.streams.values()
+        ),
+        numbered=pipeline.numbered,
+        detections=ledger.account.counts()
+        | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()}
+        | {_BEGINS: ledger.account_begins},
+        labels={
+            name: getattr(pipeline.counters.truth, name)
+            for name in TruthAccount.__dataclass_fields__
+        },
+        shares=tuple(
+            Share(
+                entry.space,
+                SliceKey(entry.key, entry.overflow),
+                *(ledger.shares.of(name, index) for name in _SHARES),
+            )
+            for index, entry in enumerate(live.slices.slices)
+        ),
+        epoch=ledger.epoch,
+        waiting=ledger.pending,
+    )
+
+
+def with_clusters(progress: Progress, pipeline: Pipeline) -> Progress:
+    """The tracks of all rows that are folded by now."""
+    clusters = pipeline.live.accumulator.clusters()
+    return replace(
+        progress, clusters=tuple(KeptClusters(space, state) for space, state in clusters.items())
+    )
+
+
+def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
+    """Into a pipeline that has the statistics already, and has seen nothing yet."""
+    ledger, live = pipeline.ledger, pipeline.live
+    ledger.sequence = max(ledger.sequence, progress.sequence)
+    ledger.resumed = progress.sequence
+    ledger.began = progress.detections.get(_BEGINS, 0)
+    ledger.epoch, live.generation = progress.epoch, progress.generation
+    clock = live.clock
+    # The panes may have moved on farther while they were read; what was then seen is seen again.
+    clock.now_ns, clock.votes = progress.now_ns, progress.votes
+    clock.other_ns, clock.jumps = progress.other_ns, progress.jumps
+    live.accumulator.restore_clusters({kept.space: kept.state for kept in progress.clusters})
+    pipeline.numbered = max(pipeline.numbered, progress.numbered)
+    for kept in progress.streams:
+        time = EventTime(kept.watermark_ns, kept.latest_ns)
+        pipeline.restore_stream(kept.header, kept.number, time)
+    ledger.fates.account = account_of(progress.detections)
+    for name, count in progress.labels.items():
+        if name in TruthAccount.__dataclass_fields__:
+            setattr(pipeline.counters.truth, name, count)
+    for name, count in progress.detections.items():
+        if name.startswith(IN_PARTITION):
+            ledger.waiting[int(name.removeprefix(IN_PARTITION))] = count
+    in_memory = progress.waiting - sum(ledger.waiting.values())
+    ledger.account.drop(Dropped.RESTART, max(0, in_memory))
+    for share in progress.shares:
+        space = Space(share.space.dimensions, share.space.angles_in_joint)
+        index = live.slices.place(space, share.key.name, overflow=share.key.overflow)
+        for name in _SHARES:
+            ledger.shares.put(name, index, getattr(share, name))
+
+
+@dataclass(slots=True)
+class Resumption:
+    """Entries of the ledger done again.
+
+    statistics, drift, learning  the last entry that each has already
+    entries, failed              how many were done again, and how many could not be
+    """
+
+    pipeline: Pipeline
+    statistics: int
+    drift: int
+    learning: int
+    entries: int = field(default=0, init=False)
+    failed: int = field(default=0, init=False)
+
+    def run(self, disk: Disk) -> None:
+        """Do all of them; what goes wrong with one costs it alone."""
+        for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
+            try:
+                done = self._again(entry, disk)
+            except Exception:
+                log.exception("entry %d of the ledger was not done again", entry.sequence)
+                self.pipeline.counters.internal_errors += 1
+                done = False
+            self.entries += 1
+            self.failed += not done
+            if self.entries % _ENTRIES == 0:
+                self._catch_up()
+        self._catch_up()
+        if self.entries:
+            log.info("ledger: %d entries done again, %d not", self.entries, self.failed)
+
+    def _again(self, entry: Entry, disk: Disk) -> bool:
+        parts = self._parts(entry.sequence)
+        if isinstance(entry, FrameEntry):
+            frame = entry.frame
+            stream = self._stream_of(frame, now=parts.statistics)
+            if parts.statistics and frame.stamp_ns is not None and stream is not None:
+                stream.time.advance(frame.stamp_ns, self.pipeline.disorder_ns)
+
+        def find(labels: LabelEntry) -> Kept | None:
+            where = labels.stream, labels.frame_id, labels.partition
+            found = disk.look_up(*where, labels.sequence)
+            if found is not None:
+                self._stream_of(found.entry.frame, now=False)
+            return found
+
+        return replay(self.pipeline.ledger, entry, self._parts, find)
+
+    def _parts(self, sequence: int) -> Parts:
+        """Those that an entry is new to."""
+        return Parts(
+            statistics=sequence > self.statistics,
+            drift=sequence > self.drift,
+            learning=sequence > self.learning,
+        )
+
+    def _stream_of(self, frame: StoredFrame, *, now: bool) -> Stream | None:
+        """The stream that a frame came on; None where there is no room for it.
+
+        now  it is as the frame has it: with another header it begins anew
+        """
+        pipeline, header = self.pipeline, frame.header
+        known = pipeline.streams.get(header.stream)
+        space = Space(header.space.dimensions, pipeline.config.statistics.angles_in_joint)
+        ours = replace(header, space=space)
+        if known is None:
+            pipeline.restore_stream(header, frame.source, EventTime())
+        elif now and known.header != ours:
+            del pipeline.streams[header.stream]
+            pipeline.restore_stream(header, frame.source, EventTime())
+        pipeline.numbered = max(pipeline.numbered, frame.source)
+        stream = pipeline.streams.get(header.stream)
+        if stream is None or stream.header != ours:
+            return None
+        # The slices are known by now, but not in which wider ones they lie.
+        stream.slices.of(frame.class_index, frame.sent.mean)
+        return stream
+
+    def _catch_up(self) -> None:
+        finished(self.pipeline.drift.catch_up())
+        while self.pipeline.live.behind:
+            self.pipeline.live.fold_some()

@@ -1,0 +1,233 @@
+"""The tracker of one stream, between a frame's estimates and its answer.
+
+What is exported of the tracks: by slice, summed over the streams that have one in common.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.frames.counters import Counters
+from monitor.frames.detections import Estimates, Examined, Reason
+from monitor.frames.frame import EgoMotion, Header, ReceivedFrame, ReportedTracks, TrackStatus
+from monitor.frames.reasons import Notice
+from monitor.frames.slices import StreamSlices
+from monitor.frames.space import Dimension, IntArray
+from monitor.tracking.ego import InvalidEgoMotion, checked
+from monitor.tracking.kalman import InnovationSums, TrackerSettings, no_innovations
+from monitor.tracking.rewind import Order, Tracker, follow
+from monitor.tracking.tracker import Sightings, tracker_model
+
+log = logging.getLogger(__name__)
+
+
+# Why a frame that has a stamp was not tracked, by how it came.
+_WHY_NOT = {
+    Order.TOO_LATE: "{}: too late to be tracked. Send frames in the order of their stamps.",
+    Order.REPEATED: "{}: another frame has this stamp, and was tracked. Give each its own.",
+    Order.UNMOVED: "{}: not tracked without ego_pose or ego_twist, which frames before it had. "
+    "Send it with every frame.",
+}
+
+
+_NO_STAMP = Notice(
+    Reason.MISSING_STAMP, "stamp_ns", "absent: the frame was not tracked. Send the capture time."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """What the tracker has to say to a frame.
+
+    tracks   as of the frame; None where it was not tracked
+    notices  what kept it from being tracked, or tracks from being moved with the sensor
+    """
+
+    tracks: ReportedTracks | None
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(slots=True)
+class StreamTracker:
+    """Live state of a stream's tracks.
+
+    numbered  detections that have got a number so far; a track is called by that of its first
+    orders    frames by how they came
+    """
+
+    tracker: Tracker
+    numbered: int = 0
+    orders: Counter[Order] = field(default_factory=Counter)
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Of a track's state."""
+        return self.tracker.model.motion.dimensions
+
+    def reset(self) -> None:
+        """Forget all tracks; their numbers are not used again."""
+        self.tracker = Tracker(self.tracker.model)
+
+    def track(self, frame: ReceivedFrame, examined: Examined, forwarded: Estimates) -> Tracked:
+        """Work a frame in.
+
+        forwarded  (n,) estimates of examined.batch, as they go out
+        """
+        if frame.stamp_ns is None:
+            self.orders[Order.UNSTAMPED] += 1
+            return Tracked(None, (_NO_STAMP,))
+        ego, notices = _usable_motion(frame.ego)
+        seen = _sightings(frame, examined, forwarded, self.numbered, ego)
+        self.numbered += frame.detections.n
+        self.tracker, step, order = follow(self.tracker, seen)
+        self.orders[order] += 1
+        if step is not None:
+            return Tracked(step.reported(), notices)
+        message = _WHY_NOT[order].format(frame.stamp_ns)
+        return Tracked(None, (*notices, Notice(Reason.NOT_TRACKED, "stamp_ns", message)))
+
+    def counts(self) -> IntArray:
+        """(3, C) tracks by status and class, in the order of TrackStatus."""
+        classes = self.tracker.model.classes
+        if self.tracker.last is None:
+            return np.zeros((len(TrackStatus), classes), np.int64)
+        tracks = self.tracker.last.reported()
+        place = (tracks.status.astype(np.int64) - 1) * classes + tracks.class_index
+        counted = np.bincount(place, minlength=len(TrackStatus) * classes)
+        return counted.reshape(len(TrackStatus), classes)
+
+    @property
+    def innovations(self) -> InnovationSums:
+        """By class."""
+        return self.tracker.state.innovations
+
+
+def stream_tracker(header: Header, settings: TrackerSettings) -> StreamTracker:
+    """The tracker of a stream that begins."""
+    return StreamTracker(Tracker(tracker_model(header.space, len(header.classes), settings)))
+
+
+def _usable_motion(ego: EgoMotion | None) -> tuple[EgoMotion | None, tuple[Notice, ...]]:
+    if ego is None:
+        return None, ()
+    try:
+        return checked(ego), ()
+    except InvalidEgoMotion as error:
+        return None, (Notice(Reason.EGO_MOTION_INVALID, error.field, error.message),)
+
+
+def _sightings(
+    frame: ReceivedFrame,
+    examined: Examined,
+    forwarded: Estimates,
+    numbered: int,
+    ego: EgoMotion | None,
+) -> Sightings:
+    """The detections of a frame that can be tracked: with a usable covariance, or with none."""
+    received, batch = frame.detections, examined.batch
+    row, mean, covariance = batch.rows, forwarded.mean, forwarded.covariance
+    class_index, missing = batch.class_index, np.zeros(row.size, bool)
+    bare = np.flatnonzero(examined.reason == Reason.MISSING_COVARIANCE)
+    if bare.size:
+        # Only then are the received means sure to be K wide.
+        k = batch.space.k
+        row = np.concatenate([row, bare])
+        mean = np.concatenate([mean, received.mean[bare, :k]])
+        covariance = np.concatenate([covariance, np.zeros((bare.size, k, k))])
+        class_index = np.concatenate([class_index, received.class_index[bare]])
+        missing = np.concatenate([missing, np.ones(bare.size, bool)])
+        order = np.argsort(row)
+        row, mean, covariance = row[order], mean[order], covariance[order]
+        class_index, missing = class_index[order], missing[order]
+    upstream = received.upstream_track
+    assert frame.stamp_ns is not None
+    return Sightings(
+        stamp_ns=frame.stamp_ns,
+        mean=mean,
+        covariance=covariance,
+        missing=missing,
+        class_index=class_index,
+        row=row,
+        number=(row + (numbered + 1)).astype(np.uint64),
+        score=None if received.score is None else received.score[row],
+        upstream=None if upstream is None else (upstream[0][row], upstream[1][row]),
+        ego=ego,
+    )
+
+
+def tracker_of(
+    header: Header, settings: TrackerSettings | None, counters: Counters, numbered: int = 0
+) -> StreamTracker | None:
+    """For a stream that begins; where it cannot be made, the stream goes without.
+
+    settings  None: nobody tracks
+    numbered  numbers that are another's: those of its tracks come after them
+    """
+    if settings is None:
+        return None
+    try:
+        tracker = stream_tracker(header, settings)
+        tracker.numbered = numbered
+        return tracker
+    except Exception:
+        log.exception("stream %s is not tracked", header.stream)
+        counters.internal_errors += 1
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTracks:
+    """Of one slice.
+
+    counts        tracks by status, as of the last frame of each stream
+    nis_ratio     mean NIS/J of confirmed tracks; NaN without any, as the following
+    correlation   lag-1 correlation of the whitened innovation
+    reject_ratio  share of confirmed tracks with a detection near that the gate kept out
+    """
+
+    name: str
+    counts: dict[TrackStatus, int]
+    nis_ratio: float
+    correlation: float
+    reject_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrackReading:
+    """Of all trackers; frames by how they came."""
+
+    slices: tuple[SliceTracks, ...]
+    orders: Counter[Order]
+
+
+def read_tracks(
+    names: tuple[str, ...], streams: Iterable[tuple[StreamSlices, StreamTracker]]
+) -> TrackReading:
+    """The reading of streams whose tracks lie in the slices of these names: SliceTable.whole."""
+    counts = np.zeros((len(TrackStatus), len(names)), np.int64)
+    sums, orders, seen = no_innovations(len(names)), Counter[Order](), np.zeros(len(names), bool)
+    for slices, tracker in streams:
+        group = slices.of_class
+        known = np.flatnonzero(group >= 0)
+        seen[group[known]] = True
+        # One by one: classes that share a slice must all be added.
+        np.add.at(counts.T, group[known], tracker.counts()[:, known].T)
+        sums = sums + tracker.innovations.by_group(group, len(names))
+        orders.update(tracker.orders)
+    nis, correlation, rejected = sums.nis_ratio, sums.correlation, sums.reject_ratio
+    found = tuple(
+        SliceTracks(
+            name=names[i],
+            counts={status: int(counts[status - 1, i]) for status in TrackStatus},
+            nis_ratio=float(nis[i]),
+            correlation=float(correlation[i]),
+            reject_ratio=float(rejected[i]),
+        )
+        for i in np.flatnonzero(seen).tolist()
+    )
+    return TrackReading(found, orders)

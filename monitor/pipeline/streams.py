@@ -1,0 +1,279 @@
+"""Which stream headers are usable.
+
+One sensor's live state, and how far its event time has come.
+
+How long frames of one stream were on their way, without a clock that detector and sidecar
+share. Time is an argument; nothing here looks at a clock.
+
+Arrival minus capture stamp is the age and an unknown difference of two clocks. The smallest of the
+last minute is taken for a frame that did not wait, so that the rest is what others waited longer.
+A detector that is always late by the same time is not found late: nothing here could know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from monitor.config import Config
+from monitor.frames.detections import Reason
+from monitor.frames.frame import Header, Refusal
+from monitor.frames.slices import StreamSlices
+from monitor.frames.space import Space
+from monitor.pipeline.stream_tracker import StreamTracker
+
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+
+
+# Every level adds K values to every detection of an answer.
+MOST_QUANTILES = 19
+
+
+# Beyond it the quantiles of heavy tails overflow, and no fit says anything of them.
+LEAST_LEVEL = 1e-6
+
+
+def refuse_header(
+    header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
+) -> Refusal | None:
+    """What is wrong with a header, or None. Names become metric labels, so they are bounded.
+
+    streams  names of the streams that are known already
+    spaces   spaces that statistics are kept in already
+    """
+    limits = config.limits
+    names, classes = header.space.names, header.classes
+    if not _NAME.fullmatch(header.stream):
+        return _refusal(
+            "stream", f"'{header.stream[:80]}': 1 to 64 characters of A-Z a-z 0-9 _ . -"
+        )
+    if not 1 <= len(names) <= limits.max_dimensions:
+        return _refusal(
+            "dimensions",
+            f"{len(names)} of them: 1 to {limits.max_dimensions} ([limits] max_dimensions).",
+        )
+    for name in names:
+        if not _NAME.fullmatch(name) or names.count(name) > 1:
+            return _refusal(
+                "dimensions.name",
+                f"'{name[:80]}': unique, 1 to 64 characters of A-Z a-z 0-9 _ . -",
+            )
+    for where, texts in (
+        ("dimensions.unit", [dimension.unit for dimension in header.space.dimensions]),
+        ("coordinate_frame", [header.coordinate_frame]),
+    ):
+        for text in texts:
+            if text and not _LABEL.fullmatch(text):
+                return _refusal(where, f"'{text[:80]}': at most 64 printable characters.")
+    if not 1 <= len(classes) <= limits.max_classes:
+        return _refusal(
+            "class_names",
+            f"{len(classes)} of them: 1 to {limits.max_classes} ([limits] max_classes).",
+        )
+    for name in classes:
+        if not _LABEL.fullmatch(name) or classes.count(name) > 1:
+            return _refusal("class_names", f"'{name[:80]}': unique, 1 to 64 printable characters.")
+    levels = header.quantile_levels
+    if len(levels) > MOST_QUANTILES:
+        return _refusal("quantile_levels", f"{len(levels)} of them: at most {MOST_QUANTILES}.")
+    for before, level in pairwise((0.0, *levels)):
+        # NaN fails too.
+        if not (before < level and LEAST_LEVEL <= level <= 1 - LEAST_LEVEL):
+            return _refusal(
+                "quantile_levels",
+                f"{level:g} after {before:g}: they must ascend, each from {LEAST_LEVEL:g} to "
+                f"1 − {LEAST_LEVEL:g}.",
+            )
+    if header.stream not in streams and len(streams) >= config.server.max_streams:
+        return _refusal(
+            "stream",
+            f"'{header.stream}' would be stream {len(streams) + 1}: at most "
+            f"{config.server.max_streams} ([server] max_streams).",
+        )
+    if header.space not in spaces and len(spaces) >= limits.max_spaces:
+        return _refusal(
+            "dimensions",
+            f"{', '.join(names)} would be set {len(spaces) + 1} of dimensions: at most "
+            f"{limits.max_spaces} ([limits] max_spaces). Use the same names, units and kinds.",
+        )
+    return None
+
+
+def _refusal(field: str, message: str) -> Refusal:
+    return Refusal(Reason.INVALID_HEADER, field, message)
+
+
+SECOND = 10**9
+
+
+# The minimum is over so many parts of the window: what is older leaves it part by part.
+PARTS = 12
+
+
+WINDOW = 60 * SECOND
+
+
+# Stamps that run ahead of their arrival by more than this, or go back by more than DISORDER, are
+# of another time.
+JUMP = 10 * SECOND
+
+
+DISORDER = SECOND
+
+
+# Frames in a row behind the newest stamp: not a straggler, stamps went back.
+STRAGGLERS = 3
+
+
+@dataclass(slots=True)
+class Staleness:
+    """The ages of one stream's frames.
+
+    restarts  how often stamps jumped, and the estimate began anew
+    """
+
+    restarts: int = 0
+    # Of each part of the window: when it began, and the smallest difference in it.
+    _parts: deque[tuple[int, int]] = field(default_factory=deque)
+    _arrival_ns: int = 0
+    _newest_ns: int | None = None
+    _behind: int = 0
+
+    def is_stale(self, arrival_ns: int, stamp_ns: int | None, limit_seconds: float) -> bool:
+        """Whether a frame waited too long. One without a stamp is not known to have.
+
+        arrival_ns     of a clock that never moves back, when the frame was read
+        stamp_ns       of its capture, of any clock
+        limit_seconds  s; frames that waited longer are stale; 0: none ever is
+        """
+        if limit_seconds <= 0 or stamp_ns is None:
+            return False
+        return self.age(arrival_ns, stamp_ns) > limit_seconds
+
+    def age(self, arrival_ns: int, stamp_ns: int) -> float:
+        """s that a frame waited longer than the quickest of the last minute; 0 or more."""
+        if self._jumped(arrival_ns, stamp_ns):
+            self.restarts += 1
+            self._parts.clear()
+            self._newest_ns = stamp_ns
+            self._behind = 0
+        self._arrival_ns = arrival_ns
+        self._newest_ns = stamp_ns if self._newest_ns is None else max(self._newest_ns, stamp_ns)
+        difference = arrival_ns - stamp_ns
+        self._see(arrival_ns, difference)
+        return (difference - min(least for _, least in self._parts)) / SECOND
+
+    def _jumped(self, arrival_ns: int, stamp_ns: int) -> bool:
+        """Whether stamps are of another time than those before.
+
+        Stamps that go on while arrivals paused are no jump: these frames waited.
+        """
+        if self._newest_ns is None:
+            return False
+        ahead = stamp_ns - self._newest_ns
+        self._behind = self._behind + 1 if ahead < 0 else 0
+        return (
+            ahead < -DISORDER
+            or self._behind >= STRAGGLERS
+            or ahead - (arrival_ns - self._arrival_ns) > JUMP
+        )
+
+    def _see(self, arrival_ns: int, difference: int) -> None:
+        parts = self._parts
+        if not parts or arrival_ns - parts[-1][0] >= WINDOW // PARTS:
+            parts.append((arrival_ns, difference))
+        elif difference < parts[-1][1]:
+            parts[-1] = (parts[-1][0], difference)
+        while parts[0][0] <= arrival_ns - WINDOW:
+            parts.popleft()
+
+
+# What a stamp can be, and a time between two of them; stamps come as they will.
+EARLIEST, LONGEST = -(2**63), 2**63 - 1
+
+
+@dataclass(slots=True)
+class EventTime:
+    """How far a stream's event time has come.
+
+    watermark_ns  event time that is over but for stragglers; never moves back
+    latest_ns     of the last frame; moves back where a recording is played again
+    """
+
+    watermark_ns: int | None = None
+    latest_ns: int | None = None
+
+    def advance(self, stamp_ns: int, disorder_ns: int) -> bool:
+        """See a frame, the watermark stays so far behind; whether it came behind that."""
+        known, self.latest_ns = self.watermark_ns, stamp_ns
+        if known is None or stamp_ns - disorder_ns > known:
+            self.watermark_ns = max(stamp_ns - disorder_ns, EARLIEST)
+        return known is not None and stamp_ns < known
+
+    def since(self, stamp_ns: int | None) -> int:
+        """Nanoseconds from a stamp to the last frame; 0 where either is not known."""
+        if stamp_ns is None or self.latest_ns is None:
+            return 0
+        return min(max(0, self.latest_ns - stamp_ns), LONGEST)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What has come of one stream since the start; all times are of a clock that never moves back.
+
+    stamp_ns             capture stamp of the last frame that had one
+    stamped_ns           when that frame came
+    received_ns          when the last frame came, with a stamp or without
+    matched, matched_ns  labels that matched a detection, and when the last of them came
+    """
+
+    frames: int = 0
+    detections: int = 0
+    stamp_ns: int | None = None
+    stamped_ns: int = 0
+    received_ns: int | None = None
+    matched: int = 0
+    matched_ns: int | None = None
+
+    def frame(self, detections: int, stamp_ns: int | None, now_ns: int) -> None:
+        """See a frame that was taken, whatever became of its detections."""
+        self.frames += 1
+        self.detections += detections
+        self.received_ns = now_ns
+        if stamp_ns is not None:
+            self.stamp_ns, self.stamped_ns = stamp_ns, now_ns
+
+    def labels(self, matched: int, now_ns: int) -> None:
+        """See labels, of which so many matched."""
+        if matched:
+            self.matched += matched
+            self.matched_ns = now_ns
+
+
+@dataclass(slots=True)
+class Stream:
+    """One sensor's live state, as one connection sees it.
+
+    header   whether tracks are returned is each connection's own; the rest they share
+    number   tells its tracks from those of others
+    tracker  None where nobody tracks
+    """
+
+    header: Header
+    slices: StreamSlices
+    number: int
+    tracker: StreamTracker | None = None
+    time: EventTime = field(default_factory=EventTime)
+    staleness: Staleness = field(default_factory=Staleness)
+    seen: Seen = field(default_factory=Seen)
+
+    @property
+    def watermark_ns(self) -> int | None:
+        """Of the stream's event time."""
+        return self.time.watermark_ns

@@ -1,0 +1,144 @@
+"""Whole tracks as the rows that methods are fitted on.
+
+What a fit is asked for, and what comes of it. How it is done is in fit_slices.py.
+
+How candidates are fitted: each slice on its own rows, drawn towards "nothing is wrong".
+
+Where and when that happens is not known here: it runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from monitor.frames.detections import Limits
+from monitor.frames.space import Space
+from monitor.promotion.records import FitSettings
+from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting, prior_strength
+from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
+from monitor.recalibration.scaling import CovarianceScaling, Prior, VarianceScaling
+from monitor.recalibration.selection import METHODS
+
+
+def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
+    """The rows of T ≥ 1 tracks of one space, track after track, numbered from 0.
+
+    time_s is event time, on the clock of all streams; delay_s is that of the track.
+    """
+    rows = rows_of(tracks)
+    stamps = np.concatenate([track.stamp_ns for track in tracks])
+    delays = np.array([track.delay_ns for track in tracks], np.int64)
+    return FitRows(
+        rows.space,
+        rows.sent,
+        rows.space.error(rows.truth, rows.sent.mean),
+        np.repeat(np.arange(len(tracks)), rows.counts),
+        time_s=stamps / 1e9,
+        delay_s=np.repeat(delays, rows.counts) / 1e9,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FitJob:
+    """Slices of one space to fit, each on its own rows.
+
+    slices  rows by slice name; rows of one track follow each other, tracks by age, oldest first
+    limits  of the deviations that a recalibrator may make of the rows it was fitted on
+    """
+
+    settings: FitSettings
+    slices: Mapping[str, FitRows]
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class FitOutcome:
+    """What came of it, by slice name; every slice of the job is in one of the two.
+
+    fitted   recalibrators
+    refused  why a slice could not be fitted
+    """
+
+    fitted: Mapping[str, Recalibrator]
+    refused: Mapping[str, str]
+
+
+class CannotFit(ValueError):
+    """A fit was asked for that cannot be begun; the message names the field, value and remedy."""
+
+
+class NoTracksYet(LookupError):
+    """A fit was asked for before there was anything to fit on."""
+
+
+class FitFailed(RuntimeError):
+    """A fit crashed, hung, or returned what cannot be used; the message says which."""
+
+
+# That "all dimensions are off by one factor" counts for: what few tracks of one drive say of the
+# differences between dimensions is of that drive.
+_ALIKE_TRACKS = 20.0
+
+
+def fit_slices(job: FitJob) -> FitOutcome:
+    """The recalibrator that each slice asks for, or why there is none.
+
+    A slice whose rows do not determine one, on which the method fails, or whose own rows it
+    would make unusable, is refused; the others are fitted. Raises ValueError for a method that
+    there is not.
+    """
+    fitting = FITTINGS.get(job.settings.method)
+    if fitting is None:
+        raise ValueError(
+            f"there is no method '{job.settings.method}': choose one of {', '.join(FITTINGS)}."
+        )
+    fitted: dict[str, Recalibrator] = {}
+    refused: dict[str, str] = {}
+    for name, rows in job.slices.items():
+        try:
+            fitted[name] = _fit(fitting, job.settings, rows, job.limits)
+        except UnfitData as error:
+            refused[name] = str(error)
+        # Whatever is wrong with one slice, the others are not to suffer for it.
+        except Exception as error:
+            refused[name] = f"{job.settings.method} failed: {type(error).__name__}: {error}"
+    return FitOutcome(fitted, refused)
+
+
+def nothing_wrong(space: Space) -> CovarianceScaling:
+    """Errors as large as predicted, and no more alike: what any scaling can be drawn towards."""
+    unit = tuple(tuple(float(i == j) for j in range(space.k)) for i in range(space.k))
+    return CovarianceScaling((1.0,) * space.k, unit, unit, space.order)
+
+
+def one_factor(space: Space, scale: tuple[float, ...]) -> CovarianceScaling:
+    """All joint dimensions on the geometric mean of their scales (K,); angles stay as they are."""
+    alike = np.array(scale)
+    joint = list(space.joint)
+    alike[joint] = np.exp(np.log(alike[joint]).mean())
+    return replace(nothing_wrong(space), scale=tuple(alike.tolist()))
+
+
+def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
+    """Raises UnfitData, and whatever the method does."""
+    options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
+    towards = None
+    if fitting.borrows:
+        towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
+    fitted = fitting.fit(rows, options, towards)
+    if isinstance(fitted, VarianceScaling | CovarianceScaling):
+        towards = Prior(one_factor(rows.space, fitted.scale), prior_strength(rows, _ALIKE_TRACKS))
+        fitted = fitting.fit(rows, options, towards)
+    fault = fault_of(rows.estimates, fitted.apply(rows.estimates), limits)
+    if fault:
+        raise UnfitData(
+            f"of the rows it was fitted on, {settings.method} {fault}: choose another method, or "
+            "check the ground truth."
+        )
+    # What cannot be read again could be neither sent nor kept: this says so where it happens.
+    return METHODS[fitted.method](fitted.parameters())

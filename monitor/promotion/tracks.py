@@ -1,0 +1,517 @@
+"""What is known of one object: the unit in which recalibrators are fitted and tried, since the
+errors of one object over successive frames are alike.
+
+Detections of one frame with their truth, as the detector sent them.
+
+How far the truth of each source has come in event time, and which sources have fallen silent.
+
+One object that may still be seen: what is kept of its rows until it is a whole track.
+
+Objects that may still be seen: labelled frames of all sources go in, whole tracks come out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from monitor.frames.detections import Estimates
+from monitor.frames.frame import TrackIds
+from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.promotion.records import TrackSettings
+from monitor.statistics.clusters import cluster_id
+from monitor.statistics.observations import finished
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WholeTrack:
+    """The labelled detections of one object in one slice, thinned evenly where there are many.
+
+    slice     index
+    sent      as they came, (n ≥ 1, …)
+    truth     (n, K)
+    stamp_ns  (n,) ascending
+    delay_ns  how late the truth of a detection came, at most
+    source    whose time it is
+    """
+
+    space: Space
+    slice: int
+    sent: Estimates
+    truth: FloatArray
+    stamp_ns: IntArray
+    delay_ns: int
+    source: int = 0
+
+    @property
+    def n(self) -> int:
+        """Number of detections."""
+        return int(self.stamp_ns.size)
+
+    @property
+    def ended_ns(self) -> int:
+        """Event time of the last of them."""
+        return int(self.stamp_ns[-1])
+
+    def since(self, stamp_ns: int | None) -> WholeTrack | None:
+        """What is later than that; None where nothing is. All of it, where no time is given."""
+        if stamp_ns is None:
+            return self
+        first = int(np.searchsorted(self.stamp_ns, stamp_ns, side="right"))
+        if first == 0:
+            return self
+        if first == self.n:
+            return None
+        later = slice(first, None)
+        return WholeTrack(
+            self.space,
+            self.slice,
+            self.sent.take(later),
+            self.truth[later],
+            self.stamp_ns[later],
+            self.delay_ns,
+            self.source,
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TrackRows:
+    """T ≥ 1 tracks of one space as rows.
+
+    sent, truth  (n, …), (n, K): track after track
+    start        (T,) where each begins
+    """
+
+    space: Space
+    sent: Estimates
+    truth: FloatArray
+    start: IntArray
+
+    @property
+    def counts(self) -> IntArray:
+        """(T,) rows of each track."""
+        return np.diff(np.append(self.start, self.truth.shape[0]))
+
+    def means(self, rows: FloatArray) -> FloatArray:
+        """Mean over each track of something of its rows; (n, …) in, (T, …) out."""
+        total = np.add.reduceat(rows, self.start, axis=0)
+        means: FloatArray = total / self.counts.reshape(-1, *([1] * (rows.ndim - 1)))
+        return means
+
+
+def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:
+    """The rows of at least one track, all of one space."""
+    counts = np.array([track.n for track in tracks])
+    sent = Estimates(
+        np.concatenate([track.sent.mean for track in tracks]),
+        np.concatenate([track.sent.covariance for track in tracks]),
+        np.concatenate([track.sent.diagonal for track in tracks]),
+    )
+    truth = np.concatenate([track.truth for track in tracks])
+    return TrackRows(tracks[0].space, sent, truth, np.cumsum(counts) - counts)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LabelledRows:
+    """n ≥ 1 detections of one frame, from which recalibrators are fitted and by which they are
+    tried.
+
+    slices    (n,) slice index
+    sent      as they came, (n, …)
+    truth     (n, K) finite
+    stamp_ns  event time of the frame
+    delay_ns  how much later than the frame its truth came, in the time of its stream; ≥ 0
+    tracks    of each detection in its source; None where nobody tracks
+    source    tells apart where tracks have their numbers from
+    """
+
+    space: Space
+    slices: IntArray
+    sent: Estimates
+    truth: FloatArray
+    stamp_ns: int
+    delay_ns: int
+    tracks: TrackIds | None
+    source: int
+
+    @property
+    def n(self) -> int:
+        """How many."""
+        return int(self.slices.size)
+
+
+# Labelled frames of a source among which its time is the latest stamp: so many stragglers in a row
+# do not turn it back, and a clock that was set back, or a stamp from far ahead, is only believed
+# or forgotten after so many.
+_LATEST_OF = 16
+
+
+# Labelled frames of others after which a source is silent, whatever their stamps say.
+_SILENT_AFTER = 4096
+
+
+@dataclass(slots=True)
+class _Source:
+    """stamps    of its latest labelled frames
+    at_frame  number of its latest labelled frame, of all
+    at_ns     how far any source had come then
+    """
+
+    stamps: deque[int] = field(default_factory=lambda: deque(maxlen=_LATEST_OF))
+    at_frame: int = 0
+    at_ns: int = 0
+
+
+@dataclass(slots=True)
+class LabelledTime:
+    """The time of truth, source by source: one may be labelled at once, another hours later.
+
+    silent_ns  a source of which nothing comes is silent when another has gone on for so long
+    """
+
+    silent_ns: int
+    _sources: dict[int, _Source] = field(default_factory=dict)
+    _furthest_ns: int = 0
+    _frames: int = 0
+
+    def see(self, source: int, stamp_ns: int) -> int:
+        """Take in a labelled frame; the time of its source, in ns: never before the stamp."""
+        self._frames += 1
+        seen = self._sources.get(source)
+        if seen is None:
+            seen = self._sources[source] = _Source()
+        seen.stamps.append(stamp_ns)
+        now = max(seen.stamps)
+        self._furthest_ns = max(self._furthest_ns, now) if self._frames > 1 else now
+        # Not its own time: a source that is labelled hours after the others is not silent.
+        seen.at_frame, seen.at_ns = self._frames, self._furthest_ns
+        return now
+
+    def of(self, source: int) -> int | None:
+        """The time of a source, in ns; None where it is silent."""
+        seen = self._sources.get(source)
+        return None if seen is None else max(seen.stamps)
+
+    def by_source(self) -> dict[int, int]:
+        """The time of every source that is not silent, in ns; the others are forgotten."""
+        time = {source: max(seen.stamps) for source, seen in self._sources.items()}
+        if time:
+            self._furthest_ns = max(time.values())
+        for source in list(time):
+            if self._silent(self._sources[source]):
+                del self._sources[source], time[source]
+        return time
+
+    def _silent(self, seen: _Source) -> bool:
+        return (
+            self._furthest_ns - seen.at_ns > self.silent_ns
+            or self._frames - seen.at_frame > _SILENT_AFTER
+        )
+
+
+@cache
+def row_layout(k: int) -> np.dtype[Any]:
+    """A row of K dimensions as it is kept."""
+    return np.dtype(
+        [
+            ("stamp_ns", np.int64),
+            ("mean", np.float64, (k,)),
+            ("covariance", np.float64, (k, k)),
+            ("truth", np.float64, (k,)),
+            ("diagonal", np.bool_),
+        ]
+    )
+
+
+def packed(frames: Sequence[LabelledRows]) -> list[bytes]:
+    """Each row of some frames of one space, in their order; nothing of the frames is held."""
+    layout = row_layout(frames[0].space.k)
+    counts = [frame.n for frame in frames]
+    rows = np.zeros(sum(counts), layout)
+    rows["stamp_ns"] = np.repeat(np.array([frame.stamp_ns for frame in frames], np.int64), counts)
+    rows["mean"] = np.concatenate([frame.sent.mean for frame in frames])
+    rows["covariance"] = np.concatenate([frame.sent.covariance for frame in frames])
+    rows["truth"] = np.concatenate([frame.truth for frame in frames])
+    rows["diagonal"] = np.concatenate([frame.sent.diagonal for frame in frames])
+    whole, size = rows.tobytes(), layout.itemsize
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+@dataclass(slots=True)
+class OpenTrack:
+    """What is known of one object in one slice so far.
+
+    first_ns   event time from which it counts: of its earliest row; of a block, its beginning
+    latest_ns  of its latest row
+    idle_ns    it is over when nothing came of it for longer
+    rows       kept, packed: every stride-th of those that were seen
+    """
+
+    space: Space
+    slice: int
+    source: int
+    first_ns: int
+    latest_ns: int
+    idle_ns: int
+    delay_ns: int = 0
+    seen: int = 0
+    stride: int = 1
+    rows: list[bytes] = field(default_factory=list)
+
+    def over(self, now_ns: int, longest_ns: int) -> bool:
+        """Whether it is whole at a time of its source, or that time was set back before it."""
+        return (
+            now_ns - self.latest_ns > self.idle_ns
+            or now_ns - self.first_ns >= longest_ns
+            or self.first_ns - now_ns > longest_ns + self.idle_ns
+        )
+
+    def take(self, stamp_ns: int, delay_ns: int, row: bytes, most: int) -> None:
+        """Take in a row, of any order; at most 2 × most of them are kept, evenly spread."""
+        if stamp_ns > self.latest_ns:
+            self.latest_ns = stamp_ns
+        elif stamp_ns < self.first_ns:
+            self.first_ns = stamp_ns
+        if delay_ns > self.delay_ns:
+            self.delay_ns = delay_ns
+        if self.seen % self.stride == 0:
+            if len(self.rows) == 2 * most:
+                # Rows 0, 2s, 4s, … stay; this one has number 2 · most · s, and is the next of them.
+                del self.rows[1::2]
+                self.stride *= 2
+            self.rows.append(row)
+        self.seen += 1
+
+    def whole(self, most: int) -> WholeTrack:
+        """As it is now: its rows by stamp, at most so many, evenly spread."""
+        rows = np.frombuffer(b"".join(self.rows), row_layout(self.space.k))
+        order = np.argsort(rows["stamp_ns"], kind="stable")
+        if order.size > most:
+            order = order[np.linspace(0, order.size - 1, most).round().astype(np.int64)]
+        rows = rows[order]
+        sent = Estimates(rows["mean"].copy(), rows["covariance"].copy(), rows["diagonal"].copy())
+        return WholeTrack(
+            self.space,
+            self.slice,
+            sent,
+            rows["truth"].copy(),
+            rows["stamp_ns"].copy(),
+            self.delay_ns,
+            self.source,
+        )
+
+
+# Work between two yields: rows and frames taken in, open tracks looked at, tracks made whole.
+_ROWS, _FRAMES, _LOOKED_AT, _MADE = 256, 64, 1024, 16
+
+
+# Tracks that were whole, or left out, and are still known when more comes of them.
+_REMEMBERED = 65536
+
+
+# An object that stays in view counts once more after so many times longest_ns: detectors use ids
+# again, and what never counted again would make the sidecar deaf.
+_COUNTS_AGAIN = 10
+
+
+# Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
+_WAITING = 1 << 17
+
+
+@dataclass(slots=True)
+class OpenTracks:
+    """Takes in labelled frames and gives out each object in each slice once, when it is whole.
+
+    A unit is a track of a source in a slice; rows of no known track are a unit of their source
+    and slice for every block of longest_ns. It is whole, in the time of the truth of its source,
+    when nothing came of it for more than idle_ns (a block waits for its end), or longest_ns after
+    its first row; or when its source is silent, that is another source has gone on for
+    longest_ns + idle_ns. What comes of it later is left out, until nothing has come of it for
+    longest_ns, or ten times that have gone by since it began: then it is another object, or as good
+    as one. Rows whose time was over before they came are left out too.
+
+    Holds at most most_open × 2 × rows_per_track rows, and frames that wait for closed().
+
+    left_out  units for which there was no room, and frames, where too many waited
+    """
+
+    settings: TrackSettings
+    left_out: int = 0
+    _waiting: deque[LabelledRows] = field(default_factory=deque)
+    _waiting_rows: int = 0
+    _time: LabelledTime = field(init=False)
+    _open: dict[int, OpenTrack] = field(default_factory=dict)
+    # Of units that have ended: when they began, and when something last came of them. Oldest first;
+    # those of which more comes go to the end.
+    _known: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
+    _ended: list[OpenTrack] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._time = LabelledTime(self.settings.longest_ns + self.settings.idle_ns)
+
+    def add(self, rows: LabelledRows) -> None:
+        """Take in a frame; quick, since frames are answered meanwhile."""
+        if self._waiting_rows + rows.n > _WAITING:
+            self.left_out += 1
+            return
+        self._waiting.append(rows)
+        self._waiting_rows += rows.n
+
+    def time(self, source: int) -> int | None:
+        """How far the truth of a source has come, in ns; None where nothing has come of late."""
+        return self._time.of(source)
+
+    def closed(self) -> Generator[None, None, list[WholeTrack]]:
+        """Tracks that have become whole, by the time of their last row; yields between steps.
+
+        To be run to its end, one at a time; frames may be added meanwhile.
+        """
+        for frames in self._chunks():
+            self._take(frames)
+            yield
+        yield from self._end_those_over()
+        tracks: list[WholeTrack] = []
+        while self._ended:
+            # One after the other, since it also takes its time to let go of many rows.
+            tracks.append(self._ended.pop().whole(self.settings.rows_per_track))
+            if len(tracks) % _MADE == 0:
+                yield
+        tracks.sort(key=lambda track: track.ended_ns)
+        return tracks
+
+    def _chunks(self) -> Iterator[list[LabelledRows]]:
+        """Frames that waited, in their order within each space; those of a chunk are of one."""
+        gathered: dict[Space, tuple[list[LabelledRows], int]] = {}
+        for _ in range(len(self._waiting)):
+            frame = self._waiting.popleft()
+            self._waiting_rows -= frame.n
+            for piece in _pieces(frame):
+                frames, rows = gathered.get(piece.space, ([], 0))
+                if rows + piece.n > _ROWS or len(frames) == _FRAMES:
+                    yield frames
+                    frames, rows = [], 0
+                frames.append(piece)
+                gathered[piece.space] = frames, rows + piece.n
+        for frames, _ in gathered.values():
+            yield frames
+
+    def _take(self, frames: Sequence[LabelledRows]) -> None:
+        longest, most = self.settings.longest_ns, self.settings.rows_per_track
+        rows = iter(zip(_keys(frames, longest), packed(frames), strict=True))
+        looked = False
+        for frame in frames:
+            stamp, delay = frame.stamp_ns, frame.delay_ns
+            now = self._time.see(frame.source, stamp)
+            too_late = now - stamp >= longest
+            for place, (key, row) in enumerate(islice(rows, frame.n)):
+                if too_late:
+                    continue
+                unit = self._open.get(key)
+                if unit is not None and unit.over(now, longest):
+                    self._end(key, unit)
+                    unit = None
+                if unit is None:
+                    if self._counted(key, stamp):
+                        continue
+                    unit = self._unit(frame, place)
+                    if unit.over(now, longest):
+                        continue
+                    if len(self._open) >= self.settings.most_open and not looked:
+                        # Labels that come all at once: of many tracks most may be over by now.
+                        finished(self._end_those_over())
+                        looked = True
+                    if len(self._open) >= self.settings.most_open:
+                        self._remember(key, stamp, stamp)
+                        self.left_out += 1
+                        continue
+                    self._open[key] = unit
+                unit.take(stamp, delay, row, most)
+
+    def _unit(self, frame: LabelledRows, place: int) -> OpenTrack:
+        """Begun by a row of a frame; the row itself is not taken in."""
+        stamp, longest = frame.stamp_ns, self.settings.longest_ns
+        first, idle = stamp, self.settings.idle_ns
+        if frame.tracks is None or not frame.tracks.known[place]:
+            first, idle = stamp // longest * longest, longest
+        return OpenTrack(frame.space, int(frame.slices[place]), frame.source, first, stamp, idle)
+
+    def _end_those_over(self) -> Generator[None, None, None]:
+        now = self._time.by_source()
+        for number, (key, unit) in enumerate(list(self._open.items()), 1):
+            at = now.get(unit.source)
+            if at is None or unit.over(at, self.settings.longest_ns):
+                self._end(key, unit)
+            if number % _LOOKED_AT == 0:
+                yield
+
+    def _end(self, key: int, unit: OpenTrack) -> None:
+        del self._open[key]
+        self._remember(key, unit.first_ns, unit.latest_ns)
+        self._ended.append(unit)
+
+    def _counted(self, key: int, stamp: int) -> bool:
+        """Whether a unit has counted already, and does not yet count again."""
+        known = self._known.get(key)
+        if known is None:
+            return False
+        (began, latest), longest = known, self.settings.longest_ns
+        later = stamp - latest >= longest or stamp - began >= _COUNTS_AGAIN * longest
+        if later or began - stamp >= longest:
+            del self._known[key]
+            return False
+        self._known[key] = began, max(latest, stamp)
+        self._known.move_to_end(key)
+        return True
+
+    def _remember(self, key: int, began: int, latest: int) -> None:
+        self._known[key] = began, latest
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+
+def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
+    if frame.n <= _ROWS:
+        yield frame
+        return
+    for start in range(0, frame.n, _ROWS):
+        part = slice(start, start + _ROWS)
+        yield replace(
+            frame,
+            slices=frame.slices[part],
+            sent=frame.sent.take(part),
+            truth=frame.truth[part],
+            tracks=None if frame.tracks is None else frame.tracks.take(part),
+        )
+
+
+def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:
+    """The unit of each row of frames of one space."""
+    counts = [frame.n for frame in frames]
+    known = np.zeros(sum(counts), np.uint64)
+    # Of a row of no known track, its block; blocks before time 0 are large numbers.
+    within = np.repeat(
+        np.array([frame.stamp_ns // longest_ns for frame in frames], np.int64), counts
+    ).astype(np.uint64)
+    start = 0
+    for frame in frames:
+        if frame.tracks is not None:
+            part = slice(start, start + frame.n)
+            known[part] = frame.tracks.known
+            np.copyto(within[part], frame.tracks.id, where=frame.tracks.known)
+        start += frame.n
+    keys: list[int] = cluster_id(
+        (
+            frames[0].space.number,
+            known,
+            within,
+            np.concatenate([frame.slices for frame in frames]),
+            np.repeat(np.array([frame.source for frame in frames], np.int64), counts),
+        )
+    ).tolist()
+    return keys

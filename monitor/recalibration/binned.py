@@ -1,0 +1,341 @@
+"""What the methods share that give every detection its own factors on σ, by its predicted σ.
+
+S Σ S with another S for each detection.
+
+Rows of similar predicted σ, put together until what they say of their errors can be relied on.
+
+Histogram binning and isotonic regression on σ are fitted to these cells.
+
+Histogram binning of the predicted σ (named by Levi et al. 2019, section 3.1): in each bin of σ
+the errors say what σ should have been.
+
+Zadrozny and Elkan's binning gives all of a bin one value. For deviations that "enforces minimal
+and maximal values" (Levi et al.), takes from the tracker what σ tells within a bin, and costs 0.01
+nats on calibrated boxes. Here a bin gives a factor: one variance scaling for each. It jumps at the
+edges, so that of two detections with nearly equal σ the better may come out as the worse;
+isotonic-std does not.
+
+Isotonic regression of the error's size on the predicted σ (named by Levi et al. 2019,
+section 3.1): of two detections the one with the larger σ never comes out as the better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray, IntArray
+from monitor.recalibration.documents import (
+    Curves,
+    Document,
+    InvalidRecalibrator,
+    check_ascending,
+    check_lengths,
+    curves,
+)
+from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.scaling import WIDE
+from monitor.statistics.measures import kurtosis
+
+# Deviations in any unit lie between these; what is beyond would overflow when squared twice.
+LEAST_DEVIATION, LARGEST_DEVIATION = 1e-12, 1e12
+
+
+def deviations(estimates: Estimates) -> FloatArray:
+    """(K, n) predicted σ, each dimension in one piece."""
+    return np.ascontiguousarray(estimates.deviation.T)
+
+
+# The deviation of 50 Gaussian errors is known to a tenth: 1 / sqrt(2 · 50).
+FEWEST_ROWS = 50.0
+
+
+# Within these the kurtosis of errors is taken.
+COARSE_CELLS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeviationCells:
+    """C cells of one dimension, ascending in σ.
+
+    start          (C,) least σ of each
+    rows           (C,) how many
+    variance       (C,) mean σ²
+    squared_error  (C,) mean squared error, positive
+    nees           (C,) mean squared error over σ², positive
+    """
+
+    start: FloatArray
+    rows: IntArray
+    variance: FloatArray
+    squared_error: FloatArray
+    nees: FloatArray
+
+
+def cells_of(deviation: FloatArray, error: FloatArray, weight: float) -> DeviationCells:
+    """Cells of equal count, as many as the cube root of what the rows are worth.
+
+    Each cell costs 1/(2n) nats of likelihood for its noise, n rows in all, and C cells are too
+    coarse by an amount that falls as 1/C². Rows of equal σ are never parted. Neighbours are
+    joined until every cell is worth FEWEST_ROWS Gaussian errors and has an error other than
+    0; where the rows are too few for that, there is one cell.
+
+    deviation, error  (n,), in any order; at least one error other than 0
+    weight            what a row is worth for its correlation with others, in (0, 1]
+    """
+    order = np.lexsort((np.abs(error), deviation))
+    sigma, error = deviation[order], error[order]
+    weight *= _gaussian_worth(sigma, error, weight)
+    return _cut(sigma, error, weight, int(np.cbrt(sigma.size * weight)))
+
+
+def _gaussian_worth(sigma: FloatArray, error: FloatArray, weight: float) -> float:
+    """How many Gaussian errors tell as much of a variance as one of these, at most 1.
+
+    A mean of n squares z² of kurtosis κ scatters by (κ − 1)/n, and for Gaussian z by 2/n: a
+    row is worth 2/(κ − 1). z is taken within a few coarse cells, so that a σ that is wrong
+    in another way for each size of σ does not pass for heavy tails.
+    """
+    coarse = _cut(sigma, error, weight, COARSE_CELLS)
+    square = np.square(error / sigma) / np.repeat(coarse.nees, coarse.rows)
+    found = kurtosis(square.size, square.sum(keepdims=True), np.square(square).sum(keepdims=True))
+    return min(1.0, 2.0 / (float(found[0]) - 1.0))
+
+
+def _cut(sigma: FloatArray, error: FloatArray, weight: float, cells: int) -> DeviationCells:
+    """So many cells or fewer of rows that ascend in σ."""
+    variance, squared_error = np.square(sigma), np.square(error)
+    n, cells = sigma.size, max(1, cells)
+    first = np.unique(np.searchsorted(sigma, sigma[np.arange(cells) * n // cells]))
+    first = first[_kept(first, n, weight, np.add.reduceat(squared_error, first))]
+    rows = np.diff(np.append(first, n))
+    return DeviationCells(
+        start=sigma[first],
+        rows=rows,
+        variance=np.add.reduceat(variance, first) / rows,
+        squared_error=np.add.reduceat(squared_error, first) / rows,
+        nees=np.add.reduceat(np.square(error / sigma), first) / rows,
+    )
+
+
+def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> IntArray:
+    """Which cells to begin at, so that each is thick enough; the last takes in what is left."""
+    end = np.append(first[1:], n)
+    begins: list[int] = []
+    begin, gathered = 0, 0.0
+    for i in range(first.size):
+        gathered += squared_error[i]
+        if (end[i] - first[begin]) * weight >= FEWEST_ROWS and gathered > 0:
+            begins.append(begin)
+            begin, gathered = i + 1, 0.0
+    return np.array(begins or [0], np.int64)
+
+
+@dataclass(frozen=True)
+class HistogramBinning:
+    """Σ' = S Σ S with S = diag(s_b), b the bin that σ lies in, s_b² its mean NEES.
+
+    edges    K lists of B_d − 1 σ, ascending: bins are closed on the left, the outer ones open
+    factors  K lists of B_d factors on σ
+    """
+
+    edges: Curves
+    factors: Curves
+    method: ClassVar[str] = "histogram-binning"
+    output: ClassVar[Output] = Output.GAUSSIAN
+    keeps_definite: ClassVar[bool] = True
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.factors)
+
+    @cached_property
+    def _bins(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
+        return tuple(
+            (np.array(e), np.array(v)) for e, v in zip(self.edges, self.factors, strict=True)
+        )
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Every dimension by its own bin; correlations stay."""
+        deviation = deviations(estimates)
+        factor = np.empty_like(deviation)
+        for i, (edges, factors) in enumerate(self._bins):
+            factors.take(edges.searchsorted(deviation[i], side="right"), out=factor[i])
+        return estimates.rescaled(factor.T)
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {
+            "edges": [list(edges) for edges in self.edges],
+            "factors": [list(factors) for factors in self.factors],
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> HistogramBinning:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        edges = curves(parameters, "edges", LEAST_DEVIATION, LARGEST_DEVIATION)
+        check_ascending("edges", edges)
+        factors = curves(parameters, "factors", WIDE.lowest, WIDE.highest)
+        check_lengths("factors", factors, "edges", [len(curve) + 1 for curve in edges])
+        return cls(edges, factors)
+
+
+def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
+    """Bins of equal count, each in closed form; few rows make one bin: variance scaling.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    rows.check()
+    rows = in_one_order(rows)
+    edges, factors = [], []
+    columns = zip(rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True)
+    for sigma, error, weight in columns:
+        cells = cells_of(sigma, error, weight)
+        edges.append(tuple(cells.start[1:].tolist()))
+        factors.append(tuple(WIDE.of(np.sqrt(cells.nees)).tolist()))
+    return HistogramBinning(tuple(edges), tuple(factors))
+
+
+# Knots nearer than this in log σ are one: between them a slope would be noise of rounding.
+_NEAREST = 1e-9
+
+
+@dataclass(frozen=True)
+class IsotonicStd:
+    """Σ' = S Σ S with S = diag(σ'/σ), σ' a nondecreasing function of σ.
+
+    log σ' is a straight line in log σ between knots. Beyond the outer knots the factor of the
+    knot stays, so that σ' has neither a least nor a largest value: Levi et al.'s objection (b).
+
+    deviation  K lists of J_d knots σ, ascending
+    factor     K lists of J_d factors σ'/σ there
+    """
+
+    deviation: Curves
+    factor: Curves
+    method: ClassVar[str] = "isotonic-std"
+    output: ClassVar[Output] = Output.GAUSSIAN
+    keeps_definite: ClassVar[bool] = True
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.factor)
+
+    @cached_property
+    def _lines(self) -> tuple[_Line, ...]:
+        return tuple(_line(s, f) for s, f in zip(self.deviation, self.factor, strict=True))
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Every dimension by its own curve; correlations stay."""
+        factor = np.log(deviations(estimates))
+        for i, line in enumerate(self._lines):
+            factor[i] = line.at(factor[i])
+        return estimates.rescaled(np.exp(factor, out=factor).T)
+
+    def parameters(self) -> Document:
+        """Both fields, as JSON values."""
+        return {
+            "deviation": [list(knots) for knots in self.deviation],
+            "factor": [list(values) for values in self.factor],
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> IsotonicStd:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        deviation = curves(parameters, "deviation", LEAST_DEVIATION, LARGEST_DEVIATION)
+        check_ascending("deviation", deviation)
+        factor = curves(parameters, "factor", WIDE.lowest, WIDE.highest)
+        if not all(factor):
+            raise InvalidRecalibrator("'factor' has no entry for a dimension: give at least one.")
+        check_lengths("factor", factor, "deviation", [len(knots) for knots in deviation])
+        for knots, factors in zip(deviation, factor, strict=True):
+            for before, after in pairwise(knots):
+                if after < before * (1 + _NEAREST / 2):
+                    raise InvalidRecalibrator(
+                        f"'deviation' holds {before!r} and {after!r}: knots so near to each other "
+                        "make no slope. Leave one of them out."
+                    )
+            made = [sigma * f for sigma, f in zip(knots, factors, strict=True)]
+            for before, after in pairwise(made):
+                # Both were rounded when they were written.
+                if after < before * (1 - _NEAREST):
+                    raise InvalidRecalibrator(
+                        f"'factor' makes σ {after!r} after {before!r} at the knots of 'deviation': "
+                        "a recalibrated deviation must not fall where the predicted one rises."
+                    )
+        return cls(deviation, factor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """log factor over log σ, straight in each of J + 1 pieces that J knots part.
+
+    knot           (J,) log σ
+    origin, value  (J + 1,) a point that the piece passes through
+    slope          (J + 1,)
+    """
+
+    knot: FloatArray
+    origin: FloatArray
+    value: FloatArray
+    slope: FloatArray
+
+    def at(self, x: FloatArray) -> FloatArray:
+        """Elementwise, so that a detection comes out alike in any company."""
+        piece = self.knot.searchsorted(x, side="right")
+        found: FloatArray = self.value[piece] + self.slope[piece] * (x - self.origin[piece])
+        return found
+
+
+def _line(deviation: tuple[float, ...], factor: tuple[float, ...]) -> _Line:
+    knot, value = np.log(deviation), np.log(factor)
+    slope = np.zeros(knot.size + 1)
+    slope[1:-1] = np.diff(value) / np.diff(knot)
+    # The first piece is level, through the first knot; each other begins at its knot.
+    return _Line(knot, np.append(knot[0], knot), np.append(value[0], value), slope)
+
+
+def fit_isotonic_std(rows: FitRows) -> IsotonicStd:
+    """The most likely nondecreasing σ'(σ), over cells of rows with similar σ.
+
+    Errors that are Gaussian with variance v_c, v_1 ≤ v_2 ≤ …, are likeliest where
+    Σ_c n_c (log v_c + m_c / v_c) is least, m_c the mean squared error of cell c. But for a constant
+    that is Σ n_c Δ(m_c, v_c) with Δ the Bregman distance of the convex −log, and every such sum is
+    least at the isotonic regression of m with weights n (Robertson, Wright, Dykstra 1988, theorem
+    1.5.1), which pooling adjacent violators finds. No cell is thin, so that no run of lucky rows at
+    an end makes σ' ≈ 0. One cell makes variance scaling.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    rows.check()
+    rows = in_one_order(rows)
+    found = [
+        _curve(cells_of(sigma, error, weight))
+        for sigma, error, weight in zip(
+            rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True
+        )
+    ]
+    return IsotonicStd(tuple(d for d, _ in found), tuple(f for _, f in found))
+
+
+def _curve(cells: DeviationCells) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    # Half a second to import, and nothing that serves needs it.
+    from scipy.optimize import isotonic_regression
+
+    # A cell whose errors are in proportion to σ gets the right factor at the root of its mean σ².
+    centre = np.sqrt(cells.variance)
+    if centre.size == 1:
+        # The factor is then the same for every σ, and this the likeliest: variance scaling.
+        return tuple(centre.tolist()), tuple(WIDE.of(np.sqrt(cells.nees)).tolist())
+    variance = isotonic_regression(cells.squared_error, weights=cells.rows).x
+    apart = np.append(True, np.diff(np.log(centre)) > _NEAREST)
+    factor = WIDE.of(np.sqrt(variance) / centre)
+    return tuple(centre[apart].tolist()), tuple(factor[apart].tolist())

@@ -1,0 +1,410 @@
+"""Temperature scaling: one factor for all log-probabilities (Guo et al. 2017, section 4.2).
+
+Vector scaling: a weight and a bias of each class (Guo et al. 2017, section 4.2).
+
+Auxiliary scaling: a small network corrects what vector scaling leaves (Laves et al. 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from monitor.frames.space import FloatArray
+from monitor.recalibration.classes.optimisation import fit_family
+from monitor.recalibration.classes.probabilities import (
+    LARGEST,
+    ClassRows,
+    as_columns,
+    as_opinions,
+    averaged_loss,
+    softmax,
+)
+from monitor.recalibration.documents import (
+    Document,
+    InvalidRecalibrator,
+    Matrix,
+    as_matrix,
+    matrix,
+    number,
+    numbers,
+)
+from monitor.recalibration.recalibrator import UnfitData
+
+# No fit says less or more than these.
+COLDEST, HOTTEST = 0.01, 100.0
+
+
+# Steps of log T of a factor of 1.5 or so, among which the optimum is searched.
+_STEPS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """p̂ = softmax(log p / T), of any number of classes; the most likely class stays so.
+
+    temperature  T; above 1 the detector is too sure of itself
+    source       Guo et al. 2017, eq. 9; for several opinions Laves et al. 2019, eq. 25
+    """
+
+    temperature: float
+    method: ClassVar[str] = "temperature"
+    classes: ClassVar[None] = None
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Recalibrated probabilities of each opinion, (n, M, C)."""
+        scores = as_columns(log_probabilities)
+        scores /= self.temperature
+        softmax(scores)
+        return as_opinions(scores, log_probabilities.shape)
+
+    def parameters(self) -> Document:
+        """The temperature."""
+        return {"temperature": self.temperature}
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> Temperature:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        return cls(number(parameters, "temperature", 1 / LARGEST, LARGEST))
+
+
+def fit_temperature(rows: ClassRows) -> Temperature:
+    """The T of least loss, to about 1e-10.
+
+    Raises UnfitData where the rows do not determine it: the loss then falls to one end.
+    """
+    rows.check()
+    return Temperature(1.0 / inverse_temperature(rows.ordered()))
+
+
+def inverse_temperature(rows: ClassRows) -> float:
+    """1/T of least loss: a root of its derivative. See fit."""
+    # Half a second to import, and only a fit needs it.
+    from scipy.optimize import brentq
+
+    def loss_and_slope(log_inverse: float) -> tuple[float, float]:
+        scores = np.exp(log_inverse) * rows.columns
+        loss = averaged_loss(scores, rows.label)
+        return float(loss.value.mean()), float((loss.by_score * scores).sum())
+
+    grid = np.linspace(-np.log(HOTTEST), -np.log(COLDEST), _STEPS)
+    loss, slope = np.array([loss_and_slope(at) for at in grid]).T
+    # With one opinion the loss is convex in 1/T. With several it need not be: where the slope
+    # turns from falling to rising there is a minimum, and the lowest of them is taken.
+    turns = np.flatnonzero((slope[:-1] < 0) & (slope[1:] >= 0))
+    if turns.size == 0 or min(loss[0], loss[-1]) <= loss.min():
+        raise UnfitData(_undetermined(rows.n, hot=bool(loss[0] <= loss[-1])))
+    step = turns[np.argmin(np.minimum(loss[turns], loss[turns + 1]))]
+    root = brentq(
+        lambda log_inverse: loss_and_slope(log_inverse)[1], grid[step], grid[step + 1], xtol=1e-13
+    )
+    return float(np.exp(root))
+
+
+def _undetermined(n: int, *, hot: bool) -> str:
+    if hot:
+        return (
+            f"{n} rows are the likelier the higher the temperature, beyond {HOTTEST:g}: the "
+            "probabilities say nothing of their true classes. Check that labels number the "
+            "classes in the order of the probabilities."
+        )
+    return (
+        f"{n} rows are the likelier the lower the temperature, below {COLDEST:g}: the most likely "
+        "class is always the true one. Add rows in which it is not."
+    )
+
+
+# A weight of 0 or less would turn a class upside down.
+LEAST_WEIGHT, LARGEST_WEIGHT = 1e-5, 1e5
+
+
+@dataclass(frozen=True, slots=True)
+class VectorScaling:
+    """p̂ = softmax(w log p + b); the most likely class may change.
+
+    weight, bias  (C,) w > 0 and b, of which only differences matter
+    source        Guo et al. 2017, section 4.2; Laves et al. 2019, eq. 26, which has no bias
+    """
+
+    weight: tuple[float, ...]
+    bias: tuple[float, ...]
+    method: ClassVar[str] = "vector-scaling"
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return len(self.weight)
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Recalibrated probabilities of each opinion, (n, M, C)."""
+        scores = as_columns(log_probabilities)
+        scores *= np.array(self.weight)[:, None]
+        scores += np.array(self.bias)[:, None]
+        softmax(scores)
+        return as_opinions(scores, log_probabilities.shape)
+
+    def parameters(self) -> Document:
+        """weight and bias."""
+        return {"weight": list(self.weight), "bias": list(self.bias)}
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> VectorScaling:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
+        return cls(weight, numbers(parameters, "bias", len(weight), -LARGEST, LARGEST))
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFamily:
+    """s = λ (1 + d) log p + b, the parameters d and b: temperature scaling where they are 0."""
+
+    inverse_temperature: float
+    classes: int
+
+    @property
+    def bounds(self) -> FloatArray:
+        """(2 C, 2): weights stay positive."""
+        lowest = np.repeat([0.01 - 1.0, -100.0], self.classes)
+        return np.stack([lowest, np.full(2 * self.classes, 100.0)], axis=1)
+
+    def weight(self, parameters: FloatArray) -> FloatArray:
+        """(C,) λ (1 + d)."""
+        return self.inverse_temperature * (1.0 + parameters[: self.classes])
+
+    def scores(self, parameters: FloatArray, columns: FloatArray) -> FloatArray:
+        """(C, N); see ScoreFamily."""
+        bias = parameters[self.classes :]
+        return self.weight(parameters)[:, None] * columns + bias[:, None]
+
+    def slope(
+        self, parameters: FloatArray, columns: FloatArray, by_score: FloatArray
+    ) -> FloatArray:
+        """(2 C,); see ScoreFamily."""
+        by_weight = self.inverse_temperature * (by_score * columns).sum(axis=1)
+        return np.append(by_weight, by_score.sum(axis=1))
+
+
+def fit_vector_scaling(rows: ClassRows) -> VectorScaling:
+    """Weights and biases of least loss, with decay towards temperature scaling; see fit_family.
+
+    Raises UnfitData where the temperature is not determined, with rows of a single class, and
+    with too few to leave some out.
+    """
+    rows.check()
+    rows.check_several_classes()
+    ordered = rows.ordered()
+    family = VectorFamily(inverse_temperature(ordered), rows.classes)
+    found = fit_family(family, ordered)
+    return VectorScaling(
+        tuple(family.weight(found).tolist()), tuple(found[rows.classes :].tolist())
+    )
+
+
+# Of the leaky ReLU, below 0.
+_LEAK = 0.01
+
+
+# Hidden units are as many as classes, but of many classes a few tell as much in a tenth the time.
+_MOST_HIDDEN = 32
+
+
+# Of a document at most: the time of a frame grows with them.
+_MOST_SERVED = 1024
+
+
+# Of a class whose probability hardly changes; what it tells is not made larger than that.
+_LEAST_SPREAD = 1e-3
+
+
+@dataclass(frozen=True)
+class AuxiliaryScaling:
+    """p̂ = softmax(w log p + b + W₂ φ(W₁ u + b₁)), φ a leaky ReLU; the top class may change.
+
+    u is log p of each class less `centre`, over `spread`, and clipped to what the fit has seen:
+    beyond, the network adds a constant, and the weights rule.
+
+    weight, bias    (C,) w > 0 and b
+    centre, spread  (C,)
+    lowest, highest (C,) u in the fit
+    hidden          (H, C) W₁, a row for each of H hidden units
+    hidden_bias     (H,) b₁
+    output          (C, H) W₂
+    source          Laves et al. 2019, eq. 27. Theirs has no term w log p, and begins with both
+                    matrices at 1, which is not the identity: the leaky ReLU shrinks what is
+                    negative, and all log-probabilities are
+    """
+
+    weight: tuple[float, ...]
+    bias: tuple[float, ...]
+    centre: tuple[float, ...]
+    spread: tuple[float, ...]
+    lowest: tuple[float, ...]
+    highest: tuple[float, ...]
+    hidden: Matrix
+    hidden_bias: tuple[float, ...]
+    output: Matrix
+    method: ClassVar[str] = "auxiliary-scaling"
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return len(self.weight)
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Recalibrated probabilities of each opinion, (n, M, C)."""
+        weight, bias, centre, spread, lowest, highest = self._by_class
+        hidden, hidden_bias, output = self._network
+        rows = log_probabilities.reshape(-1, 1, self.classes)
+        u = np.clip((rows - centre) / spread, lowest, highest)
+        # A product of its own for each opinion: BLAS rounds by shape.
+        correction = _leaky(u @ hidden + hidden_bias) @ output
+        scores = as_columns(rows * weight + (bias + correction))
+        softmax(scores)
+        return as_opinions(scores, log_probabilities.shape)
+
+    @cached_property
+    def _by_class(self) -> tuple[FloatArray, ...]:
+        standard = self.centre, self.spread, self.lowest, self.highest
+        return tuple(np.array(values) for values in (self.weight, self.bias, *standard))
+
+    @cached_property
+    def _network(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """W₁ transposed, its biases, and W₂ transposed."""
+        hidden, output = np.array(self.hidden), np.array(self.output)
+        return hidden.T.copy(), np.array(self.hidden_bias), output.T.copy()
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {
+            "weight": list(self.weight),
+            "bias": list(self.bias),
+            "centre": list(self.centre),
+            "spread": list(self.spread),
+            "lowest": list(self.lowest),
+            "highest": list(self.highest),
+            "hidden": [list(row) for row in self.hidden],
+            "hidden_bias": list(self.hidden_bias),
+            "output": [list(row) for row in self.output],
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> AuxiliaryScaling:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
+        classes, ends = len(weight), (-LARGEST, LARGEST)
+        hidden_bias = numbers(parameters, "hidden_bias", None, *ends)
+        units = len(hidden_bias)
+        if units > _MOST_SERVED:
+            raise InvalidRecalibrator(
+                f"'hidden_bias' holds {units} units: more than {_MOST_SERVED} would hold up every "
+                "frame."
+            )
+        return cls(
+            weight,
+            numbers(parameters, "bias", classes, *ends),
+            numbers(parameters, "centre", classes, *ends),
+            numbers(parameters, "spread", classes, _LEAST_SPREAD, LARGEST),
+            numbers(parameters, "lowest", classes, *ends),
+            numbers(parameters, "highest", classes, *ends),
+            matrix(parameters, "hidden", units, classes, *ends),
+            hidden_bias,
+            matrix(parameters, "output", classes, units, *ends),
+        )
+
+
+def _leaky(values: FloatArray) -> FloatArray:
+    return np.maximum(values, _LEAK * values)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NetworkFamily:
+    """The network as differences from a drawn W₁ and from 0: vector scaling where all are 0.
+
+    weight, bias    (C, 1) of vector scaling
+    centre, spread  (C, 1)
+    drawn           (H, C)
+    """
+
+    weight: FloatArray
+    bias: FloatArray
+    centre: FloatArray
+    spread: FloatArray
+    drawn: FloatArray
+
+    @property
+    def bounds(self) -> FloatArray:
+        """(P, 2), P = H (C + 1) + C (H + 1)."""
+        units, classes = self.drawn.shape
+        return np.tile([-100.0, 100.0], (units * (2 * classes + 1) + classes, 1))
+
+    def network(
+        self, parameters: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """W₁ (H, C), b₁ (H, 1), W₂ (C, H) and what is added to the bias (C, 1)."""
+        units, classes = self.drawn.shape
+        first, second = np.split(parameters, [units * (classes + 1)])
+        first, second = first.reshape(units, -1), second.reshape(classes, -1)
+        return self.drawn + first[:, 1:], first[:, :1], second[:, 1:], second[:, :1]
+
+    def scores(self, parameters: FloatArray, columns: FloatArray) -> FloatArray:
+        """(C, N); see ScoreFamily."""
+        hidden, hidden_bias, output, bias = self.network(parameters)
+        active = _leaky(hidden @ self.standard(columns) + hidden_bias)
+        return self.weight * columns + (output @ active + (self.bias + bias))
+
+    def slope(
+        self, parameters: FloatArray, columns: FloatArray, by_score: FloatArray
+    ) -> FloatArray:
+        """(P,); see ScoreFamily."""
+        hidden, hidden_bias, output, _ = self.network(parameters)
+        u = self.standard(columns)
+        unit = hidden @ u + hidden_bias
+        by_unit = (output.T @ by_score) * np.where(unit > 0, 1.0, _LEAK)
+        first = np.column_stack([by_unit.sum(axis=1), by_unit @ u.T])
+        second = np.column_stack([by_score.sum(axis=1), by_score @ _leaky(unit).T])
+        return np.append(first.ravel(), second.ravel())
+
+    def standard(self, columns: FloatArray) -> FloatArray:
+        """u of log-probabilities, both (C, N)."""
+        return (columns - self.centre) / self.spread
+
+
+def fit_auxiliary_scaling(rows: ClassRows, seed: int = 0) -> AuxiliaryScaling:
+    """The network of least loss, with decay towards vector scaling; see fit_family.
+
+    Without decay it overfits, as the paper reports of 100 classes. And as vector scaling itself
+    is pulled to temperature scaling, it is that as long as the rows do not speak against it.
+
+    seed    of the weights it begins with
+    raises  UnfitData where the temperature is not determined, with rows of a single class, and
+            with too few to leave some out
+    """
+    vector = fit_vector_scaling(rows)
+    ordered = rows.ordered()
+    columns, classes = ordered.columns, rows.classes
+    units = min(classes, _MOST_HIDDEN)
+    # What goes into a hidden unit then varies about as much as a class does.
+    drawn = np.random.default_rng(seed).normal(0.0, 1 / np.sqrt(classes), (units, classes))
+    family = NetworkFamily(
+        weight=np.array(vector.weight)[:, None],
+        bias=np.array(vector.bias)[:, None],
+        centre=columns.mean(axis=1, keepdims=True),
+        spread=np.maximum(columns.std(axis=1, keepdims=True), _LEAST_SPREAD),
+        drawn=drawn,
+    )
+    hidden, hidden_bias, output, bias = family.network(fit_family(family, ordered))
+    u = family.standard(columns)
+    return AuxiliaryScaling(
+        weight=vector.weight,
+        bias=tuple((family.bias + bias)[:, 0].tolist()),
+        centre=tuple(family.centre[:, 0].tolist()),
+        spread=tuple(family.spread[:, 0].tolist()),
+        lowest=tuple(u.min(axis=1).tolist()),
+        highest=tuple(u.max(axis=1).tolist()),
+        hidden=as_matrix(hidden),
+        hidden_bias=tuple(hidden_bias[:, 0].tolist()),
+        output=as_matrix(output),
+    )

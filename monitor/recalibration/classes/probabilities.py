@@ -1,0 +1,305 @@
+"""Softmax over classes, and the mean of opinions: the same bits for a detection alone or not.
+
+Scores are laid out in columns, (C, N): the loops run over the classes, the arithmetic over all N
+opinions, so that no sum depends on how many there are.
+
+What a fit to labels descends: the negative log-likelihood of averaged opinions.
+
+What every recalibrator of class probabilities is: a frozen value that maps opinions to opinions.
+
+All of them work on log-probabilities, to which logits are brought first (log-softmax). What a
+softmax leaves out says nothing of the probabilities, so that a model serves both alike.
+
+Opinions on classes with their truth, as the recalibrators of class probabilities are fitted.
+
+Class identity: probabilities as the detector sends them, made to add up to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+import numpy as np
+from scipy.special import logsumexp
+
+from monitor.frames.cholesky import add_up
+from monitor.frames.space import FloatArray, IntArray
+from monitor.recalibration.documents import Document
+from monitor.recalibration.recalibrator import UnfitData
+from monitor.statistics.clusters import design_effect_of_rows
+
+
+def as_columns(log_probabilities: FloatArray) -> FloatArray:
+    """(C, n · M), a copy of (n, M, C)."""
+    n, opinions, classes = log_probabilities.shape
+    rows = log_probabilities.reshape(n * opinions, classes)
+    columns: FloatArray = np.array(rows.T, np.float64, order="C", copy=True)
+    return columns
+
+
+def as_opinions(columns: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """The inverse of as_columns: contiguous, of the shape (n, M, C)."""
+    return np.ascontiguousarray(columns.T).reshape(shape)
+
+
+def softmax(scores: FloatArray) -> None:
+    """Turn scores (C, N) into probabilities over the first axis, in place; NaN spreads over all C.
+
+    p_c = exp(s_c) / Σ exp(s_c')
+    """
+    scores -= scores.max(axis=0)
+    np.exp(scores, out=scores)
+    scores /= add_up(scores)
+
+
+def averaged(probabilities: FloatArray) -> FloatArray:
+    """(n, C) mean of opinions (n, M, C).
+
+    source  Laves et al. 2019, eq. 25: after each was scaled by itself
+    """
+    opinions = probabilities.shape[1]
+    if opinions == 1:
+        return probabilities[:, 0]
+    mean: FloatArray = add_up(probabilities.transpose(1, 0, 2)) / opinions
+    return mean
+
+
+@dataclass(frozen=True, slots=True)
+class AveragedLoss:
+    """−log p(true class) of n rows, each with M opinions.
+
+    value     (n,) in nats
+    by_score  (C, n · M) derivative of the row's value by each score
+    """
+
+    value: FloatArray
+    by_score: FloatArray
+
+
+def averaged_loss(scores: FloatArray, label: IntArray) -> AveragedLoss:
+    """The loss of p = 1/M Σ_m softmax(s_m), and its derivatives.
+
+    −log p_y = log M − log Σ_m exp(log softmax(s_m)_y), and by s_mc: r_m (softmax(s_m)_c − [c = y])
+    with r_m the share of opinion m in p_y. With M = 1 that is the usual cross-entropy.
+
+    scores  (C, n · M), the opinions of a row side by side
+    label   (n,) y
+    source  Laves et al. 2019, eq. 25 and section 3.5
+    """
+    opinions = scores.shape[1] // label.size
+    true, column = np.repeat(label, opinions), np.arange(scores.shape[1])
+    shifted = scores - scores.max(axis=0)
+    probability = np.exp(shifted)
+    total = probability.sum(axis=0)
+    probability /= total
+    log_true = (shifted[true, column] - np.log(total)).reshape(label.size, opinions)
+    largest = log_true.max(axis=1, keepdims=True)
+    share = np.exp(log_true - largest)
+    added = share.sum(axis=1, keepdims=True)
+    share /= added
+    value = np.log(opinions) - largest[:, 0] - np.log(added[:, 0])
+    probability[true, column] -= 1.0
+    if opinions > 1:
+        probability *= share.ravel()
+    return AveragedLoss(value, probability)
+
+
+# The least probability that is told from none; log-probabilities are bounded by its log.
+LEAST = 1e-12
+
+
+# Beyond this no parameter makes sense, and products of a few of them still are finite.
+LARGEST = 1e6
+
+
+class ClassRecalibrator(Protocol):
+    """One fitted method. Immutable, so that it may be swapped between two frames."""
+
+    @property
+    def method(self) -> str:
+        """The name on the command line."""
+        ...
+
+    @property
+    def classes(self) -> int | None:
+        """C it was fitted on; None if any will do."""
+        ...
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Recalibrated probabilities, (n, M, C), of as many opinions; each opinion by itself.
+
+        Several opinions of a detection are averaged only afterwards (Laves et al. 2019,
+        eq. 25). A row of NaN stays one. Never writes into its argument.
+
+        log_probabilities  (n, M, C) from from_logits or from_probabilities
+        """
+        ...
+
+    def parameters(self) -> Document:
+        """All that makes it up, as JSON values; exact."""
+        ...
+
+
+def from_logits(logits: FloatArray) -> FloatArray:
+    """Log-softmax over the last axis, at least log LEAST."""
+    normalised = logits - logsumexp(logits, axis=-1, keepdims=True)
+    bounded: FloatArray = np.maximum(normalised, np.log(LEAST))
+    return bounded
+
+
+def from_probabilities(probabilities: FloatArray) -> FloatArray:
+    """Their logarithms, at least log LEAST."""
+    bounded: FloatArray = np.log(np.maximum(probabilities, LEAST))
+    return bounded
+
+
+# How far log-probabilities may lie outside their range.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class ClassRows:
+    """n usable detections with their true classes.
+
+    log_probabilities  (n, M, C) of M opinions, from from_logits or from_probabilities
+    label              (n,) true class, in 0 … C − 1
+    track              (n,) number of the object each is of, −1 where it is of none; None where
+                       no row is of any. Rows of one object are alike, so that they are worth
+                       less than as many objects, and are never on both sides of a validation
+    """
+
+    log_probabilities: FloatArray
+    label: IntArray
+    track: IntArray | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return int(self.log_probabilities.shape[0])
+
+    @property
+    def opinions(self) -> int:
+        """M."""
+        return int(self.log_probabilities.shape[1])
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return int(self.log_probabilities.shape[2])
+
+    @cached_property
+    def columns(self) -> FloatArray:
+        """(C, n · M) log-probabilities, the opinions of a row side by side."""
+        return as_columns(self.log_probabilities)
+
+    @cached_property
+    def tracks(self) -> int:
+        """Objects; a row without a track is one of its own."""
+        if self.track is None:
+            return self.n
+        alone = int(np.count_nonzero(self.track < 0))
+        return alone + int(np.unique(self.track[self.track >= 0]).size)
+
+    @cached_property
+    def weight(self) -> float:
+        """What a row is worth, in (0, 1]: 1 over the design effect of its cross-entropy."""
+        if self.n == 0 or self.track is None or np.all(self.track < 0):
+            return 1.0
+        loss = averaged_loss(self.columns, self.label).value
+        effect = design_effect_of_rows(loss[:, None], np.ones(1), self.track)
+        return float(1 / effect[0])
+
+    def take(self, rows: IntArray) -> ClassRows:
+        """Some of them."""
+        track = None if self.track is None else self.track[rows]
+        return ClassRows(self.log_probabilities[rows], self.label[rows], track)
+
+    def ordered(self) -> ClassRows:
+        """The same rows in an order that does not depend on the one they came in.
+
+        By the bytes of all their values: rows that are equal in these are equal, and sums over
+        them then round alike.
+        """
+        parts = [self.label[:, None].astype(np.float64)]
+        if self.track is not None:
+            parts.append(self.track[:, None].astype(np.float64))
+        values = np.hstack([*parts, self.log_probabilities.reshape(self.n, -1)])
+        as_bytes = np.ascontiguousarray(values).view(np.dtype((np.void, values[0].nbytes)))
+        return self.take(np.argsort(as_bytes.ravel(), kind="stable"))
+
+    def fold(self, folds: int) -> IntArray:
+        """(n,) 0 … folds − 1: which part of an inner validation each row is in.
+
+        Drawn, with a fixed seed, for a track or a row without one. Not dealt out evenly over the
+        classes: parts that share their class frequencies share what these owe to chance, and a
+        bias of a class would be confirmed by it.
+        """
+        unit = np.arange(self.n)
+        if self.track is not None:
+            tracked = self.track >= 0
+            distinct, number = np.unique(self.track[tracked], return_inverse=True)
+            unit[tracked] = number
+            unit[~tracked] = distinct.size + np.arange(self.n - number.size)
+        units = int(unit.max(initial=-1)) + 1
+        return np.random.default_rng(0).permutation(units)[unit] % folds
+
+    def check(self) -> None:
+        """Raises UnfitData without rows, and where shapes, labels or values make no sense."""
+        if self.log_probabilities.ndim != 3 or self.n == 0 or self.opinions == 0:
+            raise UnfitData(
+                f"cannot fit on log-probabilities of shape {self.log_probabilities.shape}: give "
+                "(n, M, C) with at least one row that has a true class, and one opinion."
+            )
+        if self.classes < 2:
+            raise UnfitData("cannot fit on 1 class: a binary classifier has two.")
+        for name, array in (("label", self.label), ("track", self.track)):
+            if array is not None and array.shape != (self.n,):
+                raise UnfitData(f"'{name}' has shape {array.shape}: give one for each of {self.n}.")
+        if self.label.min() < 0 or self.label.max() >= self.classes:
+            raise UnfitData(
+                f"labels are {self.label.min()} to {self.label.max()}: leave out rows whose true "
+                f"class is none of 0 to {self.classes - 1}."
+            )
+        lowest, highest = np.log(LEAST) - _ROUNDING, _ROUNDING
+        # NaN fails the comparison.
+        within = (self.log_probabilities >= lowest) & (self.log_probabilities <= highest)
+        if not within.all():
+            unusable = np.count_nonzero(~within.all(axis=(1, 2)))
+            raise UnfitData(
+                f"{unusable} of {self.n} rows have log-probabilities that are not from "
+                f"{lowest:.1f} to 0: leave NaN out, and take from_logits or from_probabilities."
+            )
+
+    def check_several_classes(self) -> None:
+        """Raises UnfitData where all rows are of one class: there is nothing to tell apart."""
+        first = int(self.label[0])
+        if np.all(self.label == first):
+            raise UnfitData(
+                f"all {self.n} rows are of class {first}: parameters of single classes need rows "
+                "of others. Use temperature, or more data."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClassIdentity:
+    """Changes nothing but a sum a little off 1."""
+
+    method: ClassVar[str] = "class-identity"
+    classes: ClassVar[None] = None
+
+    def apply(self, log_probabilities: FloatArray) -> FloatArray:
+        """Their exponentials, (n, M, C)."""
+        scores = as_columns(log_probabilities)
+        softmax(scores)
+        return as_opinions(scores, log_probabilities.shape)
+
+    def parameters(self) -> Document:
+        """None."""
+        return {}
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> ClassIdentity:
+        """The inverse of parameters."""
+        return cls()

@@ -1,0 +1,233 @@
+"""The Cauchy likelihood of errors, by the log of the factor that makes a scale of σ.
+
+error ~ Cauchy(0, γ) with γ = w σ and log w latent (Küppers et al. 2022, section 3).
+
+Cauchy distributions of each dimension, and the Gaussian that stands in for one.
+
+GP-Cauchy: errors with heavy tails as Cauchy distributions, their scale γ = w σ with log w a
+Gaussian process of the estimate, one for each dimension (Küppers et al. 2022, section 3).
+
+A Cauchy has no variance, so that UCE and ENCE are not defined for it. What is forwarded is a
+Gaussian that holds a stated share of the mass in the same central interval.
+
+Fits GP-Cauchy: each dimension's log w by a process with inputs of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import ndtri
+
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray
+from monitor.recalibration.documents import Document, number
+from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.processes.normal import single_outputs
+from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
+from monitor.recalibration.processes.sparse_process import (
+    MARGIN,
+    Expected,
+    LatentStack,
+    expected_under_normal,
+    stack_of,
+)
+from monitor.recalibration.recalibrator import Output, UnfitData
+
+# |log w| at most: errors and σ of any two units of length are closer.
+LARGEST_LOG = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class CauchyLikelihood:
+    """n errors of one dimension, one latent value f = log w each.
+
+    log_ratio      (n,) log |error| / σ, −∞ without an error
+    log_deviation  (n,) log σ
+    """
+
+    log_ratio: FloatArray
+    log_deviation: FloatArray
+
+    @property
+    def start(self) -> FloatArray:
+        """(1,) the log w of greatest likelihood: Σ tanh(log|e/σ| − f) = 0, by bisection.
+
+        Log-likelihoods are concave in f, so there is one.
+        """
+        low, high = -LARGEST_LOG, LARGEST_LOG
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            _, slope = self.log_likelihood(np.full((1, 1), middle))
+            low, high = (middle, high) if slope.sum() > 0 else (low, middle)
+        return np.array([0.5 * (low + high)])
+
+    def log_likelihood(self, latent: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """log Cauchy(error; 0, e^f σ) and its slope by f, both of the shape of latent, (Q, n).
+
+        −log(π σ) − f − log(1 + e^2u) and tanh u, with u = log|e/σ| − f.
+        """
+        u = self.log_ratio - latent
+        small = np.exp(-2 * np.abs(u))
+        value = np.log1p(small)
+        value += 2 * np.maximum(u, 0)
+        value += latent
+        value += np.log(np.pi) + self.log_deviation
+        return -value, np.copysign((1 - small) / (1 + small), u)
+
+    def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
+        """By the fixed rule of 20 nodes; both (1, n)."""
+        return expected_under_normal(self.log_likelihood, mean, variance)
+
+
+def cauchy_likelihood(name: str, error: FloatArray, deviation: FloatArray) -> CauchyLikelihood:
+    """Of the errors (n,) of the dimension `name`, predicted with σ (n,).
+
+    Raises UnfitData where half of the errors or more are exactly 0: the likelihood then grows
+    without bound as γ falls to 0.
+    """
+    without = int(np.count_nonzero(error == 0))
+    if 2 * without >= error.size:
+        raise UnfitData(
+            f"dimension '{name}' has no error at all in {without} of {error.size} rows: half of "
+            "them or more, so that the scale of a Cauchy would be 0. Leave the dimension out, "
+            "check the ground truth, or use gp-normal."
+        )
+    with np.errstate(divide="ignore"):
+        ratio = np.log(np.abs(error)) - np.log(deviation)
+    bounded = np.where(error == 0, -np.inf, np.clip(ratio, -LARGEST_LOG, LARGEST_LOG))
+    return CauchyLikelihood(bounded, np.log(deviation))
+
+
+@dataclass(frozen=True, slots=True)
+class CauchyMarginals:
+    """n × K Cauchy distributions; mean and variance of such are undefined.
+
+    location, scale  (n, K); scale is γ, half of the mass lies within ±γ
+    """
+
+    location: FloatArray
+    scale: FloatArray
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        """−log(π γ) − log(1 + t²), t = (value − location)/γ."""
+        t = np.abs(value - self.location) / self.scale
+        # 1 + t² as (hypot)², which does not overflow.
+        density: FloatArray = -np.log(np.pi * self.scale) - 2 * np.log(np.hypot(1, t))
+        return density
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        """1/2 + arctan(t)/π."""
+        # arctan2(1, −t)/π is the same, without a cancellation in the lower tail.
+        t = (value - self.location) / self.scale
+        probability: FloatArray = np.arctan2(1.0, -t) / np.pi
+        return probability
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        """location + γ tan(π (τ − 1/2)); infinite at 0 and 1."""
+        with np.errstate(divide="ignore"):
+            # −cot(π τ) below one half: the tangent loses the small τ.
+            unit = np.where(
+                tau < 0.5, -1 / np.tan(np.pi * np.minimum(tau, 0.5)), np.tan(np.pi * (tau - 0.5))
+            )
+        unit = np.where(tau == 1, np.inf, unit)
+        found: FloatArray = self.location + self.scale * unit[:, None, None]
+        return found
+
+
+def surrogate_ratio(level: float) -> float:
+    """σ_s/γ of the Gaussian with the same central interval: it holds the share `level` of both.
+
+    γ tan(π level/2) = σ_s Φ⁻¹((1 + level)/2).
+    """
+    return math.tan(math.pi * level / 2) / float(ndtri((1 + level) / 2))
+
+
+# The share of a Gaussian within one σ.
+SURROGATE_LEVEL = 0.6827
+
+
+# Levels that surrogates are made of; beyond them σ_s/γ is that of a point or of no interval.
+LEVELS = (0.001, 0.9999)
+
+
+@dataclass(frozen=True)
+class GpCauchy:
+    """Cauchy(mean, γ), γ = e^m σ with m = E[log w] at the estimate.
+
+    With e^m, and no term for the variance of log w, half of the errors lie within ±γ however
+    wide the posterior is: log |error|/γ and log w are both symmetric about their centres.
+
+    log_weight       of each dimension
+    surrogate_level  p of γ tan(π p/2) = σ_s Φ⁻¹((1 + p)/2), σ_s the deviation forwarded
+    """
+
+    log_weight: LatentStack
+    surrogate_level: float = SURROGATE_LEVEL
+    method: ClassVar[str] = "gp-cauchy"
+    output: ClassVar[Output] = Output.SURROGATE
+    keeps_definite: ClassVar[bool] = True
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return self.log_weight.outputs
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """S Σ S with S = diag(σ_s/σ): correlations and means stay."""
+        weight = np.exp(self.log_weight.means(estimates))
+        return estimates.rescaled((weight * surrogate_ratio(self.surrogate_level)).T)
+
+    def marginals(self, estimates: Estimates) -> CauchyMarginals:
+        """The Cauchy of each dimension."""
+        return CauchyMarginals(estimates.mean, self._scale(estimates))
+
+    def _scale(self, estimates: Estimates) -> FloatArray:
+        """(n, K) γ."""
+        scale: FloatArray = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
+        return scale
+
+    def parameters(self) -> Document:
+        """All fields, as JSON values."""
+        return {"log_weight": self.log_weight.parameters(), "surrogate_level": self.surrogate_level}
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> GpCauchy:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        level = number(parameters, "surrogate_level", *LEVELS)
+        return cls(single_outputs(parameters, "log_weight"), level)
+
+
+@dataclass(frozen=True, slots=True)
+class GpCauchySettings(ProcessSettings):
+    """How a GP-Cauchy is to be.
+
+    surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree
+    """
+
+    surrogate_level: float = SURROGATE_LEVEL
+
+
+def fit_gp_cauchy(rows: FitRows, settings: GpCauchySettings | None = None) -> GpCauchy:
+    """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
+
+    Raises UnfitData without rows, where half of a dimension's errors or more are exactly 0, and
+    for a level that no surrogate is made of; ValueError for coupled outputs.
+    """
+    settings = settings or GpCauchySettings()
+    settings.require_independent(GpCauchy.method)
+    if not LEVELS[0] <= settings.surrogate_level <= LEVELS[1]:
+        raise UnfitData(
+            f"surrogate_level is {settings.surrogate_level}: choose a share between {LEVELS[0]} "
+            f"and {LEVELS[1]}."
+        )
+    rows.check()
+    rows = in_one_order(rows)
+    fitted = []
+    for i, name in enumerate(rows.space.names):
+        likelihood = cauchy_likelihood(name, rows.error[:, i], rows.deviation[:, i])
+        fitted.append(choose_inputs(likelihood, rows, float(rows.size_weight[i]), settings))
+    return GpCauchy(stack_of(fitted, rows.estimates, MARGIN), settings.surrogate_level)

@@ -1,0 +1,224 @@
+"""What a process looks at: features of an estimate, standardised, and never outside of the range
+that was seen in the fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from monitor.frames.detections import Estimates
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray
+from monitor.recalibration.documents import (
+    Document,
+    InvalidRecalibrator,
+    member,
+    number,
+    parts,
+    whole,
+)
+from monitor.recalibration.fit_rows import FitRows
+
+# A feature whose spread is this small against its size does not vary.
+CONSTANT = 1e-9
+
+
+# Standardised values beyond this are not told apart.
+FARTHEST = 1e6
+
+
+class FeatureKind(StrEnum):
+    """What is taken of one dimension of an estimate."""
+
+    MEAN = "mean"
+    LOG_MEAN = "log-mean"  # of sizes and the like: positive throughout the fit
+    LOG_DEVIATION = "log-deviation"
+    VARIANCE = "variance"
+    COSINE = "cosine"  # an angle by these two has no jump
+    SINE = "sine"
+    COSINE_OF_TWICE = "cosine-of-twice"  # a direction without a sign
+    SINE_OF_TWICE = "sine-of-twice"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """(g(v) − centre) / scale of a value v that is clipped to [low, high] first.
+
+    dimension   position of it
+    low, high   range in the fit, in the unit of the dimension (its square for variances)
+    centre      of g over the rows of the fit
+    scale       standard deviation of g over them, positive
+    """
+
+    kind: FeatureKind
+    dimension: int
+    low: float
+    high: float
+    centre: float
+    scale: float
+
+    def parameters(self) -> Document:
+        """All fields."""
+        return {
+            "kind": str(self.kind),
+            "dimension": self.dimension,
+            "low": self.low,
+            "high": self.high,
+            "centre": self.centre,
+            "scale": self.scale,
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document, k: int) -> Feature:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        feature = cls(
+            member(parameters, "kind", FeatureKind),
+            whole(parameters, "dimension", 0, k - 1),
+            *(number(parameters, name) for name in ("low", "high", "centre", "scale")),
+        )
+        if not feature.low <= feature.high or not feature.scale > 0:
+            raise InvalidRecalibrator(
+                f"'low' {feature.low}, 'high' {feature.high} and 'scale' {feature.scale}: low may "
+                "not be above high, and scale must be positive."
+            )
+        if feature.kind in _POSITIVE and not feature.low > 0:
+            raise InvalidRecalibrator(
+                f"'low' is {feature.low}: it must be positive for kind '{feature.kind}'."
+            )
+        ends = _curved(feature.kind, np.array([feature.low, feature.high]))
+        if not (np.abs(ends - feature.centre) <= 2 * FARTHEST * feature.scale).all():
+            raise InvalidRecalibrator(
+                f"'scale' is {feature.scale}: too small for the range {feature.low} to "
+                f"{feature.high} about {feature.centre}."
+            )
+        return feature
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Features of estimates of k dimensions; without features a process is constant."""
+
+    features: tuple[Feature, ...]
+    k: int
+
+    def also(self, feature: Feature) -> Inputs:
+        """With one more."""
+        return Inputs((*self.features, feature), self.k)
+
+    def of(self, estimates: Estimates) -> FloatArray:
+        """(n, D) standardised, within the range of the fit: finite, whatever the estimates."""
+        values = np.empty((len(self.features), estimates.mean.shape[0]))
+        for row, feature in zip(values, self.features, strict=True):
+            row[:] = _raw(feature.kind, feature.dimension, estimates)
+        low, high, centre, scale = self._columns
+        np.clip(values, low, high, out=values)
+        if self._logs.size:
+            values[self._logs] = np.log(values[self._logs])
+        values -= centre
+        values /= scale
+        return values.T
+
+    @cached_property
+    def _columns(self) -> FloatArray:
+        """(4, D, 1)"""
+        return np.array([[f.low, f.high, f.centre, f.scale] for f in self.features]).T.reshape(
+            4, len(self.features), 1
+        )
+
+    @cached_property
+    def _logs(self) -> IntArray:
+        return np.flatnonzero([feature.kind in _LOGS for feature in self.features])
+
+    def parameters(self) -> Document:
+        """The features, as 'inputs'."""
+        return {"inputs": [feature.parameters() for feature in self.features]}
+
+    @classmethod
+    def from_parameters(cls, parameters: Document, k: int) -> Inputs:
+        """The inverse of parameters, of k dimensions; raises InvalidRecalibrator."""
+        each = parts(parameters, "inputs", fewest=0)
+        features = tuple(Feature.from_parameters(one, k) for one in each)
+        if len(set(features)) < len(features):
+            raise InvalidRecalibrator("'inputs' holds a feature twice: give each of them once.")
+        return cls(features, k)
+
+
+def candidate_inputs(rows: FitRows) -> Inputs:
+    """Every mean (its log where all means of the dimension are positive, its cosine and sine
+    where it is an angle) and every log σ; none that does not vary over the rows."""
+    kinds = [
+        (kind, i)
+        for i, dimension in enumerate(rows.space.dimensions)
+        for kind in _of_mean(dimension, rows.estimates.mean[:, i])
+    ]
+    kinds += [(FeatureKind.LOG_DEVIATION, i) for i in range(rows.space.k)]
+    found = (_feature(kind, i, rows.estimates) for kind, i in kinds)
+    return Inputs(tuple(feature for feature in found if feature is not None), rows.space.k)
+
+
+def paper_inputs(rows: FitRows) -> Inputs:
+    """Every mean, standardised, and then every variance in the same units, as the kernel of
+    Küppers et al. 2022, eq. 6, takes them; no features where no mean varies."""
+    means = [_feature(FeatureKind.MEAN, i, rows.estimates) for i in range(rows.space.k)]
+    vary = [feature for feature in means if feature is not None]
+    variances = [_variance(feature, rows.estimates) for feature in vary]
+    return Inputs((*vary, *variances), rows.space.k)
+
+
+def _variance(mean: Feature, estimates: Estimates) -> Feature:
+    raw = _raw(FeatureKind.VARIANCE, mean.dimension, estimates)
+    scale = mean.scale**2
+    low, high = np.minimum([raw.min(), raw.max()], FARTHEST * scale).tolist()
+    return Feature(FeatureKind.VARIANCE, mean.dimension, low, high, 0.0, scale)
+
+
+_LOGS = (FeatureKind.LOG_MEAN, FeatureKind.LOG_DEVIATION)
+
+
+_POSITIVE = (*_LOGS, FeatureKind.VARIANCE)
+
+
+def _of_mean(dimension: Dimension, mean: FloatArray) -> tuple[FeatureKind, ...]:
+    if dimension.kind is DimensionKind.ANGLE:
+        return FeatureKind.COSINE, FeatureKind.SINE
+    if dimension.kind is DimensionKind.ANGLE_MODULO_PI:
+        return FeatureKind.COSINE_OF_TWICE, FeatureKind.SINE_OF_TWICE
+    return (FeatureKind.LOG_MEAN if (mean > 0).all() else FeatureKind.MEAN,)
+
+
+def _feature(kind: FeatureKind, dimension: int, estimates: Estimates) -> Feature | None:
+    """Standardised over the estimates; None where it does not vary."""
+    raw = _raw(kind, dimension, estimates)
+    value = _curved(kind, raw)
+    centre, scale = float(value.mean()), float(value.std())
+    # All but the means have no unit, so that 1 is a size to them.
+    size = max(float(np.abs(value).max()), 0.0 if kind is FeatureKind.MEAN else 1.0)
+    if not scale > CONSTANT * size:
+        return None
+    return Feature(kind, dimension, float(raw.min()), float(raw.max()), centre, scale)
+
+
+def _raw(kind: FeatureKind, dimension: int, estimates: Estimates) -> FloatArray:
+    if kind is FeatureKind.LOG_DEVIATION:
+        return np.sqrt(estimates.covariance[:, dimension, dimension])
+    if kind is FeatureKind.VARIANCE:
+        return estimates.covariance[:, dimension, dimension]
+    mean = estimates.mean[:, dimension]
+    if kind is FeatureKind.COSINE:
+        return np.cos(mean)
+    if kind is FeatureKind.SINE:
+        return np.sin(mean)
+    if kind is FeatureKind.COSINE_OF_TWICE:
+        return np.cos(2.0 * mean)
+    if kind is FeatureKind.SINE_OF_TWICE:
+        return np.sin(2.0 * mean)
+    return mean
+
+
+def _curved(kind: FeatureKind, raw: FloatArray) -> FloatArray:
+    if kind in _LOGS:
+        return np.log(raw)
+    return raw

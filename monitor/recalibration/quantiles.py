@@ -1,0 +1,375 @@
+"""A strictly rising, piecewise straight map of normal quantiles to quantiles of the error, and the
+distributions that it makes of Gaussians.
+
+With ζ ~ N(0, 1), Q(ζ) is the error in units of σ. Everything about it is closed form: density,
+cumulative probability, quantiles, mean and variance.
+
+Fits the maps of isotonic-quantiles: as many pieces as the errors bear out, and not one more.
+
+With many pieces the map is Kuleshov's isotonic regression itself, and its density follows every
+whim of the rows; with one it is a shift and a scale. An information criterion says how many pay.
+
+Isotonic regression on quantiles (Kuleshov et al. 2018; the reference in Küppers et al. 2022).
+
+Kuleshov's R maps the probability that the detector gives the truth, u = F(y), to the share of
+truths that got as little: R ∘ F is the recalibrated distribution. What R is fitted to, the ranks of
+u, rises by itself, so that isotonic regression gives back the empirical distribution, step by step
+(Levi et al. 2019, section 2). In z-space, where F is Φ, the same map is R(Φ(z)) = Φ(Q⁻¹(z)): the
+quantile of u at p is the quantile of the normalised errors z at p. Straight pieces of Q in place of
+steps have a density, and Gaussian tails beyond the outer knots one that is nowhere 0.
+
+The map is the same for every detection, in units of its σ. Hence no move of the origin changes it,
+and mean and variance are two constants a dimension; moments taken over a grid of y, as others do,
+grow with the distance from the origin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from monitor.frames.detections import Estimates
+from monitor.frames.space import FloatArray
+from monitor.recalibration.documents import (
+    Document,
+    InvalidRecalibrator,
+    check_ascending,
+    check_lengths,
+    curves,
+    numbers,
+)
+from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.recalibrator import Output
+
+# No part of a distribution is squeezed or stretched more.
+LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
+
+
+_HALF_LOG_TAU = 0.5 * math.log(math.tau)
+
+
+_ROOT_TAU = math.sqrt(math.tau)
+
+
+@dataclass(frozen=True)
+class QuantileMap:
+    """Q, straight between J ≥ 1 knots and beyond the outer ones: Gaussian tails.
+
+    normal  (J,) ζ of the knots, rising strictly
+    error   (J,) Q(ζ) there, in units of σ, rising strictly
+    below   Q' before the first knot, positive
+    above   Q' after the last knot, positive
+    """
+
+    normal: tuple[float, ...]
+    error: tuple[float, ...]
+    below: float
+    above: float
+
+    @cached_property
+    def slopes(self) -> FloatArray:
+        """(J + 1,) Q' of each piece."""
+        between = np.diff(self.normal_knots)
+        inner = np.diff(self.error_knots) / between
+        return np.concatenate(([self.below], inner, [self.above]))
+
+    @cached_property
+    def normal_knots(self) -> FloatArray:
+        """(J,) as an array."""
+        return np.array(self.normal)
+
+    @cached_property
+    def error_knots(self) -> FloatArray:
+        """(J,) as an array."""
+        return np.array(self.error)
+
+    @cached_property
+    def _log_slopes(self) -> FloatArray:
+        return np.log(self.slopes)
+
+    def errors(self, normal: FloatArray) -> FloatArray:
+        """Q(ζ), of any shape; never falls."""
+        return _along(normal, self.normal_knots, self.error_knots, self.slopes)
+
+    def normals(self, error: FloatArray) -> FloatArray:
+        """Q⁻¹(z), of any shape; never falls."""
+        return _along(error, self.error_knots, self.normal_knots, 1.0 / self.slopes)
+
+    def log_density(self, error: FloatArray) -> FloatArray:
+        """log φ(ζ) − log Q'(ζ) at ζ = Q⁻¹(z); of any shape, in nats per σ.
+
+        Where two pieces meet, that of the right one.
+        """
+        zeta = self.normals(error)
+        piece = self.error_knots.searchsorted(error, side="right")
+        density: FloatArray = -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
+        return density
+
+    @cached_property
+    def moments(self) -> tuple[float, float]:
+        """Mean of Q(ζ), and variance about that mean, in σ and σ².
+
+        Over each piece from l to u, of slope b and through the knot (k, q), the integrals of 1, ζ
+        and ζ² are P = Φ(u) − Φ(l), E = φ(l) − φ(u) and P + l φ(l) − u φ(u). About the mean, and
+        about the knot: never as a difference of large numbers.
+        """
+        ends = np.concatenate(([-np.inf], self.normal_knots, [np.inf]))
+        # −∞ and ∞ times a density of 0 is 0.
+        finite = np.concatenate(([0.0], self.normal_knots, [0.0]))
+        density = np.exp(-0.5 * np.square(ends)) / _ROOT_TAU
+        # From the nearer tail: a difference of two numbers near 1 loses its digits.
+        lower, upper = ends[:-1], ends[1:]
+        mass = np.where(lower > 0, ndtr(-lower) - ndtr(-upper), ndtr(upper) - ndtr(lower))
+        first = density[:-1] - density[1:]
+        second = mass + finite[:-1] * density[:-1] - finite[1:] * density[1:]
+        knot, slope = _anchors(self.normal_knots), self.slopes
+        about_knot = first - knot * mass
+        square_about_knot = second - 2 * knot * first + knot * knot * mass
+        value = _anchors(self.error_knots)
+        mean = float(np.sum(value * mass + slope * about_knot))
+        off = value - mean
+        variance = off * off * mass + 2 * off * slope * about_knot
+        variance += slope * slope * square_about_knot
+        return mean, float(variance.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileMarginals:
+    """The distribution of mean + σ Q(ζ) of each dimension.
+
+    mean, deviation  (n, K); deviation positive
+    maps             K of them
+    """
+
+    mean: FloatArray
+    deviation: FloatArray
+    maps: tuple[QuantileMap, ...]
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        """(n, K) in nats per unit of the dimension; value (n, K)."""
+        error = (value - self.mean) / self.deviation
+        found = np.empty_like(error)
+        for i, one in enumerate(self.maps):
+            found[:, i] = one.log_density(error[:, i])
+        return found - np.log(self.deviation)
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        """(n, K) R(F(y)) = Φ(Q⁻¹(z)), F the sent Gaussian (Kuleshov et al. 2018); value (n, K)."""
+        error = (value - self.mean) / self.deviation
+        found = np.empty_like(error)
+        for i, one in enumerate(self.maps):
+            found[:, i] = one.normals(error[:, i])
+        probability: FloatArray = ndtr(found)
+        return probability
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        """(T, n, K) mean + σ Q(Φ⁻¹(τ))."""
+        error = np.stack([one.errors(ndtri(tau)) for one in self.maps], axis=1)
+        found: FloatArray = self.mean + self.deviation * error[:, None, :]
+        return found
+
+
+def _anchors(knots: FloatArray) -> FloatArray:
+    """The knot that each piece passes through: its left one, but for the first piece."""
+    return np.concatenate((knots[:1], knots))
+
+
+def _along(x: FloatArray, knots: FloatArray, values: FloatArray, slopes: FloatArray) -> FloatArray:
+    piece = knots.searchsorted(x, side="right")
+    found = _anchors(values)[piece] + slopes[piece] * (x - _anchors(knots)[piece])
+    # Rounding must not carry a piece past the knot that the next one begins at.
+    within: FloatArray = np.clip(
+        found, np.append(-np.inf, values)[piece], np.append(values, np.inf)[piece]
+    )
+    return within
+
+
+# Knots are even in ζ, and each ladder step halves their distance.
+KNOTS = (3, 5, 9, 17, 33, 65, 129)
+
+
+# Effective rows beyond each outer knot, which the slope of its tail is fitted to.
+TAIL_ROWS = 20.0
+
+
+def fit_map(error: FloatArray, worth: float) -> QuantileMap:
+    """The map of the least p log log n − n · mean log density, p how many numbers were fitted.
+
+    Akaike's 1 in place of log log n would now and then fit a shift to Gaussian errors that have
+    none, and ½ log n would miss what a few hundred rows show of a tail.
+
+    error  (m,) normalised errors, not all 0
+    worth  how many independent rows n they are worth
+    source Hannan and Quinn 1979
+    """
+    ordered = np.sort(error)
+    share = TAIL_ROWS / worth
+    # With the outer knots at the quartiles there is little left for knots to show.
+    if share > 0.25:
+        return _straight(0.0, ordered)
+    price = math.log(math.log(worth))
+
+    def criterion(candidate: tuple[int, QuantileMap]) -> float:
+        numbers, made = candidate
+        return numbers * price - worth * float(np.mean(made.log_density(ordered)))
+
+    return min(_candidates(ordered, float(ndtri(share))), key=criterion)[1]
+
+
+def _candidates(error: FloatArray, outer: float) -> Iterator[tuple[int, QuantileMap]]:
+    """Maps, each with how many of its numbers are fitted."""
+    yield 1, _straight(0.0, error)
+    yield 2, _straight(float(np.mean(error)), error)
+    for knots in KNOTS:
+        yield knots + 2, _bent(error, np.linspace(outer, -outer, knots))
+
+
+def _straight(shift: float, error: FloatArray) -> QuantileMap:
+    """Shift and scale: Gaussian errors of this mean are likeliest under it."""
+    slope = _bounded(float(np.sqrt(np.mean(np.square(error - shift)))))
+    return QuantileMap((0.0,), (shift,), slope, slope)
+
+
+def _bent(error: FloatArray, normal: FloatArray) -> QuantileMap:
+    """Through the quantiles of the errors at Φ(ζ) of each knot."""
+    quantile = np.quantile(error, ndtr(normal), method="hazen")
+    # Where errors repeat, the quantile stands still: it is made to rise, or the density had no end.
+    least = LEAST_SLOPE * normal
+    quantile = np.maximum.accumulate(quantile - least) + least
+    inner = np.diff(quantile) / np.diff(normal)
+    below = _tail(quantile[0] - error[error < quantile[0]], -normal[0], inner[0])
+    above = _tail(error[error > quantile[-1]] - quantile[-1], normal[-1], inner[-1])
+    return QuantileMap(tuple(normal.tolist()), tuple(quantile.tolist()), below, above)
+
+
+def _tail(beyond: FloatArray, knot: float, inner: float) -> float:
+    """The slope s under which the errors beyond an outer knot are likeliest.
+
+    Their log density is −½ (ζ_J + e/s)² − log s but for a constant, e by how much they are beyond:
+    its derivative is 0 where s² − ζ_J E[e] s − E[e²] = 0.
+
+    beyond  (m,) positive; without any, the slope of the next piece is taken
+    knot    ζ_J, positive
+    """
+    if beyond.size == 0:
+        return _bounded(inner)
+    first, second = float(np.mean(beyond)), float(np.mean(np.square(beyond)))
+    half = 0.5 * knot * first
+    return _bounded(half + float(np.sqrt(half * half + second)))
+
+
+def _bounded(slope: float) -> float:
+    return float(min(max(slope, LEAST_SLOPE), LARGEST_SLOPE))
+
+
+# An error of a million σ is a mismatch; more of it would only spoil the arithmetic.
+LARGEST_ERROR = 1e6
+
+
+# Of the normal distribution there is nothing beyond; and knots of a fit are not nearer.
+_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
+
+
+@dataclass(frozen=True)
+class IsotonicQuantiles:
+    """The truth lies at mean + σ Q(ζ), ζ ~ N(0, 1), with its own Q for each dimension.
+
+    Forwarded are mean + σ E[Q] and S Σ S with S = sqrt(Var[Q]): moments, about the mean. On
+    errors without a variance they rest on the largest of the fit, and a quantile is better to
+    rely on. Correlations are those that were sent.
+
+    maps  K of them
+    """
+
+    maps: tuple[QuantileMap, ...]
+    method: ClassVar[str] = "isotonic-quantiles"
+    output: ClassVar[Output] = Output.MOMENTS
+    keeps_definite: ClassVar[bool] = True
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.maps)
+
+    @cached_property
+    def shift(self) -> FloatArray:
+        """(K,) E[Q]: how far the mean is moved, in σ."""
+        return np.array([one.moments[0] for one in self.maps])
+
+    @cached_property
+    def scale(self) -> FloatArray:
+        """(K,) factor on σ: the root of Var[Q]."""
+        return np.sqrt([one.moments[1] for one in self.maps])
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Mean and covariance of the recalibrated distributions."""
+        mean = estimates.mean + estimates.deviation * self.shift
+        return Estimates(mean, estimates.rescaled(self.scale).covariance, estimates.diagonal)
+
+    def marginals(self, estimates: Estimates) -> QuantileMarginals:
+        """The recalibrated distributions themselves."""
+        return QuantileMarginals(estimates.mean, estimates.deviation, self.maps)
+
+    def parameters(self) -> Document:
+        """The knots and the slopes beyond them, as JSON values."""
+        return {
+            "normal": [list(one.normal) for one in self.maps],
+            "error": [list(one.error) for one in self.maps],
+            "below": [one.below for one in self.maps],
+            "above": [one.above for one in self.maps],
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> IsotonicQuantiles:
+        """The inverse of parameters; raises InvalidRecalibrator."""
+        normal = curves(parameters, "normal", -_LARGEST_NORMAL, _LARGEST_NORMAL)
+        if not all(normal):
+            raise InvalidRecalibrator("'normal' has no entry for a dimension: give at least one.")
+        # The guard against ties raises knots a little above the largest error.
+        error = curves(parameters, "error", -2 * LARGEST_ERROR, 2 * LARGEST_ERROR)
+        check_ascending("normal", normal)
+        check_lengths("error", error, "normal", [len(knots) for knots in normal])
+        check_ascending("error", error)
+        below, above = (
+            numbers(parameters, name, len(normal), LEAST_SLOPE, LARGEST_SLOPE)
+            for name in ("below", "above")
+        )
+        maps = tuple(map(QuantileMap, normal, error, below, above))
+        for one in maps:
+            _check_pieces(one)
+        return cls(maps)
+
+
+def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
+    """One map for each dimension, of as many pieces as its errors bear out.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    rows.check()
+    rows = in_one_order(rows)
+    error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
+    worth = (rows.n * rows.location_weight).tolist()
+    return IsotonicQuantiles(tuple(map(fit_map, error.T, worth)))
+
+
+def _check_pieces(one: QuantileMap) -> None:
+    """Raises InvalidRecalibrator where knots make no slope to reckon with."""
+    for before, after in pairwise(one.normal):
+        if after - before < _NEAREST_NORMAL:
+            raise InvalidRecalibrator(
+                f"'normal' holds {before!r} and {after!r}: knots must be {_NEAREST_NORMAL} apart. "
+                "Leave one of them out."
+            )
+    # Knots are rounded, so that a fit may be short of the least by as much.
+    if one.slopes.min() < LEAST_SLOPE / 2:
+        raise InvalidRecalibrator(
+            f"'error' rises by {one.slopes.min():g} per unit of 'normal' between two knots: "
+            f"it must rise by {LEAST_SLOPE} at the least, or the density has no bounds."
+        )

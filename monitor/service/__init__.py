@@ -1,0 +1,1 @@
+"""What others reach: gRPC, security, metrics, the status page, the log."""

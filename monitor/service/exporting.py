@@ -1,0 +1,168 @@
+"""What is exported, kept fresh: the text of /metrics and the page, made off the frame path, in
+steps that let frames pass in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from monitor.pipeline.checkpoints import DriftKeeping, Keeper
+from monitor.pipeline.external_tracker import ExternalTracker
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.promotions import Promotions
+from monitor.pipeline.recalibrator_checkpoints import KeptPromotions
+from monitor.pipeline.restart import Resumption
+from monitor.service.exposition import build, process
+from monitor.service.http import Published, page
+from monitor.service.log import LogCounts
+from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
+from monitor.service.readings import (
+    DiskReading,
+    OperationReading,
+    RecalibrationReadings,
+    ledger_reading,
+    stamp_lag,
+)
+from monitor.service.reload import Reloads
+from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
+from monitor.store.ledger.journal import Journal
+
+log = logging.getLogger(__name__)
+
+
+# How often the windows are read, seconds: they are made of panes of some 50 s and more.
+WINDOW_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Exporting:
+    """Of one sidecar.
+
+    resumed    what was done again at the start
+    logs       lines of the log
+    published  what the HTTP endpoint serves
+    """
+
+    pipeline: Pipeline
+    promotions: Promotions
+    keeper: Keeper
+    kept: KeptPromotions
+    drift: DriftKeeping
+    journal: Journal
+    tracker: ExternalTracker | None
+    reloads: Reloads
+    logs: LogCounts
+    published: Published
+    resumed: Resumption
+    _build: Mapping[str, str] = field(default_factory=build)
+    _cache: ReadingCache = field(init=False)
+    _window_caches: dict[str, ReadingCache] = field(init=False)
+    _class_cache: ClassReadingCache = field(default_factory=ClassReadingCache)
+    _recalibration: RecalibrationReadings = field(init=False)
+    _windows: tuple[WindowReading, ...] = ()
+    _windows_read: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._recalibration = RecalibrationReadings(self.promotions)
+        settings = self.pipeline.config.statistics
+        self._cache = ReadingCache(settings.bins)
+        self._window_caches = {name: ReadingCache(settings.bins) for name in settings.windows}
+
+    async def keep_fresh(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self.pipeline.config.metrics.refresh_seconds)
+            await self.refresh_if_possible()
+
+    async def refresh_if_possible(self) -> None:
+        """Neither the start nor the last snapshot may fail for want of metrics."""
+        try:
+            await self.refresh()
+        except Exception:
+            log.exception("the metrics were not refreshed")
+            self.pipeline.counters.internal_errors += 1
+
+    async def refresh(self) -> None:
+        """Make the exposition text, in steps that let frames pass in between."""
+        pipeline = self.pipeline
+        statistics = await in_steps(pipeline.live.in_steps())
+        counters = copy.deepcopy(pipeline.counters)
+        readings = await in_steps(self._cache.read(statistics))
+        if time.monotonic() - self._windows_read >= WINDOW_SECONDS:
+            self._windows = await self._read_windows()
+            self._windows_read = time.monotonic()
+        class_statistics = await in_steps(pipeline.live.classes_in_steps())
+        store = self.kept.keeper
+        store_failures = store.failures + store.refused
+        drift = None
+        if pipeline.config.drift.watch:
+            drift = await in_steps(pipeline.drift.reading(self.drift.failures))
+        snapshot = Snapshot(
+            counters=counters,
+            readings=readings,
+            pending_bytes=pipeline.ledger.store.bytes,
+            pending_detections=pipeline.ledger.pending,
+            streams=len(pipeline.streams),
+            recalibrators=pipeline.recalibrators.in_force(),
+            mode=str(pipeline.config.recalibration.mode),
+            tracks=pipeline.tracks(),
+            bins=tuple(pipeline.live.export_bins()),
+            edges=pipeline.live.accumulator.edges,
+            windows=self._windows,
+            classes=await in_steps(self._class_cache.read(class_statistics)),
+            time_jumps=pipeline.live.clock.jumps,
+            checkpoint_age=self.keeper.age_seconds,
+            checkpoint_failures=self.keeper.failures,
+            recalibration=await in_steps(self._recalibration.read(store_failures)),
+            drift=drift,
+            forwarding=None if self.tracker is None else self.tracker.reading(),
+            ledger=ledger_reading(pipeline.ledger, self.disk()),
+            operation=self._operation(),
+        )
+        text = await in_steps(render(snapshot))
+        self.published.content_type = CONTENT_TYPE
+        self.published.metrics = text + process()
+        self.published.page = page(snapshot)
+        pipeline.counters.loop_lag_seconds = 0.0
+
+    def disk(self) -> DiskReading:
+        """How what is kept does on the disk."""
+        journal = self.journal
+        return DiskReading(
+            bytes=journal.bytes,
+            partitions=journal.partitions,
+            waiting=journal.waiting,
+            failures=journal.failures,
+            replayed=self.resumed.entries,
+            not_replayed=self.resumed.failed,
+            refused={
+                "statistics": self.keeper.refused,
+                "drift": self.drift.refused,
+                "partition": journal.refused,
+            },
+        )
+
+    async def _read_windows(self) -> tuple[WindowReading, ...]:
+        found: list[WindowReading] = []
+        for level, (name, cache) in enumerate(self._window_caches.items()):
+            statistics = await in_steps(self.pipeline.live.in_steps(level))
+            readings = await in_steps(cache.read(statistics))
+            found += [WindowReading(name, reading) for reading in readings]
+        return tuple(found)
+
+    def _operation(self) -> OperationReading:
+        reloads, streams = self.reloads, self.pipeline.streams.values()
+        return OperationReading(
+            build=self._build,
+            reloads={str(outcome): count for outcome, count in reloads.outcomes.items()},
+            waiting=len(reloads.waiting),
+            lag=stamp_lag(streams, time.time_ns(), time.monotonic_ns()),
+            lines=dict(self.logs.lines),
+            left_out=self.logs.left_out,
+        )

@@ -1,0 +1,472 @@
+"""The handlers of the gRPC service: async only, and nothing that blocks.
+
+Generated servicers hard-wire a parser that ends the stream at the first malformed
+message; the handlers here take bytes, so that every message is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NoReturn
+
+import grpc
+
+from monitor import __version__
+from monitor.drift.alarms import DriftReading
+from monitor.frames.detections import Reason
+from monitor.frames.frame import FrameAnswer, Header, ReceivedFrame, Refusal
+from monitor.frames.space import Dimension
+from monitor.frames.status import Status
+from monitor.pipeline.drift_watch import NoSuchSlice
+from monitor.pipeline.events import Events
+from monitor.pipeline.external_tracker import ExternalTracker
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.streams import Stream
+from monitor.service.admin import actor_of
+from monitor.service.calls import (
+    INTERNAL_ERROR,
+    Context,
+    Pace,
+    Settle,
+    Share,
+    Turns,
+    at_once,
+    parsed,
+    refuse_call,
+    send,
+)
+from monitor.service.labels import Journal, TruthStream
+from monitor.statistics.reading import ClassReadingCache, ReadingCache
+from monitor.v1 import perception_monitor_pb2, status_pb2
+from monitor.wire import messages
+from monitor.wire import messages as messages_module
+from monitor.wire.answers import (
+    encode_header_answer,
+    encode_process_frame_response,
+    encode_process_response,
+)
+from monitor.wire.messages import Health
+from monitor.wire.requests import (
+    UnaryFrame,
+    WireLimits,
+    decode_process_frame_request,
+    decode_process_request,
+    detection_tail,
+)
+
+log = logging.getLogger(__name__)
+
+
+# As many as there are micro-bins.
+MOST_BINS = 512
+
+
+# What a refusal is called over gRPC where no stream is to be kept alive.
+STATUS_OF_REASON = {
+    Reason.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_HEADER: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.TOO_MANY_DETECTIONS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+# The answer to a message of a stream, by its position, at once or later; a Refusal stands for a
+# message that broke us.
+Answer = Callable[[bytes | Refusal, int], bytes | Awaitable[bytes]]
+
+
+@dataclass(eq=False, slots=True)
+class _Session:
+    """One open stream: whether it waits for its client to send or to read."""
+
+    task: asyncio.Task[object]
+    reading: bool = False
+    writing_since: float | None = None
+    draining: bool = False
+    stuck: bool = False
+
+
+def nothing_known() -> Status:
+    """Of a service that is no sidecar's."""
+    return Status(__version__, 0, 0)
+
+
+@dataclass(slots=True)
+class Service:
+    """The handlers. Live state is the pipeline's; here are only the open streams.
+
+    status   of the sidecar, as of now
+    settle   of what was done to drift
+    journal  of frames and labels; None: nothing is kept
+    tracker  elsewhere, which is forwarded what goes back; None: there is none
+    """
+
+    pipeline: Pipeline
+    events: Events
+    limits: WireLimits
+    status: Callable[[], Status] = nothing_known
+    settle: Settle = at_once
+    journal: Journal | None = None
+    tracker: ExternalTracker | None = None
+    turns: Turns = field(default_factory=Turns)
+    _sessions: set[_Session] = field(default_factory=set)
+    calls_in_work: int = 0
+    _draining: bool = False
+
+    # ---- the frame path
+
+    async def process(self, _: object, context: Context) -> None:
+        """PerceptionMonitor.Process."""
+        stream: Stream | None = None
+        tail = detection_tail()
+
+        def answer(data: bytes | Refusal, index: int) -> bytes | Awaitable[bytes]:
+            nonlocal stream
+            began = time.perf_counter()
+            if isinstance(data, Refusal):
+                return encode_process_response(data, index)
+            message = decode_process_request(data, self.limits, tail)
+            if isinstance(message, Header):
+                registered = self.pipeline.register(message)
+                if isinstance(registered, Refusal):
+                    self.pipeline.counters.refuse_frame(registered.reason)
+                    return encode_header_answer(message.stream, registered)
+                stream = registered
+                return encode_header_answer(message.stream, None, _track_dimensions(stream))
+            if isinstance(message, Refusal):
+                if message.reason is Reason.INVALID_HEADER:
+                    self.pipeline.counters.refuse_frame(message.reason)
+                    return encode_header_answer("", message)
+                return self._refuse(message, index)
+            if stream is None:
+                return self._refuse(_no_header("this stream"), index)
+            forwarded = self._forward(stream, self._process(stream, message), context)
+            encode = partial(encode_process_response, message_index=index)
+            return self._finished(forwarded, encode, began)
+
+        await self._converse(context, answer)
+
+    def _refuse(self, refusal: Refusal, index: int) -> bytes:
+        self.pipeline.counters.refuse_frame(refusal.reason)
+        return encode_process_response(refusal, index)
+
+    async def process_frame(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.ProcessFrame."""
+        began = time.perf_counter()
+        message = decode_process_frame_request(data, self.limits)
+        if isinstance(message, Refusal):
+            await self._abort(context, message)
+        stream = self._stream_of(message)
+        if isinstance(stream, Refusal):
+            await self._abort(context, stream)
+        forwarded = self._forward(stream, self._process(stream, message.frame), context)
+        result = self._finished(forwarded, encode_process_frame_response, began)
+        reply = result if isinstance(result, bytes) else await result
+        self._fold_some()
+        return reply
+
+    def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
+        return self.pipeline.process(stream, frame, time.monotonic_ns())
+
+    def _forward(
+        self, stream: Stream, answer: FrameAnswer, context: Context
+    ) -> FrameAnswer | Awaitable[FrameAnswer]:
+        """The answer, later where it waits for a tracker elsewhere; no fault there costs it."""
+        # A tracker, too, has gone on since a stale frame was captured.
+        if self.tracker is None or answer.stale:
+            return answer
+        try:
+            return self.tracker.forward(stream, answer, context.time_remaining())
+        except Exception:
+            log.exception("a frame of stream %s was not forwarded", stream.header.stream)
+            self.pipeline.counters.internal_errors += 1
+            return answer
+
+    def _finished(
+        self,
+        answer: FrameAnswer | Awaitable[FrameAnswer],
+        encode: Callable[[FrameAnswer], bytes],
+        began: float,
+    ) -> bytes | Awaitable[bytes]:
+        if not isinstance(answer, FrameAnswer):
+            return self._finished_later(answer, encode, began)
+        result = encode(answer)
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        return result
+
+    async def _finished_later(
+        self, answer: Awaitable[FrameAnswer], encode: Callable[[FrameAnswer], bytes], began: float
+    ) -> bytes:
+        result = encode(await answer)
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        return result
+
+    def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
+        if message.header is not None:
+            if message.stream not in ("", message.header.stream):
+                return Refusal(
+                    Reason.INVALID_HEADER,
+                    "stream",
+                    f"'{message.stream[:64]}', but the header is of "
+                    f"'{message.header.stream[:64]}': send the same name twice, or one of them.",
+                )
+            return self.pipeline.register(message.header)
+        known = self.pipeline.streams.get(message.stream)
+        return known or _no_header(f"stream '{message.stream[:64]}'")
+
+    async def _abort(self, context: Context, refusal: Refusal) -> NoReturn:
+        self.pipeline.counters.refuse_frame(refusal.reason)
+        text = f"{refusal.field}: {refusal.message}"
+        await refuse_call(context, STATUS_OF_REASON[refusal.reason], text)
+
+    async def report_ground_truth(self, _: object, context: Context) -> None:
+        """PerceptionMonitor.ReportGroundTruth."""
+        pace = Pace()
+
+        async def pause() -> None:
+            # Labels wait here: else the watch leaves some out, and the load decides which.
+            if self.pipeline.drift.behind:
+                await in_steps(self.pipeline.drift.catch_up())
+            if delay := pace.delay(time.monotonic(), self._most_per_second):
+                await asyncio.sleep(delay)
+
+        async def talk(session: _Session) -> None:
+            stream = TruthStream(
+                *(self.pipeline, self.journal, self.limits, context, session, self._fold_some),
+                pause,
+                partial(self.turns.take, Share()),
+            )
+            await stream.run()
+
+        await self._in_session(context, talk)
+
+    @property
+    def _most_per_second(self) -> float:
+        """Messages of one stream; a reload may change it."""
+        return self.pipeline.config.server.max_messages_per_second
+
+    async def _converse(self, context: Context, answer: Answer) -> None:
+        """Read, answer, write, until the client or the server has enough."""
+
+        async def talk(session: _Session) -> None:
+            index, share = 0, Share()
+            pace = Pace()
+            while not session.draining:
+                session.reading = True
+                if delay := pace.delay(time.monotonic(), self._most_per_second):
+                    await asyncio.sleep(delay)
+                data = await context.read()
+                session.reading = False
+                if data is grpc.aio.EOF:
+                    return
+                await self.turns.take(share)
+                reply = self._answer_or_apology(answer, data, index)
+                if not isinstance(reply, bytes):
+                    reply = await self._later_or_apology(reply, answer, index)
+                index += 1
+                session.writing_since = time.monotonic()
+                await send(context, reply)
+                session.writing_since = None
+                self._fold_some()
+
+        await self._in_session(context, talk)
+
+    async def _in_session(
+        self, context: Context, talk: Callable[[_Session], Awaitable[None]]
+    ) -> None:
+        """Talk, as a stream that can be drained, and dropped where its client does not read."""
+        task = asyncio.current_task()
+        assert task is not None
+        session = _Session(task, draining=self._draining)
+        self._sessions.add(session)
+        try:
+            await talk(session)
+        except asyncio.CancelledError:
+            if not (session.draining or session.stuck):
+                raise
+            task.uncancel()
+        finally:
+            self._sessions.discard(session)
+        if session.stuck:
+            # Without a status the call would stay open after its handler has gone.
+            text = "the answers were not read: read them, or open anew."
+            await refuse_call(context, grpc.StatusCode.ABORTED, text)
+
+    def _answer_or_apology(
+        self, answer: Answer, data: bytes, index: int
+    ) -> bytes | Awaitable[bytes]:
+        """The answer; where making it fails, one that says so: the stream lives."""
+        try:
+            return answer(data, index)
+        except Exception:
+            return self._apology(answer, index)
+
+    async def _later_or_apology(self, later: Awaitable[bytes], answer: Answer, index: int) -> bytes:
+        try:
+            return await later
+        except Exception:
+            reply = self._apology(answer, index)
+            return reply if isinstance(reply, bytes) else await reply
+
+    def _apology(self, answer: Answer, index: int) -> bytes | Awaitable[bytes]:
+        log.exception("message %d of a stream was not answered", index)
+        self.pipeline.counters.internal_errors += 1
+        fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
+        return answer(fault, index)
+
+    def _fold_some(self) -> None:
+        """A step of the statistics, between two frames; it must never end a stream."""
+        try:
+            self.pipeline.live.fold_some()
+        except Exception:
+            log.exception("matched detections were not counted")
+            self.pipeline.counters.internal_errors += 1
+
+    # ---- reading
+
+    async def get_calibration(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.GetCalibration."""
+        request = await parsed(perception_monitor_pb2.GetCalibrationRequest(), data, context)
+        if request.bins > MOST_BINS:
+            text = f"bins: {request.bins}, at most {MOST_BINS}."
+            await refuse_call(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        windows = self.pipeline.config.statistics.windows
+        if request.window and request.window not in windows:
+            await refuse_call(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"window: '{request.window[:20]}' is none of {', '.join(windows)}; leave it empty "
+                "for all since epoch.",
+            )
+        level = windows.index(request.window) if request.window else None
+        statistics = await in_steps(self.pipeline.live.in_steps(level))
+        counters = copy.deepcopy(self.pipeline.counters)
+        drift = await in_steps(self.pipeline.drift.reading(everything=True))
+        if request.slices:
+            wanted = set(request.slices)
+            known = {name for name, _ in statistics}
+            # Who asks for a window asks for statistics.
+            known |= set() if request.window else _watched_slices(drift)
+            if missing := wanted - known:
+                await _refuse_slices(context, missing, known)
+            statistics = tuple(entry for entry in statistics if entry[0] in wanted)
+            drift = _of_slices(drift, wanted)
+        bins = request.bins or self.pipeline.config.statistics.bins
+        readings = await in_steps(ReadingCache(bins).read(statistics))
+        classes = await in_steps(self.pipeline.live.classes_in_steps(level))
+        answer = messages.calibration(
+            readings,
+            counters,
+            self.pipeline.ledger.pending,
+            self.pipeline.recalibrators.selection.version,
+            self.pipeline.config.statistics.tau,
+            await in_steps(ClassReadingCache().read(classes)),
+            drift=drift,
+            include_bins=request.include_bins,
+        )
+        response = await in_steps(answer)
+        return response.SerializeToString()
+
+    async def get_status(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.GetStatus."""
+        await parsed(status_pb2.GetStatusRequest(), data, context)
+        return messages_module.status_response(self.status()).SerializeToString()
+
+    async def acknowledge_drift(self, data: bytes, context: Context) -> bytes:
+        """PerceptionMonitor.AcknowledgeDrift."""
+        request = await parsed(perception_monitor_pb2.AcknowledgeDriftRequest(), data, context)
+        wanted = tuple(dict.fromkeys(request.slices))
+        try:
+            ended = self.pipeline.drift.acknowledge(wanted, actor_of(request.actor))
+        except NoSuchSlice as error:
+            await refuse_call(context, grpc.StatusCode.NOT_FOUND, str(error))
+        await self.settle()
+        return perception_monitor_pb2.AcknowledgeDriftResponse(
+            acknowledged=map(messages_module.alarm, ended)
+        ).SerializeToString()
+
+    async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        """PerceptionMonitor.WatchEvents."""
+        await parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
+        async for event in self.events.watch(time.time_ns()):
+            yield messages.event(event).SerializeToString()
+
+    def announce(self, what: Health) -> None:
+        """Tell those who watch, and the log."""
+        log.info("health: %s", what.message)
+        self.events.publish(what, time.time_ns())
+
+    # ---- the end of streams
+
+    def drain(self) -> None:
+        """End every stream after the frame it is at; idle ones at once."""
+        self._draining = True
+        for session in self._sessions:
+            session.draining = True
+            if session.reading:
+                session.task.cancel()
+
+    async def drained(self, grace: float) -> None:
+        """Wait until all streams and calls are answered, no longer than the grace."""
+        end = time.monotonic() + grace
+        while (self._sessions or self.calls_in_work) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+
+    def drop_stuck(self, timeout: float) -> None:
+        """End streams whose client has read nothing for so long."""
+        now = time.monotonic()
+        for session in list(self._sessions):
+            if session.writing_since is not None and now - session.writing_since > timeout:
+                self.pipeline.counters.streams_dropped += 1
+                session.writing_since = None
+                session.stuck = True
+                session.task.cancel()
+
+    @property
+    def open_streams(self) -> int:
+        """Streams of frames or labels."""
+        return len(self._sessions)
+
+
+def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
+    """Of the tracks that will be returned; none where none will."""
+    if stream.tracker is None or not stream.header.return_tracks:
+        return ()
+    return stream.tracker.dimensions
+
+
+def _watched_slices(drift: DriftReading) -> set[str]:
+    return {entry.slice for entry in drift.standings} | {entry.slice for entry in drift.stages}
+
+
+def _of_slices(drift: DriftReading, wanted: Collection[str]) -> DriftReading:
+    return dataclasses.replace(
+        drift,
+        standings=tuple(entry for entry in drift.standings if entry.slice in wanted),
+        stages=tuple(entry for entry in drift.stages if entry.slice in wanted),
+    )
+
+
+async def _refuse_slices(
+    context: Context, missing: Collection[str], known: Collection[str]
+) -> NoReturn:
+    """There are no statistics of these slices; there are of those known."""
+    await refuse_call(
+        context,
+        grpc.StatusCode.NOT_FOUND,
+        f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
+        f"there are {', '.join(sorted(known)) or 'none yet'}.",
+    )
+
+
+def _no_header(what: str) -> Refusal:
+    return Refusal(Reason.NO_HEADER, "header", f"{what} has none: send the header first.")

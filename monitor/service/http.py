@@ -1,0 +1,227 @@
+"""The HTTP endpoint: /metrics, /healthz, /readyz and a page, read-only, in threads of its own.
+
+It serves bytes that were made elsewhere and touches no live state. What it takes from a client
+is bounded in size, in time and in number, so that nobody can hold it up.
+
+The page at /: a plain table of the state, for a person with a browser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, BinaryIO, cast
+
+from monitor import __version__
+from monitor.service.metrics import Snapshot
+
+# Of one request, from its first byte, or from the end of the one before, to its answer's last.
+REQUEST_SECONDS = 10.0
+
+
+# Bytes of a request's line and headers together.
+LARGEST_REQUEST = 16 * 2**10
+
+
+# At a time; each has a thread.
+MOST_CONNECTIONS = 32
+
+
+# A loop that has not turned for so many seconds answers no frame: only a restart helps.
+STANDS_SECONDS = 30.0
+
+
+# Seconds between two looks for requests that take too long.
+_LOOK_SECONDS = 0.25
+
+
+@dataclass(slots=True)
+class Published:
+    """What the endpoint serves; each attribute is replaced whole."""
+
+    metrics: bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    page: bytes = b""
+    ready: bool = False
+    turned: float | None = None  # monotonic s at which the loop turned last; None: not at work
+
+
+class _Bounded:
+    """The lines of one request after the other; too long a request is an HTTPException."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.left = LARGEST_REQUEST
+
+    def readline(self, size: int) -> bytes:
+        if self.left <= 0:
+            raise HTTPException(f"a request has at most {LARGEST_REQUEST} bytes")
+        line = self._file.readline(min(size, self.left))
+        self.left -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+
+class _Handler(BaseHTTPRequestHandler):
+    published: Published
+    timeout = REQUEST_SECONDS
+    server_version = "calibration-monitor"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        self._bounded = _Bounded(cast("BinaryIO", self.rfile))
+        self.rfile = cast("Any", self._bounded)
+
+    def handle_one_request(self) -> None:
+        self._bounded.left = LARGEST_REQUEST
+        cast("_Server", self.server).began(self.connection)
+        with contextlib.suppress(ConnectionError):  # the client has gone, or was sent away
+            super().handle_one_request()
+
+    def do_GET(self) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            # What is not read would be taken for the next request.
+            self.close_connection = True
+            self._send(413, b"a request has no body here\n")
+            return
+        published = self.published
+        path = self.path.split("?", 1)[0]
+        match path:
+            case "/metrics":
+                self._send(200, published.metrics, published.content_type)
+            case "/healthz":
+                turned = published.turned
+                stands = turned is not None and time.monotonic() - turned > STANDS_SECONDS
+                self._send(503 if stands else 200, b"the loop stands\n" if stands else b"ok\n")
+            case "/readyz":
+                ready = published.ready
+                self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
+            case "/":
+                self._send(200, published.page, "text/html; charset=utf-8")
+            case _:
+                self._send(404, b"there are /metrics, /healthz, /readyz and /\n")
+
+    def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes are not worth a line each."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, *arguments: Any) -> None:
+        # When the request of each open connection began, in monotonic seconds.
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def began(self, connection: socket.socket) -> None:
+        """A request is awaited from now on."""
+        with self._lock:
+            self._open[connection] = time.monotonic()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            full = len(self._open) >= MOST_CONNECTIONS
+            if not full:
+                self._open[request] = time.monotonic()
+        if full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Send those away whose request takes too long, however steadily its bytes drip."""
+        now = time.monotonic()
+        with self._lock:
+            slow = [one for one, since in self._open.items() if now - since > REQUEST_SECONDS]
+            for connection in slow:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is the client's affair."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """A running HTTP endpoint."""
+
+    published: Published = field(default_factory=Published)
+    _server: _Server | None = None
+
+    def start(self, host: str, port: int) -> int:
+        """Listen; returns the port. Raises OSError if the address is not to be had."""
+        handler = type("Handler", (_Handler,), {"published": self.published})
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("Server", (_Server,), {"address_family": family})
+        self._server = server((host, port), handler)
+        serve = self._server.serve_forever
+        threading.Thread(target=serve, args=(_LOOK_SECONDS,), name="http", daemon=True).start()
+        return int(self._server.server_address[1])
+
+    def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+def page(snapshot: Snapshot) -> bytes:
+    """HTML; it asks for itself again every five seconds."""
+    rows = "".join(
+        f"<tr><td>{html.escape(reading.name)}<td>{reading.raw.rows}"
+        f"<td>{reading.raw.joint.nees_over_k:.3f}<td>{reading.recalibrated.joint.nees_over_k:.3f}"
+        f"<td>{reading.raw.joint.qce:.3f}<td>{reading.recalibrated.joint.qce:.3f}"
+        for reading in snapshot.readings
+    )
+    counters = snapshot.counters
+    versions = ", ".join(f"recalibrator {entry.version}" for entry in snapshot.recalibrators)
+    text = (
+        "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=5>"
+        "<title>calibration monitor</title><style>body{font:14px sans-serif;margin:2em}"
+        "td,th{padding:.2em 1em;text-align:right}td:first-child{text-align:left}</style>"
+        f"<h1>calibration monitor {__version__}</h1>"
+        f"<p>{counters.frames} frames, {counters.detections} detections, "
+        f"{counters.truth.matched} with ground truth; mode {html.escape(snapshot.mode)}, "
+        f"{html.escape(versions)}; <a href=/metrics>metrics</a></p>"
+        "<table><tr><th>slice<th>n<th>NEES/K raw<th>recalibrated<th>QCE raw<th>recalibrated"
+        f"{rows}</table>"
+    )
+    return text.encode()

@@ -1,0 +1,194 @@
+"""ReportGroundTruth: labels are answered in order, each when what it changed outlives a crash.
+
+Reading goes on meanwhile, so that the labels of many frames share one write to the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import grpc
+
+from monitor.frames.counters import TruthAccount
+from monitor.frames.detections import Reason
+from monitor.frames.frame import ReceivedTruth, Refusal, TruthAnswer
+from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.truth import Ahead, Search
+from monitor.service.calls import INTERNAL_ERROR, Context, send
+from monitor.store.ledger.entries import Kept
+from monitor.wire.answers import encode_truth_response
+from monitor.wire.requests import WireLimits, decode_truth_request
+
+log = logging.getLogger(__name__)
+
+
+# Messages of a stream that may wait for the disk; the client's own flow control does the rest.
+IN_FLIGHT = 256
+
+
+class Journal(Protocol):
+    """Where entries are kept."""
+
+    async def durable(self, sequence: int) -> bool: ...
+
+    async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None: ...
+
+
+class Session(Protocol):
+    """One open stream, as the service knows it."""
+
+    reading: bool
+    writing_since: float | None
+    draining: bool
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """An answer that may have to wait."""
+
+    stream: str
+    frame_id: int | None
+    answer: TruthAnswer
+    sequence: int
+
+
+@dataclass(slots=True)
+class TruthStream:
+    """One call.
+
+    journal    None: nothing is kept
+    fold_some  a step of the statistics
+    pause      waits until the next message may be read
+    turn       waits until it may be answered
+    """
+
+    pipeline: Pipeline
+    journal: Journal | None
+    limits: WireLimits
+    context: Context
+    session: Session
+    fold_some: Callable[[], None]
+    pause: Callable[[], Awaitable[None]]
+    turn: Callable[[], Awaitable[None]]
+
+    async def run(self) -> None:
+        """Until the client or the server has enough."""
+        answers: asyncio.Queue[_Answered | None] = asyncio.Queue(IN_FLIGHT)
+        writing = asyncio.create_task(self._write(answers))
+        try:
+            await self._read(answers, writing)
+        except asyncio.CancelledError:
+            if self.session.stuck or not self.session.draining:
+                writing.cancel()
+                raise
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+        try:
+            # What has been read is answered, also where the server ends.
+            await _put(answers, None, writing)
+            await writing
+        finally:
+            writing.cancel()
+
+    async def _read(
+        self, answers: asyncio.Queue[_Answered | None], writing: asyncio.Task[None]
+    ) -> None:
+        while not self.session.draining and not writing.done():
+            self.session.reading = True
+            await self.pause()
+            data = await self.context.read()
+            self.session.reading = False
+            if data is grpc.aio.EOF:
+                return
+            await self.turn()
+            await _put(answers, await self._answer_or_apology(data), writing)
+            self.fold_some()
+
+    async def _write(self, answers: asyncio.Queue[_Answered | None]) -> None:
+        while (answered := await answers.get()) is not None:
+            durable = False
+            if self.journal is not None:
+                durable = await self.journal.durable(answered.sequence)
+            answer = replace(answered.answer, durable=durable)
+            reply = encode_truth_response(answered.stream, answered.frame_id, answer)
+            self.session.writing_since = time.monotonic()
+            await send(self.context, reply)
+            self.session.writing_since = None
+
+    async def _answer_or_apology(self, data: bytes) -> _Answered:
+        """The answer; where making it fails, one that says so: the stream lives."""
+        try:
+            return await self._answer(data)
+        except Exception:
+            log.exception("labels were not answered")
+            self.pipeline.counters.internal_errors += 1
+            notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR).notice()
+            return self._answered("", None, TruthAnswer(TruthAccount(), (notice,)))
+
+    async def _answer(self, data: bytes) -> _Answered:
+        labels = decode_truth_request(data, self.limits)
+        if isinstance(labels, Refusal):
+            self.pipeline.counters.refuse_frame(labels.reason)
+            refused = TruthAnswer(TruthAccount(), (labels.notice(),))
+            return self._answered("", None, refused)
+        answer = await self._reported(labels)
+        stream = self.pipeline.streams.get(labels.stream)
+        if stream is not None:
+            stream.seen.labels(answer.account.matched, time.monotonic_ns())
+        return self._answered(labels.stream, labels.frame_id, answer)
+
+    def _answered(self, stream: str, frame_id: int | None, answer: TruthAnswer) -> _Answered:
+        # A label that is known already may not be on the disk yet.
+        sequence = answer.sequence or self.pipeline.ledger.sequence
+        return _Answered(stream, frame_id, answer, sequence)
+
+    async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
+        ledger = self.pipeline.ledger
+        answer = ledger.report(labels, ahead=await self._ahead(labels))
+        # Labels of the frame may come while it is looked for.
+        while isinstance(answer, Search):
+            found = await self._found(answer)
+            if found is None:
+                return ledger.in_vain(labels)
+            answer = ledger.report(labels, found, await self._ahead(labels, found))
+        return answer
+
+    async def _ahead(self, labels: ReceivedTruth, found: Kept | None = None) -> Ahead | None:
+        """Heavy matching is done off the loop; where that fails, the report does it."""
+        ahead = self.pipeline.ledger.heavy(labels, found)
+        if ahead is None:
+            return None
+        try:
+            await asyncio.to_thread(ahead.run)
+        except Exception:
+            log.exception("labels were not matched ahead")
+            return None
+        return ahead
+
+    async def _found(self, search: Search) -> Kept | None:
+        if self.journal is None:
+            return None
+        return await self.journal.find(search.stream, search.frame_id, search.partition)
+
+
+async def _put(
+    answers: asyncio.Queue[_Answered | None],
+    answered: _Answered | None,
+    writing: asyncio.Task[None],
+) -> None:
+    """Put it there, unless nobody writes any more: then what ended the writing is raised."""
+    putting = asyncio.create_task(answers.put(answered))
+    try:
+        await asyncio.wait({putting, writing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not putting.done():
+            putting.cancel()
+    if writing.done() and answered is not None:
+        writing.result()

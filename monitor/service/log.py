@@ -1,0 +1,538 @@
+"""What a line of the log looks like, as text and as JSON.
+
+Names of clients are in it, and words of exceptions: nothing of them can end a line, begin another
+or move the cursor of a terminal, nothing makes a line long, and what looks like a secret is cut.
+
+How many lines of a kind may be logged: a token bucket for each, and what it left out.
+
+No clock and no log: kinds and times are arguments, and who asks does the writing.
+
+Standard error as a place for whole lines, whatever it is: a pipe, a file, nothing at all.
+
+Log records on their way to standard error: held back where too many are alike, then written.
+
+The thread that logs makes the line and leaves it in a bounded queue; a thread of its own writes.
+So neither a pipe that nobody reads nor a full disk holds up a frame: what cannot be taken is
+counted, and told later. A crash of the process itself loses what waits: that of milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import queue
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Generic, Protocol, TypeVar
+
+from monitor.config import LogConfig, LogFormat
+
+LONGEST_MESSAGE = 2000  # characters
+
+
+LONGEST_TEMPLATE = 200
+
+
+# Of a traceback: the first lines and the last ones, where the error itself is.
+FIRST_LINES, LAST_LINES, LONGEST_LINE = 6, 23, 256
+
+
+_FRAMES = 20  # of an exception, the innermost ones
+
+
+# Of a longer text, what comes after so many characters is not looked at, and not written.
+_EXAMINED = 2**20
+
+
+_SECRET = re.compile(
+    r"(?P<bearer>\bbearer\s+)[\w\-.~+/=]{16,}"
+    r"|-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One event.
+
+    time_s     since 1970, by the wall clock
+    level      debug, info, warning or error
+    template   the message before its arguments were put in: what alike lines have in common
+    left_out   alike ones that were not written before this one
+    exception  the lines of its traceback
+    tells      it is no event, but has been made to tell of those that were left out
+    """
+
+    time_s: float
+    level: str
+    logger: str
+    template: str
+    message: str
+    left_out: int = 0
+    exception: tuple[str, ...] = ()
+    tells: bool = False
+
+
+def text_line(line: LogLine) -> str:
+    """`2026-01-31T12:00:00.000Z WARNING logger: message`, and a traceback indented below it.
+
+    A line that does not begin with a blank is an event.
+    """
+    left_out = 0 if line.tells else line.left_out
+    alike = f" [{left_out} alike were left out before]" if left_out else ""
+    head = f"{_stamp(line.time_s)} {line.level.upper()} {_shown(line.logger)}: "
+    below = "".join(f"\n    {_shown(one)}" for one in line.exception)
+    return f"{head}{_shown(line.message)}{alike}{below}"
+
+
+def json_line(line: LogLine) -> str:
+    """An object in ASCII, always with the same keys in the same order."""
+    return json.dumps(
+        {
+            "time": _stamp(line.time_s),
+            "level": line.level,
+            "logger": _sound(line.logger),
+            "template": _sound(line.template),
+            "message": _sound(line.message),
+            "left_out": line.left_out,
+            "exception": _sound("\n".join(line.exception)) or None,
+        }
+    )
+
+
+def bounded(text: str, longest: int) -> str:
+    """Without secrets, and cut, which it says."""
+    # Before it is cut, which could leave a secret without the word that it is known by.
+    sound = _without_secrets(text[:_EXAMINED])
+    if len(sound) <= longest:
+        return sound
+    return f"{sound[:longest]}… ({len(text)} characters)"
+
+
+def traceback_lines(error: BaseException) -> tuple[str, ...]:
+    """At most 30 lines, of 256 characters each and a few more; no line breaks are in them."""
+    text = "".join(traceback.format_exception(error, limit=-_FRAMES))
+    lines = _without_secrets(text[:_EXAMINED]).splitlines()
+    left_out = len(lines) - FIRST_LINES - LAST_LINES
+    if left_out > 1:
+        lines = [*lines[:FIRST_LINES], f"… {left_out} lines …", *lines[-LAST_LINES:]]
+    return tuple(bounded(line.rstrip(), LONGEST_LINE) for line in lines)
+
+
+def _without_secrets(text: str) -> str:
+    """Our own lines hold none: this is for words of exceptions that quote what they were given."""
+    return _SECRET.sub(lambda found: f"{found['bearer'] or ''}(left out)", text)
+
+
+def _shown(text: str) -> str:
+    """Line breaks, control characters and those that turn the direction of writing, escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text
+    )
+
+
+def _sound(text: str) -> str:
+    """Half a surrogate, as in a path that is not UTF-8, makes JSON that many readers refuse."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _stamp(time_s: float) -> str:
+    """RFC 3339, in UTC, to the millisecond."""
+    moment = datetime.fromtimestamp(time_s, UTC)
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+MINUTE_NS = 60 * 10**9
+
+
+# Enough for every place that logs, times the slices that some of them tell apart.
+MOST_KINDS = 1024
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Of one kind.
+
+    full_ns   when it is full again; each line moves that on by an interval
+    untold    lines that were left out since that was told last
+    since_ns  of the first of them
+    """
+
+    full_ns: int
+    untold: int = 0
+    since_ns: int = 0
+
+
+@dataclass(slots=True)
+class LineRate(Generic[K]):
+    """Buckets of so many lines, which fill up again at so many a minute.
+
+    others          what kinds beyond `most_kinds` are told as; they share a bucket
+    lines_a_minute  0: no limit
+
+    Between any two moments, the lines that pass are at most burst + lines_a_minute times the
+    minutes between them, for each kind: one is forgotten only when its bucket is full and all
+    that it left out has been told.
+    """
+
+    others: K
+    lines_a_minute: int
+    burst: int
+    most_kinds: int = MOST_KINDS
+    _buckets: OrderedDict[K, _Bucket] = field(default_factory=OrderedDict)
+    _shared: _Bucket = field(default_factory=lambda: _Bucket(0))
+
+    def admit(self, kind: K, now_ns: int) -> int | None:
+        """How many alike were left out before this line; None: it is left out too."""
+        bucket = self._bucket(kind, now_ns)
+        interval_ns = self._interval_ns
+        if interval_ns and bucket.full_ns - now_ns > (self.burst - 1) * interval_ns:
+            _leave_out(bucket, 1, now_ns)
+            return None
+        bucket.full_ns = max(bucket.full_ns, now_ns) + interval_ns
+        if bucket is self._shared:
+            return 0  # what it left out was not alike
+        untold, bucket.untold = bucket.untold, 0
+        return untold
+
+    def leave_out(self, kind: K, lines: int, now_ns: int) -> None:
+        """Take note of lines that passed, but could not be written; they are told later."""
+        if lines:
+            _leave_out(self._bucket(kind, now_ns), lines, now_ns)
+
+    def overdue(self, now_ns: int, patience_ns: int) -> list[tuple[K, int]]:
+        """Kinds that left out lines so long ago, and how many; that is told herewith."""
+        found: list[tuple[K, int]] = []
+        for kind, bucket in [*self._buckets.items(), (self.others, self._shared)]:
+            if bucket.untold and now_ns - bucket.since_ns >= patience_ns:
+                found.append((kind, bucket.untold))
+                bucket.untold = 0
+        return found
+
+    def limit(self, lines_a_minute: int, burst: int, now_ns: int) -> None:
+        """Go on with other limits; no kind waits for longer than these ask for."""
+        self.lines_a_minute, self.burst = lines_a_minute, burst
+        latest_ns = now_ns + burst * self._interval_ns
+        for bucket in (*self._buckets.values(), self._shared):
+            bucket.full_ns = min(bucket.full_ns, latest_ns)
+
+    @property
+    def _interval_ns(self) -> int:
+        """Between two lines, rounded up; 0: there is no limit."""
+        return -(-MINUTE_NS // self.lines_a_minute) if self.lines_a_minute else 0
+
+    def _bucket(self, kind: K, now_ns: int) -> _Bucket:
+        bucket = self._buckets.get(kind)
+        if bucket is not None:
+            self._buckets.move_to_end(kind)
+            return bucket
+        if len(self._buckets) >= self.most_kinds:
+            oldest, spent = next(iter(self._buckets.items()))
+            if spent.untold or spent.full_ns > now_ns:
+                # Forgotten now, it would begin anew with a full bucket.
+                return self._shared
+            del self._buckets[oldest]
+        bucket = self._buckets[kind] = _Bucket(now_ns)
+        return bucket
+
+
+def _leave_out(bucket: _Bucket, lines: int, now_ns: int) -> None:
+    if not bucket.untold:
+        bucket.since_ns = now_ns
+    bucket.untold += lines
+
+
+# How often, and after how long, it is tried again where it is full and says so.
+_FULL_S, _FULL_TIMES = 0.05, 200
+
+
+class Sink(Protocol):
+    """A raw stream."""
+
+    def write(self, data: bytes, /) -> int | None:
+        """The bytes that it took; None: it is full for now. Raises OSError, ValueError."""
+
+
+def standard_error() -> Sink | None:
+    """Unbuffered: a write that never ends holds no lock that the end of the interpreter needs.
+
+    None where the process was started without: its number may be that of any other file by now.
+    """
+    return None if sys.stderr is None else io.FileIO(2, "wb", closefd=False)
+
+
+@dataclass(slots=True)
+class WholeLines:
+    """Writes line after line, from one thread."""
+
+    sink: Sink | None
+    _torn: bool = False
+
+    def write(self, line: bytes) -> None:
+        """Raises OSError, ValueError where it was not written as a whole."""
+        if self.sink is None:
+            raise OSError("there is no standard error")
+        # What was torn off, as on a full disk, must not be the beginning of this line.
+        left = b"\n" + line if self._torn else line
+        for _ in range(_FULL_TIMES):
+            taken = self.sink.write(left)
+            if taken is None:
+                time.sleep(_FULL_S)
+                continue
+            left, self._torn = left[taken:], True
+            if not left:
+                self._torn = False
+                return
+        raise OSError("standard error takes nothing")
+
+
+# Lines that wait to be written, of some 10 kB at most.
+MOST_WAITING = 512
+
+
+# How often it is looked whether something is to be told of what was left out, and how old that
+# gets before it is; together below a minute.
+_LOOK_S, _TELL_NS = 5.0, 50 * 10**9
+
+
+# How long the end waits for a standard error that takes nothing.
+_PATIENCE_S = 2.0
+
+
+_FORMS = {LogFormat.TEXT: text_line, LogFormat.JSON: json_line}
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LogCounts:
+    """Since the start: lines written, by level, and lines left out for whatever reason."""
+
+    lines: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("debug", "info", "warning", "error"), 0)
+    )
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Lines that are alike: from one place in the program, of the same error and matter."""
+
+    logger: str
+    level: str
+    place: str
+    error: str
+    of: str
+    template: str = field(compare=False)
+
+
+_OTHERS = _Kind("monitor", "warning", "", "", "", "any other")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A line, and how many of its kind go untold where it cannot be written."""
+
+    data: bytes
+    kind: _Kind
+    told: int
+    is_event: bool
+
+
+class Logs(logging.Handler):
+    """Of this process, until `close`. Nothing that it does raises, or waits for long.
+
+    counts  of what was written; may be read from any thread
+    clock   ns that never go back
+    """
+
+    def __init__(
+        self,
+        config: LogConfig,
+        sink: Sink | None,
+        counts: LogCounts,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        super().__init__()
+        self.counts, self._config, self._clock = counts, config, clock
+        self._lines = WholeLines(sink)
+        # Not the handler's own lock, which is held while the end waits for the writer.
+        self._ours = threading.RLock()
+        self._rate = LineRate(_OTHERS, config.lines_a_minute, config.burst)
+        # A simple queue may be filled by a finaliser that runs while it is filled.
+        self._waiting: queue.SimpleQueue[_Waiting | threading.Event | None] = queue.SimpleQueue()
+        self._ended = False
+        self._writer = threading.Thread(target=self._write_on, name="log", daemon=True)
+        self._writer.start()
+
+    def apply(self, config: LogConfig) -> None:
+        """Go on with other settings; nothing that waits is lost."""
+        with self._ours:
+            self._config = config
+            self._rate.limit(config.lines_a_minute, config.burst, self._clock())
+        logging.getLogger().setLevel(config.level.upper())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record. Who logs never learns that this failed: it is counted."""
+        try:
+            kind = _kind_of(record)
+            with self._ours:
+                left_out = self._rate.admit(kind, self._clock())
+                if left_out is None:
+                    self.counts.left_out += 1
+                    return
+            self._leave(_line_of(record, kind, left_out), kind)
+        except Exception:
+            with self._ours:
+                self.counts.left_out += 1
+
+    def tell(self, now_ns: int, patience_ns: int = _TELL_NS) -> None:
+        """Leave a line for each kind that left some out so long ago and was silent since."""
+        with self._ours:
+            overdue = self._rate.overdue(now_ns, patience_ns)
+        for kind, lines in overdue:
+            self._leave(_telling_of(kind, lines), kind)
+
+    def flush(self) -> None:
+        """Wait until all that came so far is written, or two seconds."""
+        if self._writer.is_alive():
+            written = threading.Event()
+            self._waiting.put(written)
+            written.wait(_PATIENCE_S)
+
+    def close(self) -> None:
+        """Tell what was left out, write what waits and end, within two seconds or so."""
+        with self._ours:
+            ended, self._ended = self._ended, True
+        if not ended:
+            self.tell(self._clock(), patience_ns=0)
+            self._waiting.put(None)
+            self._writer.join(_PATIENCE_S)
+        super().close()
+
+    def _leave(self, line: LogLine, kind: _Kind) -> None:
+        text = f"{_FORMS[self._config.format](line)}\n"
+        waiting = _Waiting(text.encode(), kind, line.left_out, not line.tells)
+        if self._waiting.qsize() < MOST_WAITING:
+            self._waiting.put(waiting)
+        else:
+            self._lose(waiting)
+
+    def _lose(self, waiting: _Waiting) -> None:
+        with self._ours:
+            self.counts.left_out += waiting.is_event
+            self._rate.leave_out(waiting.kind, waiting.told + waiting.is_event, self._clock())
+
+    def _write_on(self) -> None:
+        """In a thread of its own, until it finds the end."""
+        looked_ns = self._clock()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                found = self._waiting.get(timeout=_LOOK_S)
+                if found is None:
+                    return
+                if isinstance(found, threading.Event):
+                    found.set()
+                else:
+                    self._write(found)
+            now_ns = self._clock()
+            if now_ns - looked_ns >= _LOOK_S * 1e9:
+                looked_ns = now_ns
+                self.tell(now_ns)
+
+    def _write(self, waiting: _Waiting) -> None:
+        try:
+            self._lines.write(waiting.data)
+            self.counts.lines[waiting.kind.level] += 1
+        except Exception:
+            self._lose(waiting)
+
+
+@contextlib.contextmanager
+def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
+    """Take all that this process logs, its warnings, and what its threads die of, until the end.
+
+    sink  None: it is counted alone
+    """
+    logs, root = Logs(config, sink, LogCounts()), logging.getLogger()
+    level, threads, unraisable = root.level, threading.excepthook, sys.unraisablehook
+    root.addHandler(logs)
+    logs.apply(config)
+    logging.captureWarnings(True)
+    threading.excepthook, sys.unraisablehook = _thread_ended, _nobody_to_raise_to
+    try:
+        yield logs
+    finally:
+        threading.excepthook, sys.unraisablehook = threads, unraisable
+        logging.captureWarnings(False)
+        root.setLevel(level)
+        root.removeHandler(logs)
+        logs.close()
+
+
+def _thread_ended(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        name = args.thread.name if args.thread else "unknown"
+        error = (args.exc_type, args.exc_value, args.exc_traceback)
+        log.error("the thread %s ended by a fault", name, exc_info=error)
+
+
+def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
+    if args.exc_value is not None:
+        error = (args.exc_type, args.exc_value, args.exc_traceback)
+        log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=error)
+
+
+def _kind_of(record: logging.LogRecord) -> _Kind:
+    """The arguments make no kind; what was formatted already is known by where it is said."""
+    template = bounded(str(record.msg), LONGEST_TEMPLATE)
+    error = record.exc_info[0] if record.exc_info else None
+    return _Kind(
+        logger=record.name,
+        level=_level(record.levelno),
+        place=template if record.args else f"{record.pathname}:{record.lineno}",
+        error=error.__name__ if error else "",
+        of=str(getattr(record, "of", ""))[:LONGEST_TEMPLATE],
+        template=template,
+    )
+
+
+def _level(number: int) -> str:
+    for least, level in ((logging.ERROR, "error"), (logging.WARNING, "warning")):
+        if number >= least:
+            return level
+    return "info" if number >= logging.INFO else "debug"
+
+
+def _line_of(record: logging.LogRecord, kind: _Kind, left_out: int) -> LogLine:
+    try:
+        message = bounded(record.getMessage(), LONGEST_MESSAGE)
+    except Exception:
+        message = f"{kind.template} (without its arguments, which do not fit)"
+    exception: tuple[str, ...] = ()
+    if record.exc_info and record.exc_info[0] is not None and record.exc_info[1] is not None:
+        exception = traceback_lines(record.exc_info[1])
+    return LogLine(
+        record.created, kind.level, record.name, kind.template, message, left_out, exception
+    )
+
+
+def _telling_of(kind: _Kind, lines: int) -> LogLine:
+    were = "line like '{}' was" if lines == 1 else "lines like '{}' were"
+    text = f"{lines} {were.format(kind.template)} left out"
+    return LogLine(time.time(), kind.level, kind.logger, kind.template, text, lines, tells=True)

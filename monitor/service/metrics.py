@@ -1,0 +1,471 @@
+"""Families of the sidecar as a program: its build, configuration, log and clock.
+
+Families of what is forwarded to a tracker elsewhere.
+
+Families of the ledger: what became of every detection and label, and how the disk does.
+
+The exposition text, and no part of the frame path: it is made one family at a time, and
+scrapes are served from what was made last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+
+from monitor.drift.alarms import DriftReading
+from monitor.frames.counters import Counters
+from monitor.frames.detections import PASSED_THROUGH, Reason
+from monitor.frames.frame import TrackStatus, UncertainBy
+from monitor.pipeline.external_tracker import ForwardingReading
+from monitor.pipeline.recalibrators import InForce
+from monitor.pipeline.stream_tracker import TrackReading
+from monitor.service.exposition import bins, counter, gauge, histogram
+from monitor.service.readings import (
+    DiskReading,
+    LedgerReading,
+    OperationReading,
+    RecalibrationReading,
+)
+from monitor.service.slice_metrics import classes, drift, measures, recalibrators, windows
+from monitor.statistics.bins import ExportEdges, SliceBins
+from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
+from monitor.tracking.rewind import Order
+
+
+def operation(reading: OperationReading) -> Iterator[str]:
+    """One text a family."""
+    yield gauge(
+        "build_info",
+        "Which build this is; always 1.",
+        tuple(reading.build),
+        [(tuple(reading.build.values()), 1.0)] if reading.build else [],
+    )
+    yield counter(
+        "configuration_reloads",
+        "Configurations that were read again (SIGHUP), by outcome.",
+        ("outcome",),
+        (((str(outcome),), float(count)) for outcome, count in reading.reloads.items()),
+    )
+    yield gauge(
+        "configuration_waiting_keys",
+        "Keys of the configuration, as last read again, that only a restart brings in force.",
+        (),
+        [((), float(reading.waiting))],
+    )
+    lag = reading.lag
+    yield gauge(
+        "stamp_lag_seconds",
+        "Wall clock at arrival minus capture stamp of the streams of the last minute.",
+        ("of",),
+        [] if lag is None else [(("least",), lag.least), (("most",), lag.most)],
+    )
+    yield counter(
+        "log_lines",
+        "Lines of the log, by level.",
+        ("level",),
+        (((level,), float(count)) for level, count in reading.lines.items()),
+    )
+    yield counter(
+        "log_lines_left_out",
+        "Lines that were left out of the log, being too many of their kind.",
+        (),
+        [((), float(reading.left_out))],
+    )
+
+
+def forwarding(reading: ForwardingReading) -> Iterator[str]:
+    """One text a family."""
+    yield gauge(
+        "tracker_up",
+        "Whether the tracker elsewhere is there and says that it serves.",
+        (),
+        [((), float(reading.up))],
+    )
+    yield counter(
+        "tracker_sent",
+        "Frames that were written to the tracker elsewhere, whatever became of them then.",
+        (),
+        [((), float(reading.sent))],
+    )
+    ended = [((str(outcome),), float(count)) for outcome, count in reading.ended.items()]
+    yield counter(
+        "tracker_forwarded",
+        "Frames for the tracker elsewhere by how it ended with them, each in one of these.",
+        ("outcome",),
+        ended,
+    )
+    yield counter(
+        "tracker_unusable_answers",
+        "Answers of the tracker elsewhere that were none; the log says what was wrong.",
+        (),
+        [((), float(reading.unusable))],
+    )
+    found = reading.seconds
+    bounds = [f"{bound:g}" for bound in found.bounds] + ["+Inf"]
+    yield histogram(
+        "tracker_seconds",
+        "Time from a frame to the tracker's answer, of those answered in time.",
+        zip(bounds, accumulate(found.counts), strict=True),
+        found.sum,
+    )
+
+
+def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
+    """All of them."""
+    yield gauge(
+        "detection_fates",
+        "Detections that came since the ledger began, by what became of them: they add up to all. "
+        "A later revision of a label may change one.",
+        ("fate",),
+        (((fate,), count) for fate, count in reading.fates.items()),
+    )
+    yield gauge(
+        "match_ratio",
+        "Matched detections among the usable ones whose fate is known.",
+        (),
+        [((), reading.match_ratio)],
+    )
+    yield counter(
+        "retracted_detections",
+        "Detections whose labels a later revision took back.",
+        (),
+        [((), reading.retracted)],
+    )
+    yield gauge(
+        "labelled_ratio",
+        "Share of a slice's detections of which labels told anything.",
+        ("slice",),
+        (((share.slice,), share.labelled) for share in reading.shares),
+    )
+    yield gauge(
+        "gated_matches",
+        "Matches that the gate of [matching] decided.",
+        (),
+        [((), reading.gated)],
+    )
+    yield gauge(
+        "near_gate_ratio",
+        "Share of them near the gate: it cuts the tail of the errors off.",
+        (),
+        [((), reading.near_gate)],
+    )
+    delays = counters.truth_delay
+    bounds = [f"{bound:g}" for bound in delays.bounds] + ["+Inf"]
+    yield histogram(
+        "ground_truth_delay_seconds",
+        "Event time from a frame to its labels, by message.",
+        zip(bounds, accumulate(delays.counts), strict=True),
+        delays.sum,
+    )
+    yield from _disk(reading.disk)
+
+
+def _disk(disk: DiskReading) -> Iterator[str]:
+    for name, text, value in (
+        ("ledger_bytes", "Bytes of frames and labels on disk.", disk.bytes),
+        ("ledger_partitions", "Files they are in.", disk.partitions),
+        ("ledger_waiting", "Entries that wait for the disk.", disk.waiting),
+        (
+            "ledger_replayed_entries",
+            "Entries that were done again at the start.",
+            disk.replayed,
+        ),
+        (
+            "ledger_lost_entries",
+            "Entries that could not be done again at the start.",
+            disk.not_replayed,
+        ),
+    ):
+        yield gauge(name, text, (), [((), value)])
+    yield counter(
+        "ledger_failures",
+        "Writes to the disk that came to nothing; the log says why.",
+        (),
+        [((), disk.failures)],
+    )
+    yield counter(
+        "files_refused",
+        "Files that could not be used, by what they hold; the log says why.",
+        ("of",),
+        (((of,), count) for of, count in disk.refused.items()),
+    )
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+# Reasons to refuse a detection, a message or a truth; the others let a detection pass.
+_REFUSING = tuple(
+    reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is exported, as of one moment.
+
+    recalibrators        in force
+    recalibration        what happened to them, and how their trials stand
+    bins                 export bins of every slice that has statistics, `total` left out: PromQL
+                         adds up
+    edges                of those bins; also without any slice, so that their labels are known
+    windows              measures of every slice over every window
+    classes              measures of class probabilities, of the slices that have some
+    checkpoint_age       seconds since the statistics were last written to disk; NaN: never
+    checkpoint_failures  how often that failed
+    time_jumps           how often event time began anew or jumped ahead
+    drift                None where nobody watches over it: then it has no families either
+    forwarding           likewise, where there is no tracker elsewhere
+    ledger               what became of every detection, and how the disk does
+    operation            of the sidecar as a program
+    """
+
+    counters: Counters
+    readings: tuple[SliceReading, ...]
+    pending_bytes: int
+    pending_detections: int
+    streams: int
+    recalibrators: tuple[InForce, ...]
+    mode: str
+    tracks: TrackReading
+    bins: tuple[SliceBins, ...] = ()
+    edges: ExportEdges | None = None
+    windows: tuple[WindowReading, ...] = ()
+    classes: tuple[ClassReading, ...] = ()
+    checkpoint_age: float = float("nan")
+    checkpoint_failures: int = 0
+    time_jumps: int = 0
+    recalibration: RecalibrationReading = field(default_factory=RecalibrationReading)
+    drift: DriftReading | None = None
+    forwarding: ForwardingReading | None = None
+    ledger: LedgerReading = field(default_factory=LedgerReading)
+    operation: OperationReading = field(default_factory=OperationReading)
+
+
+def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
+    """The text, returned after many short steps: one a family, or a slice of a large one."""
+    pieces = []
+    for piece in chain(
+        measures(snapshot.readings),
+        windows(snapshot.windows),
+        classes(snapshot.classes),
+        bins(snapshot.bins, snapshot.edges),
+        _service(snapshot),
+        _recalibration(snapshot),
+        drift(snapshot.drift) if snapshot.drift is not None else (),
+        _labels(snapshot.counters),
+        ledger(snapshot.ledger, snapshot.counters),
+        _tracks(snapshot.tracks),
+        forwarding(snapshot.forwarding) if snapshot.forwarding is not None else (),
+        operation(snapshot.operation),
+    ):
+        pieces.append(piece.encode())
+        yield
+    return b"".join(pieces)
+
+
+def _service(snapshot: Snapshot) -> Iterator[str]:
+    counters = snapshot.counters
+    yield counter("frames", "Frames answered.", (), [((), counters.frames)])
+    yield counter(
+        "detections",
+        "Detections by what became of them; each time their frame comes.",
+        ("outcome",),
+        (
+            ((outcome,), getattr(counters, outcome))
+            for outcome in ("recalibrated", "passed_through", "refused")
+        ),
+    )
+    yield counter(
+        "passed_through",
+        "Valid detections returned as they came.",
+        ("reason",),
+        (((reason.label,), counters.by_reason[reason]) for reason in sorted(PASSED_THROUGH)),
+    )
+    yield counter(
+        "rejected",
+        "Detections, messages and further fields that were refused.",
+        ("reason",),
+        (((reason.label,), _refused(counters, reason)) for reason in _REFUSING),
+    )
+    yield counter(
+        "calls_refused",
+        "Calls that showed no token that is known, or one of another right.",
+        ("why",),
+        (((why,), count) for why, count in counters.calls_refused.items()),
+    )
+    yield _frame_seconds(counters)
+    handled = counters.fast_frames + counters.slow_frames
+    for name, text, value in (
+        (
+            "fast_decode_ratio",
+            "Share of frames whose detections all have one layout.",
+            counters.fast_frames / handled if handled else 1.0,
+        ),
+        (
+            "loop_lag_seconds",
+            "Longest delay of the event loop since the last refresh.",
+            counters.loop_lag_seconds,
+        ),
+        (
+            "overload",
+            "1 while frames are answered and forwarded, but not monitored.",
+            counters.shedding,
+        ),
+        (
+            "clock_epoch",
+            "Of the wall clock; goes up by one when it is set.",
+            counters.clock_epoch,
+        ),
+        ("pending_bytes", "Bytes of frames that wait for their truth.", snapshot.pending_bytes),
+        (
+            "pending_detections",
+            "Detections that wait for their truth.",
+            snapshot.pending_detections,
+        ),
+        ("streams", "Streams registered.", snapshot.streams),
+        (
+            "checkpoint_age_seconds",
+            "Since the statistics were last written to disk; NaN: not yet, or never.",
+            snapshot.checkpoint_age,
+        ),
+    ):
+        yield gauge(name, text, (), [((), value)])
+    for name, text, count in (
+        (
+            "checkpoint_failures",
+            "Statistics that could not be written to disk; the log says why.",
+            snapshot.checkpoint_failures,
+        ),
+        (
+            "event_time_jumps",
+            "How often event time began anew or jumped ahead.",
+            snapshot.time_jumps,
+        ),
+        ("late_frames", "Frames that came behind their stream's watermark.", counters.late_frames),
+        ("overloads", "How often monitoring gave way to forwarding.", counters.overloads),
+        ("clock_steps", "How often the wall clock was set.", counters.clock_steps),
+        (
+            "internal_errors",
+            "Faults of the sidecar itself; its log says which.",
+            counters.internal_errors,
+        ),
+        (
+            "overflow_detections",
+            "Matched detections in overflow slices.",
+            counters.overflow_detections,
+        ),
+        (
+            "overflow_classified",
+            "Matched class probabilities in overflow slices, or for which there was none.",
+            counters.overflow_classified,
+        ),
+        (
+            "streams_dropped",
+            "Streams ended because the client read no answers.",
+            counters.streams_dropped,
+        ),
+    ):
+        yield counter(name, text, (), [((), count)])
+
+
+def _recalibration(snapshot: Snapshot) -> Iterator[str]:
+    counters = snapshot.counters
+    yield counter(
+        "uncertain_detections",
+        "Detections flagged as too uncertain, by what shows it; each time their frame comes.",
+        ("by",),
+        (
+            ((by.name.lower(),), counters.uncertain[by - 1])
+            for by in UncertainBy
+            if by is not UncertainBy.NEITHER
+        ),
+    )
+    account = counters.class_recalibrations
+    yield counter(
+        "class_recalibrations",
+        "Detections by what the recalibrator of class probabilities in force made of theirs; "
+        "each time their frame comes.",
+        ("outcome",),
+        (((outcome,), getattr(account, outcome)) for outcome in account.__dataclass_fields__),
+    )
+    yield from recalibrators(snapshot.recalibrators, snapshot.mode, snapshot.recalibration)
+
+
+def _refused(counters: Counters, reason: Reason) -> int:
+    found = int(counters.by_reason[reason]) + counters.frames_refused.get(reason, 0)
+    return found + counters.notices.get(reason, 0)
+
+
+def _frame_seconds(counters: Counters) -> str:
+    found = counters.frame_seconds
+    bounds = [f"{bound:g}" for bound in found.bounds] + ["+Inf"]
+    return histogram(
+        "frame_seconds",
+        "Time from a frame's bytes to its answer's bytes.",
+        zip(bounds, accumulate(found.counts), strict=True),
+        found.sum,
+    )
+
+
+def _labels(counters: Counters) -> Iterator[str]:
+    truth = counters.truth
+    yield counter(
+        "ground_truth",
+        "Labels by what became of them.",
+        ("outcome",),
+        (((outcome,), getattr(truth, outcome)) for outcome in truth.__dataclass_fields__),
+    )
+    yield counter(
+        "unmatched_detections",
+        "Detections of completely labelled frames without a label.",
+        (),
+        [((), counters.unmatched)],
+    )
+    yield counter(
+        "dropped_detections",
+        "Detections that left the store before their truth came.",
+        (),
+        [((), counters.dropped)],
+    )
+
+
+def _tracks(reading: TrackReading) -> Iterator[str]:
+    yield counter(
+        "tracker_frames",
+        "Frames by how they came to the tracker.",
+        ("order",),
+        (((str(order),), reading.orders[order]) for order in Order),
+    )
+    yield gauge(
+        "tracks",
+        "Tracks as of the last frame of each stream.",
+        ("slice", "status"),
+        (
+            ((entry.name, status.name.lower()), entry.counts[status])
+            for entry in reading.slices
+            for status in TrackStatus
+        ),
+    )
+    for name, text, measure in (
+        (
+            "track_nis_ratio",
+            "Mean normalised innovation squared per dimension that is no angle; far above 1: "
+            "overconfident.",
+            "nis_ratio",
+        ),
+        (
+            "track_innovation_correlation",
+            "Correlation of the whitened innovation with the one of the frame before.",
+            "correlation",
+        ),
+        (
+            "gate_reject_ratio",
+            "Of confirmed tracks with a detection near, the share whose gate let none in.",
+            "reject_ratio",
+        ),
+    ):
+        rows = (((entry.name,), getattr(entry, measure)) for entry in reading.slices)
+        yield gauge(name, text, ("slice",), rows)

@@ -1,0 +1,482 @@
+"""Small files that others must not read, or must not replace: certificates, keys and tokens.
+
+What is in them is never part of a message.
+
+Bearer tokens: what a file of them holds, and what a call that shows one may do.
+
+Of the tokens of the sidecar only SHA-256 digests are kept, so that none can get into a message.
+
+TLS: the certificates of the server, which may change while it runs, and how clients connect.
+
+What every call passes before its handler: its right to be made, and room for it.
+
+Both are looked at once a call, never for a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import inspect
+import logging
+import os
+import ssl
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+
+from monitor.config import InvalidConfiguration, SecurityConfig, read_tokens
+from monitor.frames.counters import Counters
+from monitor.service.calls import ADMIN, MONITOR, Context, refuse_call
+
+log = logging.getLogger(__name__)
+
+
+# Bytes; a chain of certificates has some ten thousand.
+LARGEST = 2**20
+
+
+def read_private(path: str, key: str) -> bytes:
+    """The contents. Raises InvalidConfiguration, which names the key of [security]."""
+    try:
+        # A pipe that nobody writes to would keep us for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidConfiguration(
+                    f"[security] {key} = '{path}' is no regular file: name one."
+                )
+            # fdopen leaves the descriptor of a folder open, so it comes after that.
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(LARGEST + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"[security] {key} = '{path}' cannot be read ({error.strerror}). Check the path, and "
+            "that the user of the sidecar may read it."
+        ) from None
+    if len(data) > LARGEST:
+        raise InvalidConfiguration(
+            f"[security] {key} = '{path}' has more than {LARGEST} bytes: it is something else."
+        )
+    return data
+
+
+def warn_of_readers(path: str, key: str) -> None:
+    """Say so where others than the owner may read a secret, or change it."""
+    mode = stat.S_IMODE(Path(path).stat().st_mode)
+    if mode & 0o077:
+        log.warning(
+            "[security] %s = '%s' has mode %04o: others than its owner can read it. chmod 600 it.",
+            *(key, path, mode),
+        )
+
+
+_SCHEME = "bearer "
+
+
+class Right(StrEnum):
+    """What a call needs. Who has the right of administration has the others."""
+
+    DATA = "data"
+    TRUTH = "truth"
+    ADMIN = "admin"
+
+
+class NotAuthenticated(PermissionError):
+    """A call shows no token that is known."""
+
+
+class NotPermitted(PermissionError):
+    """The token of a call is known, and is for something else."""
+
+
+Digests = dict[Right, tuple[bytes, ...]]
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Those in force, as of the last look at the files at which they could be used."""
+
+    settings: SecurityConfig
+    _digests: Digests = field(init=False)
+    _complaints: dict[Right, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidConfiguration."""
+        self._digests = {right: self._read(right) for right in Right if self._path(right)}
+        for right in self._digests:
+            warn_of_readers(self._path(right), _key(right))
+        if self._digests and Right.ADMIN not in self._digests:
+            log.warning(
+                "[security] admin_token_file is empty: whoever can connect may promote "
+                "recalibrators, though other rights need a token. Name one."
+            )
+
+    def check(self, right: Right, authorization: Iterable[str | bytes]) -> None:
+        """Raises NotAuthenticated, NotPermitted.
+
+        authorization  the values of the headers of this name
+        """
+        if right not in self._digests:
+            return
+        digest = _digest_of(tuple(authorization))
+        # All of them are compared, however early one fits: time says nothing of which.
+        held = [
+            known
+            for known, digests in self._digests.items()
+            if sum(hmac.compare_digest(digest, one) for one in digests)
+        ]
+        if not held:
+            raise NotAuthenticated("authorization: the bearer token is not known here.")
+        if right not in held and Right.ADMIN not in held:
+            raise NotPermitted(
+                f"authorization: this call needs the right '{right}', and the bearer token is for "
+                f"'{', '.join(held)}'."
+            )
+
+    def look_again(self) -> None:
+        """Take over what the files hold now. What cannot be used is said once, and left alone."""
+        for right, before in list(self._digests.items()):
+            try:
+                found = self._read(right)
+            except InvalidConfiguration as error:
+                if self._complaints.get(right) != str(error):
+                    log.warning("%s Until then the tokens of before are in force.", error)
+                self._complaints[right] = str(error)
+                continue
+            self._complaints.pop(right, None)
+            if found != before:
+                self._digests[right] = found
+                log.info("security: %s has changed and is in force", _key(right))
+
+    def _path(self, right: Right) -> str:
+        return self.settings.token_files.get(_key(right), "")
+
+    def _read(self, right: Right) -> tuple[bytes, ...]:
+        path, key = self._path(right), _key(right)
+        try:
+            tokens = read_tokens(read_private(path, key), path)
+        except InvalidConfiguration:
+            raise
+        except ValueError as error:
+            raise InvalidConfiguration(f"[security] {key} = {error}") from None
+        return tuple(hashlib.sha256(token).digest() for token in tokens)
+
+
+def _key(right: Right) -> str:
+    return f"{right}_token_file"
+
+
+def _digest_of(headers: tuple[str | bytes, ...]) -> bytes:
+    """Raises NotAuthenticated."""
+    value = headers[0] if len(headers) == 1 else ""
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if text[: len(_SCHEME)].lower() != _SCHEME:
+        raise NotAuthenticated(
+            "authorization: this call needs a bearer token, and shows "
+            f"{'none' if not headers else 'something else'}."
+        )
+    return hashlib.sha256(text[len(_SCHEME) :].strip().encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """What was read of the three files; they fit together."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    client_authority: bytes
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """As gRPC takes it."""
+        pair = [(self.key, self.certificate)]
+        return grpc.ssl_server_certificate_configuration(pair, self.client_authority or None)
+
+    @property
+    def fingerprint(self) -> str:
+        """The first hexadecimal digits of the certificate's SHA-256, as openssl prints it."""
+        begin, end = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
+        first = self.certificate[self.certificate.index(begin) :].split(end)[0] + end
+        der = ssl.PEM_cert_to_DER_cert(first.decode("ascii"))
+        return hashlib.sha256(der).hexdigest()[:16]
+
+
+def read_pem(settings: SecurityConfig) -> Pem:
+    """The files as they are now. Raises InvalidConfiguration where they do not fit together."""
+    found = _read(settings)
+    _check(settings)
+    if _read(settings) != found:
+        raise InvalidConfiguration(
+            f"[security] certificate = '{settings.certificate}' was replaced while it was read. "
+            "Try again when all its files are there."
+        )
+    return found
+
+
+def _read(settings: SecurityConfig) -> Pem:
+    authority = settings.client_authority
+    return Pem(
+        read_private(settings.certificate, "certificate"),
+        read_private(settings.key, "key"),
+        read_private(authority, "client_authority") if authority else b"",
+    )
+
+
+def _check(settings: SecurityConfig) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password=_no_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise InvalidConfiguration(
+            f"[security] certificate = '{settings.certificate}' and key = '{settings.key}' cannot "
+            f"be used together ({_short(error)}). Name a certificate in PEM, and its own key "
+            "without a password."
+        ) from None
+    if not settings.client_authority:
+        return
+    try:
+        context.load_verify_locations(settings.client_authority)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidConfiguration(
+            f"[security] client_authority = '{settings.client_authority}' cannot be used "
+            f"({_short(error)}). Name the certificates of the authorities in PEM."
+        ) from None
+
+
+def _no_password() -> str:
+    """Without it, OpenSSL would ask at the terminal."""
+    raise ValueError("the key has a password")
+
+
+def _short(error: Exception) -> str:
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    return reason.replace("_", " ").lower() if reason else str(error)
+
+
+@dataclass(slots=True)
+class ServerCertificates:
+    """The certificates in force: those of the files, as of the last look at which they were whole.
+
+    Connections that are open keep the certificate that they began with.
+    """
+
+    settings: SecurityConfig
+    _pem: Pem = field(init=False)
+    # In force, and what gRPC has been given. Each is written in one thread alone, that of
+    # look_again or gRPC's: with one that both wrote, a change could be lost.
+    _current: grpc.ServerCertificateConfiguration = field(init=False)
+    _given: grpc.ServerCertificateConfiguration = field(init=False)
+    _complaint: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidConfiguration."""
+        self._pem = read_pem(self.settings)
+        self._current = self._given = self._pem.configuration()
+        warn_of_readers(self.settings.key, "key")
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For the port to listen on."""
+        self._given = self._current
+        return grpc.dynamic_ssl_server_credentials(
+            self._given, self._fetch, bool(self.settings.client_authority)
+        )
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC for every new connection, in a thread of its own; None: as before."""
+        current = self._current
+        if current is self._given:
+            return None
+        self._given = current
+        return current
+
+    def look_again(self) -> None:
+        """Take over what the files hold now. What cannot be used is said once, and left alone."""
+        try:
+            found = read_pem(self.settings)
+        except InvalidConfiguration as error:
+            if str(error) != self._complaint:
+                log.warning("%s Until then the certificate of before is used.", error)
+            self._complaint = str(error)
+            return
+        self._complaint = ""
+        if found != self._pem:
+            self._pem = found
+            self._current = found.configuration()
+            log.info("security: new connections see certificate sha256:%s", found.fingerprint)
+
+
+# Beside max_calls, so that a full sidecar still says that it lives.
+MOST_PROBES = 64
+
+
+PROBES_END = "end some that watch the health."
+
+
+_HEALTH = "/grpc.health.v1.Health/"
+
+
+# Of the methods; what is not here needs the right of administration, reflection too.
+RIGHTS = {
+    f"/{MONITOR}/Process": Right.DATA,
+    f"/{MONITOR}/ProcessFrame": Right.DATA,
+    f"/{MONITOR}/GetCalibration": Right.DATA,
+    f"/{MONITOR}/GetStatus": Right.DATA,
+    f"/{MONITOR}/WatchEvents": Right.DATA,
+    f"/{MONITOR}/ReportGroundTruth": Right.TRUTH,
+    f"/{MONITOR}/ExportStatistics": Right.ADMIN,
+    f"/{MONITOR}/ImportStatistics": Right.ADMIN,
+    f"/{MONITOR}/AcknowledgeDrift": Right.ADMIN,
+    **{
+        f"/{ADMIN}/{name}": Right.ADMIN
+        for name in ("List", "Get", "Promote", "Fit", "Rollback", "Pin")
+    },
+}
+
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
+
+
+def right_of(method: str) -> Right | None:
+    """What a call of a method, as /package.Service/Method, needs; None: nothing."""
+    return None if method.startswith(_HEALTH) else RIGHTS.get(method, Right.ADMIN)
+
+
+@dataclass(slots=True, eq=False)
+class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
+    """Lets calls pass that have the right; the others end before a message of theirs is read.
+
+    counters  told of those that end
+    """
+
+    tokens: Tokens
+    counters: Counters
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """The handler of the method, or one that refuses."""
+        right = right_of(handler_call_details.method)
+        if right is None:
+            return await continuation(handler_call_details)
+        metadata = handler_call_details.invocation_metadata or ()
+        shown = (value for key, value in metadata if key == "authorization")
+        try:
+            self.tokens.check(right, shown)
+        except NotAuthenticated as error:
+            return self._refusing(grpc.StatusCode.UNAUTHENTICATED, str(error), right)
+        except NotPermitted as error:
+            return self._refusing(grpc.StatusCode.PERMISSION_DENIED, str(error), right)
+        return await continuation(handler_call_details)
+
+    def _refusing(self, code: grpc.StatusCode, text: str, right: Right) -> grpc.RpcMethodHandler:
+        refused = self.counters.refuse_call(code.name.lower())
+        if refused & (refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …
+            log.warning(
+                "security: a call that needs the right '%s' was refused as %s; %d so far",
+                *(right, code.name.lower(), refused),
+            )
+
+        async def refuse(_: object, context: Context) -> NoReturn:
+            await refuse_call(context, code, text)
+
+        # A stream of both sides fits every method: nothing is read before the refusal.
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+@dataclass(slots=True)
+class Room:
+    """For so many calls at a time.
+
+    remedy  for who finds it full
+    """
+
+    most: int
+    remedy: str = "end some, or raise [server] max_calls."
+    taken: int = 0
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[bool]:
+        """Whether there is one; it is taken as long as the block lasts."""
+        free = self.taken < self.most
+        self.taken += free
+        try:
+            yield free
+        finally:
+            self.taken -= free
+
+
+@dataclass(slots=True, eq=False)
+class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
+    """Counts calls that are open, and refuses those beyond the limit.
+
+    calls   room for all but those that ask for health
+    probes  room for those
+    """
+
+    calls: Room
+    probes: Room = field(default_factory=lambda: Room(MOST_PROBES, PROBES_END))
+    # By method; only those that exist get here: the handler, and what counts it.
+    _counted: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = field(
+        default_factory=dict
+    )
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler | None:
+        """The handler, which takes a place while it is at work."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        known = self._counted.get(method)
+        if known is None or known[0] is not handler:
+            room = self.probes if method.startswith(_HEALTH) else self.calls
+            known = self._counted[method] = (handler, _counted(handler, room))
+        return known[1]
+
+
+def _counted(handler: grpc.RpcMethodHandler, room: Room) -> grpc.RpcMethodHandler:
+    """The same handler, of which there are only so many at a time."""
+    name = (
+        f"{'stream' if handler.request_streaming else 'unary'}_"
+        f"{'stream' if handler.response_streaming else 'unary'}"
+    )
+    behaviour = getattr(handler, name)
+    make = getattr(grpc, f"{name}_rpc_method_handler")
+    limited = _yielding if inspect.isasyncgenfunction(behaviour) else _returning
+    return make(limited(behaviour, room), handler.request_deserializer, handler.response_serializer)
+
+
+async def _full(context: Context, room: Room) -> NoReturn:
+    text = f"{room.most} calls are open, and no more are taken: {room.remedy}"
+    await refuse_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+
+def _returning(behaviour: Callable[..., Awaitable[Any]], room: Room) -> Callable[..., Any]:
+    async def call(request: object, context: Context) -> Any:
+        with room.place() as free:
+            if not free:
+                await _full(context, room)
+            return await behaviour(request, context)
+
+    return call
+
+
+def _yielding(behaviour: Callable[..., Any], room: Room) -> Callable[..., Any]:
+    async def call(request: object, context: Context) -> AsyncIterator[Any]:
+        with room.place() as free:
+            if not free:
+                await _full(context, room)
+            async with contextlib.aclosing(behaviour(request, context)) as answers:
+                async for answer in answers:
+                    yield answer
+
+    return call

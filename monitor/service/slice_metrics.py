@@ -1,0 +1,371 @@
+"""The measures of slices as text: since the start, over windows, and of class probabilities.
+
+Families of drift: how the evidence of each slice stands, what it rests on, and alarms.
+
+Families of the recalibrators: which are in force, what they do, and how their trials stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
+from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
+from monitor.pipeline.promotions import FitAccount, SwapAccount, TrialAccount
+from monitor.pipeline.recalibrators import InForce
+from monitor.promotion.records import Evidence, TrialStanding, TrialState
+from monitor.service.exposition import JOINT, Row, counter, gauge
+from monitor.service.readings import RecalibrationReading
+from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
+
+_BY_DIMENSION = ("slice", "stage", "dimension")
+
+
+def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
+    """Measures since epoch, a family at a time."""
+    # A gauge, not a counter: after a restart it may be a little less than it was.
+    yield gauge(
+        "matched_detections",
+        "Detections with ground truth behind the measures; slice total is the sum of the others.",
+        ("slice",),
+        (((reading.name,), reading.raw.rows) for reading in readings),
+    )
+    stages = [
+        ((reading.name, stage), found) for reading in readings for stage, found in reading.stages
+    ]
+    dimensions = [
+        ((*at, name), dimension)
+        for at, found in stages
+        for name, dimension in found.dimensions.items()
+    ]
+    joint = [((*at, JOINT), found.joint) for at, found in stages]
+    yield gauge(
+        "ence",
+        "Expected normalised calibration error; 0 is calibrated.",
+        _BY_DIMENSION,
+        ((at, found.ence) for at, found in dimensions),
+    )
+    yield gauge(
+        "ence_noise_floor",
+        "ENCE of a calibrated detector whose errors are as correlated and heavy-tailed as these.",
+        _BY_DIMENSION,
+        ((at, found.ence_noise_floor) for at, found in dimensions),
+    )
+    yield gauge(
+        "uce",
+        "Uncertainty calibration error, in the dimension's unit squared.",
+        _BY_DIMENSION,
+        ((at, found.uce) for at, found in dimensions),
+    )
+    yield gauge(
+        "qce",
+        "Quantile calibration error, mean over tau.",
+        _BY_DIMENSION,
+        [
+            *((at, found.qce) for at, found in dimensions),
+            *((at, found.qce) for at, found in joint),
+        ],
+    )
+    yield gauge(
+        "nees_ratio",
+        "Mean normalised squared error per dimension; 1 is calibrated, above it overconfident.",
+        _BY_DIMENSION,
+        [
+            *((at, found.nees_mean) for at, found in dimensions),
+            *((at, found.nees_over_k) for at, found in joint),
+        ],
+    )
+    yield gauge(
+        "nees_median_ratio",
+        "Median NEES over the median of chi-square; 1 is calibrated.",
+        ("slice", "stage"),
+        ((at, found.joint.nees_median_ratio) for at, found in stages),
+    )
+    yield gauge(
+        "effective_detections",
+        "Independent detections that those with ground truth are worth, by their joint NEES.",
+        ("slice", "stage"),
+        ((at, found.joint.n_eff) for at, found in stages),
+    )
+    yield gauge(
+        "coverage",
+        "Share of errors within the chi-square region of level tau.",
+        ("slice", "stage", "tau"),
+        (
+            ((*at, repr(level)), share)
+            for at, found in stages
+            for level, share in zip(
+                found.joint.tau.tolist(), found.joint.coverage_by_tau.tolist(), strict=True
+            )
+        ),
+    )
+
+
+def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
+    """Measures of the joint block over windows."""
+    yield gauge(
+        "window_detections",
+        "Detections with ground truth in the window.",
+        ("slice", "window"),
+        (((each.reading.name, each.window), each.reading.raw.rows) for each in readings),
+    )
+    stages = [
+        ((each.reading.name, stage, each.window), found.joint)
+        for each in readings
+        for stage, found in each.reading.stages
+    ]
+    yield gauge(
+        "window_nees_ratio",
+        "Mean NEES over the number of dimensions, in the window; 1 is calibrated.",
+        ("slice", "stage", "window"),
+        ((at, joint.nees_over_k) for at, joint in stages),
+    )
+    yield gauge(
+        "window_qce",
+        "Quantile calibration error of the joint block, mean over tau, in the window.",
+        ("slice", "stage", "window"),
+        ((at, joint.qce) for at, joint in stages),
+    )
+
+
+def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
+    """Measures of class probabilities."""
+    yield gauge(
+        "classified_detections",
+        "Detections with class probabilities and a true class.",
+        ("slice",),
+        (((each.name,), each.evaluation.n) for each in readings),
+    )
+    for field, text in (
+        ("accuracy", "Share of detections whose likeliest class is the true one."),
+        ("ece", "Expected calibration error of the likeliest class."),
+        ("uce_entropy", "Entropy calibration error; not 0 if calibrated: watch its change."),
+        ("brier", "Brier score."),
+        ("nll", "Mean negative log-likelihood of the true class, nats."),
+        ("ause", "Area under the sparsification error: how badly uncertainty ranks errors."),
+        ("overconfidence", "Mean confidence of what is wrong."),
+        ("underconfidence", "Mean lack of confidence of what is right."),
+    ):
+        yield gauge(
+            f"class_{field}",
+            text,
+            ("slice",),
+            (((each.name,), getattr(each.evaluation, field)) for each in readings),
+        )
+
+
+# Evidence that is as good as none, hours: log10 of 0 would be -Inf, which no graph shows.
+LEAST_EVIDENCE = 1e-9
+
+
+_BY_SEVERITY = ("slice", "severity")
+
+
+def drift(reading: DriftReading) -> Iterator[str]:
+    """One text a family; at most nine series a slice whose truth comes."""
+    yield from _standings(reading)
+    yield counter(
+        "drift_alarms",
+        "Alarms that were raised, by what was found and the detector with most of the evidence.",
+        ("stage", "detector", "direction"),
+        _alarms(reading.counts),
+    )
+    yield _scales(reading.standings, reading.stages)
+    yield from _stages(reading.stages)
+    yield counter(
+        "drift_epochs",
+        "How often a recalibrator of a slice was followed by another, with a reference of its own; "
+        "over all slices.",
+        (),
+        [((), sum(epoch for _, epoch in reading.epochs))],
+    )
+    driven = 3600 * reading.driven
+    yield counter("drift_driving_seconds", "Driving that was watched.", (), [((), driven)])
+    yield counter(
+        "drift_left_out",
+        "Detections with truth that were not watched, or not by all bets, by why.",
+        ("reason",),
+        (((reason,), detections) for reason, detections in reading.left_out),
+    )
+    yield counter(
+        "drift_store_failures",
+        "How often evidence, references and alarms were not written to disk, be it that another "
+        "sidecar has the file; the log says why.",
+        (),
+        [((), reading.store_failures)],
+    )
+
+
+def _standings(reading: DriftReading) -> Iterator[str]:
+    standings = reading.standings
+    # The peak: evidence that rises and falls between two scrapes is seen nevertheless.
+    yield gauge(
+        "drift_log10_evidence",
+        "log10 of the most evidence of drift, in hours, since the last acknowledgement, epoch or "
+        "calm; of total: of any slice.",
+        _BY_SEVERITY,
+        (((each.slice, each.severity), _log10(each.peak)) for each in standings),
+    )
+    thresholds = {each.severity: each.threshold for each in standings}
+    yield gauge(
+        "drift_log10_threshold",
+        "Evidence at which there is an alarm: log10 of the stated hours between two false ones.",
+        ("severity",),
+        (((severity,), _log10(hours)) for severity, hours in thresholds.items()),
+    )
+    yield gauge(
+        "drift_state",
+        "0: nothing found; 1: a tenth of what an alarm needs; 2: alarm, until it is acknowledged, "
+        "a new epoch, or calm; 3: fewer than 100 labelled detections.",
+        _BY_SEVERITY,
+        (((each.slice, each.severity), each.state) for each in standings),
+    )
+
+
+def _log10(hours: float) -> float:
+    # In this order NaN stays NaN.
+    return math.log10(max(hours, LEAST_EVIDENCE))
+
+
+def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
+    """At 0 from the start on, so that the first one is an increase."""
+    raised = {(one.stage, one.detector, one.direction): one.alarms for one in counts}
+    for chart in CHARTS:
+        for detector in DETECTORS:
+            labels = chart.stage.label, detector, chart.direction
+            yield labels, raised.get((chart.stage, detector, chart.direction), 0)
+
+
+def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding]) -> str:
+    found = {(each.slice, each.stage.label): each.scale.estimate for each in stages}
+    # An alarm begins the evidence anew, of which nothing is known then: people are told the scale
+    # of the alarm as long as it stays. Where a ticket stays beside a page, that of the page.
+    alarms = [each.alarm for each in standings if each.alarm is not None]
+    for alarm in sorted(alarms, key=lambda alarm: SEVERITIES.index(alarm.severity), reverse=True):
+        found[alarm.slice, alarm.stage.label] = alarm.scale.estimate
+    return gauge(
+        "drift_scale_estimate",
+        "By how much standard deviations are too small: root of the mean NEES/K; of the alarm that "
+        "stays, else since the evidence against them began to rise; NaN: unknown.",
+        ("slice", "stage"),
+        found.items(),
+    )
+
+
+def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
+    forwarded = [each for each in stages if each.stage is Stage.RECALIBRATED]
+    yield gauge(
+        "drift_effective_sample_ratio",
+        "How many independent detections one of the slice is worth, as forwarded; at most 1.",
+        ("slice",),
+        (((each.slice,), each.effective_ratio) for each in forwarded),
+    )
+    yield gauge(
+        "drift_reference_tracks",
+        "Tracks that what is usual as forwarded is known from; where that comes from, and what "
+        "counts as one observation.",
+        ("slice", "origin", "unit"),
+        (((each.slice, each.reference, each.unit), each.reference_tracks) for each in forwarded),
+    )
+
+
+def recalibrators(
+    in_force: Iterable[InForce], mode: str, reading: RecalibrationReading
+) -> Iterator[str]:
+    """One text a family; mode is that of [recalibration]."""
+    yield gauge(
+        "recalibrator_info",
+        "The recalibrators in force; what each makes of a detection is its output.",
+        ("version", "method", "mode", "output"),
+        (((entry.version, entry.method, mode, entry.output), 1) for entry in in_force),
+    )
+    counters = reading.counters
+    yield counter(
+        "recalibrator_swaps",
+        "Changes of the recalibrator, by why another one came in force.",
+        ("outcome",),
+        _outcomes(counters.swaps),
+    )
+    yield counter(
+        "recalibrator_fits",
+        "Slices by what came of their fit beside the stream.",
+        ("outcome",),
+        _outcomes(counters.fits),
+    )
+    yield counter(
+        "recalibrator_trials",
+        "Candidates by what became of them; one that began and was proven is in both.",
+        ("outcome",),
+        _outcomes(counters.trials),
+    )
+    yield gauge(
+        "recalibration_factor",
+        "Typical factor on the variance that was sent, as last forwarded; 1 leaves it alone.",
+        ("slice", "dimension"),
+        (
+            ((entry.slice, factor.dimension), factor.typical)
+            for entry in reading.factors
+            for factor in entry.factors
+        ),
+    )
+    yield from _trials(reading.trials)
+    yield gauge(
+        "recalibrator_pinned",
+        "1 while nothing is promoted, adapted or rolled back by itself.",
+        (),
+        [((), reading.pinned)],
+    )
+    yield counter(
+        "recalibrator_store_failures",
+        "Recalibrators, trials or records that were not written to disk; the log says why.",
+        (),
+        [((), reading.store_failures)],
+    )
+    yield counter(
+        "learning_left_out",
+        "Tracks, and frames with truth, for which there was no room to learn from them.",
+        (),
+        [((), reading.left_out)],
+    )
+
+
+def _outcomes(account: SwapAccount | FitAccount | TrialAccount) -> Iterator[Row]:
+    return (((name,), getattr(account, name)) for name in account.__dataclass_fields__)
+
+
+def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
+    """At most one of each state in a slice, so that no series is written twice."""
+    yield gauge(
+        "trial_log10_evidence",
+        "log10 of the wealth of who bets that what is on trial is better than what is in force, "
+        "or worse.",
+        ("slice", "state", "direction"),
+        (
+            ((trial.slice, str(trial.state), direction), value)
+            for trial in trials
+            for direction, value in _bets(trial)
+        ),
+    )
+    values: tuple[tuple[str, str, Callable[[Evidence], float]], ...] = (
+        (
+            "trial_log10_threshold",
+            "Evidence at which a trial is decided.",
+            lambda evidence: evidence.log10_threshold,
+        ),
+        (
+            "trial_tracks",
+            "Tracks that had a say in a trial so far.",
+            lambda evidence: evidence.tracks,
+        ),
+    )
+    for name, text, value in values:
+        rows = (((trial.slice, str(trial.state)), value(trial.evidence)) for trial in trials)
+        yield gauge(name, text, ("slice", "state"), rows)
+
+
+def _bets(trial: TrialStanding) -> Iterator[tuple[str, float]]:
+    yield "better", trial.evidence.log10_better
+    # Nobody bets on a guard being worse: it does not act.
+    if trial.state is not TrialState.GUARD:
+        yield "worse", trial.evidence.log10_worse

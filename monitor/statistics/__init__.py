@@ -1,0 +1,1 @@
+"""Streaming calibration statistics: exact sums, windows, measures."""

@@ -1,0 +1,329 @@
+"""Where the micro-bins lie: fixed, log-spaced, and the same in every replica.
+
+Nothing here depends on the data, so statistics of any two replicas with equal
+binning can be added. Every choice that changes a sum is part of the hash.
+
+The few bins that leave the sidecar as counters: on edges all vehicles share, so that
+increases of any of them can be added. Live first labels only: nothing here is retracted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.frames.space import FloatArray, IntArray
+from monitor.statistics.exact_sums import SparseSums
+from monitor.statistics.measures import chi_square_quantiles
+
+# Unit of every sum: 2^-32 (2.3e-10) of what is added; in a micro-bin, of its own σ² or σ.
+EXPONENT = -32
+
+
+# Micro-bins reach over all deviations that validation lets pass by default, 1e-6 to 1e5, in
+# whatever unit; bins that stay empty cost nothing.
+LOWEST, OCTAVES = 2.0**-20, 40
+
+
+# A table of more steps than this leaves out those beyond the edges.
+_MOST_STEPS = 2**18
+
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """An array that all share who ask for it: none of them may write into it."""
+    array.setflags(write=False)
+    return array
+
+
+@cache
+def chi_square(tau: tuple[float, ...], k: int) -> FloatArray:
+    """χ²_k quantiles of the levels, (T,); they cost a tenth of a millisecond, so they are kept."""
+    return read_only(chi_square_quantiles(np.array(tau), k))
+
+
+@dataclass(frozen=True)
+class LogBins:
+    """Bins of equal ratio from `lowest` up, with one more below and one above.
+
+    Bin 0 holds what lies below `lowest`, bin i the half-open interval
+    [edges[i-1], edges[i]), the last one all from the highest edge up.
+    """
+
+    lowest: float
+    per_octave: int
+    octaves: int
+
+    @cached_property
+    def edges(self) -> FloatArray:
+        """The inner edges, (per_octave · octaves + 1,), ascending."""
+        steps = np.arange(self.per_octave * self.octaves + 1)
+        within = np.array([2.0 ** (i / self.per_octave) for i in range(self.per_octave)])
+        # Whole octaves are exact; only per_octave constants are rounded at all.
+        edges: FloatArray = np.ldexp(
+            self.lowest * within[steps % self.per_octave],
+            (steps // self.per_octave).astype(np.int32),
+        )
+        return read_only(edges)
+
+    @cached_property
+    def count(self) -> int:
+        """Number of bins, the outer two included."""
+        return self.per_octave * self.octaves + 2
+
+    @cached_property
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
+        """Lower and upper edge of every bin; 0 and infinity at the ends."""
+        lower, upper = np.append(0.0, self.edges), np.append(self.edges, np.inf)
+        return read_only(lower), read_only(upper)
+
+    @cached_property
+    def _steps(self) -> tuple[int, int, npt.NDArray[np.int32], FloatArray]:
+        """How to find a bin from the leading bits of a float: exponent and some of the fraction.
+
+        They number steps, none of which has more than one edge inside.
+
+        returns  bits to drop, number of the first step, bin of the lower end of every step,
+                 and the upper edge of every bin, NaN for the last: nothing lies beyond it
+        """
+        # A step is at most 2^-kept of a value, a bin at least ln 2 / per_octave.
+        kept = int(np.ceil(np.log2(1.5 * self.per_octave)))
+        dropped = 52 - kept
+        first = 0
+        steps = np.arange((2047 << kept) + 1)  # of all numbers, and of infinity
+        if steps.size > _MOST_STEPS:
+            first = int(self.edges[:1].view(np.int64)[0] >> dropped) - 1
+            steps = np.arange(first, int(self.edges[-1:].view(np.int64)[0] >> dropped) + 2)
+        starts = (steps << dropped).view(np.float64)
+        below = np.searchsorted(self.edges, starts, side="right").astype(np.int32)
+        return dropped, first, read_only(below), read_only(np.append(self.edges, np.nan))
+
+    def index(self, value: FloatArray) -> IntArray:
+        """Bin of every value; the values are positive or zero, any shape."""
+        dropped, first, bin_of_step, upper = self._steps
+        step = value.view(np.int64) >> dropped
+        if first:
+            step = np.clip(step - first, 0, bin_of_step.size - 1)
+        found: IntArray = bin_of_step[step].astype(np.int64)
+        found += value >= upper[found]
+        return found
+
+
+@dataclass(frozen=True)
+class Binning:
+    """All that two statistics must share before they may be added.
+
+    deviation  micro-bins over σ of a dimension and over σ_G = det(Σ)^(1/2K)
+    nees       bins of the histogram of the normalised squared error
+    tau        confidence levels whose coverage is counted
+    """
+
+    deviation: LogBins = field(default_factory=lambda: LogBins(LOWEST, 32, OCTAVES))
+    nees: LogBins = field(default_factory=lambda: LogBins(2.0**-16, 16, 32))
+    tau: tuple[float, ...] = (0.5, 0.68, 0.9, 0.95, 0.99)
+
+    @cached_property
+    def tau_array(self) -> FloatArray:
+        """tau as (T,)."""
+        return read_only(np.array(self.tau))
+
+    @cached_property
+    def variance_exponent(self) -> IntArray:
+        """Power of two just below σ² of every micro-bin: the unit its sums are kept in."""
+        lower, upper = self.deviation.bounds
+        reference = lower.copy()
+        reference[0] = upper[0]
+        return read_only(np.frexp(reference * reference)[1].astype(np.int64) - 1)
+
+    @cached_property
+    def scales(self) -> tuple[FloatArray, FloatArray]:
+        """1/unit of the sums of σ², error² and of error, for every micro-bin; powers of two."""
+        exponent = self.variance_exponent
+        of_square: FloatArray = np.ldexp(1.0, (-EXPONENT - exponent).astype(np.int32))
+        of_deviation: FloatArray = np.ldexp(1.0, (-EXPONENT - exponent // 2).astype(np.int32))
+        return read_only(of_square), read_only(of_deviation)
+
+    def chi_square(self, k: int) -> FloatArray:
+        """χ²_k quantiles of the τ, (T,)."""
+        return chi_square(self.tau, k)
+
+    @cached_property
+    def hash(self) -> str:
+        """Hexadecimal digest of every edge and level."""
+        digest = hashlib.sha256()
+        for array in (self.deviation.edges, self.nees.edges, self.tau_array):
+            digest.update(np.asarray(array, dtype="<f8").tobytes())
+            digest.update(b"|")
+        digest.update(str(EXPONENT).encode())
+        return digest.hexdigest()[:16]
+
+    def describe(self) -> str:
+        """For error messages."""
+        low, high = self.deviation.edges[0], self.deviation.edges[-1]
+        return (
+            f"{self.deviation.per_octave} bins an octave over [{low:.6g}, {high:.6g}), "
+            f"tau {self.tau} (hash {self.hash})"
+        )
+
+
+class IncompatibleStatistics(ValueError):
+    """Statistics kept on different bins or in different spaces cannot be added."""
+
+
+# Columns of BinTotals; the counts within each τ follow.
+_N, _VARIANCE, _SQUARED_ERROR, _NEES, _WITHIN = range(5)
+
+
+class InvalidExportEdges(ValueError):
+    """The edges cannot be told apart on these micro-bins."""
+
+
+@dataclass(frozen=True)
+class ExportEdges:
+    """Which export bin every micro-bin belongs to: bins 0 … E, the first and last open.
+
+    wanted   (E,) inner edges, ascending, unit of the stream; over σ, jointly over σ_G
+    binning  whose micro-bins are put together
+    raises   InvalidExportEdges where two edges are not ascending, or fall together
+    """
+
+    wanted: tuple[float, ...]
+    binning: Binning
+
+    def __post_init__(self) -> None:
+        if not self.wanted or self.wanted[0] <= 0 or not np.isfinite(self.wanted).all():
+            raise InvalidExportEdges(
+                f"export edges {list(self.wanted)}: give at least one, all positive and finite."
+            )
+        for low, high, i, j in zip(
+            self.wanted, self.wanted[1:], self._position, self._position[1:], strict=False
+        ):
+            if i >= j:
+                edges = self.binning.deviation.edges
+                raise InvalidExportEdges(
+                    f"export edges {low:g} and {high:g} are not ascending or lie at one edge of "
+                    f"the micro-bins: give ascending edges within [{edges[0]:g}, {edges[-1]:g}], "
+                    f"at least 1/{self.binning.deviation.per_octave} of an octave apart."
+                )
+
+    @cached_property
+    def _position(self) -> IntArray:
+        """(E,) the edge of the micro-bins that is nearest by ratio."""
+        edges = self.binning.deviation.edges
+        wanted = np.array(self.wanted)
+        above = np.clip(np.searchsorted(edges, wanted), 1, edges.size - 1)
+        nearer_below = wanted / edges[above - 1] < edges[above] / wanted
+        position: IntArray = above - nearer_below
+        return position
+
+    @cached_property
+    def edges(self) -> FloatArray:
+        """(E,) the inner edges, moved to those of micro-bins."""
+        return self.binning.deviation.edges[self._position]
+
+    @property
+    def count(self) -> int:
+        """Number of export bins, the open ones included."""
+        return len(self.wanted) + 1
+
+    @cached_property
+    def of_micro_bin(self) -> IntArray:
+        """(bins,) the export bin of every micro-bin."""
+        # Micro-bin i lies above the edges before i.
+        return np.searchsorted(self._position, np.arange(self.binning.deviation.count))
+
+
+@dataclass(frozen=True, slots=True)
+class StageBins:
+    """What was ever counted of one slice and stage, by export bin; it never falls.
+
+    n              (K + 1, B) detections; the last row is the joint axis
+    variance       (K, B) Σσ² in the unit of the dimension squared
+    squared_error  (K, B) Σ error² in the same unit
+    nees           (B,) Σ NEES of the joint block, by σ_G
+    within         (B, T) detections whose joint NEES is within χ²(τ)
+    """
+
+    n: IntArray
+    variance: FloatArray
+    squared_error: FloatArray
+    nees: FloatArray
+    within: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class SliceBins:
+    """The bins of one slice: K dimension names, and its stages by name."""
+
+    name: str
+    dimensions: tuple[str, ...]
+    stages: tuple[tuple[str, StageBins], ...]
+
+
+@dataclass(slots=True)
+class BinTotals:
+    """Running totals of all slices of one space; a slot is 2 · slice + stage (0 raw).
+
+    axes    K + 1: the dimensions, then the joint axis
+    _sums   (slots, K + 1, B, 4 + T) float64: n, Σσ², Σ error², ΣNEES, within each τ.
+            Counts are exact below 2^53; what is added is not negative, so nothing falls
+    """
+
+    edges: ExportEdges
+    axes: int
+    _sums: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        width = _WITHIN + len(self.edges.binning.tau)
+        self._sums = np.zeros((0, self.axes, self.edges.count, width))
+
+    def add(self, cells: SparseSums) -> None:
+        """Add what one fold brought; slots appear as cells name them.
+
+        cells  keyed slot · (K + 1) · bins + axis · bins + micro-bin; columns n, within each
+               of T τ, Σσ², Σ error², Σ error, ΣNEES. Of first labels alone, so n ≥ 1
+        """
+        if not cells.keys.size:
+            return
+        bins, levels = self.edges.binning.deviation.count, len(self.edges.binning.tau)
+        assert cells.width == levels + 5, "cells of another binning"
+        assert cells.values[:, 0].min() >= 0, "retracted: a counter never falls"
+        axis, micro = np.divmod(cells.keys, bins)
+        unit = EXPONENT + self.edges.binning.variance_exponent[micro]
+        added = np.empty((cells.keys.size, _WITHIN + levels))
+        added[:, _N] = cells.as_float(0, 0)
+        added[:, _VARIANCE] = cells.as_float(levels + 1, unit)
+        added[:, _SQUARED_ERROR] = cells.as_float(levels + 2, unit)
+        added[:, _NEES] = cells.as_float(levels + 4, EXPONENT)
+        added[:, _WITHIN:] = cells.values[:, 1 : levels + 1]
+        # Keys ascend and so do export bins of micro-bins: what belongs together is together.
+        place = axis * self.edges.count + self.edges.of_micro_bin[micro]
+        first = np.flatnonzero(np.append(True, place[1:] != place[:-1]))
+        self._grow(int(axis[-1]) // self.axes + 1)
+        totals = self._sums.reshape(-1, self._sums.shape[-1])
+        totals[place[first]] += np.add.reduceat(added, first, axis=0)
+
+    def of(self, slot: int) -> StageBins:
+        """The totals as they are now; zeros for a slot that has seen nothing."""
+        self._grow(slot + 1)
+        sums = self._sums[slot]
+        return StageBins(
+            n=sums[..., _N].astype(np.int64),
+            variance=sums[:-1, :, _VARIANCE].copy(),
+            squared_error=sums[:-1, :, _SQUARED_ERROR].copy(),
+            nees=sums[-1, :, _NEES].copy(),
+            within=sums[-1, :, _WITHIN:].astype(np.int64),
+        )
+
+    def _grow(self, slots: int) -> None:
+        missing = slots - self._sums.shape[0]
+        if missing > 0:
+            more = np.zeros((missing, *self._sums.shape[1:]))
+            self._sums = np.concatenate((self._sums, more))

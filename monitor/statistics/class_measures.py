@@ -1,0 +1,403 @@
+"""What an evaluation of class probabilities finds.
+
+Values only: the engines that compute them live elsewhere. docs/class_measures.md defines them.
+
+Sparsification: the mean error of the rows that remain when the most uncertain are rejected.
+
+Rows come as groups of equal uncertainty, ranked from the certain to the uncertain ones, for
+several segments (classes) and several kinds of error at once. Rows of a group share their mean
+error, so nothing depends on the order of the rows.
+
+Measures of the calibration of class probabilities, computed from sums over rows.
+
+Where the sums come from (rows, micro-bins, a merge of many replicas) does not matter here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import digamma
+
+from monitor.frames.space import FloatArray, IntArray
+
+# The rows of ause_by_class and ause_bound: error rate as merit, sorted by variation ratio, by
+# entropy and by cross-entropy; then the same with the Brier score as merit.
+AUSE = (
+    "ause",
+    "ause_entropy",
+    "ause_cross_entropy",
+    "ause_brier",
+    "ause_brier_entropy",
+    "ause_brier_cross_entropy",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassEvaluation:
+    """All measures of n rows of probabilities over C classes; NaN where there are no rows for one.
+
+    without_truth           rows left out because they have no true class
+    refused                 rows left out because of their probabilities or an unknown class
+    opinions                rows that came with several opinions: those of aleatoric, epistemic
+    ece, ece2, mce, ace     gap of accuracy and confidence: ECE_1, ECE_2, largest, unweighted mean
+    cece                    mean over C classes of ece_by_class
+    uce_entropy             gap of error rate and entropy over log C
+    cuce                    mean of uce_by_class over the classes that were predicted
+    nll                     in nats
+    brier                   in [0, 2]
+    sharpness               variance of the confidence
+    overconfidence          mean confidence where wrong
+    underconfidence         mean of 1 − confidence where right
+    entropy                 mean over log C
+    ause, …                 see AUSE
+    ccqs, ucqs              1 − A/0.25 of the reliability diagrams of confidence and of entropy
+    aleatoric, epistemic    parts of the opinions' mean entropy over log C
+    rejection_fraction      (F,) share of rows rejected, the highest entropy first
+    rejection_error_rate    (F,) error rate of the others
+    counts_confidence       (B,) rows in the bins of ece
+    counts_entropy          (B,) rows in the bins of uce_entropy
+    n_by_class              (C,) rows predicted as the class: those of uce_ and ause_by_class
+    ece_by_class            (C,) of all n rows, the class against the others
+    uce_by_class            (C,)
+    ause_by_class           (6, C) in the order of AUSE
+    ause_bound              (6,) how far each AUSE can be from exact sorting; 0 if rows were sorted
+    ause_bound_by_class     (6, C) likewise
+    """
+
+    n: int
+    classes: int
+    without_truth: int
+    refused: int
+    opinions: int
+    accuracy: float
+    ece: float
+    ece2: float
+    mce: float
+    ace: float
+    cece: float
+    uce_entropy: float
+    cuce: float
+    nll: float
+    brier: float
+    sharpness: float
+    overconfidence: float
+    underconfidence: float
+    entropy: float
+    ause: float
+    ause_entropy: float
+    ause_cross_entropy: float
+    ause_brier: float
+    ause_brier_entropy: float
+    ause_brier_cross_entropy: float
+    ccqs: float
+    ucqs: float
+    aleatoric: float
+    epistemic: float
+    rejection_fraction: FloatArray
+    rejection_error_rate: FloatArray
+    counts_confidence: IntArray
+    counts_entropy: IntArray
+    n_by_class: IntArray
+    ece_by_class: FloatArray
+    uce_by_class: FloatArray
+    ause_by_class: FloatArray
+    ause_bound: FloatArray
+    ause_bound_by_class: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """G groups of rows, by segment, and in it by ascending uncertainty.
+
+    segments   S, of which any may be empty
+    segment    (G,) ascending, in 0 … S − 1
+    n          (G,) rows, at least one
+    error      (G, E) sums of E kinds of error
+    deviation  (G, E) how far the sum over the first rows of a group, in the unknown order of
+               exact sorting, can be from their share; 0 for ties
+    """
+
+    segments: int
+    segment: IntArray
+    n: IntArray
+    error: FloatArray
+    deviation: FloatArray
+
+
+def rank_rows(
+    uncertainty: FloatArray, errors: FloatArray, segment: IntArray, segments: int
+) -> Ranked:
+    """Groups of the rows themselves: rows of equal uncertainty are ties.
+
+    uncertainty  (N,)
+    errors       (N, E)
+    segment      (N,)
+    """
+    order = np.lexsort((uncertainty, segment))
+    segment, uncertainty = segment[order], uncertainty[order]
+    first = np.append(True, (np.diff(segment) != 0) | (np.diff(uncertainty) != 0))[: order.size]
+    start = np.flatnonzero(first)
+    error = np.add.reduceat(errors[order], start) if start.size else errors
+    return Ranked(
+        segments=segments,
+        segment=segment[start],
+        n=np.diff(np.append(start, order.size)),
+        error=error,
+        deviation=np.zeros_like(error),
+    )
+
+
+def rank_outcomes(right: IntArray, wrong: IntArray) -> Ranked:
+    """The oracle of errors that are 0 or 1: all right rows before all wrong ones.
+
+    right, wrong  (S,) rows
+    """
+    n = np.stack([right, wrong], axis=1).ravel()
+    error = np.stack([np.zeros_like(wrong), wrong], axis=1).astype(np.float64).reshape(-1, 1)
+    held = n > 0
+    return Ranked(
+        segments=right.size,
+        segment=np.repeat(np.arange(right.size), 2)[held],
+        n=n[held],
+        error=error[held],
+        deviation=np.zeros((np.count_nonzero(held), 1)),
+    )
+
+
+def deviation_within(
+    n: IntArray, error: FloatArray, lowest: FloatArray | float, highest: FloatArray | float
+) -> FloatArray:
+    """Ranked.deviation of groups whose rows have errors in [lowest, highest]; (G,).
+
+    With mean b, the sum over some rows is furthest from their share of it when every error
+    is at an end: n (b − lowest) (highest − b) / (highest − lowest).
+    """
+    mean = error / n
+    spread: FloatArray = n * (mean - lowest) * (highest - mean) / (highest - lowest)
+    return np.maximum(spread, 0.0)
+
+
+def areas(ranked: Ranked) -> FloatArray:
+    """Area under the sparsification curve, (S, E), in the unit of the error.
+
+    A = 1/N Σ_{r=1..N} (mean error of the r most certain rows): the curve is a step of width
+    1/N for each number of rejected rows, 0 … N − 1. NaN where a segment is empty.
+    """
+    kept, within, step = _kept(ranked)
+    # Keeping r of a group's rows leaves R − (rows kept − r) e, so with H the harmonic numbers
+    # Σ_r of its mean is n e + (R − kept · e) (H(kept) − H(kept − n)).
+    mean = ranked.error / ranked.n[:, None]
+    area = ranked.error + (within - kept[:, None] * mean) * step[:, None]
+    return _mean_by_segment(ranked, area)
+
+
+def area_bounds(ranked: Ranked) -> FloatArray:
+    """How far `areas` can be from those of exact sorting, (S, E); 0 without deviations."""
+    _, _, step = _kept(ranked)
+    return _mean_by_segment(ranked, ranked.deviation * step[:, None])
+
+
+def error_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
+    """(F, E) mean error of the `kept` (F,) most certain rows of a single segment; NaN for 0."""
+    rows = np.append(0, np.cumsum(ranked.n))
+    sums = np.cumsum(np.pad(ranked.error, ((1, 0), (0, 0))), axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.stack([np.interp(kept, rows, column) / kept for column in sums.T], axis=1)
+
+
+def _kept(ranked: Ranked) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Rows and errors of each segment up to and with each group; H(kept) − H(kept − n)."""
+    start = np.searchsorted(ranked.segment, ranked.segment)
+    rows = np.cumsum(ranked.n)
+    sums = np.cumsum(ranked.error, axis=0)
+    kept = rows - (rows - ranked.n)[start]
+    within = sums - (sums - ranked.error)[start]
+    return kept, within, digamma(kept + 1) - digamma(kept - ranked.n + 1)
+
+
+def _mean_by_segment(ranked: Ranked, values: FloatArray) -> FloatArray:
+    size = ranked.segments
+    rows = np.bincount(ranked.segment, ranked.n, size)
+    with np.errstate(invalid="ignore"):
+        return np.stack(
+            [np.bincount(ranked.segment, column, size) / rows for column in values.T], axis=1
+        )
+
+
+# The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.
+LARGEST_AREA = 0.25
+
+
+# Shares of rejected rows of the rejection curve, in twentieths.
+_REJECTED = np.arange(20)
+
+
+@dataclass(frozen=True, slots=True)
+class EventBins:
+    """Reliability bins of an event and its claimed probability, over the last axis.
+
+    n         (…, B) rows
+    happened  (…, B) rows in which the event came true
+    claimed   (…, B) Σ of its claimed probability
+    """
+
+    n: IntArray
+    happened: FloatArray
+    claimed: FloatArray
+
+    @property
+    def gap(self) -> FloatArray:
+        """(…, B) |mean outcome − mean claim|; 0 in empty bins."""
+        return np.abs(self.happened - self.claimed) / np.maximum(self.n, 1)
+
+
+def expected_gap(bins: EventBins, q: float = 1.0) -> FloatArray:
+    """ECE_q = (Σ_b n_b/N · gap_b^q)^(1/q), (…,); NaN without rows.
+
+    The event is a right prediction and the claim its confidence for ECE, a wrong one and its
+    entropy over log C for UCE, a class and its probability for classwise ECE.
+
+    source   Naeini et al. 2015; Laves et al. 2019, eqs. 13, 15; Kull et al. 2019
+    """
+    with np.errstate(invalid="ignore"):
+        mean = (bins.n * bins.gap**q).sum(axis=-1) / bins.n.sum(axis=-1)
+    result: FloatArray = mean ** (1.0 / q)
+    return result
+
+
+def largest_gap(bins: EventBins) -> float:
+    """MCE: the largest gap of an occupied bin; NaN without rows."""
+    return float(bins.gap.max()) if bins.n.any() else float("nan")
+
+
+def mean_gap(bins: EventBins) -> float:
+    """ACE: the mean gap of the occupied bins, unweighted; NaN without rows."""
+    occupied = np.count_nonzero(bins.n)
+    return float(bins.gap.sum() / occupied) if occupied else float("nan")
+
+
+def quality_score(bins: EventBins) -> float:
+    """CCQS or UCQS = 1 − A/A_max, A_max = 0.25; NaN without rows.
+
+    A = Σ over occupied bins of width · gap: the area between the steps of the reliability
+    diagram and the diagonal. It can exceed A_max, since the curve of a classifier need not
+    run from (0, 0) to (1, 1): the score lies in [−3, 1].
+
+    bins     of equal width on [0, 1]
+    source   Wolf et al. 2024, eq. 7
+    """
+    if not bins.n.any():
+        return float("nan")
+    return float(1.0 - bins.gap.mean() / LARGEST_AREA)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMeans:
+    """Means that need no bins; NaN over no rows."""
+
+    nll: float
+    brier: float
+    sharpness: float
+    overconfidence: float
+    underconfidence: float
+    entropy: float
+    opinions: int
+    aleatoric: float
+    epistemic: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSums:
+    """What both engines hand to evaluation_of, for C classes.
+
+    right, wrong              (C,) rows by predicted class
+    confidence, entropy       (B,) right predictions over confidence, wrong ones over entropy
+    confidence_on_unit        likewise in bins of equal width on [0, 1]
+    entropy_on_unit           likewise
+    one_vs_rest               (C, B) rows of the class over its probability
+    entropy_by_class          (C, B) as entropy, by predicted class
+    ranked                    by confidence, entropy, cross-entropy and Brier score, from certain
+                              to uncertain, with wrong predictions and Brier score as errors
+    ranked_by_class           likewise, by predicted class
+    """
+
+    right: IntArray
+    wrong: IntArray
+    means: ClassMeans
+    confidence: EventBins
+    entropy: EventBins
+    confidence_on_unit: EventBins
+    entropy_on_unit: EventBins
+    one_vs_rest: EventBins
+    entropy_by_class: EventBins
+    ranked: tuple[Ranked, Ranked, Ranked, Ranked]
+    ranked_by_class: tuple[Ranked, Ranked, Ranked, Ranked]
+
+
+def evaluation_of(sums: ClassSums) -> ClassEvaluation:
+    """All measures; how many rows were left out is for the caller to fill in."""
+    by_class = sums.right + sums.wrong
+    n, right = int(by_class.sum()), sums.right.sum(keepdims=True)
+    ece_by_class = expected_gap(sums.one_vs_rest)
+    uce_by_class = expected_gap(sums.entropy_by_class)
+    ause, bound = _ause(sums.ranked, right, n - right)
+    ause_by_class, bound_by_class = _ause(sums.ranked_by_class, sums.right, sums.wrong)
+    means = sums.means
+    return ClassEvaluation(
+        n=n,
+        classes=by_class.size,
+        without_truth=0,
+        refused=0,
+        opinions=means.opinions,
+        accuracy=int(right[0]) / n if n else float("nan"),
+        ece=float(expected_gap(sums.confidence)),
+        ece2=float(expected_gap(sums.confidence, 2.0)),
+        mce=largest_gap(sums.confidence),
+        ace=mean_gap(sums.confidence),
+        cece=float(ece_by_class.mean()),
+        uce_entropy=float(expected_gap(sums.entropy)),
+        cuce=float(uce_by_class[by_class > 0].mean()) if n else float("nan"),
+        nll=means.nll,
+        brier=means.brier,
+        sharpness=means.sharpness,
+        overconfidence=means.overconfidence,
+        underconfidence=means.underconfidence,
+        entropy=means.entropy,
+        **dict(zip(AUSE, ause[:, 0].tolist(), strict=True)),
+        ccqs=quality_score(sums.confidence_on_unit),
+        ucqs=quality_score(sums.entropy_on_unit),
+        aleatoric=means.aleatoric,
+        epistemic=means.epistemic,
+        rejection_fraction=_REJECTED / 20,
+        rejection_error_rate=error_of_kept(sums.ranked[1], n - n * _REJECTED // 20)[:, 0],
+        counts_confidence=sums.confidence.n,
+        counts_entropy=sums.entropy.n,
+        n_by_class=by_class,
+        ece_by_class=ece_by_class,
+        uce_by_class=uce_by_class,
+        ause_by_class=ause_by_class,
+        ause_bound=bound[:, 0],
+        ause_bound_by_class=bound_by_class,
+    )
+
+
+def _ause(
+    ranked: tuple[Ranked, ...], right: IntArray, wrong: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Areas between the sparsification curves and their oracles, (6, S), and their bounds.
+
+    source   Wolf et al. 2024, section 2.2.4
+    """
+    # The oracle sorts by the error itself: right before wrong, and by the Brier score.
+    oracle = np.concatenate([areas(rank_outcomes(right, wrong)), areas(ranked[3])[:, 1:]], axis=1)
+    slack = area_bounds(ranked[3])
+    slack[:, 0] = 0.0
+    found = np.stack([areas(each) - oracle for each in ranked[:3]])
+    bound = np.stack([area_bounds(each) + slack for each in ranked[:3]])
+    # (sort, segment, merit) to (merit · sort, segment)
+    return (
+        found.transpose(2, 0, 1).reshape(len(AUSE), -1),
+        bound.transpose(2, 0, 1).reshape(len(AUSE), -1),
+    )

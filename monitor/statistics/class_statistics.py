@@ -1,0 +1,557 @@
+"""What is asked of each row of class probabilities once its true class is known.
+
+Both engines begin here, so that they refuse the same rows and mean the same by every number.
+
+Where the micro-bins of class probabilities lie: fixed, and the same in every replica.
+
+All edges are fractions or powers of two times small fractions, so that every machine has the
+same ones; reliability bins of a divisor of 60 are made of whole micro-bins.
+
+What is kept of the class probabilities of one slice: exact sums by micro-bin of uncertainty.
+
+Immutable values, added and taken back in any order. No row is kept. Measures are read off
+them in class_reading.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import entr
+
+from monitor.frames.cholesky import add_up
+from monitor.frames.classes import BEYOND, OFF_ONE
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.evaluation import EvaluationError
+from monitor.statistics.exact_sums import ExactSum, SparseSums, total
+
+# The true class of a row without truth.
+NO_TRUTH = -1
+
+
+# The smallest positive float32: −log p stays finite, at most 103.3 nats.
+SMALLEST = 2.0**-149
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRows:
+    """N rows with truth and a usable probability vector over C classes.
+
+    probabilities  (C, N), in [0, 1]
+    label          (N,) the true class
+    predicted      (N,) the most likely class; the first of several
+    right          (N,) whether they agree
+    confidence     (N,) probability of the predicted class
+    entropy        (N,) Shannon entropy over log C, in [0, 1]; Wolf et al. 2024, eq. 4
+    cross_entropy  (N,) −log of the true class's probability, in nats
+    brier          (N,) squared distance to the true one-hot vector, in [0, 2]
+    aleatoric      (N,) mean entropy of the opinions over log C; None without opinions
+    epistemic      (N,) entropy of their mean over log C, less aleatoric; None without
+    without_truth  rows left out because their label is −1
+    refused        rows left out because of their probabilities or another label
+    """
+
+    probabilities: FloatArray
+    label: IntArray
+    predicted: IntArray
+    right: BoolArray
+    confidence: FloatArray
+    entropy: FloatArray
+    cross_entropy: FloatArray
+    brier: FloatArray
+    aleatoric: FloatArray | None
+    epistemic: FloatArray | None
+    without_truth: int
+    refused: int
+
+    @property
+    def n(self) -> int:
+        """Rows."""
+        return int(self.label.size)
+
+    @property
+    def classes(self) -> int:
+        """C."""
+        return int(self.probabilities.shape[0])
+
+
+def judge_rows(
+    probabilities: FloatArray, label: IntArray, opinions: FloatArray | None = None
+) -> ClassRows:
+    """The rows that have truth and are sound.
+
+    A vector is sound if each value lies in [0, 1] to BEYOND and they add up to 1 to OFF_ONE,
+    the rules of usable_opinions; a row needs all its opinions sound.
+
+    probabilities  (N, C), C at least 2
+    label          (N,) in 0 … C − 1, NO_TRUTH where there is none
+    opinions       (N, M, C) whose mean the probabilities are
+    raises         EvaluationError when shapes do not fit
+    """
+    _check_shapes(probabilities, label, opinions)
+    n, classes = probabilities.shape
+    columns = np.ascontiguousarray(probabilities.T, np.float64)
+    labelled = label != NO_TRUTH
+    usable = labelled & (label >= 0) & (label < classes) & _sound(columns)
+    each = None
+    if opinions is not None:
+        each = np.ascontiguousarray(opinions.transpose(1, 2, 0), np.float64)
+        for opinion in each:
+            usable &= _sound(opinion)
+    if not usable.all():
+        columns, label = columns[:, usable], label[usable]
+        each = None if each is None else each[:, :, usable]
+    columns = columns.clip(0.0, 1.0)
+    rows = np.arange(label.size)
+    predicted = columns.argmax(axis=0)
+    true = columns[label, rows]
+    distance = columns.copy()
+    distance[label, rows] -= 1.0
+    aleatoric, epistemic = (None, None) if each is None else _parts(each.clip(0.0, 1.0))
+    return ClassRows(
+        probabilities=columns,
+        label=label,
+        predicted=predicted,
+        right=predicted == label,
+        confidence=columns[predicted, rows],
+        entropy=entropy_of_columns(columns),
+        cross_entropy=-np.log(np.maximum(true, SMALLEST)),
+        brier=add_up(np.square(distance)),
+        aleatoric=aleatoric,
+        epistemic=epistemic,
+        without_truth=n - int(np.count_nonzero(labelled)),
+        refused=int(np.count_nonzero(labelled)) - label.size,
+    )
+
+
+def _check_shapes(probabilities: FloatArray, label: IntArray, opinions: FloatArray | None) -> None:
+    shape = probabilities.shape
+    if len(shape) != 2 or shape[1] < 2:
+        raise EvaluationError(
+            f"probabilities have shape {shape}. Give [N, C], a probability for each of at least "
+            "two classes; a binary classifier has two."
+        )
+    if label.shape != shape[:1]:
+        raise EvaluationError(
+            f"label has shape {label.shape}, but probabilities {shape}. Give one label a row."
+        )
+    if opinions is not None and (
+        opinions.ndim != 3 or opinions.shape[::2] != shape or opinions.shape[1] == 0
+    ):
+        raise EvaluationError(
+            f"opinions have shape {opinions.shape}, but probabilities {shape}. "
+            f"Give [{shape[0]}, M, {shape[1]}], M at least 1."
+        )
+
+
+def _sound(columns: FloatArray) -> BoolArray:
+    """(N,) which vectors of (C, N) are probabilities; NaN fails every comparison."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        sound: BoolArray = np.abs(add_up(columns) - 1.0) <= OFF_ONE
+        sound &= columns.min(axis=0) >= -BEYOND
+        sound &= columns.max(axis=0) <= 1.0 + BEYOND
+    return sound
+
+
+def entropy_of_columns(columns: FloatArray) -> FloatArray:
+    """(N,) entropy of (C, N) over log C, in [0, 1]; NaN stays.
+
+    source   Laves et al. 2019, eq. 3
+    """
+    entropy: FloatArray = add_up(entr(columns)) / np.log(columns.shape[0])
+    # A sum a little off 1 must not lead out of [0, 1].
+    return np.minimum(entropy, 1.0)
+
+
+def _parts(each: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Aleatoric and epistemic part of the entropy of (M, C, N) opinions.
+
+    H[mean of p_m] = mean of H[p_m] + mean of KL[p_m ‖ mean of p_m]
+
+    source   Wolf et al. 2024, eq. 10, over log C as eq. 4
+    """
+    aleatoric = add_up(np.stack([entropy_of_columns(opinion) for opinion in each])) / each.shape[0]
+    whole = entropy_of_columns(add_up(each) / each.shape[0])
+    return aleatoric, np.maximum(whole - aleatoric, 0.0)
+
+
+# The unit of the sums in a micro-bin (9e-13), and of those without bins (9e-19).
+EXPONENT = -40
+
+
+COMPANION_EXPONENT = -60
+
+
+# Numbers of reliability bins that can be read, each with the very edges of np.linspace: those of
+# 10 and of 20 bins are not always the same floats, so all are kept.
+DIVISORS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
+
+
+# Steps on [0, 1] where uncertainty is ordinary, four to a sixtieth.
+_STEPS = 240
+
+
+# Position of an axis in ClassBinning.axes.
+CONFIDENCE, ENTROPY, CROSS_ENTROPY, BRIER = range(4)
+
+
+@dataclass(frozen=True)
+class UncertaintyAxis:
+    """Bins along one measure of uncertainty, numbered from certain to uncertain.
+
+    edges    all edges, ascending in the value; closed on the left, the last on both sides
+    falling  whether a high value is a certain one
+    """
+
+    edges: FloatArray
+    falling: bool = False
+
+    @cached_property
+    def count(self) -> int:
+        """Number of bins."""
+        return self.edges.size - 1
+
+    @cached_property
+    def lower(self) -> FloatArray:
+        """(count,) lower edge of each bin."""
+        return self.edges[:-1][::-1] if self.falling else self.edges[:-1]
+
+    @cached_property
+    def upper(self) -> FloatArray:
+        """(count,) upper edge of each bin."""
+        return self.edges[1:][::-1] if self.falling else self.edges[1:]
+
+    def index(self, value: FloatArray) -> IntArray:
+        """Bin of each value; what lies beyond the edges goes to the outermost."""
+        index = np.searchsorted(self.edges, value, side="right") - 1
+        np.clip(index, 0, self.count - 1, out=index)
+        return self.count - 1 - index if self.falling else index
+
+
+@dataclass(frozen=True)
+class ClassBinning:
+    """All that two class statistics must share, beside the number of classes, to be added.
+
+    per_octave  steps of uncertainty an octave where it is small; a multiple of 4
+    """
+
+    per_octave: int = 8
+
+    def __post_init__(self) -> None:
+        if self.per_octave < 4 or self.per_octave % 4:
+            raise ValueError(f"per_octave is {self.per_octave}. Use a multiple of 4, such as 8.")
+
+    @cached_property
+    def axes(self) -> tuple[UncertaintyAxis, ...]:
+        """Confidence, entropy over log C, cross-entropy in nats, half the Brier score."""
+        # No float32 lies between 1 − 2^-24 and 1: a finer confidence is not reported.
+        steps = np.arange(_STEPS // 16, _STEPS)
+        doubt = np.append(_octaves(-24, -4, self.per_octave), steps[steps % 4 > 0] / _STEPS)
+        return _axes(doubt, _octaves(-24, 7, 4 * self.per_octave))
+
+    @cached_property
+    def coarse_axes(self) -> tuple[UncertaintyAxis, ...]:
+        """The same with fewer bins, for what is kept of every class; their edges are edges too."""
+        return _axes(
+            _octaves(-16, -6, self.per_octave // 4), _octaves(-16, 7, self.per_octave // 2)
+        )
+
+    @cached_property
+    def coarse_of(self) -> tuple[IntArray, ...]:
+        """For each axis, (count,) coarse bin of each bin."""
+        pairs = zip(self.coarse_axes, self.axes, strict=True)
+        return tuple(coarse.index(fine.lower) for coarse, fine in pairs)
+
+    @cached_property
+    def stride(self) -> int:
+        """Bins of the axis that has most."""
+        return max(axis.count for axis in self.axes)
+
+    @cached_property
+    def coarse_stride(self) -> int:
+        """Bins of the coarse axis that has most."""
+        return max(axis.count for axis in self.coarse_axes)
+
+    @cached_property
+    def sixtieths(self) -> UncertaintyAxis:
+        """Bins of the probability of a class, predicted or not."""
+        return UncertaintyAxis(_with_sixtieths(np.zeros(0)))
+
+    @cached_property
+    def hash(self) -> str:
+        """Hexadecimal digest of every edge and unit."""
+        digest = hashlib.sha256()
+        for axis in (*self.axes, *self.coarse_axes, self.sixtieths):
+            digest.update(np.asarray(axis.edges, dtype="<f8").tobytes())
+            digest.update(b"|")
+        digest.update(f"{EXPONENT} {COMPANION_EXPONENT}".encode())
+        return digest.hexdigest()[:16]
+
+
+def equal_width_bins(axis: UncertaintyAxis, bins: int) -> IntArray:
+    """(count,) which of `bins` bins of equal width on [0, 1] each bin of an axis lies in.
+
+    Raises EvaluationError when bins of the axis would have to be cut.
+    """
+    if bins not in DIVISORS:
+        raise EvaluationError(
+            f"bins is {bins}: class statistics are kept on sixtieths. Use one of "
+            f"{', '.join(map(str, DIVISORS))}, or evaluate the rows with the exact engine."
+        )
+    return UncertaintyAxis(np.linspace(0.0, 1.0, bins + 1)).index(axis.lower)
+
+
+def _axes(doubt: FloatArray, cross_entropy: FloatArray) -> tuple[UncertaintyAxis, ...]:
+    low = UncertaintyAxis(_with_sixtieths(doubt))
+    return (
+        UncertaintyAxis(_with_sixtieths(1.0 - doubt), falling=True),
+        low,
+        UncertaintyAxis(np.concatenate([[0.0], cross_entropy, [128.0]])),
+        low,
+    )
+
+
+def _octaves(lowest: int, end: int, steps: int) -> FloatArray:
+    """Equal steps in each octave from 2^lowest up to, and without, 2^end."""
+    return np.ldexp(
+        np.tile(1 + np.arange(steps) / steps, end - lowest),
+        np.repeat(np.arange(lowest, end), steps).astype(np.int32),
+    )
+
+
+def _with_sixtieths(edges: FloatArray) -> FloatArray:
+    return np.unique(
+        np.concatenate([edges, *(np.linspace(0.0, 1.0, bins + 1) for bins in DIVISORS)])
+    )
+
+
+# The tables. ALL_ROWS is keyed axis · stride + micro-bin, BY_CLASS, of the predicted class,
+# (axis · C + class) · coarse_stride + coarse bin: axes and bins of ClassBinning. Both have the
+# columns below. In ONE_VS_REST every row is counted once for each class, keyed
+# class · sixtieths.count + bin of that class's probability.
+ALL_ROWS, BY_CLASS, ONE_VS_REST = range(3)
+
+
+# Rows, right ones, Σ confidence or entropy (0 on other axes), Σ Brier score.
+N, RIGHT, VALUE, SQUARES = range(4)
+
+
+# Of ONE_VS_REST: rows, those of the class, Σ its probability.
+OF_CLASS, CLAIMED = range(1, 3)
+
+
+# The sums without bins; doubt is 1 − confidence, which loses nothing near 1.
+COMPANIONS = (
+    "doubt",
+    "doubt_squared",
+    "doubt_where_right",
+    "entropy",
+    "cross_entropy",
+    "brier",
+    "opinions",
+    "aleatoric",
+    "epistemic",
+)
+
+
+# Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
+_CHUNK = 2048
+
+
+_SCALE = 2.0**-EXPONENT
+
+
+@dataclass(frozen=True, eq=False)
+class ClassStatistics:
+    """Everything that is known of n rows of probabilities over C classes.
+
+    tables      ALL_ROWS, BY_CLASS and ONE_VS_REST, in units of 2^EXPONENT where not counts
+    companions  (9,) sums of COMPANIONS, in units of 2^COMPANION_EXPONENT
+    """
+
+    binning: ClassBinning
+    classes: int
+    n: int
+    tables: tuple[SparseSums, ...]
+    companions: ExactSum
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing is held; a difference of as many rows has n = 0 and is not zero."""
+        return self.n == 0 and not (
+            any(table.keys.size for table in self.tables)
+            or self.companions.low.any()
+            or self.companions.high.any()
+        )
+
+    def merge(self, other: ClassStatistics) -> ClassStatistics:
+        """Statistics of both sets of rows.
+
+        Raises IncompatibleStatistics when the classes or the binning differ.
+        """
+        self._check(other)
+        return ClassStatistics(
+            self.binning,
+            self.classes,
+            self.n + other.n,
+            tuple(a + b for a, b in zip(self.tables, other.tables, strict=True)),
+            self.companions + other.companions,
+        )
+
+    def retract(self, other: ClassStatistics) -> ClassStatistics:
+        """Statistics without rows that were added before, or will be; exact."""
+        self._check(other)
+        return ClassStatistics(
+            self.binning,
+            self.classes,
+            self.n - other.n,
+            tuple(a - b for a, b in zip(self.tables, other.tables, strict=True)),
+            self.companions - other.companions,
+        )
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """The sums of COMPANIONS, by name."""
+        return dict(zip(COMPANIONS, self.companions.value.tolist(), strict=True))
+
+    def _check(self, other: ClassStatistics) -> None:
+        if self.classes != other.classes:
+            raise IncompatibleStatistics(
+                f"cannot merge statistics of {self.classes} classes with those of "
+                f"{other.classes}. Merge only slices of streams with equal class names."
+            )
+        if self.binning != other.binning:
+            raise IncompatibleStatistics(
+                f"cannot merge class statistics on bins {self.binning.hash} with bins "
+                f"{other.binning.hash}: the edges differ. Start every replica with equal settings."
+            )
+
+
+def table_shapes(binning: ClassBinning, classes: int) -> tuple[tuple[int, int], ...]:
+    """Columns, and the first key beyond the bins, of each table."""
+    axes = len(binning.axes)
+    return (
+        (SQUARES + 1, axes * binning.stride),
+        (SQUARES + 1, axes * classes * binning.coarse_stride),
+        (CLAIMED + 1, classes * binning.sixtieths.count),
+    )
+
+
+def no_class_statistics(binning: ClassBinning, classes: int) -> ClassStatistics:
+    """The statistics of no rows: the zero of merge."""
+    return ClassStatistics(
+        binning,
+        classes,
+        0,
+        tuple(SparseSums.zero(width) for width, _ in table_shapes(binning, classes)),
+        ExactSum.zero((len(COMPANIONS),), COMPANION_EXPONENT),
+    )
+
+
+def observe_classes(
+    binning: ClassBinning,
+    probabilities: FloatArray,
+    label: IntArray,
+    opinions: FloatArray | None = None,
+) -> ClassStatistics:
+    """Statistics of a batch of rows; those that judge_rows leaves out are not in them.
+
+    probabilities  (N, C)
+    label          (N,) true class, −1 where there is none
+    opinions       (N, M, C) whose mean the probabilities are
+    raises         EvaluationError when shapes do not fit
+    """
+    parts = [no_class_statistics(binning, probabilities.shape[-1])]
+    for start in range(0, max(label.shape[0], 1), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        rows = judge_rows(
+            probabilities[chunk], label[chunk], None if opinions is None else opinions[chunk]
+        )
+        if rows.n:
+            parts.append(_observed(binning, rows))
+    companions = parts[0].companions
+    for part in parts[1:]:
+        companions = companions + part.companions
+    return ClassStatistics(
+        binning,
+        parts[0].classes,
+        sum(part.n for part in parts),
+        tuple(total(tables) for tables in zip(*(part.tables for part in parts), strict=True)),
+        companions,
+    )
+
+
+def _observed(binning: ClassBinning, rows: ClassRows) -> ClassStatistics:
+    value = np.stack([rows.confidence, rows.entropy, rows.cross_entropy, rows.brier / 2])
+    index = np.stack([axis.index(v) for axis, v in zip(binning.axes, value, strict=True)])
+    value[2:] = 0.0
+    columns = (np.broadcast_to(rows.right, value.shape), value, np.tile(rows.brier, (4, 1)))
+
+    axis = np.arange(len(binning.axes))[:, None]
+    all_rows = _table(index + axis * binning.stride, columns)
+
+    # Of many classes few are predicted in one batch: only those get dense cells.
+    predicted, place = np.unique(rows.predicted, return_inverse=True)
+    coarse = np.stack([of[i] for of, i in zip(binning.coarse_of, index, strict=True)])
+    stride = binning.coarse_stride
+    packed = _table((axis * predicted.size + place) * stride + coarse, columns)
+    segment, within = np.divmod(packed.keys, stride)
+    segment = segment // predicted.size * rows.classes + predicted[segment % predicted.size]
+    by_class = SparseSums(segment * stride + within, packed.values, packed.spill_keys, packed.spill)
+
+    cell = binning.sixtieths.index(rows.probabilities)
+    cell += np.arange(rows.classes)[:, None] * binning.sixtieths.count
+    of_class = np.zeros(cell.shape, bool)
+    of_class[rows.label, np.arange(rows.n)] = True
+    return ClassStatistics(
+        binning,
+        rows.classes,
+        rows.n,
+        (all_rows, by_class, _table(cell, (of_class, rows.probabilities))),
+        _companions(rows),
+    )
+
+
+def _table(key: IntArray, columns: tuple[np.ndarray, ...]) -> SparseSums:
+    """Counts, and the sums of each column, by key; booleans are counted, floats put on the grid.
+
+    key, columns  of equal shape
+    """
+    cell = key.ravel()
+    count = np.bincount(cell)
+    keys = np.flatnonzero(count)
+    values = np.empty((keys.size, 1 + len(columns)), np.int64)
+    values[:, 0] = count[keys]
+    for number, column in enumerate(columns, start=1):
+        flat = column.ravel()
+        if flat.dtype == np.bool_:
+            sums = np.bincount(cell[flat], minlength=count.size)
+        else:
+            sums = np.bincount(cell, np.rint(flat * _SCALE), count.size)
+        values[:, number] = sums[keys]
+    return SparseSums(keys, values, keys[:0], keys[:0])
+
+
+def _companions(rows: ClassRows) -> ExactSum:
+    doubt = 1.0 - rows.confidence
+    none = np.zeros(rows.n)
+    aleatoric = none if rows.aleatoric is None else rows.aleatoric
+    epistemic = none if rows.epistemic is None else rows.epistemic
+    values = {
+        "doubt": doubt,
+        "doubt_squared": doubt * doubt,
+        "doubt_where_right": doubt * rows.right,
+        "entropy": rows.entropy,
+        "cross_entropy": rows.cross_entropy,
+        "brier": rows.brier,
+        "opinions": none if rows.aleatoric is None else none + 1.0,
+        "aleatoric": aleatoric,
+        "epistemic": epistemic,
+    }
+    return ExactSum.over_columns(
+        np.stack([values[name] for name in COMPANIONS]), COMPANION_EXPONENT
+    )

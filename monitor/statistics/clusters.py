@@ -1,0 +1,254 @@
+"""How much n detections tell: errors of one object over successive frames are alike.
+
+Detections of one track are a cluster, and clusters are taken as independent. The design
+effect D is by how much the mean of x over all detections varies more than if each were
+on its own; n_eff = n / D. What it takes are sums over the pairs of rows in a cluster, which
+every row brings with it, so that they add up like all the others.
+
+x · Σx over the earlier rows of a cluster is a multiple of 2^-32, the grid of all sums: exact for
+the first 512 rows of a cluster or so (below 2^53 units), rounded once a row beyond. And pairs are
+those that one memory has seen: if the rows of a track are split over replicas, or counted before
+and after a restart or a jump of time, the pairs across are in nobody's sums, and n_eff is then
+too high as a rule. All other sums are the same whoever counts a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.frames.space import FloatArray, IntArray
+
+# x is the normalised squared error per dimension, cut here: a gross outlier is one error,
+# and says nothing about how errors hang together.
+LARGEST = 64.0
+
+
+# x is kept in units of 2^-16, so that products of two of them lie on the grid of all sums.
+_UNIT = 2.0**-16
+
+
+ClusterArray = npt.NDArray[np.uint64]
+
+
+# The cluster of a row that belongs to no track.
+ALONE = np.uint64(0)
+
+
+def clustered(nees: FloatArray, degrees: FloatArray) -> FloatArray:
+    """x of each row and axis, (A, n): NEES over its degrees of freedom (A,), cut and rounded."""
+    x: FloatArray = np.minimum(nees / degrees[:, None], LARGEST)
+    x /= _UNIT
+    np.rint(x, out=x)
+    x *= _UNIT
+    return x
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Before:
+    """What came before each of n rows in its cluster.
+
+    rows  (n,) how many
+    sums  (A, n) Σ x over them, by axis
+    """
+
+    rows: FloatArray
+    sums: FloatArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Known:
+    """Clusters that may go on: ascending ids, and what has come in each.
+
+    last  number of its last row, of all rows that were in any cluster
+    """
+
+    ids: ClusterArray
+    last: IntArray
+    rows: FloatArray
+    sums: FloatArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ClusterState:
+    """What a ClusterMemory holds, as a value; nobody changes its arrays.
+
+    axes     A
+    counted  rows that were in any cluster, so far
+    ids      (C,) clusters that may go on, ascending
+    last     (C,) number of the last row of each, of those counted
+    rows     (C,) how many rows of each have come
+    sums     (A, C) Σ x over them, by axis
+    """
+
+    axes: int
+    counted: int
+    ids: ClusterArray
+    last: IntArray
+    rows: FloatArray
+    sums: FloatArray
+
+
+@dataclass(slots=True)
+class ClusterMemory:
+    """Clusters that may go on; what came before is read off it.
+
+    By rows, not by time: labels that come hours late are as much in clusters as live ones.
+
+    axes   A; all rows have as many
+    limit  rows of others after which a cluster is forgotten; so many clusters are there at most
+    """
+
+    axes: int
+    limit: int = 65536
+    _rows: int = 0
+    _known: _Known = field(init=False)
+
+    def __post_init__(self) -> None:
+        none = np.zeros(0)
+        self._known = _Known(
+            none.astype(np.uint64), none.astype(np.int64), none, none.reshape(0, self.axes).T
+        )
+
+    def state(self) -> ClusterState:
+        """All that it holds; cheap."""
+        known = self._known
+        return ClusterState(self.axes, self._rows, known.ids, known.last, known.rows, known.sums)
+
+    @classmethod
+    def restored(cls, state: ClusterState, limit: int = 65536) -> ClusterMemory:
+        """One that goes on as if it were the one that gave the state."""
+        memory = cls(state.axes, limit, state.counted)
+        memory._known = _Known(state.ids, state.last, state.rows, state.sums)
+        return memory
+
+    def before(self, cluster: ClusterArray, x: FloatArray, *, back: bool = False) -> Before | None:
+        """What came before each row; the rows are then part of what comes before later ones.
+
+        cluster  (n,) ALONE for none; in the order in which the rows are counted
+        x        (A, n) from clustered()
+        back     these rows came before, and are taken out: what is told is what came before each
+                 if they had come last. The sum over all pairs does not depend on the order, so
+                 that taking this away leaves the pairs of the others; not where the cluster was
+                 forgotten meanwhile: then pairs with the others stay
+        returns  None where no row is in a cluster
+        """
+        tracked = np.flatnonzero(cluster != ALONE)
+        if tracked.size == 0:
+            return None
+        by_id = np.argsort(cluster[tracked], kind="stable")
+        order = tracked[by_id]
+        ids, values = cluster[order], x[:, order]
+        first = np.append(True, ids[1:] != ids[:-1])
+        start = np.flatnonzero(first)
+        group = np.cumsum(first) - 1
+        count = np.diff(np.append(start, ids.size)).astype(np.float64)
+        # Exact: multiples of 2^-16 below 2^30.
+        running = np.cumsum(values, axis=1)
+        earlier = running - values
+        inside = earlier - earlier[:, start][:, group]
+        total = np.add.reduceat(values, start, axis=1)
+
+        first_row = self._rows + by_id[start]
+        last = self._rows + by_id[np.append(start[1:], ids.size) - 1]
+        self._rows += ids.size
+
+        known = self._known
+        found = ids[start]
+        place = np.searchsorted(known.ids, found)
+        there = place < known.ids.size
+        there[there] = known.ids[place[there]] == found[there]
+        # Whatever the rows are cut into, so many of others end a cluster.
+        there[there] = (first_row[there] - known.last[place[there]]) <= self.limit
+        old_rows = np.zeros(found.size)
+        old_sums = np.zeros((self.axes, found.size))
+        old_rows[there] = known.rows[place[there]]
+        old_sums[:, there] = known.sums[:, place[there]]
+        if back:
+            of_others = np.maximum(old_rows - count, 0.0)
+            old_sums = np.where(old_rows >= count, old_sums - total, 0.0)
+            old_rows = of_others
+            count, total = np.zeros_like(count), np.zeros_like(total)
+
+        rows = np.zeros(cluster.size)
+        sums = np.zeros((self.axes, cluster.size))
+        rows[order] = np.arange(ids.size) - start[group] + old_rows[group]
+        sums[:, order] = inside + old_sums[:, group]
+        self._remember(_Known(found, last, old_rows + count, old_sums + total), place[there])
+        return Before(rows, sums)
+
+    def _remember(self, seen: _Known, replaced: IntArray) -> None:
+        known = self._known
+        stays = np.ones(known.ids.size, bool)
+        stays[replaced] = False
+        ids = np.append(known.ids[stays], seen.ids)
+        last = np.append(known.last[stays], seen.last)
+        rows = np.append(known.rows[stays], seen.rows)
+        sums = np.append(known.sums[:, stays], seen.sums, axis=1)
+        recent = np.flatnonzero(self._rows - last <= self.limit)
+        order = recent[np.argsort(ids[recent], kind="stable")]
+        self._known = _Known(ids[order], last[order], rows[order], sums[:, order])
+
+
+def design_effect(
+    n: float, mean: float, square: float, pairs: float, cross: float, beside: float
+) -> float:
+    """D = Σ_clusters (Σ (x − m))² / Σ (x − m)², at least 1.
+
+    n, mean  rows, and m = Σx / n
+    square   Σ x²
+    pairs    how many pairs of rows are in one cluster
+    cross    Σ over them of x_i x_j
+    beside   Σ over them of x_i + x_j
+    returns  NaN without rows
+    """
+    if n <= 0:
+        return float("nan")
+    alone = square - n * mean * mean
+    together = 2.0 * (cross - mean * beside + mean * mean * pairs)
+    if not alone > 0:
+        return 1.0
+    return max(1.0, 1.0 + together / alone)
+
+
+def design_effect_of_rows(nees: FloatArray, degrees: FloatArray, track: IntArray) -> FloatArray:
+    """How many correlated rows are worth one independent row, at least 1; of each axis, (A,).
+
+    D = max(1, Σ_c (Σ_{i∈c} (x_i − m))² / Σ_i (x_i − m)²): how much more the mean of
+    x = min(NEES/k, 64) varies where the rows of a cluster c are alike; n_eff = n / D.
+    A single cluster cannot tell: Σ (x_i − m) = 0, and D = 1.
+
+    nees, degrees  (N, A) and (A,)
+    track          (N,) number of the cluster; every row below 0 is one of its own
+    source         Kish 1965, section 8.2
+    """
+    x = np.minimum(nees / degrees, LARGEST)
+    centred = x - x.mean(axis=0)
+    alone = (centred * centred).sum(axis=0)
+    tracked = track >= 0
+    _, index = np.unique(track[tracked], return_inverse=True)
+    together = [
+        float(np.square(np.bincount(index, column)).sum() - column @ column)
+        for column in centred[tracked].T
+    ]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effect: FloatArray = np.where(alone > 0, 1.0 + np.array(together) / alone, 1.0)
+    return np.maximum(effect, 1.0)
+
+
+def cluster_id(parts: tuple[IntArray | ClusterArray | int, ...]) -> ClusterArray:
+    """One number for a combination of numbers, (n,); never ALONE.
+
+    Mixed as in splitmix64: two combinations get the same one with a chance of 2^-64.
+    """
+    mixed: ClusterArray = np.zeros(1, np.uint64)
+    with np.errstate(over="ignore"):
+        for part in parts:
+            value: ClusterArray = np.asarray(part).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ value) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            mixed = mixed ^ (mixed >> np.uint64(31))
+    mixed[mixed == ALONE] = np.uint64(1)
+    return mixed

@@ -1,0 +1,523 @@
+"""Reliability bins cut from rows: of equal count, of equal width, or between frozen edges.
+
+Measures under distributions that are no Gaussians, beside those of the Gaussians that are
+forwarded of them. Likelihood, coverage and quantiles are the distribution's own; what asks for
+a variance, and what a tracker sees of a detection, stays with the forwarded Gaussian.
+
+The exact batch engine: measures of calibration computed from the rows themselves.
+
+For recorded files, where every row is at hand. The live engine keeps micro-bins instead,
+and shares only the measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy.special import ndtri
+
+from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.statistics import measures
+from monitor.statistics import measures as measures_module
+from monitor.statistics.clusters import design_effect_of_rows
+from monitor.statistics.evaluation import (
+    TAU,
+    DimensionMeasures,
+    Evaluation,
+    EvaluationError,
+    JointMeasures,
+)
+from monitor.statistics.measures import Marginals, ReliabilityBins, chi_square_quantiles
+
+BinningKind = Literal["equal-count", "equal-width", "frozen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is summed in the bins of one axis.
+
+    axis, variance, squared_error, nees  (N,)
+    within                               (N, T) whether NEES is within the χ²(τ) quantile
+    """
+
+    axis: FloatArray
+    variance: FloatArray
+    squared_error: FloatArray
+    nees: FloatArray
+    within: BoolArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrozenEdges:
+    """Bins that stay as they are whatever comes: B + 1 ascending edges from 0 to infinity.
+
+    dimensions  over σ, one array for each dimension
+    joint       over σ_G = det(Σ)^(1/2K)
+    """
+
+    dimensions: tuple[FloatArray, ...]
+    joint: FloatArray
+
+
+def freeze_edges(space: Space, covariance: FloatArray, bins: int) -> FrozenEdges:
+    """The equal-count bins of reference detections, their outer ends opened.
+
+    An edge is the lowest deviation of the bin above it; equal ones are one edge, so that
+    fewer than `bins` remain where deviations are equal.
+
+    covariance  (N, K, K); what is not positive definite is left out
+    raises      EvaluationError when nothing is left
+    """
+    order = np.array(space.order)
+    factor = factorise(covariance[:, order[:, None], order])
+    usable = np.isfinite(factor[-1, -1])
+    if not usable.any():
+        raise EvaluationError(
+            f"no edges to freeze: of {covariance.shape[0]} reference rows none has a positive "
+            "definite covariance. Give recorded detections with covariances."
+        )
+    sigma = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2)[usable])
+    return FrozenEdges(
+        dimensions=tuple(_open_ended(column, bins) for column in sigma.T),
+        joint=_open_ended(joint_deviation(factor[:, :, usable], len(space.joint)), bins),
+    )
+
+
+def _open_ended(axis: FloatArray, bins: int) -> FloatArray:
+    parts = np.array_split(np.sort(axis), min(bins, axis.size))
+    inner = np.unique([part[0] for part in parts[1:]])
+    return np.concatenate(([0.0], inner, [np.inf]))
+
+
+def joint_deviation(factor: FloatArray, k: int) -> FloatArray:
+    """σ_G = det(Σ)^(1/2K) of the leading K dimensions (Küppers et al. 2022, above eq. 11)."""
+    deviation: FloatArray = np.exp(log_determinant(factor, k) / (2 * k))
+    return deviation
+
+
+def generalised_deviation(space: Space, covariance: FloatArray, diagonal: BoolArray) -> FloatArray:
+    """σ_G of the joint block of n covariances; NaN where one is not positive definite.
+
+    A detection gets the same bits alone and among others, of both forms.
+
+    covariance  (n, K, K)
+    diagonal    (n,) of which there are variances only
+    returns     (n,) det(Σ)^(1/2K) over the joint dimensions, in their unit
+    source      Küppers et al. 2022, above eq. 11
+    """
+    joint = np.array(space.joint)
+    if diagonal.all():
+        return _of_variances(covariance[:, joint, joint])
+    block = covariance
+    if space.joint != tuple(range(space.k)):
+        block = covariance[:, joint[:, None], joint]
+    found = joint_deviation(factorise(block), joint.size)
+    if diagonal.any():
+        found[diagonal] = _of_variances(covariance[diagonal][:, joint, joint])
+    return found
+
+
+def _of_variances(variance: FloatArray) -> FloatArray:
+    """exp(Σ log σ² / 2K) of (n, K): without correlations det(Σ) is the product."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logarithm = np.log(np.ascontiguousarray(variance.T))
+    # A variance of 0 is as little positive definite as a negative one.
+    logarithm[~np.isfinite(logarithm)] = np.nan
+    deviation: FloatArray = np.exp(add_up(logarithm) / (2 * variance.shape[1]))
+    return deviation
+
+
+def bins_between(rows: Rows, edges: FloatArray) -> ReliabilityBins:
+    """Sums over the bins between ascending edges (B + 1,), empty bins included.
+
+    Bins are closed on the left, the last one on both sides. Rows beyond the outer edges
+    are in no bin, and counted.
+    """
+    bins = edges.size - 1
+    index = np.searchsorted(edges, rows.axis, side="right") - 1
+    index[rows.axis == edges[-1]] = bins - 1
+    inside = (index >= 0) & (index < bins)
+    cell = index[inside]
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.bincount(cell, values[inside], bins).astype(np.float64, copy=False)
+
+    counts = [np.bincount(cell[column], minlength=bins) for column in rows.within[inside].T]
+    return ReliabilityBins(
+        lower=edges[:-1],
+        upper=edges[1:],
+        n=np.bincount(cell, minlength=bins),
+        variance=total(rows.variance),
+        squared_error=total(rows.squared_error),
+        nees=total(rows.nees),
+        within=np.array(counts, np.int64).reshape(-1, bins).T,
+        below=int(np.count_nonzero(rows.axis < edges[0])),
+        above=int(np.count_nonzero(rows.axis > edges[-1])),
+    )
+
+
+def bins_equal_count(rows: Rows, bins: int) -> ReliabilityBins:
+    """Sums over bins of equal count along the axis; the first ones hold a row more.
+
+    Rows of equal axis keep their order, and may fall on both sides of an edge.
+    With fewer rows than bins every row is a bin of its own. Edges are the
+    lowest and highest axis value in the bin.
+
+    source   Levi et al. 2019, section 3
+    """
+    order = np.argsort(rows.axis, kind="stable")
+    parts = np.array_split(order, min(bins, order.size)) if order.size else []
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.array([values[part].sum() for part in parts])
+
+    counts = [rows.within[part].sum(axis=0) for part in parts]
+    return ReliabilityBins(
+        lower=np.array([rows.axis[part[0]] for part in parts]),
+        upper=np.array([rows.axis[part[-1]] for part in parts]),
+        n=np.array([part.size for part in parts], np.int64),
+        variance=total(rows.variance),
+        squared_error=total(rows.squared_error),
+        nees=total(rows.nees),
+        within=np.array(counts, np.int64).reshape(-1, rows.within.shape[1]),
+    )
+
+
+def equal_width_edges(lower: float, upper: float, bins: int) -> FloatArray:
+    """Edges of bins of equal width; lower = upper gives one bin, so a constant is no error."""
+    edges: FloatArray = np.linspace(lower, upper, (1 if lower == upper else bins) + 1)
+    return edges
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the axes are cut into bins.
+
+    ends         of equal-width bins, in σ; None = lowest to highest
+    frozen       the edges of frozen bins
+    fewest_rows  that a bin holds, if it is to count
+    """
+
+    kind: BinningKind
+    count: int
+    ends: tuple[float, float] | None = None
+    frozen: FrozenEdges | None = None
+    fewest_rows: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("equal-count", "equal-width", "frozen"):
+            raise EvaluationError(
+                f"binning {self.kind!r} is unknown. Use equal-count, equal-width or frozen."
+            )
+        if self.count < 1:
+            raise EvaluationError(f"bins is {self.count}. Use at least one.")
+        if (self.frozen is not None) != (self.kind == "frozen"):
+            raise EvaluationError(
+                f"binning {self.kind} goes {'with' if self.kind == 'frozen' else 'without'} "
+                "edges. Freeze the edges of a reference for frozen bins, and for these only."
+            )
+        if self.ends is None:
+            return
+        if self.kind != "equal-width":
+            raise EvaluationError(
+                f"range {self.ends[0]:g}:{self.ends[1]:g} has no meaning for bins of "
+                f"{self.kind.replace('-', ' ')}. Use the range of the data, or equal-width bins."
+            )
+        if not 0 <= self.ends[0] < self.ends[1] < np.inf:
+            raise EvaluationError(
+                f"range {self.ends[0]:g}:{self.ends[1]:g} is not a range of deviations. "
+                "Give 0 <= lo < hi."
+            )
+
+    def dimension(self, i: int, rows: Rows) -> tuple[ReliabilityBins, ReliabilityBins]:
+        """The bins of ENCE and QCE, over σ, and those of UCE.
+
+        UCE has bins of equal width over σ², with the ends squared; others are shared.
+        """
+        bins = self._bins(rows, self.ends, self.frozen.dimensions[i] if self.frozen else None)
+        if self.kind != "equal-width":
+            return bins, bins
+        squared = replace(rows, axis=rows.variance)
+        ends = None if self.ends is None else (self.ends[0] ** 2, self.ends[1] ** 2)
+        return bins, self._bins(squared, ends, None)
+
+    def joint(self, rows: Rows) -> ReliabilityBins:
+        """The bins over σ_G."""
+        return self._bins(rows, self.ends, self.frozen.joint if self.frozen else None)
+
+    def _bins(
+        self, rows: Rows, ends: tuple[float, float] | None, edges: FloatArray | None
+    ) -> ReliabilityBins:
+        if self.kind == "equal-count":
+            return bins_equal_count(rows, self.count)
+        if edges is None:
+            lower, upper = ends or (float(rows.axis.min()), float(rows.axis.max()))
+            edges = equal_width_edges(lower, upper, self.count)
+        return bins_between(rows, edges)
+
+
+# Rows looked at together: their quantiles at 60 levels and 8 dimensions are 16 MB.
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """The distributions of N rows.
+
+    value         (N, K) truths next to the means that the distributions were made of
+    marginals     the distributions of some rows, by their numbers
+    has_variance  False where they have none, so that ENCE and UCE are not defined
+    """
+
+    value: FloatArray
+    marginals: Callable[[IntArray], Marginals]
+    has_variance: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMeasures:
+    """What n rows are measured to be under their own distributions, at T levels τ.
+
+    within        (n, K, T) whether the central τ interval holds the truth: |2 F(y) − 1| ≤ τ
+    nll           (K,) mean negative log-density, in nats
+    pinball       (K, T) mean loss at the τ quantile, in the unit
+    one_sided     (K, T) share with F(y) ≤ τ
+    width         (K, T) mean width of the central τ interval, in the unit
+    has_variance  as in Shaped
+    """
+
+    within: BoolArray
+    nll: FloatArray
+    pinball: FloatArray
+    one_sided: FloatArray
+    width: FloatArray
+    has_variance: bool
+
+
+def own_measures(shaped: Shaped, rows: IntArray, tau: FloatArray) -> OwnMeasures:
+    """Of some rows, at least one; for a Gaussian the same as its closed forms to rounding.
+
+    The central interval of τ ends at the quantiles of (1 − τ)/2 and (1 + τ)/2, so that the
+    test on F is the one on NEES (Küppers et al. 2022, eq. 11) where F is Gaussian.
+    """
+    levels, place = np.unique([tau, (1 - tau) / 2, (1 + tau) / 2], return_inverse=True)
+    at, lower, upper = place.reshape(3, tau.size)
+    n, k = rows.size, shaped.value.shape[1]
+    within = np.empty((n, k, tau.size), bool)
+    nll, sums = np.zeros(k), np.zeros((3, k, tau.size))
+    for start in range(0, n, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        value, marginals = shaped.value[rows[part]], shaped.marginals(rows[part])
+        nll -= marginals.log_density(value).sum(axis=0)
+        cumulative = marginals.cumulative(value)[:, :, None]
+        quantiles = marginals.quantiles(levels).transpose(1, 2, 0)
+        # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − quantile.
+        d = value[:, :, None] - quantiles[:, :, at]
+        within[part] = np.abs(2 * cumulative - 1) <= tau
+        sums[0] += np.maximum(tau * d, (tau - 1) * d).sum(axis=0)
+        sums[1] += np.count_nonzero(cumulative <= tau, axis=0)
+        sums[2] += (quantiles[:, :, upper] - quantiles[:, :, lower]).sum(axis=0)
+    pinball, one_sided, width = sums / n
+    return OwnMeasures(within, nll / n, pinball, one_sided, width, shaped.has_variance)
+
+
+def own_dimension(forwarded: DimensionMeasures, own: OwnMeasures, i: int) -> DimensionMeasures:
+    """The measures of a dimension, the distribution's own in place of the Gaussian's.
+
+    forwarded  of the Gaussian, but with `within` of the distribution in its bins, so that QCE
+               and coverage are the distribution's already
+    """
+    found = replace(
+        forwarded,
+        nll=float(own.nll[i]),
+        pinball_by_tau=own.pinball[i],
+        coverage_one_sided_by_tau=own.one_sided[i],
+        interval_width_by_tau=own.width[i],
+    )
+    if own.has_variance:
+        return found
+    undefined = float("nan")
+    return replace(
+        found,
+        ence=undefined,
+        ence_noise_floor=undefined,
+        ence_noise_floor_gaussian=undefined,
+        uce=undefined,
+    )
+
+
+def own_joint(forwarded: JointMeasures, own: OwnMeasures, joint: tuple[int, ...]) -> JointMeasures:
+    """The joint measures: the dimensions' distributions taken as independent.
+
+    Which region of several dimensions holds τ is not defined for them (Küppers et al. 2022
+    give it for Gaussians), so that there is neither coverage nor QCE; NEES is the Gaussian's.
+
+    joint  positions of the joint dimensions
+    """
+    undefined = np.full_like(forwarded.tau, np.nan)
+    return replace(
+        forwarded,
+        nll=float(own.nll[list(joint)].sum()),
+        qce_by_tau=undefined,
+        coverage_by_tau=undefined,
+    )
+
+
+def evaluate_rows(
+    space: Space,
+    mean: FloatArray,
+    covariance: FloatArray,
+    truth: FloatArray,
+    *,
+    tau: FloatArray = TAU,
+    bins: int = 20,
+    binning: BinningKind = "equal-count",
+    value_range: tuple[float, float] | None = None,
+    edges: FrozenEdges | None = None,
+    fewest_rows: int = 1,
+    cluster: IntArray | None = None,
+    shaped: Shaped | None = None,
+) -> Evaluation:
+    """Every measure of the rows that have truth.
+
+    ENCE and QCE bin over σ, joint QCE over σ_G = det(Σ)^(1/2K). UCE bins over σ²
+    with equal widths, and uses the bins of ENCE otherwise.
+
+    mean, truth  (N, K); a row of truth that is not finite means no truth
+    covariance   (N, K, K); rows that are not positive definite are refused and counted
+    tau          (T,) confidence levels in (0, 1)
+    value_range  ends of equal-width bins in σ (squared for UCE); None = lowest to highest.
+                 ENCE and QCE leave out the rows beyond it, UCE keeps them in its N, and
+                 all other measures take every row, as netcal does
+    edges        of frozen bins: freeze_edges
+    fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
+    cluster      (N,) number of the track, along which errors may be correlated; −1 = no track
+    shaped       distributions of which the Gaussians are forwarded only; None: these themselves
+    raises       EvaluationError when no row is left, or the bins make no sense
+    """
+    cut = Cut(binning, bins, value_range, edges, fewest_rows)
+    _check_tau(tau)
+    labelled = np.isfinite(truth).all(axis=1)
+    order = np.array(space.order)
+    factor = factorise(covariance[labelled][:, order[:, None], order])
+    # A bad covariance is NaN from its first bad pivot on.
+    usable = np.isfinite(factor[-1, -1]) & np.isfinite(mean[labelled]).all(axis=1)
+    kept = np.flatnonzero(labelled)[usable]
+    if kept.size == 0:
+        raise EvaluationError(
+            f"nothing to evaluate: of {truth.shape[0]} rows, {np.count_nonzero(~labelled)} have "
+            f"no truth and {np.count_nonzero(~usable)} have a mean that is not finite or a "
+            "covariance that is not positive definite. Select rows with ground truth."
+        )
+    factor = factor[:, :, usable]
+    error = space.error(truth[kept], mean[kept])
+    variance = np.diagonal(covariance, axis1=1, axis2=2)[kept]
+    k = len(space.joint)
+    nees = np.empty((kept.size, space.k + 1))
+    nees[:, :-1] = error * error / variance
+    nees[:, -1] = np.square(whiten(factor, error[:, order])[:k]).sum(axis=0)
+    track = None if cluster is None else cluster[kept]
+    effect = np.ones(space.k + 1)
+    if track is not None:
+        degrees = np.append(np.ones(space.k), k)
+        effect = design_effect_of_rows(nees, degrees, track)
+    own = None if shaped is None else own_measures(shaped, kept, tau)
+    dimensions = {}
+    for i, name in enumerate(space.names):
+        within = (
+            nees[:, i, None] <= chi_square_quantiles(tau, 1) if own is None else own.within[:, i]
+        )
+        found = _dimension(cut, i, variance[:, i], error[:, i], nees[:, i], within, tau, effect[i])
+        dimensions[name] = found if own is None else own_dimension(found, own, i)
+    joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1])
+    return Evaluation(
+        rows=kept.size,
+        without_truth=int(np.count_nonzero(~labelled)),
+        refused=int(np.count_nonzero(~usable)),
+        tau=tau,
+        dimensions=dimensions,
+        joint=joint if own is None else own_joint(joint, own, space.joint),
+        tracks=None if track is None else int(np.unique(track[track >= 0]).size),
+    )
+
+
+def _check_tau(tau: FloatArray) -> None:
+    """Raises EvaluationError unless all are levels."""
+    if tau.size == 0 or not ((tau > 0) & (tau < 1)).all():
+        raise EvaluationError(f"tau {tau.tolist()} must be levels between 0 and 1, at least one.")
+
+
+def _median_ratio(nees: FloatArray, k: int) -> float:
+    return float(np.median(nees) / chi_square_quantiles(np.array([0.5]), k)[0])
+
+
+def _dimension(
+    cut: Cut,
+    i: int,
+    variance: FloatArray,
+    error: FloatArray,
+    nees: FloatArray,
+    within: BoolArray,
+    tau: FloatArray,
+    effect: float,
+) -> DimensionMeasures:
+    n = error.size
+    sigma = np.sqrt(variance)
+    squared_error = error * error
+    bins, uce_bins = cut.dimension(i, Rows(sigma, variance, squared_error, nees, within))
+    counted = bins.with_rows(cut.fewest_rows)
+    kurtosis = float(measures_module.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
+    # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)).
+    quantiles = ndtri(tau)
+    d = error[:, None] - sigma[:, None] * quantiles
+    return DimensionMeasures(
+        n=n,
+        n_eff=n / effect,
+        kurtosis=kurtosis,
+        ence=measures.ence(counted),
+        ence_noise_floor=measures_module.ence_noise_floor(counted, kurtosis, effect),
+        ence_noise_floor_gaussian=measures_module.ence_noise_floor_gaussian(counted),
+        uce=measures.uce(uce_bins.with_rows(cut.fewest_rows), n=n),
+        nll=float(np.mean(0.5 * (np.log(2 * np.pi * variance) + nees))),
+        c_v=float(np.std(sigma, ddof=1) / sigma.mean()) if n > 1 else float("nan"),
+        nees_mean=float(nees.mean()),
+        nees_median_ratio=_median_ratio(nees, 1),
+        mean_sigma=float(sigma.mean()),
+        mean_variance=float(variance.mean()),
+        mean_squared_error=float(squared_error.mean()),
+        bias=float(error.mean()),
+        tau=tau,
+        qce_by_tau=measures.qce_by_tau(counted, tau),
+        pinball_by_tau=np.maximum(tau * d, (tau - 1) * d).mean(axis=0),
+        picp_by_tau=within.mean(axis=0),
+        coverage_one_sided_by_tau=((error / sigma)[:, None] <= quantiles).mean(axis=0),
+        bins=bins,
+        uce_bins=uce_bins,
+    )
+
+
+def _joint(
+    cut: Cut, k: int, factor: FloatArray, nees: FloatArray, tau: FloatArray, effect: float
+) -> JointMeasures:
+    """Measures of the leading k dimensions of factors in the order Space.order."""
+    log_det = log_determinant(factor, k)
+    within = nees[:, None] <= chi_square_quantiles(tau, k)
+    deviation = joint_deviation(factor, k)
+    bins = cut.joint(Rows(deviation, deviation**2, np.zeros_like(nees), nees, within))
+    return JointMeasures(
+        k=k,
+        n=nees.size,
+        n_eff=nees.size / effect,
+        nll=float(np.mean(0.5 * (k * np.log(2 * np.pi) + log_det + nees))),
+        nees_mean=float(nees.mean()),
+        nees_median_ratio=_median_ratio(nees, k),
+        tau=tau,
+        qce_by_tau=measures.qce_by_tau(bins.with_rows(cut.fewest_rows), tau),
+        coverage_by_tau=within.mean(axis=0),
+        deviation=(float(deviation.min()), float(deviation.max()), float(deviation.mean())),
+        bins=bins,
+    )

@@ -1,0 +1,279 @@
+"""Sums that do not depend on the order: every addend is rounded once to a fixed
+grid, and from there on all arithmetic is on integers.
+
+A sum is two limbs, low + high · 2^40, of the grid's unit. Merging is then
+associative and commutative bit for bit, and subtraction undoes addition.
+
+Exact sums of the cells that are occupied: of the many that could be, few ever are.
+
+Immutable values. What a cell and a column mean, and the unit of a column, is the business
+of those who keep them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from monitor.frames.space import FloatArray, IntArray
+
+LIMB_BITS = 40
+
+
+_LIMB = 1 << LIMB_BITS
+
+
+_MASK = _LIMB - 1
+
+
+# Addends are clipped here, in units of the grid: 2^80 leaves 2^23 of them before a limb is full.
+# Gross outliers: 2^80 is 2.8e14 times what a bin is about.
+UTMOST = 2.0**80
+
+
+# Below this magnitude a float64 holds every integer, so sums of integers are exact in any order.
+_EXACT = 2.0**53
+
+
+def split(units: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Low and high limb of integral floats, clipped to ±2^80; both are exact."""
+    units = np.clip(units, -UTMOST, UTMOST)
+    high = np.floor(units * 2.0**-LIMB_BITS)
+    return units - high * 2.0**LIMB_BITS, high
+
+
+def carry(low: IntArray, high: IntArray) -> tuple[IntArray, IntArray]:
+    """The canonical form: 0 ≤ low < 2^40."""
+    return low & _MASK, high + (low >> LIMB_BITS)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ExactSum:
+    """An array of sums on one grid.
+
+    low, high  canonical limbs, any shape
+    exponent   the unit is 2^exponent
+    """
+
+    low: IntArray
+    high: IntArray
+    exponent: int
+
+    @classmethod
+    def zero(cls, shape: tuple[int, ...], exponent: int) -> ExactSum:
+        """Sums over nothing."""
+        return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), exponent)
+
+    @classmethod
+    def over_columns(cls, values: FloatArray, exponent: int) -> ExactSum:
+        """Sum over the last axis, at most 2^12 long; values (M, N) finite, overwritten."""
+        units = np.multiply(values, 2.0**-exponent, out=values)
+        np.rint(units, out=units)
+        zeros = np.zeros(units.shape[0], np.int64)
+        extreme = np.maximum(units.max(axis=1, initial=0.0), -units.min(axis=1, initial=0.0))
+        large = extreme * units.shape[1] >= _EXACT
+        low, high = carry(units.sum(axis=1, where=~large[:, None]).astype(np.int64), zeros)
+        if large.any():
+            low_part, high_part = split(units[large])
+            low[large], high[large] = carry(
+                low_part.sum(axis=1).astype(np.int64), high_part.sum(axis=1).astype(np.int64)
+            )
+        return cls(low, high, exponent)
+
+    def __add__(self, other: ExactSum) -> ExactSum:
+        assert self.exponent == other.exponent
+        return ExactSum(*carry(self.low + other.low, self.high + other.high), self.exponent)
+
+    def __sub__(self, other: ExactSum) -> ExactSum:
+        assert self.exponent == other.exponent
+        return ExactSum(*carry(self.low - other.low, self.high - other.high), self.exponent)
+
+    @property
+    def value(self) -> FloatArray:
+        """The sums as floats, each rounded once more."""
+        return to_float(self.low, self.high, self.exponent)
+
+
+def to_float(low: IntArray, high: IntArray, exponent: int | IntArray) -> FloatArray:
+    """Limbs in units of 2^exponent as floats."""
+    power = np.asarray(exponent, dtype=np.int32)
+    result: FloatArray = np.ldexp(high.astype(np.float64), power + LIMB_BITS) + np.ldexp(
+        low.astype(np.float64), power
+    )
+    return result
+
+
+# A column is one int64 as long as it stays below this; what does not fit spills.
+SPILL_BITS = 61
+
+
+_HALF = np.int64(1) << SPILL_BITS
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SparseSums:
+    """Cells that hold anything, in canonical form: equal contents are equal bits.
+
+    keys        (M,) ascending; no cell of them holds nothing
+    values      (M, W) sums modulo 2^62, in [−2^61, 2^61)
+    spill_keys  (H,) ascending key · W + column of the few sums beyond that
+    spill       (H,) what is missing there, in units of 2^62; never 0
+    """
+
+    keys: IntArray
+    values: IntArray
+    spill_keys: IntArray
+    spill: IntArray
+
+    @classmethod
+    def zero(cls, width: int) -> SparseSums:
+        """No cell."""
+        none = np.zeros(0, np.int64)
+        return cls(none, none.reshape(0, width), none, none)
+
+    @property
+    def width(self) -> int:
+        """Columns of a cell."""
+        width: int = self.values.shape[1]
+        return width
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(a.nbytes for a in (self.keys, self.values, self.spill_keys, self.spill))
+
+    def between(self, first: int, end: int) -> SparseSums:
+        """The cells with first ≤ key < end, their keys counted from `first`."""
+        a, b = np.searchsorted(self.keys, (first, end))
+        c, d = np.searchsorted(self.spill_keys, (first * self.width, end * self.width))
+        return SparseSums(
+            self.keys[a:b] - first,
+            self.values[a:b].copy(),
+            self.spill_keys[c:d] - first * self.width,
+            self.spill[c:d].copy(),
+        )
+
+    def moved(self, size: int, target: IntArray) -> SparseSums:
+        """The same cells with block i of `size` keys moved to block target[i], ascending."""
+        step = (target - np.arange(target.size)) * size
+        spill_block = self.spill_keys // (size * self.width)
+        return SparseSums(
+            self.keys + step[self.keys // size],
+            self.values,
+            self.spill_keys + step[spill_block] * self.width,
+            self.spill,
+        )
+
+    def as_float(self, column: int, exponent: IntArray | int) -> FloatArray:
+        """(M,) sums of a column in units of 2^exponent (one, or one a cell).
+
+        Rounded once; twice where a sum spilled: what did not, and both together.
+        """
+        power = np.asarray(exponent, np.int32)
+        result: FloatArray = np.ldexp(self.values[:, column].astype(np.float64), power)
+        if self.spill_keys.size:
+            here = self.spill_keys % self.width == column
+            rows = np.searchsorted(self.keys, self.spill_keys[here] // self.width)
+            unit = np.broadcast_to(power, result.shape)[rows] + np.int32(SPILL_BITS + 1)
+            result[rows] += np.ldexp(self.spill[here].astype(np.float64), unit)
+        return result
+
+    def __add__(self, other: SparseSums) -> SparseSums:
+        return total((self, other))
+
+    def __sub__(self, other: SparseSums) -> SparseSums:
+        # Carried again: the range of a value is not symmetric.
+        negative = from_cells(other.keys, -other.values, other.spill_keys, -other.spill)
+        return total((self, negative))
+
+
+def total(parts: Sequence[SparseSums]) -> SparseSums:
+    """The sum of at least one part; exact, in whatever order."""
+    # Small ones are added to large ones: only what they touch is looked at.
+    ordered = sorted(parts, key=lambda part: -part.keys.size)
+    found = ordered[0]
+    for part in ordered[1:]:
+        if part.keys.size:
+            found = _plus(found, part)
+    return found
+
+
+def _plus(large: SparseSums, small: SparseSums) -> SparseSums:
+    keys, values = large.keys, large.values
+    place = np.searchsorted(keys, small.keys)
+    there = place < keys.size
+    if there.all():
+        there = keys.take(place) == small.keys
+    else:
+        there[there] = keys[place[there]] == small.keys[there]
+    if there.all():
+        values = values.copy()
+    else:
+        # The new cells, zero as yet, each before the first key above it.
+        at = place[~there]
+        old = np.ones(keys.size + at.size, bool)
+        old[at + np.arange(at.size)] = False
+        wider = np.empty(old.size, np.int64)
+        wider[old], wider[~old] = keys, small.keys[~there]
+        more = np.zeros((old.size, values.shape[1]), np.int64)
+        more[old] = values
+        keys, values = wider, more
+        place = np.searchsorted(keys, small.keys)
+    # take() is twice as fast as an index here.
+    touched = values.take(place, axis=0)
+    touched += small.values
+    spill_keys, spill = large.spill_keys, large.spill
+    if small.spill_keys.size:
+        spill_keys = np.append(spill_keys, small.spill_keys)
+        spill = np.append(spill, small.spill)
+    touched, over_keys, over = _carried(small.keys, touched)
+    values[place] = touched
+    if over_keys.size:
+        spill_keys, spill = np.append(spill_keys, over_keys), np.append(spill, over)
+    emptied = place[:0]
+    if not touched[:, 0].all():
+        emptied = place[~touched.any(axis=1)]
+    return _canonical(keys, values, spill_keys, spill, emptied)
+
+
+def from_cells(
+    keys: IntArray, values: IntArray, spill_keys: IntArray, spill: IntArray
+) -> SparseSums:
+    """From ascending keys, values in [−2^63, 2^63 − 2^61), and spills in any order."""
+    values, over_keys, over = _carried(keys, values)
+    if over_keys.size:
+        spill_keys, spill = np.append(spill_keys, over_keys), np.append(spill, over)
+    return _canonical(
+        keys, values, spill_keys, spill, np.flatnonzero(~np.asarray(values.any(axis=1)))
+    )
+
+
+def _carried(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Values of these cells brought into their range, and the keys and amounts that spill."""
+    if values.size == 0 or (values.max() < _HALF and values.min() >= -_HALF):
+        return values, keys[:0], keys[:0]
+    over = (values + _HALF) >> np.int64(SPILL_BITS + 1)
+    row, column = np.nonzero(over)
+    return (
+        values - (over << np.int64(SPILL_BITS + 1)),
+        keys[row] * values.shape[1] + column,
+        over[row, column],
+    )
+
+
+def _canonical(
+    keys: IntArray, values: IntArray, spill_keys: IntArray, spill: IntArray, emptied: IntArray
+) -> SparseSums:
+    """The canonical form; `emptied` are the rows whose values are all zero."""
+    if spill_keys.size:
+        spill_keys, inverse = np.unique(spill_keys, return_inverse=True)
+        total_spill = np.zeros(spill_keys.size, np.int64)
+        np.add.at(total_spill, inverse, spill)
+        spill_keys, spill = spill_keys[total_spill != 0], total_spill[total_spill != 0]
+        spilling = np.searchsorted(keys, spill_keys // values.shape[1])
+        emptied = np.setdiff1d(emptied, spilling)
+    if emptied.size:
+        keys, values = np.delete(keys, emptied), np.delete(values, emptied, axis=0)
+    return SparseSums(keys, values, spill_keys, spill)

@@ -1,0 +1,278 @@
+"""Measures of calibration, computed from the bins of a reliability diagram.
+
+Where the bins come from (rows, micro-bins, a merge of many replicas) does not
+matter here: every function takes sums per bin and returns numbers.
+
+What ENCE reads on calibrated errors: never 0, and more where errors have heavy tails or
+persist along a track. Moments in, numbers out, for rows and for sums alike.
+
+The distribution of each dimension by itself, of whatever shape a recalibrator gives it.
+
+What a measure needs of a distribution and no more: density, cumulative probability, quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypedDict
+
+import numpy as np
+from scipy.special import gammaincinv, ndtr, ndtri
+
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+
+
+class BinRow(TypedDict):
+    """One bin, by the names that every interface has for it: see ReliabilityBins."""
+
+    lower: float
+    upper: float
+    n: int
+    variance: float
+    squared_error: float
+    nees: float
+    within: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBins:
+    """Sums over the detections of each of B bins, on one axis.
+
+    lower, upper   (B,) edges on the axis, in its unit
+    n              (B,) detections
+    variance       (B,) sum of predicted variances, unit²
+    squared_error  (B,) sum of squared errors, unit²; zeros on the joint axis
+    nees           (B,) sum of normalised squared errors, dimensionless
+    within         (B, T) how many have nees within the χ²(τ) quantile
+    below, above   detections that lie beyond the first and the last edge, in no bin
+    """
+
+    lower: FloatArray
+    upper: FloatArray
+    n: IntArray
+    variance: FloatArray
+    squared_error: FloatArray
+    nees: FloatArray
+    within: IntArray
+    below: int = 0
+    above: int = 0
+
+    def of(self, chosen: slice | BoolArray) -> ReliabilityBins:
+        """Some of the bins."""
+        return ReliabilityBins(
+            self.lower[chosen],
+            self.upper[chosen],
+            self.n[chosen],
+            self.variance[chosen],
+            self.squared_error[chosen],
+            self.nees[chosen],
+            self.within[chosen],
+            self.below,
+            self.above,
+        )
+
+    def rows(self) -> Iterator[BinRow]:
+        """Each bin as plain values."""
+        columns = zip(
+            self.lower.tolist(),
+            self.upper.tolist(),
+            self.n.tolist(),
+            self.variance.tolist(),
+            self.squared_error.tolist(),
+            self.nees.tolist(),
+            self.within.tolist(),
+            strict=True,
+        )
+        for lower, upper, n, variance, squared_error, nees, within in columns:
+            yield BinRow(
+                lower=lower,
+                upper=upper,
+                n=n,
+                variance=variance,
+                squared_error=squared_error,
+                nees=nees,
+                within=within,
+            )
+
+    def with_rows(self, fewest: int) -> ReliabilityBins:
+        """Only the bins that hold at least so many."""
+        kept = self.n >= fewest
+        return self if kept.all() else self.of(kept)
+
+
+def ence(bins: ReliabilityBins) -> float:
+    """Expected normalised calibration error.
+
+    ENCE = mean over occupied bins of |RMV − RMSE| / RMV. Dimensionless: 0 is
+    calibrated, 0.1 is off by a tenth of the predicted deviation.
+
+    returns  NaN where no truth has arrived
+    source   Levi et al. 2019, eq. 8
+    """
+    occupied = bins.n > 0
+    if not occupied.any():
+        return float("nan")
+    # n cancels: sqrt(V/n) and sqrt(Q/n).
+    rmv = np.sqrt(bins.variance[occupied])
+    rmse = np.sqrt(bins.squared_error[occupied])
+    return float(np.mean(np.abs(rmv - rmse) / rmv))
+
+
+def uce(bins: ReliabilityBins, n: int | None = None) -> float:
+    """Uncertainty calibration error: Σ_b n_b/N · |MSE_b − MV_b|, in unit².
+
+    n        the N to divide by; by default the rows in the bins
+    returns  NaN where no bin holds a row
+    source   Küppers et al. 2022, eq. 9
+    """
+    inside = int(bins.n.sum())
+    total = inside if n is None else n
+    if inside == 0 or total == 0:
+        return float("nan")
+    return float(np.sum(np.abs(bins.squared_error - bins.variance)) / total)
+
+
+def qce_by_tau(bins: ReliabilityBins, tau: FloatArray) -> FloatArray:
+    """Quantile calibration error, conditional on the bin, for each τ.
+
+    QCE(τ) = Σ_b n_b/N · |fraction of bin b with NEES ≤ χ²_K(τ) − τ|. (T,);
+    NaN where no truth has arrived.
+
+    source   Küppers et al. 2022, eq. 12
+    """
+    total = bins.n.sum()
+    if total == 0:
+        return np.full(tau.shape, np.nan)
+    gap = np.abs(bins.within - bins.n[:, None] * tau)
+    result: FloatArray = gap.sum(axis=0) / total
+    return result
+
+
+def chi_square_quantiles(tau: FloatArray, k: float) -> FloatArray:
+    """χ²_k quantiles of τ: the squared radius of the central region that holds τ; (T,)."""
+    # The inverse of F(x) = P(k/2, x/2); scipy.stats would double the time to start.
+    result: FloatArray = 2.0 * gammaincinv(k / 2, np.asarray(tau, dtype=np.float64))
+    return result
+
+
+def nees_interval(n: float, k: int, level: float = 0.95) -> tuple[float, float]:
+    """Where the mean NEES of n calibrated, independent, Gaussian errors lies: χ²_{nK} / n.
+
+    n        rows, or the number of independent rows they are worth
+    returns  the quantiles that leave (1 − level)/2 on either side; NaN without rows
+    source   Bar-Shalom, Li, Kirubarajan 2001, section 5.4.2
+    """
+    if not n > 0:
+        return float("nan"), float("nan")
+    outside = (1.0 - level) / 2
+    low, high = chi_square_quantiles(np.array([outside, 1.0 - outside]), n * k) / n
+    return float(low), float(high)
+
+
+def calibration_area(coverage: FloatArray, tau: FloatArray) -> float:
+    """Area between the reliability curve and the diagonal; 0 is calibrated, 1/2 the most.
+
+    The curve runs straight through (0, 0), (τ, coverage) and (1, 1). Where it crosses the
+    diagonal both triangles count.
+
+    coverage, tau  (T,)
+    source         A in Wolf et al. 2024, eq. 7 (Wursthorn et al. 2024)
+    """
+    order = np.argsort(tau)
+    at = np.concatenate(([0.0], tau[order], [1.0]))
+    gap = np.concatenate(([0.0], (coverage - tau)[order], [0.0]))
+    left, right = gap[:-1], gap[1:]
+    height = np.abs(left) + np.abs(right)
+    # |left| + |right| of a trapezoid; (left² + right²) / (|left| + |right|) of two triangles.
+    crossing = left * right < 0
+    height[crossing] = (left[crossing] ** 2 + right[crossing] ** 2) / height[crossing]
+    return float(np.sum(np.diff(at) * height) / 2)
+
+
+def kurtosis(n: IntArray | int, square: FloatArray, fourth: FloatArray) -> FloatArray:
+    """κ of the normalised error z about 0, unbiased for Gaussian errors, which have 3.
+
+    κ = (n + 2) Σ z⁴ / (Σ z²)². The factor n, as for the population, would be too low by
+    2/(n + 2). A wrong scale of σ cancels.
+
+    n               (A,), or one for all
+    square, fourth  (A,) Σ z² and Σ z⁴ of each axis
+    returns         (A,); NaN without errors that differ from 0
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: FloatArray = (n + 2) * fourth / (square * square)
+    found[~np.isfinite(found)] = np.nan
+    return found
+
+
+def ence_noise_floor(bins: ReliabilityBins, kurtosis: float, design_effect: float) -> float:
+    """What ENCE reads on calibrated errors of this kurtosis and correlation.
+
+    mean over occupied bins of sqrt((κ − 1) / (2π n_eff,b)), n_eff,b = n_b / D: the expected
+    |MSE/MV − 1| / 2 of a bin whose mean of z² scatters normally with variance (κ − 1)/n_eff,b.
+
+    returns  NaN where no truth has arrived
+    """
+    n = bins.n[bins.n > 0]
+    if n.size == 0:
+        return float("nan")
+    per_row = (kurtosis - 1.0) * design_effect / (2 * np.pi)
+    return float(np.mean(np.sqrt(per_row / n)))
+
+
+def ence_noise_floor_gaussian(bins: ReliabilityBins) -> float:
+    """What ENCE reads on calibrated, independent, Gaussian errors: sqrt(B / (π n)).
+
+    Exact for B occupied bins of equal count. NaN where no truth has arrived.
+    """
+    n = int(bins.n.sum())
+    if n == 0:
+        return float("nan")
+    return float(np.sqrt(np.count_nonzero(bins.n) / (np.pi * n)))
+
+
+class Marginals(Protocol):
+    """n × K distributions of one dimension each.
+
+    Values are truths brought next to the mean: mean + error, angles unwrapped.
+    """
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        """(n, K) in nats, per unit of the dimension; value (n, K)."""
+        ...
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        """(n, K) probability of not more than the value, in [0, 1]; value (n, K)."""
+        ...
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        """(T, n, K) the values below which the share tau (T,) lies; ascending with tau."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NormalMarginals:
+    """Gaussians.
+
+    mean, deviation  (n, K); deviation positive
+    """
+
+    mean: FloatArray
+    deviation: FloatArray
+
+    def log_density(self, value: FloatArray) -> FloatArray:
+        """log N(value; mean, deviation²)."""
+        z = (value - self.mean) / self.deviation
+        density: FloatArray = -0.5 * (z * z + np.log(2 * np.pi)) - np.log(self.deviation)
+        return density
+
+    def cumulative(self, value: FloatArray) -> FloatArray:
+        """Φ(z)."""
+        probability: FloatArray = ndtr((value - self.mean) / self.deviation)
+        return probability
+
+    def quantiles(self, tau: FloatArray) -> FloatArray:
+        """mean + deviation Φ⁻¹(τ)."""
+        found: FloatArray = self.mean + self.deviation * ndtri(tau)[:, None, None]
+        return found

@@ -1,0 +1,483 @@
+"""Work in short steps: a generator that yields where its caller may do something else.
+
+What is computed of each matched detection before anything is summed.
+
+Arrays are laid out one row a quantity, one column a detection, so that all arithmetic runs
+over contiguous detections.
+
+From measured detections to exact sums: by slot (a slice, in a pane), axis and micro-bin.
+
+Every addend is rounded once to its grid; all that is added from there on are integers below
+2^53, in float64, so that no order of rows or of batches changes a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TypeVar
+
+import numpy as np
+from scipy.special import ndtri
+
+from monitor.frames.cholesky import (
+    add_up,
+    factorise_lower,
+    is_diagonal,
+    log_determinant,
+    put_lower,
+    whiten_rows,
+)
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.statistics.bins import EXPONENT, Binning
+from monitor.statistics.clusters import Before, clustered
+from monitor.statistics.exact_sums import (
+    LIMB_BITS,
+    SPILL_BITS,
+    ExactSum,
+    SparseSums,
+    carry,
+    from_cells,
+    split,
+)
+
+Result = TypeVar("Result")
+
+
+def finished(steps: Generator[None, None, Result]) -> Result:
+    """What the work returns, done without a break."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+# Errors (n, K) and covariances (n, K, K) as they came.
+Rows = tuple[FloatArray, FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """n detections of a space of K dimensions.
+
+    error            (K, n) truth − mean
+    deviation        (K + 1, n) σ, and last σ_G = det(Σ)^(1/2K) of the joint block
+    normalised       (K, n) z = r / σ
+    whitened         (K, n) u = L⁻¹ r, in the order of Space.order
+    nees             (K + 1, n) z², and last that of the joint block
+    log_determinant  (n,) of the joint block
+    joint            dimensions of the joint block, the first ones of whitened
+    """
+
+    error: FloatArray
+    deviation: FloatArray
+    normalised: FloatArray
+    whitened: FloatArray
+    nees: FloatArray
+    log_determinant: FloatArray
+    joint: int
+
+    @property
+    def n(self) -> int:
+        """How many."""
+        n: int = self.error.shape[1]
+        return n
+
+    @cached_property
+    def regular(self) -> BoolArray:
+        """(n,) where all is finite: by a rounding, a covariance may not be positive definite."""
+        total = self.log_determinant + self.nees[-1]
+        for row in self.whitened[self.joint :]:
+            total += row
+        sound: BoolArray = np.isfinite(total)
+        return sound
+
+    def take(self, chosen: BoolArray) -> Measured:
+        """Some of them."""
+        return Measured(
+            self.error[:, chosen],
+            self.deviation[:, chosen],
+            self.normalised[:, chosen],
+            self.whitened[:, chosen],
+            self.nees[:, chosen],
+            self.log_determinant[chosen],
+            self.joint,
+        )
+
+
+def measure(space: Space, parts: Sequence[Rows]) -> Measured:
+    """Work out all detections of some frames, in their order."""
+    k, k_joint, order = space.k, len(space.joint), np.array(space.order)
+    error = np.concatenate([error for error, _ in parts]).T.copy()
+    n = error.shape[1]
+    deviation, nees = np.empty((k + 1, n)), np.empty((k + 1, n))
+    lower = np.empty((k, k, n))
+    covariance = parts[0][1] if len(parts) == 1 else np.concatenate([c for _, c in parts])
+    put_lower(covariance, space.order, lower)
+    for position, i in enumerate(space.order):
+        np.sqrt(lower[position, position], out=deviation[i])
+    z = error / deviation[:k]
+    if is_diagonal(covariance):
+        u = z[order]
+        log_det = 2.0 * add_up(np.log(deviation[order[:k_joint]]))
+    else:
+        factorise_lower(lower)
+        u = error[order]
+        whiten_rows(lower, u)
+        log_det = log_determinant(lower, k_joint)
+    # σ_G = det(Σ)^(1/2K), Küppers et al. 2022, above eq. 11
+    np.exp(log_det / (2 * k_joint), out=deviation[k])
+    np.square(z, out=nees[:k])
+    nees[k] = add_up(np.square(u[:k_joint]))
+    return Measured(error, deviation, z, u, nees, log_det, k_joint)
+
+
+# Rows summed in one go: with addends of at most 2^40 units each, any sum of them is exact.
+CHUNK = 8192
+
+
+_LARGEST = 2.0**LIMB_BITS
+
+
+# What spills is in units of so many bits above the upper limb's.
+_LIMBS_TO_SPILL = SPILL_BITS + 1 - LIMB_BITS
+
+
+_SCALE = 2.0**-EXPONENT
+
+
+# NEES below which nothing of a micro-bin can reach _LARGEST.
+_ORDINARY = 64.0
+
+
+# Above so many possible cells, those that occur are sorted for instead of marked.
+_MOST_MARKS = 2**24
+
+
+_ROOT_SCALE = 2.0 ** (-EXPONENT // 2)
+
+
+@dataclass(frozen=True)
+class CellColumns:
+    """Which column of a micro-bin is which, for T levels of confidence."""
+
+    levels: int
+
+    @property
+    def n(self) -> int:
+        """Detections."""
+        return 0
+
+    @property
+    def within(self) -> slice:
+        """How many have their NEES within the χ²(τ) quantile, for each τ."""
+        return slice(1, 1 + self.levels)
+
+    @property
+    def variance(self) -> int:
+        """Σ σ², in units relative to the micro-bin's own."""
+        return 1 + self.levels
+
+    @property
+    def squared_error(self) -> int:
+        """Σ error², in the same units."""
+        return 2 + self.levels
+
+    @property
+    def error(self) -> int:
+        """Σ error, in units relative to the micro-bin's own σ."""
+        return 3 + self.levels
+
+    @property
+    def nees(self) -> int:
+        """Σ NEES."""
+        return 4 + self.levels
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return 5 + self.levels
+
+
+@cache
+def companion_layout(k: int, levels: int) -> tuple[dict[str, slice], int]:
+    """Which of the sums that need no micro-bins is which, and how many there are.
+
+    sigma, error         (K, T + 1) Σ σ and Σ r by how many of the Φ⁻¹(τ) lie below r/σ
+    log_sigma            (K,) Σ log σ
+    log_determinant      Σ log det Σ of the joint block
+    normalised, whitened (K (K + 1) / 2,) lower triangles of Σ z zᵀ and Σ u uᵀ
+    pairs, cross, beside of clusters, see clusters.design_effect; the last two (K + 1,)
+    """
+    products = k * (k + 1) // 2
+    sizes = {
+        "sigma": k * (levels + 1),
+        "error": k * (levels + 1),
+        "log_sigma": k,
+        "log_determinant": 1,
+        "normalised": products,
+        "whitened": products,
+        "pairs": 1,
+        "cross": k + 1,
+        "beside": k + 1,
+    }
+    layout, start = {}, 0
+    for name, size in sizes.items():
+        layout[name] = slice(start, start + size)
+        start += size
+    return layout, start
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SlotSums:
+    """Sums over detections, by slot; what they mean is told where they are kept.
+
+    n           (G,) detections
+    cells       keyed (slot · axes + axis) · bins + micro-bin, columns of CellColumns
+    nees        keyed (slot · axes + axis) · bins + bin of the NEES histogram, one column
+    companions  (G, P) of companion_layout
+    """
+
+    n: IntArray
+    cells: SparseSums
+    nees: SparseSums
+    companions: ExactSum
+
+
+def axis_degrees(space: Space) -> FloatArray:
+    """(K + 1,) degrees of freedom of the NEES of each axis."""
+    return np.append(np.ones(space.k), float(len(space.joint)))
+
+
+def sum_by_slot(
+    space: Space,
+    binning: Binning,
+    rows: Measured,
+    slot: IntArray,
+    slots: int,
+    before: Before | None,
+) -> Generator[None, None, SlotSums]:
+    """Sums over at most CHUNK regular rows, returned after a few steps.
+
+    slot    (n,) in 0 … slots − 1
+    before  of the rows in their clusters; None where none is in any
+    """
+    assert rows.n <= CHUNK
+    cells = _cells(binning, len(space.joint), rows, slot, slots)
+    yield
+    nees = _histogram(binning, rows.nees, slot, slots)
+    yield
+    return SlotSums(
+        n=np.bincount(slot, minlength=slots).astype(np.int64),
+        cells=cells,
+        nees=nees,
+        companions=_companions(binning, rows, slot, slots, before, axis_degrees(space)),
+    )
+
+
+def _sum(
+    units: FloatArray, cell: IntArray, cells: int, *, ordinary: bool = False
+) -> tuple[IntArray, tuple[IntArray, IntArray] | None]:
+    """Sums of integral floats by cell, modulo 2^62 or so, and what is beyond: cells, 2^62s.
+
+    ordinary  whether it is known that none is beyond 2^40
+    """
+    if ordinary or (units.max(initial=0.0) <= _LARGEST and units.min(initial=0.0) >= -_LARGEST):
+        return np.bincount(cell, units, cells).astype(np.int64), None
+    low, high = (np.bincount(cell, limb, cells).astype(np.int64) for limb in split(units))
+    spilled = high >> _LIMBS_TO_SPILL
+    value = low + ((high - (spilled << _LIMBS_TO_SPILL)) << LIMB_BITS)
+    there = np.flatnonzero(spilled)
+    return value, (there, spilled[there])
+
+
+def _cells(
+    binning: Binning, k_joint: int, rows: Measured, slot: IntArray, slots: int
+) -> SparseSums:
+    axes, n = rows.deviation.shape
+    k, bins, levels = axes - 1, binning.deviation.count, len(binning.tau)
+    columns = CellColumns(levels)
+    position = binning.deviation.index(rows.deviation)
+    key = position + (np.arange(axes) * bins)[:, None]
+    if slots > 1:
+        key += slot * (axes * bins)
+    keys, flat = _occupied(key.ravel(), slots * axes * bins)
+
+    values = np.empty((keys.size, columns.width), np.int64)
+    spills: list[tuple[IntArray, IntArray]] = []
+
+    # Within the bins σ² is below twice its unit, so that with z² < 64 all is below 2^40 units.
+    ordinary = bool(
+        rows.nees.max(initial=0.0) < _ORDINARY
+        and position.min(initial=1) > 0
+        and position.max(initial=0) < bins - 1
+    )
+
+    def put(column: int, units: FloatArray, where: IntArray) -> None:
+        np.rint(units, out=units)
+        values[:, column], beyond = _sum(units.ravel(), where, keys.size, ordinary=ordinary)
+        if beyond is not None:
+            spills.append((keys[beyond[0]] * columns.width + column, beyond[1]))
+
+    # In place: at this size, memory is what takes time.
+    of_square, of_deviation = binning.scales
+    scale = of_square[position]
+    units = np.square(rows.deviation)
+    units *= scale
+    put(columns.variance, units, flat)
+    put(columns.nees, np.multiply(rows.nees, _SCALE, out=units), flat)
+    units = np.square(rows.error, out=units[:k])
+    units *= scale[:k]
+    put(columns.squared_error, units, flat[: k * n])
+    of_deviation.take(position[:k], out=units, mode="clip")
+    units *= rows.error
+    put(columns.error, units, flat[: k * n])
+
+    # Which of the T thresholds each NEES lies beyond: counts by (cell, rank), then cumulated.
+    rank = np.empty((axes, n), np.uint8)
+    rank[:k] = _rank(rows.nees[:k], binning.chi_square(1))
+    rank[k:] = _rank(rows.nees[k:], binning.chi_square(k_joint))
+    flat *= levels + 1
+    flat += rank.ravel()
+    counts = np.bincount(flat, minlength=keys.size * (levels + 1)).reshape(-1, levels + 1)
+    np.cumsum(counts, axis=1, out=counts)
+    values[:, columns.n] = counts[:, -1]
+    values[:, columns.within] = counts[:, :-1]
+    none = keys[:0]
+    return from_cells(
+        keys,
+        values,
+        np.concatenate([none, *(where for where, _ in spills)]),
+        np.concatenate([none, *(amount for _, amount in spills)]),
+    )
+
+
+def _occupied(key: IntArray, cells: int) -> tuple[IntArray, IntArray]:
+    """The cells that occur, ascending, and which of them each is; keys in 0 … cells − 1."""
+    if cells > _MOST_MARKS:
+        keys, number = np.unique(key, return_inverse=True)
+        return keys, number.astype(np.int64)
+    # A mark per possible cell replaces a sort.
+    mark = np.zeros(cells, bool)
+    mark[key] = True
+    keys = np.flatnonzero(mark)
+    number = np.empty(cells, np.int64)
+    number[keys] = np.arange(keys.size)
+    return keys, number[key]
+
+
+def _rank(
+    values: FloatArray, thresholds: FloatArray
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """How many of the ascending thresholds each value lies above."""
+    rank = np.zeros(values.shape, np.uint8)
+    for threshold in thresholds.tolist():
+        rank += values > threshold
+    return rank
+
+
+def _histogram(binning: Binning, nees: FloatArray, slot: IntArray, slots: int) -> SparseSums:
+    axes, bins = nees.shape[0], binning.nees.count
+    key = binning.nees.index(nees)
+    key += (np.arange(axes) * bins)[:, None]
+    if slots > 1:
+        key += slot * (axes * bins)
+    keys, number = _occupied(key.ravel(), slots * axes * bins)
+    counts = np.bincount(number, minlength=keys.size)
+    return SparseSums(keys, counts[:, None].astype(np.int64), keys[:0], keys[:0])
+
+
+def _companions(
+    binning: Binning,
+    rows: Measured,
+    slot: IntArray,
+    slots: int,
+    before: Before | None,
+    degrees: FloatArray,
+) -> ExactSum:
+    k, levels = rows.error.shape[0], len(binning.tau)
+    layout, size = companion_layout(k, levels)
+    low, high = np.zeros((slots, size), np.int64), np.zeros((slots, size), np.int64)
+
+    def put(name: str, units: FloatArray, within: IntArray | None = None) -> None:
+        """Sum (R, n) by slot into R columns; or into the C of `within` (R, n) in 0 … C − 1."""
+        part = layout[name]
+        columns = part.stop - part.start
+        np.rint(units, out=units)
+        if slots == 1 and within is None and np.abs(units).max(initial=0.0) <= _LARGEST:
+            low[0, part], high[0, part] = carry(
+                units.sum(axis=1).astype(np.int64), np.zeros(columns, np.int64)
+            )
+            return
+        where = np.arange(units.shape[0])[:, None] if within is None else within
+        cell = (
+            (where + slot * columns).ravel()
+            if slots > 1
+            else np.broadcast_to(where, units.shape).ravel()
+        )
+        sums, beyond = _sum(units.ravel(), cell, slots * columns)
+        lows, highs = carry(sums, np.zeros_like(sums))
+        if beyond is not None:
+            highs[beyond[0]] += beyond[1] << _LIMBS_TO_SPILL
+        low[:, part], high[:, part] = lows.reshape(slots, -1), highs.reshape(slots, -1)
+
+    sigma = rows.deviation[:k]
+    # By rank of r/σ among the Φ⁻¹(τ), so that the pinball loss of each τ can be told.
+    rank = _rank(rows.normalised, ndtri(binning.tau_array)).astype(np.int64)
+    rank += (np.arange(k) * (levels + 1))[:, None]
+    put("sigma", sigma * _SCALE, rank)
+    put("error", rows.error * _SCALE, rank)
+    put("log_sigma", np.log(sigma) * _SCALE)
+    put("log_determinant", rows.log_determinant[None] * _SCALE)
+    order, starts, present = _by_slot(slot, slots)
+    for name, values in (("normalised", rows.normalised), ("whitened", rows.whitened)):
+        part = layout[name]
+        low[present, part], high[present, part] = carry(*_products(values, order, starts))
+    if before is not None:
+        x = clustered(rows.nees, degrees)
+        put("pairs", before.rows[None] * _SCALE)
+        put("cross", x * before.sums * _SCALE)
+        put("beside", (before.sums + x * before.rows) * _SCALE)
+    return ExactSum(low, high, EXPONENT)
+
+
+def _by_slot(slot: IntArray, slots: int) -> tuple[IntArray | None, IntArray, IntArray]:
+    """Order of the detections by slot, where each slot begins, and which slots have any."""
+    if slots == 1:
+        return None, np.zeros(min(slot.size, 1), np.int64), np.zeros(min(slot.size, 1), np.int64)
+    order = np.argsort(slot, kind="stable")
+    ordered = slot[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: slot.size])
+    return order, starts, ordered[starts]
+
+
+def _products(
+    values: FloatArray, order: IntArray | None, starts: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Limbs of the lower triangle of Σ v vᵀ of some slots, row by row; (G', K (K + 1) / 2) each.
+
+    values  (K, n)
+    order   of the detections by slot; None where it is theirs
+    starts  (G',) where each slot that has any begins
+    """
+    k = values.shape[0]
+    # Half the scale to each factor: the products are then in units of the grid.
+    v = values * _ROOT_SCALE if order is None else values.take(order, axis=1) * _ROOT_SCALE
+    # Where no factor is beyond 2^20, no product is beyond 2^40.
+    ordinary = bool(np.abs(v).max(initial=0.0) <= _LARGEST**0.5)
+    size = k * (k + 1) // 2
+    low = np.empty((starts.size, size), np.int64)
+    high = np.zeros((starts.size, size), np.int64)
+    end = 0
+    for i in range(k):
+        start, end = end, end + i + 1
+        units = v[: i + 1] * v[i]
+        np.rint(units, out=units)
+        if not ordinary and np.abs(units).max(initial=0.0) > _LARGEST:
+            units, upper = split(units)
+            high[:, start:end] = np.add.reduceat(upper, starts, axis=1).T
+        low[:, start:end] = np.add.reduceat(units, starts, axis=1).T
+    return low, high

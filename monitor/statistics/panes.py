@@ -1,0 +1,646 @@
+"""How the rows of a fold are put together: whole frames in chunks, and a slot for every slice
+and pane that any of them falls in.
+
+Matched Gaussians of all slices by pane: how a fold brings rows into the statistics.
+
+Statistics by slice and pane, whatever is counted, and the rows that are not in them yet.
+Rows wait until there are enough of them to be folded in one go, in short steps between which
+frames pass.
+
+Whoever looks at `panes` between two steps finds all slices at one moment: what takes several
+steps is built beside them and put in their place at once.
+
+Matched class probabilities of all slices by pane: how a fold brings rows into the statistics.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Generic, Protocol, Self, TypeVar
+
+import numpy as np
+
+from monitor.frames.cholesky import add_up
+from monitor.frames.frame import MatchedClasses, MatchedRows
+from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.statistics.bins import Binning, BinTotals, ExportEdges
+from monitor.statistics.class_statistics import (
+    ClassBinning,
+    ClassStatistics,
+    no_class_statistics,
+    observe_classes,
+)
+from monitor.statistics.clusters import (
+    ALONE,
+    Before,
+    ClusterArray,
+    ClusterMemory,
+    ClusterState,
+    cluster_id,
+    clustered,
+)
+from monitor.statistics.exact_sums import SparseSums
+from monitor.statistics.observations import (
+    CHUNK,
+    Measured,
+    SlotSums,
+    axis_degrees,
+    measure,
+    sum_by_slot,
+)
+from monitor.statistics.stage import SliceStatistics, by_slot, no_statistics, together
+from monitor.statistics.windows import PaneKey, S, Windows, advance, put
+
+# In place of a pane's number, for rows without a stamp.
+_UNSTAMPED = -(2**63)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chunk:
+    """At most CHUNK rows of one kind, of whole or cut frames."""
+
+    rows: list[MatchedRows]
+    slot: IntArray
+    cluster: ClusterArray
+
+
+def chunks(group: Sequence[MatchedRows], slots: Slots) -> Iterator[Chunk]:
+    """Frames put together, and cut where they are larger than a chunk."""
+    gathered: list[tuple[MatchedRows, IntArray, int]] = []
+    rows = 0
+    for frame, slot, epoch in zip(group, slots.of_frame, slots.epochs, strict=True):
+        for start in range(0, frame.n, CHUNK):
+            part = slice(start, start + CHUNK)
+            piece = frame if frame.n <= CHUNK else frame.cut(part)
+            if rows + piece.n > CHUNK:
+                yield _gathered(gathered)
+                gathered, rows = [], 0
+            gathered.append((piece, slot[part], epoch))
+            rows += piece.n
+    if gathered:
+        yield _gathered(gathered)
+
+
+def _gathered(pieces: list[tuple[MatchedRows, IntArray, int]]) -> Chunk:
+    return Chunk(
+        [rows for rows, _, _ in pieces],
+        np.concatenate([slot for _, slot, _ in pieces]),
+        _clusters(pieces),
+    )
+
+
+def _clusters(pieces: list[tuple[MatchedRows, IntArray, int]]) -> ClusterArray:
+    """The track of every row in its source, slice and finest pane, as one number."""
+    cluster = np.full(sum(rows.n for rows, _, _ in pieces), ALONE)
+    known = [(rows, rows.tracks, epoch) for rows, _, epoch in pieces if rows.tracks is not None]
+    if not known:
+        return cluster
+    n = [rows.n for rows, _, _ in known]
+    ids = cluster_id(
+        (
+            np.concatenate([tracks.id for _, tracks, _ in known]),
+            np.concatenate([rows.slices for rows, _, _ in known]),
+            np.repeat([rows.source for rows, _, _ in known], n),
+            np.repeat([epoch for _, _, epoch in known], n),
+        )
+    )
+    ids[~np.concatenate([tracks.known for _, tracks, _ in known])] = ALONE
+    there = np.concatenate([np.full(rows.n, rows.tracks is not None) for rows, _, _ in pieces])
+    cluster[there] = ids
+    return cluster
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slots:
+    """Where rows of a fold go.
+
+    places  slice and pane of every slot
+    kinds   (G,) ascending: slots of one pane and timeliness, ordered by slice
+    live    (G,) of which slots the rows came in time
+    of_frame  slot of each row, by frame
+    epochs  pane number of the finest windows, by frame
+    """
+
+    places: list[tuple[int, PaneKey]]
+    kinds: IntArray
+    live: BoolArray
+    of_frame: list[IntArray]
+    epochs: list[int]
+
+    @property
+    def count(self) -> int:
+        """G."""
+        return len(self.places)
+
+    @classmethod
+    def plan(cls, group: Sequence[MatchedRows], windows: Windows, clock_ns: int | None) -> Slots:
+        """Of frames of one space."""
+        kinds: dict[tuple[PaneKey, bool], int] = {}
+        width = 1 + max(int(rows.slices.max()) for rows in group)
+        codes, epochs = [], []
+        for rows in group:
+            key = windows.place(rows.stamp_ns, clock_ns)
+            kind = kinds.setdefault((key, rows.live), len(kinds))
+            codes.append(rows.slices + kind * width)
+            stamp = rows.stamp_ns
+            epochs.append(_UNSTAMPED if stamp is None else stamp // windows.pane_ns[0])
+        used, slot = np.unique(np.concatenate(codes), return_inverse=True)
+        names = list(kinds)
+        kind_of, index = np.divmod(used, width)
+        places = [(i, names[k][0]) for i, k in zip(index.tolist(), kind_of.tolist(), strict=True)]
+        live = np.array([names[k][1] for k in kind_of.tolist()])
+        ends = np.cumsum([code.size for code in codes])[:-1]
+        return cls(places, kind_of, live, np.split(slot.astype(np.int64), ends), epochs)
+
+    def came_in_time(
+        self, space: Space, binning: Binning, cells: SparseSums, stage: int
+    ) -> Iterator[SparseSums]:
+        """Of the micro-bins by slot, what came in time, keyed by 2 · slice + stage instead."""
+        size = (space.k + 1) * binning.deviation.count
+        for kind in np.unique(self.kinds[self.live]).tolist():
+            first, end = np.searchsorted(self.kinds, (kind, kind + 1)).tolist()
+            target = [2 * index + stage for index, _ in self.places[first:end]]
+            yield cells.between(first * size, end * size).moved(size, np.array(target))
+
+
+class Rows(Protocol):
+    """Some detections on their way into the statistics."""
+
+    @property
+    def n(self) -> int: ...
+
+    def unstamped(self) -> Self: ...
+
+
+R = TypeVar("R", bound=Rows)
+
+
+# The panes of one slice, never changed in place.
+Panes = dict[PaneKey, S]
+
+
+_DONE = object()
+
+
+class PaneAccumulator(ABC, Generic[R, S]):
+    """Takes in rows R and keeps statistics S; what a fold makes of rows is for those who derive.
+
+    fold_rows   rows that make a fold worth while
+    clock_ns    event time up to which the panes have moved on
+    panes       by slice index; without what a jump of time has left to be brought in
+    generation  how often time has begun anew
+    """
+
+    def __init__(self, windows: Windows, fold_rows: int) -> None:
+        self.windows = windows
+        self.fold_rows = fold_rows
+        self.clock_ns: int | None = None
+        self.panes: dict[int, Panes[S]] = {}
+        self.generation = 0
+        self._waiting: list[R] = []
+        self._rows = 0
+        # Of the frames that wait, so many came before time began anew.
+        self._outdated = 0
+        self._folding: Iterator[None] | None = None
+        self._folds = 0
+        # Panes of earlier times, by slice; they belong to what is older than every window.
+        self._aside: deque[Mapping[int, Panes[S]]] = deque()
+        self._settling: Iterator[None] | None = None
+
+    # ---- rows
+
+    def add(self, rows: R) -> None:
+        """Take in rows; cheap."""
+        if rows.n:
+            self._waiting.append(rows)
+            self._rows += rows.n
+
+    @property
+    def due(self) -> bool:
+        """Whether enough rows wait for a fold to be worth while."""
+        return self._rows >= self.fold_rows
+
+    @property
+    def busy(self) -> bool:
+        """Whether a fold is due or begun, or panes of an earlier time are to be brought in."""
+        return self._folding is not None or self.due or bool(self._aside)
+
+    @property
+    def waiting(self) -> int:
+        """Rows not yet folded."""
+        return self._rows
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether anything is not yet in the panes."""
+        return self._folding is not None or bool(self._waiting) or bool(self._aside)
+
+    def fold(self) -> None:
+        """Bring all waiting rows into the statistics."""
+        while self.unfinished:
+            self.step()
+
+    def fold_some(self) -> None:
+        """One short step towards that, if it is due or begun: frames pass between the steps."""
+        if self.busy:
+            self.step()
+
+    def step(self) -> None:
+        """As far as _settle or _fold goes in one go, about a millisecond."""
+        if self._aside:
+            self._settling = self._settling or self._settle()
+            if next(self._settling, _DONE) is _DONE:
+                self._settling = None
+            return
+        if self._folding is None:
+            self._folding = self._fold(self._taken())
+        if next(self._folding, _DONE) is _DONE:
+            self._folding = None
+            self._folds += 1
+
+    def steps(self) -> Iterator[None]:
+        """Steps until all that waits now is in the panes; what comes meanwhile may wait.
+
+        Bounded, however fast rows arrive: a fold that never catches up would never end.
+        """
+        last = self._folds + (self._folding is not None) + bool(self._waiting)
+        while self._folds < last or self._aside:
+            self.step()
+            yield
+
+    def _taken(self) -> list[R]:
+        waiting, outdated = self._waiting, self._outdated
+        self._waiting, self._rows, self._outdated = [], 0, 0
+        waiting[:outdated] = [rows.unstamped() for rows in waiting[:outdated]]
+        return waiting
+
+    @abstractmethod
+    def _fold(self, waiting: list[R]) -> Iterator[None]:
+        """Bring rows into the panes, in steps; all slices change together, at the end: take."""
+
+    # ---- panes
+
+    def take(self, changes: PaneChanges[S]) -> None:
+        """Let changes come about, all at once."""
+        if changes.generation != self.generation:
+            self._aside.extend(changes.added())
+            return
+        after = changes.onto(self.panes)
+        for panes in after.values():
+            # Event time may have moved on since the rows were placed.
+            advance(panes, self.windows, self.clock_ns)
+        self.panes = {**self.panes, **after}
+
+    def move_on(self, clock_ns: int | None) -> Iterator[None]:
+        """Let event time come this far: panes that grow too old move up, a slice a step; all
+        slices together, at the end.
+
+        Stops where time has begun anew meanwhile, or has come farther than that.
+        """
+        return self._moving_on(self.generation, clock_ns)
+
+    def _moving_on(self, generation: int, clock_ns: int | None) -> Iterator[None]:
+        beside: dict[int, tuple[Panes[S], Panes[S]]] = {}
+        for index, panes in list(self.panes.items()):
+            if not self._ahead(generation, clock_ns):
+                return
+            beside[index] = panes, self._moved_on(panes, clock_ns)
+            if beside[index][1] is not panes:
+                yield
+        if not self._ahead(generation, clock_ns):
+            return
+        after = {}
+        for index, panes in self.panes.items():
+            before, moved = beside.get(index, (None, panes))
+            after[index] = moved if before is panes else self._moved_on(panes, clock_ns)
+        self.panes, self.clock_ns = after, clock_ns
+
+    def _ahead(self, generation: int, clock_ns: int | None) -> bool:
+        if clock_ns is None or generation != self.generation:
+            return False
+        return self.clock_ns is None or clock_ns > self.clock_ns
+
+    def _moved_on(self, panes: Panes[S], clock_ns: int | None) -> Panes[S]:
+        moved = dict(panes)
+        return moved if advance(moved, self.windows, clock_ns) else panes
+
+    def begin_anew(self) -> None:
+        """Time has jumped: all that came so far is older than every window. Cheap.
+
+        What was in panes is brought there in steps, as rows are.
+        """
+        self.generation += 1
+        if self.panes:
+            self._aside.append(self.panes)
+        self.panes, self.clock_ns = {}, None
+        # What still waits would be placed on the old time.
+        self._outdated = len(self._waiting)
+
+    def _settle(self) -> Iterator[None]:
+        """Panes of earlier times, to where they belong: a pane in a step."""
+        while self._aside:
+            for index, panes in self._aside[0].items():
+                together: S | None = None
+                for held in panes.values():
+                    together = held if together is None else together.merge(held)
+                    yield
+                if together is not None:
+                    older = dict(self.panes.get(index, {}))
+                    put(older, self.windows.oldest, together)
+                    self.panes = {**self.panes, index: older}
+            self._aside.popleft()
+
+    def add_panes(self, index: int, panes: Mapping[PaneKey, S]) -> None:
+        """Add what was counted elsewhere to a slice; its panes are moved on to our clock."""
+        changes = PaneChanges(self)
+        for _ in changes.put_all(index, panes, timely=True):
+            pass
+        self.take(changes)
+
+
+class PaneChanges(Generic[S]):
+    """What a fold or an import adds to the panes of slices, beside those it finds.
+
+    generation  the time that the panes belong to
+    """
+
+    def __init__(self, accumulator: PaneAccumulator[R, S]) -> None:
+        self.generation = accumulator.generation
+        self._accumulator = accumulator
+        self._found: dict[tuple[int, PaneKey], S | None] = {}
+        self._added: dict[tuple[int, PaneKey], S] = {}
+        self._after: dict[tuple[int, PaneKey], S] = {}
+
+    def put(self, index: int, key: PaneKey, more: S) -> None:
+        """Add to a pane of a slice."""
+        place = index, key
+        if place in self._after:
+            self._added[place] = self._added[place].merge(more)
+            self._after[place] = self._after[place].merge(more)
+            return
+        there = self._accumulator.panes.get(index, {}).get(key)
+        self._found[place], self._added[place] = there, more
+        self._after[place] = more if there is None else there.merge(more)
+
+    def put_all(self, index: int, panes: Mapping[PaneKey, S], *, timely: bool) -> Iterator[None]:
+        """Add panes of a slice that come from elsewhere, each where it lies by our clock.
+
+        timely  whether they are of our time; if not, they are older than every window
+        """
+        windows = self._accumulator.windows
+        for key, more in panes.items():
+            here = windows.risen(key, self._accumulator.clock_ns) if timely else windows.oldest
+            self.put(index, here, more)
+            yield
+
+    def onto(self, panes: Mapping[int, Panes[S]]) -> dict[int, Panes[S]]:
+        """The changed slices with all that was added, even to panes that are no longer those
+        that were found."""
+        changed: dict[int, Panes[S]] = {}
+        for (index, key), found in self._found.items():
+            if index not in changed:
+                changed[index] = dict(panes.get(index, {}))
+            after = changed[index]
+            if after.get(key) is found:
+                after.pop(key, None)
+                put(after, key, self._after[index, key])
+            else:
+                put(after, key, self._added[index, key])
+        return changed
+
+    def added(self) -> Iterator[Mapping[int, Panes[S]]]:
+        """What was added, by slice, in as many parts as it has places."""
+        for (index, key), more in self._added.items():
+            yield {index: {key: more}}
+
+
+class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
+    """Of the regression statistics.
+
+    live  running totals on the export bins, of what came in time; by space
+    """
+
+    def __init__(
+        self, binning: Binning, windows: Windows, edges: ExportEdges, fold_rows: int
+    ) -> None:
+        super().__init__(windows, fold_rows)
+        self.binning = binning
+        self.edges = edges
+        self.live: dict[Space, BinTotals] = {}
+        self._memory: dict[Space, ClusterMemory] = {}
+
+    def begin_anew(self) -> None:
+        """Time has jumped: all that came so far is older than every window. Cheap."""
+        super().begin_anew()
+        # Tracks of a time that comes again are not those that were there the first time. A fold
+        # that has begun goes on with those it knows.
+        self._memory = {}
+
+    def clusters(self) -> dict[Space, ClusterState]:
+        """Tracks that may go on, as of the rows that were folded; by space."""
+        return {space: memory.state() for space, memory in self._memory.items()}
+
+    def restore_clusters(self, states: Mapping[Space, ClusterState]) -> None:
+        """Go on with the tracks of another accumulator, instead of our own.
+
+        Raises ValueError where one has not the axes of its space.
+        """
+        for space, state in states.items():
+            if state.axes != (axes := _memory_axes(space)):
+                raise ValueError(
+                    f"clusters: {state.axes} axes, where {', '.join(space.names)} have {axes}: "
+                    "restore them to the space they are of."
+                )
+        self._memory = {space: ClusterMemory.restored(state) for space, state in states.items()}
+
+    def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
+        """At most CHUNK rows at one stage, or one slice, in a step."""
+        changes = PaneChanges(self)
+        memory = self._memory
+        live: list[tuple[Space, SparseSums]] = []
+        for space, unchanged, retracts, group in _groups(waiting):
+            slots = Slots.plan(group, self.windows, self.clock_ns)
+            stages: list[list[SlotSums]] = [[], []]
+            for chunk in chunks(group, slots):
+                yield from self._chunk(
+                    space, chunk, unchanged, retracts, slots.count, stages, memory
+                )
+            # One stage where the other is the very same, down to what came before.
+            same = all(raw is made for raw, made in zip(*stages, strict=True))
+            sums: list[SlotSums] = []
+            for parts in stages[: 2 - same]:
+                sums.append(together(parts))
+                yield
+            for stage, part in enumerate((sums[0], sums[-1])):
+                for cells in slots.came_in_time(space, self.binning, part.cells, stage):
+                    live.append((space, cells))
+                    yield
+            found = zip(*(by_slot(space, self.binning, part) for part in sums), strict=True)
+            for (index, key), statistics in zip(slots.places, found, strict=True):
+                more = SliceStatistics(statistics[0], statistics[-1])
+                if retracts:
+                    more = no_statistics(space, self.binning).retract(more)
+                changes.put(index, key, more)
+                yield
+        self.take(changes)
+        for space, cells in live:
+            yield
+            self.totals(space).add(cells)
+
+    def totals(self, space: Space) -> BinTotals:
+        """Of a space; zeros where nothing has come yet."""
+        return self.live.setdefault(space, BinTotals(self.edges, space.k + 1))
+
+    def _chunk(
+        self,
+        space: Space,
+        chunk: Chunk,
+        unchanged: bool,
+        retracts: bool,
+        slots: int,
+        stages: list[list[SlotSums]],
+        memory: dict[Space, ClusterMemory],
+    ) -> Generator[None, None, None]:
+        raw = made = measure(space, [(rows.error, rows.covariance) for rows in chunk.rows])
+        yield
+        if not unchanged:
+            made = measure(
+                space,
+                [(rows.recalibrated_error, rows.recalibrated_covariance) for rows in chunk.rows],
+            )
+            yield
+        slot, cluster = chunk.slot, chunk.cluster
+        sound = raw.regular if made is raw else raw.regular & made.regular
+        if not sound.all():
+            # Both stages are of the same detections.
+            slot, cluster = slot[sound], cluster[sound]
+            raw, made = raw.take(sound), raw.take(sound) if made is raw else made.take(sound)
+        before = _before(space, raw, made, cluster, memory, back=retracts)
+        for stage, rows in enumerate((raw, made)):
+            if stage and unchanged and _same(*before):
+                found = stages[0][-1]
+            else:
+                found = yield from sum_by_slot(
+                    space, self.binning, rows, slot, slots, before[stage]
+                )
+            stages[stage].append(found)
+            yield
+
+
+def _groups(
+    waiting: list[MatchedRows],
+) -> Iterator[tuple[Space, bool, bool, list[MatchedRows]]]:
+    """Rows of one space, with one stage or two. What is taken back comes after what was counted
+    before it, and before what is counted after it.
+    """
+    for retracts, run in groupby(waiting, lambda rows: rows.retracts):
+        by_kind: dict[tuple[Space, bool], list[MatchedRows]] = {}
+        for rows in run:
+            by_kind.setdefault((rows.space, rows.unchanged), []).append(rows)
+        for (space, unchanged), group in by_kind.items():
+            yield space, unchanged, retracts, group
+
+
+def _before(
+    space: Space,
+    raw: Measured,
+    made: Measured,
+    cluster: ClusterArray,
+    memory: dict[Space, ClusterMemory],
+    *,
+    back: bool,
+) -> tuple[Before | None, Before | None]:
+    """What came before each row in its cluster, at both stages.
+
+    back  they came before, and are taken back
+    """
+    if not cluster.any():
+        return None, None
+    if space not in memory:
+        memory[space] = ClusterMemory(_memory_axes(space))
+    degrees = axis_degrees(space)
+    x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
+    before = memory[space].before(cluster, x, back=back)
+    if before is None:
+        return None, None
+    axes = space.k + 1
+    return Before(before.rows, before.sums[:axes]), Before(before.rows, before.sums[axes:])
+
+
+def _memory_axes(space: Space) -> int:
+    """Those of both stages, joint ones included."""
+    return 2 * (space.k + 1)
+
+
+def _same(raw: Before | None, made: Before | None) -> bool:
+    """Whether the same came before at both stages: not where a track was changed earlier."""
+    if raw is None or made is None:
+        return raw is made
+    return np.array_equal(raw.sums, made.sums)
+
+
+# What is looked at in a step, about a millisecond: probabilities, and rows where they are few.
+CHUNK_VALUES = 8192
+
+
+CHUNK_ROWS = 512
+
+
+class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
+    """Of the class statistics."""
+
+    def __init__(self, binning: ClassBinning, windows: Windows, fold_rows: int) -> None:
+        super().__init__(windows, fold_rows)
+        self.binning = binning
+
+    def _fold(self, waiting: list[MatchedClasses]) -> Iterator[None]:
+        """A chunk in a step."""
+        by_place: dict[tuple[int, PaneKey, int, bool], list[MatchedClasses]] = {}
+        for rows in waiting:
+            key = self.windows.place(rows.stamp_ns, self.clock_ns)
+            kind = (rows.index, key, rows.opinions.shape[1], rows.retracts)
+            by_place.setdefault(kind, []).append(rows)
+        changes = PaneChanges(self)
+        for (index, key, _, retracts), group in by_place.items():
+            found: ClassStatistics | None = None
+            for chunk in _chunks(group):
+                more = self._observed(chunk)
+                found = more if found is None else found.merge(more)
+                yield
+            assert found is not None
+            if retracts:
+                classes = group[0].opinions.shape[2]
+                found = no_class_statistics(self.binning, classes).retract(found)
+            changes.put(index, key, found)
+            yield
+        self.take(changes)
+
+    def _observed(self, chunk: Sequence[MatchedClasses]) -> ClassStatistics:
+        opinions = np.concatenate([rows.opinions for rows in chunk])
+        label = np.concatenate([rows.label for rows in chunk])
+        count = opinions.shape[1]
+        if count == 1:
+            return observe_classes(self.binning, opinions[:, 0], label)
+        mean = add_up(opinions.transpose(1, 0, 2)) / count
+        return observe_classes(self.binning, mean, label, opinions)
+
+
+def _chunks(group: Sequence[MatchedClasses]) -> Iterator[list[MatchedClasses]]:
+    """Frames of one M and C put together, and cut where they are larger than a chunk."""
+    _, opinions, classes = group[0].opinions.shape
+    most = max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
+    gathered: list[MatchedClasses] = []
+    n = 0
+    for frame in group:
+        for start in range(0, frame.n, most):
+            piece = frame if frame.n <= most else frame.cut(slice(start, start + most))
+            if n + piece.n > most:
+                yield gathered
+                gathered, n = [], 0
+            gathered.append(piece)
+            n += piece.n
+    yield gathered

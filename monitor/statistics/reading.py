@@ -1,0 +1,514 @@
+"""Reliability bins cut from micro-bins: of equal count, of equal width, or between frozen edges.
+
+Reads measures off statistics: undoes the companion sums and what the histograms of NEES
+tell. The bins come from cell_bins.py, the measures from measures.py and noise_floor.py.
+
+Measures of all slices, read in short steps so that the caller can let frames pass in
+between; slices whose statistics did not change are not read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from scipy.special import ndtri
+
+from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.statistics import measures
+from monitor.statistics.bins import LogBins, chi_square, read_only
+from monitor.statistics.class_evaluation import read_classes
+from monitor.statistics.class_measures import ClassEvaluation
+from monitor.statistics.class_statistics import ClassStatistics
+from monitor.statistics.clusters import LARGEST, design_effect
+from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
+from monitor.statistics.exact_engine import FrozenEdges, equal_width_edges
+from monitor.statistics.measures import ReliabilityBins, ence, qce_by_tau, uce
+from monitor.statistics.observations import finished
+from monitor.statistics.stage import (
+    AxisCells,
+    SliceStatistics,
+    StageStatistics,
+    axis_cells,
+    nothing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WidthRange:
+    """Bins of equal width over [lower, upper] in σ; None: from the lowest to the highest seen."""
+
+    ends: tuple[float, float] | None = None
+
+
+# None stands for bins of equal count.
+CellBinning = WidthRange | FrozenEdges | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AllCells:
+    """The micro-bins of all axes, one axis after the other: decoded once for all of them.
+
+    number  (M,) the axis of each
+    start   (A + 1,) where each axis begins, and the end
+    """
+
+    cells: AxisCells
+    number: IntArray
+    start: IntArray
+
+    @classmethod
+    def of(cls, statistics: StageStatistics) -> AllCells:
+        """Every axis of the statistics, the joint one last."""
+        held, binning = statistics.cells, statistics.binning
+        axis, position = np.divmod(held.keys, binning.deviation.count)
+        cells = axis_cells(held, position, binning)
+        positive, rest = (cells.n, cells.variance), (cells.squared_error, cells.nees, cells.within)
+        if min(column.min(initial=1) for column in positive) <= 0 or (
+            min(column.min(initial=0) for column in rest) < 0
+        ):
+            cells, axis = _without_negative(cells, axis)
+        return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.joint_axis + 2)))
+
+    def axis(self, i: int) -> AxisCells:
+        """The micro-bins of one axis."""
+        a, b = self.start[i], self.start[i + 1]
+        return AxisCells(*(getattr(self.cells, name)[a:b] for name in AxisCells.__slots__))
+
+    def totals(self, values: FloatArray) -> FloatArray:
+        """Sum of a column of the cells over each axis, (A,)."""
+        sums = np.bincount(self.number, values, self.start.size - 1)
+        return sums.astype(np.float64, copy=False)
+
+
+def _without_negative(cells: AxisCells, axis: IntArray) -> tuple[AxisCells, IntArray]:
+    """The micro-bins that hold rows, and their axes: from some more may be taken than came.
+
+    What that leaves in the others need be no sum of squares, and is cut at 0.
+    """
+    kept = (cells.n > 0) & (cells.variance > 0)
+    found = AxisCells(*(getattr(cells, name)[kept] for name in AxisCells.__slots__))
+    np.maximum(found.squared_error, 0.0, out=found.squared_error)
+    np.maximum(found.nees, 0.0, out=found.nees)
+    np.maximum(found.within, 0, out=found.within)
+    return found, axis[kept]
+
+
+def cut_axes(
+    held: AllCells, bins: int, binning: CellBinning
+) -> list[tuple[ReliabilityBins, ReliabilityBins]]:
+    """Of each axis the bins of ENCE and QCE over σ (or σ_G), and those of UCE.
+
+    UCE has bins of equal width over σ², with the ends squared; others are shared.
+    """
+    axes = held.start.size - 1
+    equal = [(one, one) for one in cut_equal_count(held, bins)]
+    if binning is None:
+        return equal
+    return [
+        _cut_axis(held.axis(i), bins, binning, i, joint=i == axes - 1)
+        if held.start[i] < held.start[i + 1]
+        else equal[i]
+        for i in range(axes)
+    ]
+
+
+def _cut_axis(
+    cells: AxisCells, bins: int, binning: WidthRange | FrozenEdges, i: int, *, joint: bool
+) -> tuple[ReliabilityBins, ReliabilityBins]:
+    square = cells.variance / cells.n
+    centre = np.sqrt(square)
+    if isinstance(binning, FrozenEdges):
+        frozen = cut_between(cells, centre, binning.joint if joint else binning.dimensions[i])
+        return frozen, frozen
+    lower, upper = binning.ends or (float(centre[0]), float(centre[-1]))
+    found = cut_between(cells, centre, equal_width_edges(lower, upper, bins))
+    low, high = (lower**2, upper**2) if binning.ends else (float(square[0]), float(square[-1]))
+    return found, cut_between(cells, square, equal_width_edges(low, high, bins))
+
+
+def cut_equal_count(held: AllCells, bins: int) -> list[ReliabilityBins]:
+    """Bins of nearly equal count of each axis, of whole micro-bins (Levi et al. 2019, section 3).
+
+    A cut falls on the edge of a micro-bin nearest to its share of the rows, so
+    that the cuts of merged replicas are those of one that saw everything. Fewer
+    than `bins` remain where one micro-bin holds several shares.
+    """
+    cells, begin, end = held.cells, held.start[:-1, None], held.start[1:, None]
+    cumulative = np.concatenate(([0], np.cumsum(cells.n)))
+    rows = cumulative[held.start]
+    # The axes lie one after the other, so that the shares of all of them ascend.
+    share = rows[:-1, None] + np.diff(rows)[:, None] * np.arange(bins) / bins
+    # cumulative[j] rows lie before micro-bin j: a cut there, or at the one before.
+    after = np.searchsorted(cumulative, share)
+    before = np.maximum(after - 1, begin)
+    nearer = share - cumulative[before] < cumulative[after] - share
+    starts = np.where(nearer, before, after)
+    starts[:, 0] = held.start[:-1]
+    fresh = starts < end
+    fresh[:, 1:] &= starts[:, 1:] != starts[:, :-1]
+    sizes = fresh.sum(axis=1)
+    return _grouped(cells, starts[fresh], np.concatenate(([0], np.cumsum(sizes))))
+
+
+def _grouped(cells: AxisCells, starts: IntArray, first: IntArray) -> list[ReliabilityBins]:
+    """Sums of the cells from each start to the next; the bins of axis i begin at first[i]."""
+    if starts.size == 0:
+        none = np.zeros(0)
+        empty = ReliabilityBins(none, none, cells.n[:0], none, none, none, cells.within[:0])
+        return [empty] * (first.size - 1)
+    together = ReliabilityBins(
+        lower=cells.lower[starts],
+        upper=cells.upper[np.append(starts[1:], cells.n.size) - 1],
+        n=np.add.reduceat(cells.n, starts),
+        variance=np.add.reduceat(cells.variance, starts),
+        squared_error=np.add.reduceat(cells.squared_error, starts),
+        nees=np.add.reduceat(cells.nees, starts),
+        within=np.add.reduceat(cells.within, starts, axis=0),
+    )
+    return [together.of(slice(a, b)) for a, b in pairwise(first.tolist())]
+
+
+def cut_between(cells: AxisCells, centre: FloatArray, edges: FloatArray) -> ReliabilityBins:
+    """The bins between ascending edges (B + 1,), each of the micro-bins whose centre is inside.
+
+    Closed on the left, the last one on both sides; empty bins are included.
+
+    centre  (M,) of the micro-bins, on the axis of the edges
+    """
+    bins = edges.size - 1
+    index = np.searchsorted(edges, centre, side="right") - 1
+    index[centre == edges[-1]] = bins - 1
+    inside = (index >= 0) & (index < bins)
+    cell = index[inside]
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.bincount(cell, values[inside], bins).astype(np.float64, copy=False)
+
+    n = np.zeros(bins, np.int64)
+    np.add.at(n, cell, cells.n[inside])
+    within = np.zeros((bins, cells.within.shape[1]), np.int64)
+    np.add.at(within, cell, cells.within[inside])
+    return ReliabilityBins(
+        lower=edges[:-1],
+        upper=edges[1:],
+        n=n,
+        variance=total(cells.variance),
+        squared_error=total(cells.squared_error),
+        nees=total(cells.nees),
+        within=within,
+        below=int(cells.n[centre < edges[0]].sum()),
+        above=int(cells.n[centre > edges[-1]].sum()),
+    )
+
+
+NAN = float("nan")
+
+
+_HALF_LOG_TAU = 0.5 * math.log(math.tau)
+
+
+def read(
+    statistics: StageStatistics, bins: int, binning: CellBinning = None, fewest_rows: int = 1
+) -> Evaluation:
+    """All measures, from `bins` bins of equal count on every axis, or from others.
+
+    fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
+    """
+    return finished(read_in_steps(statistics, bins, binning, fewest_rows))
+
+
+def read_in_steps(
+    statistics: StageStatistics, bins: int, binning: CellBinning = None, fewest_rows: int = 1
+) -> Generator[None, None, Evaluation]:
+    """The same in short steps, for a caller with other things to do in between."""
+    if statistics.n <= 0:
+        # What was taken back before it was seen holds no rows.
+        statistics = nothing(statistics.space, statistics.binning)
+    sums = _sums(statistics)
+    yield
+    cut = cut_axes(sums.held, bins, binning)
+    yield
+    dimensions = {
+        name: _dimension(statistics, sums, i, cut[i], fewest_rows)
+        for i, name in enumerate(statistics.space.names)
+    }
+    yield
+    return Evaluation(
+        rows=statistics.n,
+        without_truth=0,
+        refused=0,
+        tau=statistics.binning.tau_array,
+        dimensions=dimensions,
+        joint=_joint(statistics, sums, cut[-1][0], fewest_rows),
+    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Sums:
+    """What is read for all axes at once; the last of (K + 1,) is joint.
+
+    median, kurtosis, effect  (K + 1,) of NEES, of z, and the design effect
+    nees, variance, squared_error, error  (K + 1,) sums over all rows
+    within                    (K + 1, T) rows within each τ
+    sigma, log_sigma          (K,)
+    shortfall                 (K, T) as in StageStatistics
+    """
+
+    held: AllCells
+    median: FloatArray
+    kurtosis: FloatArray
+    effect: FloatArray
+    nees: FloatArray
+    variance: FloatArray
+    squared_error: FloatArray
+    error: FloatArray
+    within: FloatArray
+    sigma: FloatArray
+    log_sigma: FloatArray
+    shortfall: FloatArray
+
+
+def _sums(statistics: StageStatistics) -> _Sums:
+    axes = statistics.joint_axis + 1
+    held = AllCells.of(statistics)
+    counts = np.zeros((axes, statistics.binning.nees.count), np.int64)
+    # Less than none, where more was taken back than came.
+    counts.ravel()[statistics.nees.keys] = np.maximum(statistics.nees.values[:, 0], 0)
+    n = counts.sum(axis=1)
+    centre, capped = _centres(statistics.binning.nees, axes - 1, len(statistics.space.joint))
+    weighted = counts * capped
+    mean, square = weighted.sum(axis=1) / np.maximum(n, 1), (weighted * capped).sum(axis=1)
+    pairs, columns = statistics.pairs, (n, mean, square, statistics.cross, statistics.beside)
+    effect = [
+        design_effect(rows, m, q, pairs, cross, beside)
+        for rows, m, q, cross, beside in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    totals = held.totals
+    return _Sums(
+        held=held,
+        median=quantiles_of_histograms(statistics.binning.nees, counts, 0.5),
+        kurtosis=measures.kurtosis(n, counts @ centre, counts @ (centre * centre)),
+        effect=np.array(effect),
+        nees=totals(held.cells.nees),
+        variance=totals(held.cells.variance),
+        squared_error=totals(held.cells.squared_error),
+        error=totals(held.cells.error),
+        within=np.array([totals(column) for column in held.cells.within.T]).T,
+        sigma=statistics.sigma,
+        log_sigma=statistics.log_sigma,
+        shortfall=statistics.shortfall,
+    )
+
+
+@cache
+def _centres(bins: LogBins, axes: int, k: int) -> tuple[FloatArray, FloatArray]:
+    """Geometric centres (H,) of the bins of NEES, and what they count for in correlations,
+    (axes + 1, H): the last row is the joint one of k dimensions."""
+    lower, upper = bins.bounds
+    lower, upper = lower.copy(), upper.copy()
+    lower[0], upper[-1] = upper[0] / 2, lower[-1]
+    centre = np.sqrt(lower * upper)
+    freedom = np.append(np.ones(axes), k)
+    capped: FloatArray = np.minimum(centre / freedom[:, None], LARGEST)
+    return read_only(centre), read_only(capped)
+
+
+def quantile_of_histogram(bins: LogBins, counts: IntArray, level: float) -> float:
+    """Quantile of binned values (H,): quantiles_of_histograms of one."""
+    return float(quantiles_of_histograms(bins, counts[None], level)[0])
+
+
+def quantiles_of_histograms(bins: LogBins, counts: IntArray, level: float) -> FloatArray:
+    """Quantile of each histogram (A, H), interpolated in the logarithm within its bin; (A,).
+
+    Off by at most one bin's ratio, 2^(1/per_octave). NaN without counts.
+    """
+    cumulative = np.cumsum(counts, axis=1)
+    rank = level * cumulative[:, -1]
+    i = (cumulative < rank[:, None]).sum(axis=1)
+    # The outer bins have one finite edge, which is all that is known of what they hold.
+    inner = np.clip(i, 1, counts.shape[1] - 2)
+    here = np.arange(i.size)
+    lower, upper = bins.bounds
+    low, high = lower[inner], upper[inner]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        inside = (rank - cumulative[here, inner - 1]) / counts[here, inner]
+        found: FloatArray = low * (high / low) ** inside
+    found = np.where(i < inner, low, np.where(i > inner, high, found))
+    found[cumulative[:, -1] == 0] = NAN
+    return found
+
+
+def _dimension(
+    statistics: StageStatistics,
+    sums: _Sums,
+    i: int,
+    cut: tuple[ReliabilityBins, ReliabilityBins],
+    fewest_rows: int,
+) -> DimensionMeasures:
+    n, tau = statistics.n, statistics.binning.tau_array
+    bins, uce_bins = cut
+    counted = bins.with_rows(fewest_rows)
+    per_row = 1.0 / n if n else NAN
+    kurtosis, effect = float(sums.kurtosis[i]), float(sums.effect[i])
+    nees, error = float(sums.nees[i]) * per_row, float(sums.error[i])
+    sigma, variance = float(sums.sigma[i]), float(sums.variance[i])
+    # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
+    pinball = tau * (error - _normal(statistics.binning.tau) * sigma) - sums.shortfall[i]
+    return DimensionMeasures(
+        n=n,
+        n_eff=n / effect if n else NAN,
+        kurtosis=kurtosis,
+        ence=ence(counted),
+        ence_noise_floor=measures.ence_noise_floor(counted, kurtosis, effect),
+        ence_noise_floor_gaussian=measures.ence_noise_floor_gaussian(counted),
+        uce=uce(uce_bins.with_rows(fewest_rows), n),
+        nll=_HALF_LOG_TAU + float(sums.log_sigma[i]) * per_row + 0.5 * nees,
+        c_v=_coefficient_of_variation(n, sigma, variance),
+        nees_mean=nees,
+        nees_median_ratio=float(sums.median[i] / chi_square((0.5,), 1)[0]),
+        mean_sigma=sigma * per_row,
+        mean_variance=variance * per_row,
+        mean_squared_error=float(sums.squared_error[i]) * per_row,
+        bias=error * per_row,
+        tau=tau,
+        qce_by_tau=qce_by_tau(counted, tau),
+        pinball_by_tau=pinball * per_row,
+        picp_by_tau=sums.within[i] * per_row,
+        coverage_one_sided_by_tau=None,
+        bins=bins,
+        uce_bins=uce_bins,
+    )
+
+
+@cache
+def _normal(tau: tuple[float, ...]) -> FloatArray:
+    """Φ⁻¹(τ), (T,)."""
+    quantiles: FloatArray = ndtri(np.array(tau))
+    return read_only(quantiles)
+
+
+def _coefficient_of_variation(n: int, sigma: float, variance: float) -> float:
+    """c_v of σ, sample standard deviation over mean (Levi et al. 2019, eq. 9)."""
+    if n < 2 or not sigma > 0:
+        return NAN
+    mean = sigma / n
+    return float(np.sqrt(max(variance - n * mean * mean, 0.0) / (n - 1)) / mean)
+
+
+def _joint(
+    statistics: StageStatistics, sums: _Sums, bins: ReliabilityBins, fewest_rows: int
+) -> JointMeasures:
+    n, tau, k = statistics.n, statistics.binning.tau_array, len(statistics.space.joint)
+    per_row = 1.0 / n if n else NAN
+    nees = float(sums.nees[-1]) * per_row
+    return JointMeasures(
+        k=k,
+        n=n,
+        n_eff=n / float(sums.effect[-1]) if n else NAN,
+        nll=k * _HALF_LOG_TAU + 0.5 * (statistics.log_determinant * per_row + nees),
+        nees_mean=nees,
+        nees_median_ratio=float(sums.median[-1] / chi_square((0.5,), k)[0]),
+        tau=tau,
+        qce_by_tau=qce_by_tau(bins.with_rows(fewest_rows), tau),
+        coverage_by_tau=sums.within[-1] * per_row,
+        deviation=_deviation(sums.held.axis(statistics.joint_axis)),
+        bins=bins,
+    )
+
+
+def _deviation(cells: AxisCells) -> tuple[float, float, float]:
+    """Lowest, highest and mean σ_G, each micro-bin taken at its root mean square."""
+    if cells.n.size == 0:
+        return NAN, NAN, NAN
+    centre = np.sqrt(cells.variance / cells.n)
+    return float(centre[0]), float(centre[-1]), float(np.average(centre, weights=cells.n))
+
+
+RAW = "raw"
+
+
+RECALIBRATED = "recalibrated"
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReading:
+    """The measures of one slice by stage."""
+
+    name: str
+    space: Space
+    raw: Evaluation
+    recalibrated: Evaluation
+
+    @property
+    def stages(self) -> tuple[tuple[str, Evaluation], ...]:
+        """Both, with their names."""
+        return ((RAW, self.raw), (RECALIBRATED, self.recalibrated))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReading:
+    """The measures of one slice over one window of event time, such as `5m`."""
+
+    window: str
+    reading: SliceReading
+
+
+@dataclass(frozen=True, slots=True)
+class ClassReading:
+    """The measures of the class probabilities of one slice."""
+
+    name: str
+    evaluation: ClassEvaluation
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class ReadingCache:
+    """The last reading of every slice, with the (immutable) statistics it was made from."""
+
+    bins: int
+    _last: dict[str, tuple[SliceStatistics, SliceReading]] = field(default_factory=dict)
+
+    def read(
+        self, statistics: tuple[tuple[str, SliceStatistics], ...]
+    ) -> Generator[None, None, tuple[SliceReading, ...]]:
+        """Readings in the given order, returned after many short steps."""
+        readings = []
+        for name, current in statistics:
+            known = self._last.get(name)
+            if known is None or known[0] is not current:
+                raw = yield from read_in_steps(current.raw, self.bins)
+                second = raw
+                if current.recalibrated is not current.raw:
+                    second = yield from read_in_steps(current.recalibrated, self.bins)
+                known = (current, SliceReading(name, current.raw.space, raw, second))
+                self._last[name] = known
+            readings.append(known[1])
+        return tuple(readings)
+
+
+@dataclass(slots=True)
+class ClassReadingCache:
+    """The same of class probabilities."""
+
+    _last: dict[str, tuple[ClassStatistics, ClassReading]] = field(default_factory=dict)
+
+    def read(
+        self, statistics: Iterable[tuple[str, tuple[str, ...], ClassStatistics]]
+    ) -> Generator[None, None, tuple[ClassReading, ...]]:
+        """Readings in the given order, one slice a step."""
+        readings = []
+        for name, class_names, current in statistics:
+            known = self._last.get(name)
+            if known is None or known[0] is not current:
+                known = current, ClassReading(name, read_classes(current), class_names)
+                self._last[name] = known
+                yield
+            readings.append(known[1])
+        return tuple(readings)

@@ -1,0 +1,337 @@
+"""What is kept of the matched detections of one slice at one stage.
+
+Immutable values. observe() makes one from a batch; merge() adds two, exactly,
+in any order; retract() takes back what was added. No row is kept.
+
+The statistics of one slice: what the detector sent, and what was made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.special import ndtri
+
+from monitor.frames.space import FloatArray, IntArray, Space, triangle
+from monitor.statistics.bins import EXPONENT, Binning, IncompatibleStatistics, read_only
+from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered
+from monitor.statistics.exact_sums import ExactSum, SparseSums, total
+from monitor.statistics.observations import (
+    CHUNK,
+    CellColumns,
+    SlotSums,
+    axis_degrees,
+    companion_layout,
+    finished,
+    measure,
+    sum_by_slot,
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AxisCells:
+    """The occupied micro-bins of one axis, as floats, ascending; see ReliabilityBins."""
+
+    lower: FloatArray
+    upper: FloatArray
+    n: IntArray
+    variance: FloatArray
+    squared_error: FloatArray
+    error: FloatArray
+    nees: FloatArray
+    within: IntArray
+
+
+def axis_cells(held: SparseSums, position: IntArray, binning: Binning) -> AxisCells:
+    """Cells as floats; position (M,) is the micro-bin of each."""
+    columns = CellColumns(len(binning.tau))
+    lower, upper = binning.deviation.bounds
+    unit = binning.variance_exponent[position]
+    return AxisCells(
+        lower=lower[position],
+        upper=upper[position],
+        n=held.values[:, columns.n],
+        variance=held.as_float(columns.variance, unit + EXPONENT),
+        squared_error=held.as_float(columns.squared_error, unit + EXPONENT),
+        error=held.as_float(columns.error, unit // 2 + EXPONENT),
+        nees=held.as_float(columns.nees, EXPONENT),
+        within=held.values[:, columns.within],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class StageStatistics:
+    """Everything that is known of n matched detections.
+
+    cells       micro-bins, keyed axis · bins + bin; axes 0 … K − 1 the dimensions, K the joint one
+    nees        histogram of NEES, keyed axis · bins + bin of Binning.nees
+    companions  (P,) sums that need no bins; the properties name and read them
+    """
+
+    space: Space
+    binning: Binning
+    n: int
+    cells: SparseSums
+    nees: SparseSums
+    companions: ExactSum
+
+    # ---- adding
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing is held; a difference of as many detections has n = 0 and is not zero."""
+        return self.n == 0 and not (
+            self.cells.keys.size
+            or self.nees.keys.size
+            or self.companions.low.any()
+            or self.companions.high.any()
+        )
+
+    def merge(self, other: StageStatistics) -> StageStatistics:
+        """Statistics of both sets of detections.
+
+        Raises IncompatibleStatistics when spaces or binning differ.
+        """
+        self._check(other)
+        if other.is_zero:
+            return self
+        if self.is_zero:
+            return other
+        return replace(
+            self,
+            n=self.n + other.n,
+            cells=self.cells + other.cells,
+            nees=self.nees + other.nees,
+            companions=self.companions + other.companions,
+        )
+
+    def retract(self, other: StageStatistics) -> StageStatistics:
+        """Statistics without detections that were added before; exact."""
+        self._check(other)
+        if other.is_zero:
+            return self
+        return replace(
+            self,
+            n=self.n - other.n,
+            cells=self.cells - other.cells,
+            nees=self.nees - other.nees,
+            companions=self.companions - other.companions,
+        )
+
+    def _check(self, other: StageStatistics) -> None:
+        if self.space != other.space:
+            raise IncompatibleStatistics(
+                f"cannot merge statistics over {self.space.names} with {other.space.names}: "
+                "the dimensions differ. Merge only slices of streams with equal headers."
+            )
+        if self.binning != other.binning:
+            raise IncompatibleStatistics(
+                f"cannot merge statistics on {self.binning.describe()} with "
+                f"{other.binning.describe()}: the bins differ. "
+                "Start every replica with the same [statistics] section."
+            )
+
+    # ---- reading
+
+    def axis(self, index: int) -> AxisCells:
+        """Micro-bins of dimension `index`, or of the joint axis for index = K."""
+        bins = self.binning.deviation.count
+        cells = self.cells.between(index * bins, (index + 1) * bins)
+        return axis_cells(cells, cells.keys, self.binning)
+
+    @property
+    def joint_axis(self) -> int:
+        """The index of the joint axis."""
+        return self.space.k
+
+    def histogram(self, index: int) -> IntArray:
+        """(H,) how many have their NEES in each bin of Binning.nees; index as for axis()."""
+        bins = self.binning.nees.count
+        found = self.nees.between(index * bins, (index + 1) * bins)
+        counts = np.zeros(bins, np.int64)
+        counts[found.keys] = found.values[:, 0]
+        return counts
+
+    @cached_property
+    def _companion(self) -> dict[str, FloatArray]:
+        layout, _ = companion_layout(self.space.k, len(self.binning.tau))
+        value = read_only(self.companions.value)
+        return {name: value[part] for name, part in layout.items()}
+
+    @property
+    def sigma(self) -> FloatArray:
+        """(K,) Σ σ."""
+        by_rank = self._companion["sigma"].reshape(self.space.k, -1)
+        result: FloatArray = by_rank.sum(axis=1)
+        return result
+
+    @property
+    def log_sigma(self) -> FloatArray:
+        """(K,) Σ log σ."""
+        return self._companion["log_sigma"]
+
+    @property
+    def log_determinant(self) -> float:
+        """Σ log det Σ of the joint block."""
+        return float(self._companion["log_determinant"][0])
+
+    @property
+    def shortfall(self) -> FloatArray:
+        """(K, T) Σ min(r − σ Φ⁻¹(τ), 0): with Σ r and Σ σ it gives the pinball loss."""
+        k = self.space.k
+        below_error = np.cumsum(self._companion["error"].reshape(k, -1), axis=1)[:, :-1]
+        below_sigma = np.cumsum(self._companion["sigma"].reshape(k, -1), axis=1)[:, :-1]
+        result: FloatArray = below_error - ndtri(self.binning.tau_array) * below_sigma
+        return result
+
+    @property
+    def normalised(self) -> FloatArray:
+        """(K, K) Σ z zᵀ, z = r/σ."""
+        return _symmetric(self._companion["normalised"], self.space.k)
+
+    @property
+    def whitened(self) -> FloatArray:
+        """(K, K) Σ u uᵀ, u = L⁻¹ r, in the order of Space.order."""
+        return _symmetric(self._companion["whitened"], self.space.k)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of detections of one cluster."""
+        return round(float(self._companion["pairs"][0]))
+
+    @property
+    def cross(self) -> FloatArray:
+        """(K + 1,) Σ x_i x_j over these pairs; see clusters.design_effect."""
+        return self._companion["cross"]
+
+    @property
+    def beside(self) -> FloatArray:
+        """(K + 1,) Σ (x_i + x_j) over these pairs."""
+        return self._companion["beside"]
+
+
+def _symmetric(lower: FloatArray, k: int) -> FloatArray:
+    """(K, K) from its lower triangle, row by row."""
+    full = np.empty((k, k))
+    rows, columns = triangle(k)
+    full[rows, columns] = lower
+    full[columns, rows] = lower
+    return full
+
+
+def nothing(space: Space, binning: Binning) -> StageStatistics:
+    """The statistics of no detections: the zero of merge."""
+    levels = len(binning.tau)
+    return StageStatistics(
+        space=space,
+        binning=binning,
+        n=0,
+        cells=SparseSums.zero(CellColumns(levels).width),
+        nees=SparseSums.zero(1),
+        companions=ExactSum.zero((companion_layout(space.k, levels)[1],), EXPONENT),
+    )
+
+
+def observe(
+    space: Space,
+    binning: Binning,
+    error: FloatArray,
+    covariance: FloatArray,
+    cluster: ClusterArray | None = None,
+    memory: ClusterMemory | None = None,
+) -> StageStatistics:
+    """Statistics of a batch of matched detections.
+
+    error       (N, K) truth − mean, angles wrapped: Space.error
+    covariance  (N, K, K) positive definite; a row that is not, by a rounding, is left out
+    cluster     (N,) of each row, cluster_id() or ALONE; in the order of time within each
+    memory      of clusters that began in earlier batches, (K + 1) axes
+    """
+    sums = []
+    memory = memory or ClusterMemory(space.k + 1)
+    for start in range(0, error.shape[0], CHUNK):
+        part = slice(start, start + CHUNK)
+        rows = measure(space, [(error[part], covariance[part])])
+        sound = rows.regular
+        if not sound.all():
+            rows = rows.take(sound)
+        before = None
+        if cluster is not None:
+            x = clustered(rows.nees, axis_degrees(space))
+            ids = cluster[part][sound]
+            before = memory.before(ids, x)
+        slot = np.zeros(rows.n, np.int64)
+        sums.append(finished(sum_by_slot(space, binning, rows, slot, 1, before)))
+    if not sums:
+        return nothing(space, binning)
+    return next(by_slot(space, binning, together(sums)))
+
+
+def together(sums: Sequence[SlotSums]) -> SlotSums:
+    """All the sums (at least one, of equal slots) as one."""
+    companions = sums[0].companions
+    for part in sums[1:]:
+        companions = companions + part.companions
+    return SlotSums(
+        n=np.sum([part.n for part in sums], axis=0),
+        cells=total([part.cells for part in sums]),
+        nees=total([part.nees for part in sums]),
+        companions=companions,
+    )
+
+
+def by_slot(space: Space, binning: Binning, sums: SlotSums) -> Iterator[StageStatistics]:
+    """The statistics of every slot."""
+    n, cells, nees, companions = sums.n, sums.cells, sums.nees, sums.companions
+    axes, bins, nees_bins = space.k + 1, binning.deviation.count, binning.nees.count
+    for slot in range(n.size):
+        yield StageStatistics(
+            space=space,
+            binning=binning,
+            n=int(n[slot]),
+            cells=cells.between(slot * axes * bins, (slot + 1) * axes * bins),
+            nees=nees.between(slot * axes * nees_bins, (slot + 1) * axes * nees_bins),
+            companions=ExactSum(
+                companions.low[slot].copy(), companions.high[slot].copy(), EXPONENT
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SliceStatistics:
+    """The two stages of one slice; the very same object where nothing was changed."""
+
+    raw: StageStatistics
+    recalibrated: StageStatistics
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing is held."""
+        return self.raw.is_zero and self.recalibrated.is_zero
+
+    def merge(self, other: SliceStatistics) -> SliceStatistics:
+        """Both stages merged. Raises IncompatibleStatistics."""
+        if self.recalibrated is self.raw and other.recalibrated is other.raw:
+            raw = self.raw.merge(other.raw)
+            return SliceStatistics(raw, raw)
+        return SliceStatistics(
+            self.raw.merge(other.raw), self.recalibrated.merge(other.recalibrated)
+        )
+
+    def retract(self, other: SliceStatistics) -> SliceStatistics:
+        """Both stages without what was added before; exact. Raises IncompatibleStatistics."""
+        if self.recalibrated is self.raw and other.recalibrated is other.raw:
+            raw = self.raw.retract(other.raw)
+            return SliceStatistics(raw, raw)
+        return SliceStatistics(
+            self.raw.retract(other.raw), self.recalibrated.retract(other.recalibrated)
+        )
+
+
+def no_statistics(space: Space, binning: Binning) -> SliceStatistics:
+    """Of no detections."""
+    zero = nothing(space, binning)
+    return SliceStatistics(zero, zero)

@@ -1,0 +1,1 @@
+"""Files: the state, the ledger, recalibrators and recorded drives."""

@@ -1,0 +1,1 @@
+"""The ledger: every frame and label message that changed something, in order, on disk."""

@@ -1,0 +1,78 @@
+"""What is entered in the ledger: frames, and what labels told of them with what was counted for it.
+
+Entries are numbered in the order in which they changed the statistics: those after a checkpoint,
+done again in their order, make of it what was there when the process died.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from monitor.frames.stored import StoredFrame
+from monitor.matching.pending import LabelRecord
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FrameEntry:
+    """A frame, with what came with it.
+
+    sequence   its negative where it is written only because labels of it are: of two frames with
+               one name, the later one is still the one that is farther from 0
+    partition  of event time
+    """
+
+    sequence: int
+    partition: int
+    frame: StoredFrame
+    inline: LabelRecord | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LabelEntry:
+    """Labels of a frame.
+
+    frame  to be written with them if it is not there: it was left out when it came
+    """
+
+    sequence: int
+    partition: int
+    stream: str
+    frame_id: int
+    record: LabelRecord
+    frame: FrameEntry | None = None
+
+
+Entry = FrameEntry | LabelEntry
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kept:
+    """A frame as it is found again, with all that labels told of it, in order."""
+
+    entry: FrameEntry
+    labels: tuple[LabelEntry, ...] = ()
+
+
+class Journal(Protocol):
+    """Where entries are kept."""
+
+    @property
+    def full(self) -> bool:
+        """Whether labels cannot be taken."""
+        ...
+
+    def note(self, entry: Entry) -> bool:
+        """Have an entry written, soon; whether it will be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoJournal:
+    """Nothing is kept."""
+
+    full: bool = False
+
+    def note(self, entry: Entry) -> bool:
+        """Never."""
+        return False

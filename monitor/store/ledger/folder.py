@@ -1,0 +1,139 @@
+"""The folder of the pending store, and whose it is.
+
+    p<number>.sqlite   one partition; -wal and -shm beside it belong to it
+    p….sqlite.corrupt  one that cannot be used; `.incompatible` where a later version can
+    pending.lock       held by the one sidecar that writes here
+
+All of it is private to its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from monitor.store.ledger.parts import StoreFailed, beside
+from monitor.store.snapshot import Kind, SnapshotFile, sync_folder
+
+PENDING = Kind(b"calpend\0", "frames and labels", "pending", "It is no file of [pending] folder.")
+
+
+_NAME = re.compile(r"p(-?[0-9]{1,19})\.sqlite")
+
+
+_ASIDE = (".corrupt", ".incompatible")
+
+
+_BESIDE = ("-wal", "-shm")
+
+
+@dataclass(slots=True)
+class PartitionFolder:
+    """One folder, of one process from `claim` to `release`."""
+
+    path: Path
+    _file: SnapshotFile = field(init=False)
+    _lock: BinaryIO | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._file = SnapshotFile(self.path / "pending", PENDING)
+
+    def claim(self) -> bool:
+        """Make the folder, and claim it; again where somebody has removed it.
+
+        returns  whether it was not ours before
+        raises  StoreFailed, with the reason "taken" where another process has it
+        """
+        held = self._lock
+        try:
+            if self._lock is not None and not self._file.locked_by(self._lock):
+                self.release()
+            if self._lock is None:
+                self.path.mkdir(mode=0o700, exist_ok=True)
+                sync_folder(self.path.parent)
+                self._lock = self._file.lock()
+        except OSError as error:
+            raise StoreFailed(
+                "failed",
+                f"{self.path} cannot be written ({error.strerror or error}). Make it a folder that "
+                "can be, or name another [pending] folder.",
+            ) from error
+        if self._lock is None:
+            raise StoreFailed(
+                "taken",
+                f"another sidecar keeps its frames and labels in {self.path}: this one keeps none. "
+                "Give it a [pending] folder of its own, or none.",
+            )
+        return self._lock is not held
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def file(self, number: int) -> Path:
+        """Where a partition is."""
+        return self.path / f"p{number}.sqlite"
+
+    def numbers(self) -> list[int]:
+        """Partitions that have a file. Raises OSError."""
+        found = (_NAME.fullmatch(path.name) for path in self.path.iterdir())
+        return sorted({int(name[1]) for name in found if name and name[1] == str(int(name[1]))})
+
+    def size(self, number: int) -> int:
+        """Bytes of a partition, with what is not in its file yet."""
+        return _size(self.file(number))
+
+    def set_aside(self, number: int, suffix: str) -> str:
+        """Rename a partition that cannot be used; what became of it, as a sentence."""
+        path = self.file(number)
+        aside = path.with_name(f"{path.name}.{suffix}")
+        try:
+            for part in ("-wal", ""):  # without its WAL it would be another one
+                with contextlib.suppress(FileNotFoundError):
+                    beside(path, part).replace(beside(aside, part))
+            beside(path, "-shm").unlink(missing_ok=True)
+        except OSError as error:
+            return f"It cannot be kept as {aside.name} ({error.strerror})."
+        return f"It is kept as {aside.name}."
+
+    def remove(self, number: int) -> None:
+        """Remove a partition. Raises OSError."""
+        _remove(self.file(number))
+
+    def size_aside(self) -> int:
+        """Bytes of what was set aside."""
+        return sum(map(_size, self._aside()))
+
+    def remove_aside(self) -> bool:
+        """Remove what was set aside first of all; whether there was something."""
+        with contextlib.suppress(OSError):
+            oldest = min(self._aside(), key=lambda path: path.stat().st_mtime_ns, default=None)
+            if oldest is not None:
+                _remove(oldest)
+                return True
+        return False
+
+    def _aside(self) -> Iterator[Path]:
+        with contextlib.suppress(OSError):
+            for path in self.path.iterdir():
+                if path.name.endswith(_ASIDE) and _NAME.fullmatch(path.stem):
+                    yield path
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for part in ("", *_BESIDE):
+        with contextlib.suppress(OSError):
+            total += beside(path, part).stat().st_size
+    return total
+
+
+def _remove(path: Path) -> None:
+    for part in ("", *_BESIDE):  # first what names the others
+        beside(path, part).unlink(missing_ok=True)

@@ -1,0 +1,357 @@
+"""The history of recalibrators on disk: one record a line, each with the CRC-32 of its own text.
+
+Lines are appended and synced, and never changed. What a killed writer left of a line is cut off;
+a line that has been damaged since is left out, and said, and harms no other one.
+
+The folder in which a sidecar keeps its recalibrators, their history, and what is in force.
+
+    versions/<version>.json  a recalibrator that the state names, as `fit --output` writes it;
+                             written once, removed when no generation of the state names it
+    history.jsonl            the audit log, and history.jsonl.1 before it
+    state                    what is in force and on trial, and state.1 before it
+    state.lock               held by the one sidecar that writes here
+
+What is written is whole and on the disk when the call returns, and private to its owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from monitor.promotion.records import Record
+from monitor.promotion.register_json import (
+    InvalidRecord,
+    InvalidRegister,
+    OtherRegister,
+    RegisterState,
+    from_line,
+    register_from_json,
+    register_to_json,
+    to_line,
+)
+from monitor.recalibration.classes.class_selection import (
+    CLASS_IDENTITY,
+    AnySelection,
+    any_selection_from_json,
+)
+from monitor.recalibration.documents import InvalidRecalibrator
+from monitor.recalibration.selection import IDENTITY
+from monitor.store.snapshot import (
+    Kind,
+    Loaded,
+    OtherFormat,
+    SnapshotFile,
+    is_regular,
+    private,
+    remove_temporaries,
+    sync_folder,
+    temporary_beside,
+)
+
+# Bytes of one of the two files: 5,000 records with evidence and the factors of three dimensions,
+# 12,000 of a few words. So much is kept at least, and up to twice as much.
+LARGEST = 4 * 2**20
+
+
+# What ends the object of a line: the CRC-32, in hexadecimal digits, of all that stands before.
+_MARK = b',"crc32":"'
+
+
+# Lines that are named in a message.
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was found at start.
+
+    records     in order
+    complaints  what was left out, and why
+    """
+
+    records: tuple[Record, ...]
+    complaints: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class AuditLog:
+    """A file of one process, and the older one that it took the place of when it was full.
+
+    largest  bytes of either
+    """
+
+    path: Path
+    largest: int = LARGEST
+    # Where the last whole line ends; None where that is not known.
+    _end: int | None = field(default=None, init=False)
+
+    @property
+    def older(self) -> Path:
+        """What came before."""
+        return self.path.with_name(f"{self.path.name}.1")
+
+    def read(self) -> History:
+        """All that is there; to be called by who has the lock. Raises OSError."""
+        records: list[Record] = []
+        complaints: list[str] = []
+        for path in (self.older, self.path):
+            if is_regular(path):
+                found = _read_history(path.read_bytes(), path)
+                records += found.records
+                complaints += found.complaints
+        return History(tuple(records), tuple(complaints))
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write at the end, and sync. Raises OSError: then they are to be appended again."""
+        lines = b"".join(_line(record) for record in records)
+        if self._end is None:
+            self._end = self._whole_lines()
+        if self._end and self._end + len(lines) > self.largest:
+            os.truncate(self.path, self._end)
+            self.path.replace(self.older)
+            self._end = 0
+        is_new = not is_regular(self.path)
+        with open(self.path, "ab", opener=private) as file:
+            # What a writer began and did not finish, this one or one before, is no part of it.
+            file.truncate(self._end)
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_folder(self.path.parent)
+        self._end += len(lines)
+
+    def _whole_lines(self) -> int:
+        if not is_regular(self.path):
+            return 0
+        return self.path.read_bytes().rfind(b"\n") + 1
+
+
+def _line(record: Record) -> bytes:
+    text = to_line(record).encode("ascii").removesuffix(b"}")
+    return b'%b%b%08x"}\n' % (text, _MARK, zlib.crc32(text))
+
+
+def _record(line: bytes) -> Record:
+    """Raises InvalidRecord."""
+    text, mark, crc = line.rpartition(_MARK)
+    if not mark or crc != b'%08x"}' % zlib.crc32(text):
+        raise InvalidRecord("its text is not what its crc32 was made of.")
+    return from_line(line)
+
+
+def _read_history(data: bytes, path: Path) -> History:
+    *lines, rest = data.split(b"\n")
+    records: list[Record] = []
+    damaged: list[tuple[int, InvalidRecord]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(_record(line))
+        except InvalidRecord as error:
+            damaged.append((number, error))
+    complaints = []
+    if damaged:
+        numbers = ", ".join(str(number) for number, _ in damaged[:_MOST_NAMED])
+        more = f" and {len(damaged) - _MOST_NAMED} more" if len(damaged) > _MOST_NAMED else ""
+        complaints.append(
+            f"{path}: {len(damaged)} of {len(lines)} lines are left out (line {numbers}{more}): "
+            f"{damaged[0][1]} They stay in the file; nothing else is lost."
+        )
+    if rest:
+        complaints.append(
+            f"{path}: {len(rest)} bytes of a line that was never finished are no record, and "
+            f"are cut off by the next one: {rest[:80]!r}."
+        )
+    return History(tuple(records), tuple(complaints))
+
+
+REGISTER = Kind(
+    b"calrecal", "recalibrators", "recalibrators", "It is no `state` of a [promotion] folder."
+)
+
+
+# They are known without a file.
+_ALWAYS_THERE = frozenset((IDENTITY.version, CLASS_IDENTITY.version))
+
+
+class NotKept(ValueError):
+    """A state names a recalibrator that is not in the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What was found at start.
+
+    documents   by version, the oldest file first
+    complaints  what could not be used, and why
+    """
+
+    documents: dict[str, AnySelection]
+    complaints: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class RecalibratorFolder:
+    """One folder, of one process from `claim` to `release`."""
+
+    path: Path
+    _state: SnapshotFile = field(init=False)
+    _history: AuditLog = field(init=False)
+    _lock: BinaryIO | None = field(default=None, init=False)
+    # Versions that have a file.
+    _there: set[str] = field(default_factory=set, init=False)
+    # What the state and the generation before it name.
+    _named: tuple[frozenset[str], frozenset[str]] = field(
+        default=(frozenset(), frozenset()), init=False
+    )
+
+    def __post_init__(self) -> None:
+        self._state = SnapshotFile(self.path / "state", REGISTER)
+        self._history = AuditLog(self.path / "history.jsonl")
+
+    # ---- whose it is
+
+    def claim(self) -> bool:
+        """Make the folder, and claim it; False where another process has it. Raises OSError.
+
+        Where somebody has removed the folder, or put another in its place, it is made and claimed
+        anew: what is locked then is no longer what is written to.
+        """
+        if self._lock is not None and not self._state.locked_by(self._lock):
+            self.release()
+            self._there = set()
+        if self._lock is None:
+            for folder in (self.path, self._versions):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                sync_folder(folder.parent)
+            self._lock = self._state.lock()
+        return self._lock is not None
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # ---- what is there: first versions, then history, then the state
+
+    def read_versions(self) -> Versions:
+        """Every recalibrator that can be used. Raises OSError where the folder cannot be read."""
+        documents: dict[str, AnySelection] = {}
+        complaints = []
+        for path in self._files():
+            try:
+                documents[path.stem] = _read_selection(path)
+            except (ValueError, OSError) as error:
+                complaints.append(f"{path}: {error} It is left where it is.")
+        self._there = set(documents)
+        remove_temporaries(self._versions, "*.json")
+        return Versions(documents, tuple(complaints))
+
+    def read_history(self) -> History:
+        """All records that are kept. Raises OSError."""
+        return self._history.read()
+
+    def read_state(self) -> Loaded[RegisterState]:
+        """The latest generation that can be used: all that it puts in force is there."""
+        loaded = self._state.load(self._decoded)
+        if loaded.value is None:
+            return loaded
+        state, complaints = self._without_lost(loaded.value)
+        self._named = (state.named, self._named[0])
+        return Loaded(state, loaded.source, (*loaded.complaints, *complaints))
+
+    def _decoded(self, body: bytes) -> RegisterState:
+        try:
+            state = register_from_json(body)
+        except OtherRegister as error:
+            raise OtherFormat(f"{self._state.path}: {error}") from None
+        except InvalidRegister as error:
+            raise InvalidRegister(f"{self._state.path}: {error}") from None
+        self._check_there(state.in_force)
+        return state
+
+    def _without_lost(self, state: RegisterState) -> tuple[RegisterState, list[str]]:
+        """What served before, or was sent, is needed by nobody but who goes back to it."""
+        try:
+            self._check_there(state.named)
+        except NotKept as error:
+            left = replace(
+                state,
+                previous=self._there_of(state.previous),
+                class_previous=self._there_of(state.class_previous),
+                sent=self._there_of(state.sent),
+            )
+            return left, [f"{error} Until then nobody can go back to it."]
+        return state, []
+
+    def _there_of(self, versions: Sequence[str]) -> tuple[str, ...]:
+        return tuple(v for v in versions if v in self._there or v in _ALWAYS_THERE)
+
+    # ---- what is written: in the same order, so that nothing names what is not there
+
+    def add(self, selection: AnySelection) -> None:
+        """Keep a recalibrator, unless it is there. Raises OSError."""
+        version = selection.version
+        if version in self._there or version in _ALWAYS_THERE:
+            return
+        path = self._versions / f"{version}.json"
+        with temporary_beside(path) as temporary:
+            with open(temporary, "wb", opener=private) as file:
+                file.write(selection.to_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        sync_folder(self._versions)
+        self._there.add(version)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add to the audit log. Raises OSError."""
+        self._history.append(records)
+
+    def write(self, state: RegisterState) -> None:
+        """Replace the state. Raises NotKept, OSError."""
+        self._check_there(state.named)
+        self._state.write([register_to_json(state).encode()])
+        self._named = (state.named, self._named[0])
+
+    def prune(self) -> None:
+        """Remove the recalibrators that no generation of the state names. Raises OSError."""
+        for version in self._there.difference(*self._named):
+            (self._versions / f"{version}.json").unlink(missing_ok=True)
+            self._there.discard(version)
+
+    @property
+    def _versions(self) -> Path:
+        return self.path / "versions"
+
+    def _files(self) -> list[Path]:
+        """The oldest first; of one moment by name."""
+        found = []
+        for path in self._versions.glob("*.json"):
+            with contextlib.suppress(OSError):  # it is gone, or never was more than a name
+                found.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(found)]
+
+    def _check_there(self, versions: Collection[str]) -> None:
+        missing = sorted(set(versions).difference(self._there, _ALWAYS_THERE))
+        if missing:
+            raise NotKept(
+                f"{self._state.path} names '{missing[0][:80]}', but there is no such file in "
+                f"{self._versions}. Put it back, or promote its document again."
+            )
+
+
+def _read_selection(path: Path) -> AnySelection:
+    """Raises ValueError, OSError."""
+    is_regular(path)
+    selection = any_selection_from_json(path.read_bytes())
+    if selection.version != path.stem:
+        raise InvalidRecalibrator(f"what is in it has the version '{selection.version}'.")
+    return selection

@@ -1,0 +1,288 @@
+"""Files that are whole, or not there at all: of statistics, or of what else a sidecar keeps.
+
+A file is a magic number, the version of this format, the length and the CRC-32 of what
+follows, and then the bytes themselves. What they mean is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO, Generic, TypeVar
+
+from monitor.statistics.bins import IncompatibleStatistics
+
+log = logging.getLogger(__name__)
+
+
+_FORMAT = 1
+
+
+# Magic, format, length, CRC-32 of the body; little-endian.
+_HEAD = struct.Struct("<8sIQI")
+
+
+# No two writers of a process share a temporary file, even where one was given up.
+_writes = count(1)
+
+
+Value = TypeVar("Value")
+
+
+class CorruptFile(ValueError):
+    """A file is not of the kind that is asked for, or not a whole one."""
+
+
+class OtherFormat(CorruptFile):
+    """A file that another version of the monitor wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What files hold.
+
+    magic   eight bytes
+    of      in a word, for messages
+    topic   before what the log says of them
+    remedy  where a file is of another kind
+    """
+
+    magic: bytes
+    of: str
+    topic: str
+    remedy: str
+
+
+STATISTICS = Kind(
+    b"calstate",
+    "statistics",
+    "snapshot",
+    "Name one that `export`, `merge` or a sidecar wrote.",
+)
+
+
+def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) -> int:
+    """Write the parts into a file that can be sought, and sync it; the bytes written."""
+    file.write(bytes(_HEAD.size))
+    length = crc = 0
+    for part in parts:
+        file.write(part)
+        crc = zlib.crc32(part, crc)
+        length += len(part)
+    # Last of all: until here, the file says of itself that it is none.
+    file.seek(0)
+    file.write(_HEAD.pack(kind.magic, _FORMAT, length, crc))
+    file.flush()
+    os.fsync(file.fileno())
+    return _HEAD.size + length
+
+
+def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
+    """What was written. Raises CorruptFile, OSError."""
+    is_regular(path)
+    with path.open("rb") as file:
+        head, body = file.read(_HEAD.size), file.read()
+    if len(head) < _HEAD.size or not head.startswith(kind.magic):
+        raise CorruptFile(
+            f"{path}: {len(head) + len(body)} bytes, and no file of {kind.of}. {kind.remedy}"
+        )
+    _, version, length, crc = _HEAD.unpack(head)
+    if version != _FORMAT:
+        raise OtherFormat(
+            f"{path}: format {version}, but this monitor reads {_FORMAT}. Update the monitor."
+        )
+    if len(body) != length or zlib.crc32(body) != crc:
+        raise CorruptFile(
+            f"{path}: {len(body)} bytes of {length}, or other ones than were written: it is torn "
+            "or damaged. Use an older one."
+        )
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[Value]):
+    """What was found at start.
+
+    value       None where there was nothing that could be used
+    source      the file it came from
+    complaints  what could not be used, and what became of it
+    refused     files that could not be used
+    """
+
+    value: Value | None
+    source: Path | None
+    complaints: tuple[str, ...]
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A file that is written again and again by one process, and the generation before it."""
+
+    path: Path
+    kind: Kind = STATISTICS
+
+    @property
+    def previous(self) -> Path:
+        """The generation before."""
+        return self.path.with_name(f"{self.path.name}.1")
+
+    def lock(self) -> BinaryIO | None:
+        """Claim the file for one process, as long as what is returned stays open.
+
+        returns  None where another one has it
+        raises   OSError
+        """
+        # A file of its own, since the file itself is another one after each write. It stays: who
+        # removed it could remove one that somebody else has just locked.
+        with contextlib.ExitStack() as held:
+            lock = held.enter_context(open(self._lock_path, "ab", opener=private))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            held.pop_all()
+            return lock
+
+    def locked_by(self, lock: BinaryIO) -> bool:
+        """Whether what lock() returned is still the file that others would lock. Raises OSError."""
+        try:
+            there = self._lock_path.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(lock.fileno()))
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.lock")
+
+    def write(self, parts: Iterable[bytes]) -> int:
+        """Replace the file by the joined parts; the bytes written. Raises OSError.
+
+        Whenever the process or the machine dies, a whole file is left: this one or the last.
+        """
+        with temporary_beside(self.path) as temporary:
+            with open(temporary, "wb", opener=private) as file:
+                size = write_body(file, parts, self.kind)
+            if is_regular(self.path):
+                self.path.replace(self.previous)
+            temporary.replace(self.path)
+        sync_folder(self.path.parent)
+        return size
+
+    def load(self, decode: Callable[[bytes], Value]) -> Loaded[Value]:
+        """The latest generation that can be used; to be called before the first write.
+
+        Who calls it has the lock: temporary files are of processes that are gone. A file that
+        cannot be used is kept aside for whoever wants to know why: as `.incompatible` where
+        another version or configuration can use it, then nothing older is looked at; as
+        `.corrupt` where nobody can; as `.unreadable` where the disk does not give it.
+
+        decode  raises ValueError for bytes it cannot use, IncompatibleStatistics where others can
+        """
+        remove_temporaries(self.path.parent, _literal(self.path.name))
+        complaints, refused = [], 0
+        for source in (self.path, self.previous):
+            try:
+                value = decode(read_body(source, self.kind))
+            except FileNotFoundError:
+                continue
+            except IncompatibleStatistics as error:
+                refused += 1
+                complaints.append(f"{error} {_set_aside(source, 'incompatible')}")
+                break
+            except (ValueError, OSError) as error:
+                refused += 1
+                complaints.append(f"{error} {_set_aside(source, _suffix(error))}")
+                continue
+            if source == self.previous:
+                complaints.append(f"{source}: the generation before is used.")
+            self._tell(complaints)
+            return Loaded(value, source, tuple(complaints), refused)
+        if complaints:
+            complaints[-1] = f"{complaints[-1].rstrip('.')}, {self.kind.of} begin anew."
+        self._tell(complaints)
+        return Loaded(None, None, tuple(complaints), refused)
+
+    def _tell(self, complaints: Iterable[str]) -> None:
+        for complaint in complaints:
+            log.warning("%s: %s", self.kind.topic, complaint)
+
+
+@contextlib.contextmanager
+def temporary_beside(path: Path) -> Iterator[Path]:
+    """A name to write under, until what is written is whole and takes the place of the file.
+
+    Where it does not come to that, it is gone with the block.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{next(_writes)}.tmp")
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder: Path, pattern: str) -> None:
+    """Remove what writers that are gone left behind of files whose name fits a pattern."""
+    for stale in folder.glob(f"{pattern}.*.tmp"):
+        with contextlib.suppress(OSError):
+            stale.unlink()
+
+
+def is_regular(path: Path) -> bool:
+    """Whether there is a file. Raises OSError where a folder, a pipe or a device is in its place:
+    they are not ours to read, which may never end, nor to move.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, f"{path} is no regular file: name another path")
+    return path.is_file()
+
+
+def _suffix(error: Exception) -> str:
+    if isinstance(error, OtherFormat):
+        return "incompatible"
+    return "unreadable" if isinstance(error, OSError) else "corrupt"
+
+
+def _set_aside(source: Path, suffix: str) -> str:
+    """Rename a file that cannot be used; what became of it, as a sentence."""
+    aside = source.with_name(f"{source.name}.{suffix}")
+    try:
+        if not source.is_file():  # a folder is not ours to move
+            return f"{source} is left where it is."
+        source.replace(aside)
+    except OSError as error:
+        return f"It cannot be kept as {aside.name} ({error.strerror})."
+    return f"It is kept as {aside.name}."
+
+
+def private(path: str, flags: int) -> int:
+    """Mode 0600, whatever the umask is and the file was; never through a link that somebody has
+    put there.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(PermissionError):  # it is another user's, who lets us write
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the new name last."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

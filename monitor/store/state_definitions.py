@@ -1,0 +1,303 @@
+"""Exact sums as protobuf messages, and back: what comes from outside is looked at.
+
+All arrays are integers, so nothing is rounded on the way.
+
+What states must share before they may be added, as protobuf messages, and back: bins,
+windows, what tells slices apart, and the dimensions and names of slices.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+
+from monitor.frames.slices import SliceBy
+from monitor.frames.space import (
+    MOST_CLASSES,
+    MOST_DIMENSIONS,
+    MOST_LEVELS,
+    MOST_WINDOWS,
+    Dimension,
+    DimensionKind,
+    IntArray,
+    Space,
+)
+from monitor.statistics.bins import EXPONENT, Binning, IncompatibleStatistics, LogBins
+from monitor.statistics.exact_sums import LIMB_BITS, SPILL_BITS, ExactSum, SparseSums, from_cells
+from monitor.statistics.state import Slicing
+from monitor.statistics.windows import InvalidWindows, Windows
+from monitor.v1 import frame_pb2
+from monitor.v1 import statistics_state_pb2 as pb
+
+# What limbs and spills may hold: two of them can be added.
+_LARGEST = 2**62
+
+
+class InvalidState(ValueError):
+    """What came as the state of statistics is none, or of a kind we do not know."""
+
+
+def invalid(field: str, problem: str) -> InvalidState:
+    """For a field that cannot be what one of our encoders wrote."""
+    return InvalidState(f"{field}: {problem}. The state is damaged or forged: export it again.")
+
+
+def encode_sums(sums: SparseSums) -> pb.SparseSums:
+    """The message of sparse sums."""
+    return pb.SparseSums(
+        key_steps=np.diff(sums.keys, prepend=0).tolist(),
+        width=sums.width,
+        values=sums.values.ravel().tolist(),
+        spill_keys=sums.spill_keys.tolist(),
+        spill=sums.spill.tolist(),
+    )
+
+
+def decode_sums(message: pb.SparseSums, width: int, end: int, field: str) -> SparseSums:
+    """The sums of a message.
+
+    width, end  columns of a cell, and the first key beyond the bins
+    field       for errors
+    raises      InvalidState
+    """
+    if not message.key_steps:
+        if message.values or message.spill_keys or message.spill:
+            raise invalid(field, "values without keys")
+        return SparseSums.zero(width)
+    if message.width != width:
+        raise invalid(f"{field}.width", f"{message.width} columns, where our bins have {width}")
+    steps = _naturals(message.key_steps, end, f"{field}.key_steps")
+    keys = np.cumsum(steps)
+    if steps[1:].min(initial=1) < 1 or keys[-1] >= end:
+        raise invalid(f"{field}.key_steps", f"not ascending keys below {end}")
+    values = np.array(message.values, np.int64)
+    if values.size != keys.size * width:
+        raise invalid(f"{field}.values", f"{values.size} for {keys.size} cells of {width}")
+    if not within(values, 2**SPILL_BITS):
+        raise invalid(f"{field}.values", f"not all in [-2^{SPILL_BITS}, 2^{SPILL_BITS})")
+    spill_keys = _naturals(message.spill_keys, end * width, f"{field}.spill_keys")
+    spill = np.array(message.spill, np.int64)
+    if spill.size != spill_keys.size or not np.isin(spill_keys // width, keys).all():
+        raise invalid(f"{field}.spill", "not one for each key, or of cells that are not there")
+    if not within(spill, _LARGEST):
+        raise invalid(f"{field}.spill", "above 2^62")
+    return from_cells(keys, values.reshape(keys.size, width), spill_keys, spill)
+
+
+def encode_limbs(sums: ExactSum) -> pb.ExactSums:
+    """The message of exact sums."""
+    return pb.ExactSums(low=sums.low.ravel().tolist(), high=sums.high.ravel().tolist())
+
+
+def decode_limbs(message: pb.ExactSums, like: ExactSum, field: str) -> ExactSum:
+    """The sums of a message.
+
+    like    sums of the shape and unit they must have
+    raises  InvalidState
+    """
+    low, high = np.array(message.low, np.int64), np.array(message.high, np.int64)
+    if low.size != like.low.size or high.size != like.low.size:
+        raise invalid(
+            field, f"{low.size} low and {high.size} high limbs, where our bins have {like.low.size}"
+        )
+    if low.min() < 0 or low.max() >= 2**LIMB_BITS or not within(high, _LARGEST):
+        raise invalid(field, f"low limbs must be in [0, 2^{LIMB_BITS}), high ones within 2^62")
+    return ExactSum(low.reshape(like.low.shape), high.reshape(like.low.shape), like.exponent)
+
+
+def no_limbs(message: pb.ExactSums) -> bool:
+    """Whether sums are absent: a place for what newer code has added."""
+    return not message.low and not message.high
+
+
+def within(values: IntArray, limit: int) -> bool:
+    """Whether all are in [−limit, limit)."""
+    return bool(values.size == 0 or (values.min() >= -limit and values.max() < limit))
+
+
+def _naturals(numbers: Collection[int], end: int, field: str) -> IntArray:
+    array = np.array(numbers, np.uint64)
+    if array.size and array.max() >= end:
+        raise invalid(field, f"{array.max()}, above the {end} that our bins make possible")
+    return array.astype(np.int64)
+
+
+# What bins and lists may be, so that a message of a few bytes cannot ask for gigabytes.
+MOST_PER_OCTAVE = 1024
+
+
+MOST_OCTAVES = 128
+
+
+MOST_RANGE_EDGES = 64
+
+
+_KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
+
+
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+# Stream and class, or what SliceTable makes of them; they become labels of metrics.
+_SLICE = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
+
+
+_LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+
+
+_SLICE_BY = {by.value for by in SliceBy}
+
+
+def encode_binning(binning: Binning) -> pb.BinDefinition:
+    """The message of bins."""
+    return pb.BinDefinition(
+        hash=binning.hash,
+        lowest_deviation=binning.deviation.lowest,
+        deviations_per_octave=binning.deviation.per_octave,
+        deviation_octaves=binning.deviation.octaves,
+        lowest_nees=binning.nees.lowest,
+        nees_per_octave=binning.nees.per_octave,
+        nees_octaves=binning.nees.octaves,
+        tau=binning.tau,
+        exponent=EXPONENT,
+    )
+
+
+def decode_binning(message: pb.BinDefinition) -> Binning:
+    """The bins of a message.
+
+    raises  InvalidState; IncompatibleStatistics where they are of another kind than ours
+    """
+    tau = tuple(message.tau)
+    if not 1 <= len(tau) <= MOST_LEVELS:
+        raise invalid("bins.tau", f"{len(tau)} levels, where 1 to {MOST_LEVELS} are possible")
+    if list(tau) != sorted(set(tau)) or not all(0 < level < 1 for level in tau):
+        raise invalid("bins.tau", f"{tau}, which are not ascending levels between 0 and 1")
+    binning = Binning(
+        _log_bins(
+            message.lowest_deviation,
+            message.deviations_per_octave,
+            message.deviation_octaves,
+            "deviation",
+        ),
+        _log_bins(message.lowest_nees, message.nees_per_octave, message.nees_octaves, "nees"),
+        tau,
+    )
+    if message.exponent != EXPONENT or message.hash != binning.hash:
+        raise IncompatibleStatistics(
+            f"bins: the state has hash {message.hash[:64]} and sums in units of "
+            f"2^{message.exponent}; here they would be {binning.describe()} in units of "
+            f"2^{EXPONENT}: they cannot be added. Use the same version of the monitor for both."
+        )
+    return binning
+
+
+def _log_bins(lowest: float, per_octave: int, octaves: int, field: str) -> LogBins:
+    if not 2.0**-200 <= lowest <= 2.0**200:
+        raise invalid(f"bins.lowest_{field}", f"{lowest:g}, which is no possible lowest edge")
+    if not (1 <= per_octave <= MOST_PER_OCTAVE and 1 <= octaves <= MOST_OCTAVES):
+        raise invalid(
+            f"bins.{field}",
+            f"{octaves} octaves of {per_octave} bins, where up to {MOST_OCTAVES} of "
+            f"{MOST_PER_OCTAVE} are possible",
+        )
+    return LogBins(lowest, per_octave, octaves)
+
+
+def encode_windows(windows: Windows) -> pb.WindowDefinition:
+    """The message of windows."""
+    return pb.WindowDefinition(lengths_ns=windows.lengths_ns, panes=windows.panes)
+
+
+def decode_windows(message: pb.WindowDefinition) -> Windows:
+    """The windows of a message. Raises InvalidState."""
+    if len(message.lengths_ns) > MOST_WINDOWS:
+        raise invalid("windows.lengths_ns", f"{len(message.lengths_ns)}, above {MOST_WINDOWS}")
+    try:
+        return Windows(tuple(message.lengths_ns), message.panes)
+    except InvalidWindows as error:
+        raise invalid("windows", str(error).rstrip(".")) from None
+
+
+def encode_slicing(slicing: Slicing) -> pb.SliceDefinition:
+    """The message of what tells slices apart."""
+    return pb.SliceDefinition(
+        by=slicing.by, range_edges=slicing.range_edges, range_dimensions=slicing.range_dimensions
+    )
+
+
+def decode_slicing(message: pb.SliceDefinition) -> Slicing:
+    """What tells slices apart. Raises InvalidState."""
+    by, edges, names = tuple(message.by), message.range_edges, message.range_dimensions
+    if list(by) != sorted(set(by)) or not _SLICE_BY.issuperset(by):
+        said = ", ".join(f"'{name[:80]}'" for name in by[:4])
+        raise invalid("slicing.by", f"{said}, which are not of {', '.join(sorted(_SLICE_BY))}")
+    if len(edges) > MOST_RANGE_EDGES or not _ascending(edges):
+        raise invalid(
+            "slicing.range_edges",
+            f"{len(edges)} that are not up to {MOST_RANGE_EDGES} ascending finite numbers",
+        )
+    if len(names) > MOST_DIMENSIONS or not all(map(_LABEL.fullmatch, names)):
+        raise invalid(
+            "slicing.range_dimensions",
+            f"{len(names)} that are not up to {MOST_DIMENSIONS} of 1 to 64 printable characters",
+        )
+    return Slicing(by, tuple(edges), tuple(names))
+
+
+def _ascending(edges: Iterable[float]) -> bool:
+    """Whether each is above the one before, and all are finite."""
+    ends = [-math.inf, *edges, math.inf]
+    return all(low < high for low, high in pairwise(ends))
+
+
+def encode_dimensions(space: Space) -> list[frame_pb2.Dimension]:
+    """The messages of the dimensions of a space."""
+    return [
+        frame_pb2.Dimension(
+            name=d.name, unit=d.unit, kind=cast("frame_pb2.DimensionKind", int(d.kind))
+        )
+        for d in space.dimensions
+    ]
+
+
+def decode_space(dimensions: Iterable[frame_pb2.Dimension], angles: bool, field: str) -> Space:
+    """The space of the dimensions of a slice. Raises InvalidState."""
+    found = []
+    for entry in dimensions:
+        if not _NAME.fullmatch(entry.name) or entry.kind not in _KINDS:
+            raise invalid(
+                f"{field}.dimensions", f"'{entry.name[:80]}' of kind {entry.kind} is unknown"
+            )
+        if entry.unit and not _LABEL.fullmatch(entry.unit):
+            raise invalid(f"{field}.dimensions.unit", f"'{entry.unit[:80]}' is not printable")
+        found.append(Dimension(entry.name, entry.unit, _KINDS[entry.kind]))
+    names = {dimension.name for dimension in found}
+    if not 1 <= len(found) <= MOST_DIMENSIONS or len(names) < len(found):
+        raise invalid(
+            f"{field}.dimensions", f"{len(found)} with {len(names)} names: 1 to {MOST_DIMENSIONS}"
+        )
+    return Space(tuple(found), angles)
+
+
+def checked_slice_name(name: str, field: str) -> str:
+    """The name of a slice. Raises InvalidState."""
+    if not _SLICE.fullmatch(name):
+        raise invalid(f"{field}.name", f"'{name[:80]}' is not 1 to 256 printable characters")
+    return name
+
+
+def checked_class_names(names: Iterable[str], field: str) -> tuple[str, ...]:
+    """The names of classes. Raises InvalidState."""
+    found = tuple(names)
+    if not 1 <= len(found) <= MOST_CLASSES or len(set(found)) < len(found):
+        raise invalid(f"{field}.class_names", f"{len(found)}: 1 to {MOST_CLASSES}, all different")
+    for name in found:
+        if not _LABEL.fullmatch(name):
+            raise invalid(f"{field}.class_names", f"'{name[:80]}': 1 to 64 printable characters")
+    return found

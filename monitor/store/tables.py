@@ -1,0 +1,285 @@
+"""Named columns of a recorded file, as text or numbers, and the errors that say where they fail.
+
+Opening files lives in tables.py and files.py; what the columns mean, in files.py and labels.py.
+
+Tables in `.csv` and `.csv.gz` files: the cells as named columns of text.
+
+What the columns mean lives in files.py and labels.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, TextIO, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+
+AnyArray = npt.NDArray[Any]
+
+
+T = TypeVar("T")
+
+
+class RecordingError(ValueError):
+    """A recorded file, or what was asked of it, makes no sense; the message says what to do."""
+
+
+class Columns(Protocol):
+    """The columns of a file; rows are chosen by their number in the file, (M,).
+
+    path   for messages
+    count  rows in the file
+    names  columns there are, in file order
+    """
+
+    path: Path
+    count: int
+    names: tuple[str, ...]
+
+    def values(self, name: str) -> AnyArray:
+        """The whole column, (count,): text, or whatever the file holds."""
+
+    def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
+        """(M,); `blank` stands in for an empty cell, None refuses it."""
+
+    def integers(self, name: str, rows: IntArray, blank: int | None = None) -> IntArray:
+        """(M,); `blank` stands in for an empty cell or NaN, None refuses it."""
+
+    def flags(self, name: str, rows: IntArray) -> BoolArray:
+        """(M,) of 0 or 1, false or true; an empty cell is false."""
+
+
+def require(columns: Columns, name: str) -> None:
+    """Raise RecordingError unless the column is there."""
+    if name not in columns.names:
+        raise RecordingError(
+            f"{columns.path}: there is no column {name!r}. "
+            f"Columns there are: {', '.join(columns.names) or 'none'}."
+        )
+
+
+def coded(columns: Columns, name: str, otherwise: str) -> tuple[tuple[str, ...], IntArray]:
+    """Different values of a column, sorted, as text; and which of them each row of the file has.
+
+    A file without the column has one value, `otherwise`.
+    """
+    if name not in columns.names:
+        return (otherwise,), np.zeros(columns.count, np.int64)
+    values, index = np.unique(columns.values(name), return_inverse=True)
+    return tuple(values.astype(np.str_).tolist()), index.astype(np.int64)
+
+
+class TextColumns:
+    """Cells of a CSV file, parsed only when asked for.
+
+    cells  those of each column
+    lines  line of the file on which each row ends, for messages
+    """
+
+    def __init__(self, path: Path, cells: dict[str, list[str]], lines: list[int]) -> None:
+        self.path = path
+        self.count = len(lines)
+        self.names = tuple(cells)
+        self._all = cells
+        self._lines = lines
+
+    def place(self, row: int) -> str:
+        """File and line of a row, to begin a message with."""
+        return f"{self.path}, line {self._lines[row]}"
+
+    def _cells(self, name: str, rows: IntArray) -> list[str]:
+        require(self, name)
+        cells = self._all[name]
+        return cells if rows.size == self.count else [cells[row] for row in rows.tolist()]
+
+    def values(self, name: str) -> AnyArray:
+        require(self, name)
+        return np.array(self._all[name], dtype=np.str_)
+
+    def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
+        cells = self._cells(name, rows)
+        return np.array(self._parsed(cells, rows, name, float, blank, "a number"), np.float64)
+
+    def integers(self, name: str, rows: IntArray, blank: int | None = None) -> IntArray:
+        cells = self._cells(name, rows)
+        wanted = "a whole number of 64 bits"
+        return np.array(self._parsed(cells, rows, name, _integer, blank, wanted), np.int64)
+
+    def flags(self, name: str, rows: IntArray) -> BoolArray:
+        cells = self._cells(name, rows)
+        return np.array(self._parsed(cells, rows, name, _flag, False, "0 or 1"), np.bool_)
+
+    def _parsed(
+        self,
+        cells: list[str],
+        rows: IntArray,
+        name: str,
+        parse: Callable[[str], T],
+        blank: T | None,
+        wanted: str,
+    ) -> list[T]:
+        try:
+            if blank is None:
+                return [parse(cell) for cell in cells]
+            return [parse(cell) if cell else blank for cell in cells]
+        except (ValueError, OverflowError):
+            # Only now look for the culprit: nearly all files are sound.
+            row, cell = next(
+                (row, cell)
+                for row, cell in zip(rows.tolist(), cells, strict=True)
+                if not (_parses(parse, cell) or (blank is not None and not cell))
+            )
+        raise RecordingError(
+            f"{self.place(row)}: {name} is {cell!r}, not {wanted}. "
+            "Correct the cell or leave the row out."
+        )
+
+
+def _parses(parse: Callable[[str], T], cell: str) -> bool:
+    try:
+        parse(cell)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _integer(text: str) -> int:
+    """Whole number; '3.0' is one, since tables with gaps are often written as floats."""
+    try:
+        value = int(text)
+    except ValueError:
+        number = float(text)
+        value = int(number)
+        if value != number:
+            raise
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError
+    return value
+
+
+def _flag(text: str) -> bool:
+    """Truth value; '1.0' is one, for the same reason."""
+    word = text.lower()
+    if word in ("0", "0.0", "false"):
+        return False
+    if word in ("1", "1.0", "true"):
+        return True
+    raise ValueError
+
+
+class ArrayColumns:
+    """Arrays of one value a row from a NumPy archive."""
+
+    def __init__(self, path: Path, count: int, arrays: dict[str, AnyArray]) -> None:
+        self.path = path
+        self.count = count
+        self.names = tuple(arrays)
+        self._arrays = arrays
+
+    def values(self, name: str) -> AnyArray:
+        require(self, name)
+        return self._arrays[name]
+
+    def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
+        values = self._numbers(name)[rows]
+        return values.astype(np.float64)
+
+    def integers(self, name: str, rows: IntArray, blank: int | None = None) -> IntArray:
+        values = self._numbers(name)[rows]
+        if values.dtype.kind == "f":
+            if blank is not None:
+                values = np.where(np.isnan(values), blank, values)
+            bad = np.flatnonzero(~(np.abs(values) < 2.0**63) | (np.trunc(values) != values))
+        else:
+            bad = np.flatnonzero(values > np.iinfo(np.int64).max)
+        if bad.size:
+            raise RecordingError(
+                f"{self.path}: {name}[{rows[bad[0]]}] is {values[bad[0]]}, not a whole number of "
+                "64 bits. Correct the array."
+            )
+        return values.astype(np.int64)
+
+    def flags(self, name: str, rows: IntArray) -> BoolArray:
+        values = self._numbers(name)[rows]
+        bad = np.flatnonzero((values != 0) & (values != 1))
+        if bad.size:
+            raise RecordingError(
+                f"{self.path}: {name}[{rows[bad[0]]}] is {values[bad[0]]}, not 0 or 1. "
+                "Correct the array."
+            )
+        return values.astype(np.bool_)
+
+    def _numbers(self, name: str) -> AnyArray:
+        values = self.values(name)
+        if values.dtype.kind not in "fiub":
+            raise RecordingError(
+                f"{self.path}: array {name!r} holds {values.dtype}, not numbers. "
+                "Save it as integers or floats."
+            )
+        return values
+
+
+# How the name of a table ends.
+SUFFIXES = (".csv", ".csv.gz")
+
+
+# Rows of a file that are turned into columns at a time.
+_PIECE = 512
+
+
+def read_table(path: Path) -> TextColumns:
+    """The columns of a file that begins with their names. Raises RecordingError."""
+    try:
+        return _read(path)
+    except RecordingError:
+        raise
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
+        raise RecordingError(
+            f"{path}: cannot be read ({error}). Give a readable file of comma-separated values."
+        ) from error
+
+
+def _read(path: Path) -> TextColumns:
+    packed = path.name.endswith(".gz")
+    lines: list[int] = []
+    with (
+        gzip.open(path, "rb") if packed else path.open("rb") as data,
+        io.TextIOWrapper(data, encoding="utf-8-sig", newline="") as text,
+    ):
+        rows = _rows(path, text, lines)
+        names = next(rows, [])
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise RecordingError(f"{path}: column {twice[0]!r} appears twice. Rename one of them.")
+        cells: list[list[str]] = [[] for _ in names]
+        # Turned from rows into columns a piece at a time, while the piece is in the cache.
+        while piece := list(islice(rows, _PIECE)):
+            for column, part in zip(cells, zip(*piece, strict=True), strict=True):
+                column.extend(part)
+    return TextColumns(path, dict(zip(names, cells, strict=True)), lines)
+
+
+def _rows(path: Path, text: TextIO, lines: list[int]) -> Iterator[list[str]]:
+    """The header, then the rows; notes on which line each of the rows ends."""
+    reader = csv.reader(text)
+    names = next(reader, [])
+    yield names
+    for row in reader:
+        if not row:
+            continue
+        if len(row) != len(names):
+            raise RecordingError(
+                f"{path}, line {reader.line_num}: {len(row)} cells, but the header names "
+                f"{len(names)} columns. Complete the row or leave it out."
+            )
+        lines.append(reader.line_num)
+        yield row

@@ -1,1 +1,0 @@
-"""One file a verb: its options, and the wiring of the parts it needs."""

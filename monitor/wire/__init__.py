@@ -1,0 +1,1 @@
+"""Protobuf messages to values of the monitor, and back."""

@@ -1,0 +1,447 @@
+"""Requests: protobuf bytes to arrays. Never raises: what cannot be read becomes a
+Refusal, which is answered like any other message.
+
+Labels of a frame: protobuf bytes to arrays, by detection id and in ids of the labeller's own.
+
+Never raises: what cannot be read becomes a Refusal, which is answered like any other message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from monitor.frames.classes import MOST_VALUES
+from monitor.frames.detections import Reason, ReceivedDetections
+from monitor.frames.frame import (
+    EgoMotion,
+    Header,
+    Pose,
+    ReceivedFrame,
+    ReceivedObjects,
+    ReceivedRegion,
+    ReceivedTruth,
+    Refusal,
+    TrackIds,
+    Twist,
+)
+from monitor.frames.space import MOST_CLASSES, Dimension, DimensionKind, FloatArray, Space
+from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
+from monitor.wire.records import (
+    Kind,
+    RecordColumns,
+    Schema,
+    TailReader,
+    columns_by_layout,
+    read_varint,
+    record_columns,
+    varint,
+)
+
+DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
+
+
+_DETECTION: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FIXED32,
+    3: Kind.DOUBLE,
+    4: Kind.DOUBLES,
+    5: Kind.DOUBLES,
+    6: Kind.DOUBLES,
+    7: Kind.FIXED64,
+    8: Kind.DOUBLES,
+    9: Kind.FIXED32,
+    10: Kind.DOUBLES,
+}
+
+
+# Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
+WIDEST = 32
+
+
+WIDEST_COVARIANCE = 32 * 32
+
+
+# What is not said is a length.
+_KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
+
+
+@dataclass(frozen=True, slots=True)
+class WireLimits:
+    """What is decoded at all."""
+
+    max_message_bytes: int
+    max_detections: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryFrame:
+    """A ProcessFrame request: the stream it names, its header if one came, the frame."""
+
+    stream: str
+    header: Header | None
+    frame: ReceivedFrame
+
+
+def detection_tail() -> TailReader:
+    """For the frames of one stream: it remembers their layout, and nothing else."""
+    return TailReader(DETECTIONS, _DETECTION)
+
+
+def decode_process_request(
+    data: bytes, limits: WireLimits, tail: TailReader
+) -> Header | ReceivedFrame | Refusal:
+    """A message of the Process stream."""
+    frame = _direct_frame(data, limits, tail)
+    if frame is not None:
+        return frame
+    request = perception_monitor_pb2.ProcessRequest()
+    refusal = parse(request, data, limits)
+    if refusal is not None:
+        return refusal
+    match request.WhichOneof("message"):
+        case "frame":
+            return too_many(request.frame, limits) or _frame(request.frame, tail)
+        case "header":
+            return _header(request.header)
+        case _:
+            return Refusal(
+                Reason.MALFORMED, "message", "neither header nor frame is set: set one of them."
+            )
+
+
+def _direct_frame(data: bytes, limits: WireLimits, tail: TailReader) -> ReceivedFrame | None:
+    """A frame that is written just as protobuf would write it again, read where it lies.
+
+    None for everything else: the first frame, other layouts, headers, malformed messages.
+    """
+    if data[:1] != b"\x12" or len(data) > limits.max_message_bytes:  # field 2: frame
+        return None
+    length, at = read_varint(data, 1)
+    if at + length != len(data):
+        return None
+    frame_id = stamp_ns = None
+    if data[at : at + 1] == b"\x09" and length >= 9:  # field 1: frame_id
+        frame_id = int.from_bytes(data[at + 1 : at + 9], "little")
+        at += 9
+    if data[at : at + 1] == b"\x11" and len(data) >= at + 9:  # field 2: stamp_ns
+        stamp_ns = int.from_bytes(data[at + 1 : at + 9], "little", signed=True)
+        at += 9
+    pose, at = _submessage(data, at, b"\x1a")  # field 3: ego_pose
+    twist, at = _submessage(data, at, b"\x22")  # field 4: ego_twist
+    records = tail.read_again(data, at)
+    if records is None or records.n > limits.max_detections:
+        return None
+    try:
+        ego = _ego(
+            None if pose is None else frame_pb2.Pose.FromString(pose),
+            None if twist is None else frame_pb2.Twist.FromString(twist),
+        )
+    except DecodeError:
+        return None
+    columns = RecordColumns(records.n, ((slice(None), records),))
+    return _received(frame_id, stamp_ns, ego, columns, [])
+
+
+def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
+    """The bytes in a field of less than 128, and where it ends; None, at: anything else."""
+    if data[at : at + 1] != tag or len(data) < at + 2:
+        return None, at
+    length, begin = data[at + 1], at + 2
+    if length > 0x7F or len(data) < begin + length:
+        return None, at
+    return data[begin : begin + length], begin + length
+
+
+def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
+    """A message of ProcessFrame."""
+    request = perception_monitor_pb2.ProcessFrameRequest()
+    refusal = parse(request, data, limits)
+    if refusal is not None:
+        return refusal
+    refusal = too_many(request.frame, limits)
+    if refusal is not None:
+        return refusal
+    if not request.HasField("frame"):
+        return Refusal(Reason.MALFORMED, "frame", "absent: set it, an empty one if need be.")
+    header = _header(request.header) if request.HasField("header") else None
+    if isinstance(header, Refusal):
+        return header
+    return UnaryFrame(request.stream, header, _frame(request.frame, detection_tail()))
+
+
+def too_many(message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits) -> Refusal | None:
+    """Why there are more detections than are decoded; None: there are not."""
+    n = len(message.detections)
+    if n <= limits.max_detections:
+        return None
+    return Refusal(
+        Reason.TOO_MANY_DETECTIONS,
+        "detections",
+        f"{n} of them: at most {limits.max_detections} in a frame ([limits] max_detections).",
+    )
+
+
+def parse(message: Message, data: bytes, limits: WireLimits) -> Refusal | None:
+    """Fill a message; why it cannot be, or None."""
+    if len(data) > limits.max_message_bytes:
+        return Refusal(
+            Reason.TOO_LARGE,
+            "message",
+            f"{len(data)} bytes: at most {limits.max_message_bytes} ([server] max_message_bytes).",
+        )
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, ValueError):
+        name = message.DESCRIPTOR.full_name
+        return Refusal(Reason.MALFORMED, "message", f"{len(data)} bytes are not a {name}.")
+    return None
+
+
+def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
+    for dimension in header.dimensions:
+        if dimension.kind not in _KINDS:
+            return Refusal(
+                Reason.INVALID_HEADER,
+                "dimensions.kind",
+                f"{dimension.kind} of '{dimension.name[:64]}': known are "
+                f"{', '.join(f'{kind.value} ({kind.name.lower()})' for kind in DimensionKind)}.",
+            )
+    return Header(
+        stream=header.stream,
+        space=Space(
+            tuple(
+                Dimension(
+                    dimension.name,
+                    dimension.unit,
+                    _KINDS[dimension.kind],
+                )
+                for dimension in header.dimensions
+            )
+        ),
+        classes=tuple(header.class_names),
+        coordinate_frame=header.coordinate_frame,
+        return_tracks=header.return_tracks,
+        quantile_levels=tuple(header.quantile_levels),
+    )
+
+
+def _frame(frame: frame_pb2.Frame, tail: TailReader) -> ReceivedFrame:
+    has_id, has_stamp = frame.HasField("frame_id"), frame.HasField("stamp_ns")
+    pose = frame.ego_pose if frame.HasField("ego_pose") else None
+    twist = frame.ego_twist if frame.HasField("ego_twist") else None
+    head = 9 * (has_id + has_stamp) + _framed_size(pose) + _framed_size(twist)
+    ego = _ego(pose, twist)
+    columns, single = record_columns(frame, head, tail)
+    return _received(
+        frame.frame_id if has_id else None,
+        frame.stamp_ns if has_stamp else None,
+        ego,
+        columns,
+        single,
+    )
+
+
+def _framed_size(message: Message | None) -> int:
+    """Bytes of a submessage with its tag, which is one, and its length; 0 where absent."""
+    if message is None:
+        return 0
+    size = message.ByteSize()
+    return 1 + len(varint(size)) + size
+
+
+def _ego(pose: frame_pb2.Pose | None, twist: frame_pb2.Twist | None) -> EgoMotion | None:
+    """As many values as were sent."""
+    if pose is None and twist is None:
+        return None
+    return EgoMotion(
+        None if pose is None else Pose(_array(pose.position), _array(pose.orientation)),
+        None if twist is None else Twist(_array(twist.linear), _array(twist.angular)),
+    )
+
+
+def _array(values: Sequence[float]) -> FloatArray:
+    # A slice is a list, which NumPy reads much quicker than protobuf's own sequence.
+    return np.array(values[:], np.float64)
+
+
+def _received(
+    frame_id: int | None,
+    stamp_ns: int | None,
+    ego: EgoMotion | None,
+    columns: RecordColumns,
+    single: list[bytes],
+) -> ReceivedFrame:
+    """single: the bytes of each detection, where they had to be taken apart."""
+    mean, mean_length = columns.doubles(4, WIDEST)
+    covariance, covariance_length = columns.doubles(5, WIDEST_COVARIANCE)
+    truth, truth_length = columns.doubles(6, WIDEST)
+    overlong = (
+        {}
+        if not single
+        else {
+            int(row): single[row]
+            for row in np.flatnonzero(
+                (mean_length > mean.shape[1]) | (covariance_length > covariance.shape[1])
+            )
+        }
+    )
+    return ReceivedFrame(
+        frame_id=frame_id,
+        stamp_ns=stamp_ns,
+        detections=ReceivedDetections(
+            id=columns.scalar(1, np.uint64),
+            has_id=columns.present(1),
+            class_index=columns.index(2),
+            mean=mean,
+            mean_length=mean_length,
+            covariance=covariance,
+            covariance_length=covariance_length,
+            truth=truth,
+            truth_length=truth_length,
+            uniform=not single and mean.shape[0] > 0,
+            score=columns.scalar(3, np.float64, np.nan) if columns.sent(3) else None,
+            upstream_track=(
+                (columns.scalar(7, np.uint64), columns.present(7)) if columns.sent(7) else None
+            ),
+            class_probabilities=columns.doubles(8, MOST_VALUES) if columns.sent(8) else None,
+            ground_truth_class=(
+                (columns.index(9), columns.present(9)) if columns.sent(9) else None
+            ),
+        ),
+        fast=not single,
+        overlong=overlong,
+        ego=ego,
+        class_logits=columns.doubles(10, MOST_VALUES) if columns.sent(10) else None,
+    )
+
+
+# Regions of one message: each is looked at with every detection of the frame.
+MOST_REGIONS = 256
+
+
+_LABEL: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.DOUBLES,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.FIXED64,
+}
+
+
+_OBJECT: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FIXED32,
+    3: Kind.DOUBLES,
+    4: Kind.DOUBLES,
+    5: Kind.FLAG,
+    6: Kind.FIXED64,
+}
+
+
+# It remembers the last layout only to save a walk; what it reads does not depend on that.
+_TAIL = TailReader(DETECTIONS, _LABEL)
+
+
+def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:
+    """A message of ReportGroundTruth."""
+    request = perception_monitor_pb2.ReportGroundTruthRequest()
+    refusal = parse(request, data, limits)
+    if refusal is not None:
+        return refusal
+    truth = request.truth
+    refusal = _beyond_limits(truth, limits)
+    if refusal is not None:
+        return refusal
+    foreign = _objects(truth) if truth.objects else None
+    regions = tuple(_region(region) for region in truth.ignore_regions)
+    # What is read is left out: the rest, but for the detections, is small.
+    truth.ClearField("objects")
+    truth.ClearField("ignore_regions")
+    columns, _ = record_columns(truth, _head(truth).ByteSize(), _TAIL)
+    values, lengths = columns.doubles(2, WIDEST)
+    return ReceivedTruth(
+        stream=truth.stream,
+        frame_id=truth.frame_id if truth.HasField("frame_id") else None,
+        complete=truth.complete,
+        id=columns.scalar(1, np.uint64),
+        has_id=columns.present(1),
+        truth=values,
+        truth_length=lengths,
+        ignore=columns.scalar(3, np.uint8).astype(bool),
+        class_index=columns.index(4),
+        objects=(
+            TrackIds(columns.scalar(5, np.uint64), columns.present(5)) if columns.sent(5) else None
+        ),
+        revision=truth.revision,
+        coordinate_frame=truth.coordinate_frame,
+        class_names=tuple(truth.class_names),
+        foreign=foreign,
+        regions=regions,
+        stamp_ns=truth.stamp_ns if truth.HasField("stamp_ns") else None,
+    )
+
+
+def _beyond_limits(truth: truth_pb2.FrameTruth, limits: WireLimits) -> Refusal | None:
+    refusal = too_many(truth, limits)
+    if refusal is not None:
+        return refusal
+    for field, sent, most, of in (
+        ("objects", len(truth.objects), limits.max_detections, " ([limits] max_detections)"),
+        ("ignore_regions", len(truth.ignore_regions), MOST_REGIONS, ""),
+        ("class_names", len(truth.class_names), MOST_CLASSES, ""),
+    ):
+        if sent > most:
+            message = f"{sent} of them: at most {most} in a message{of}."
+            return Refusal(Reason.TOO_MANY_DETECTIONS, field, message)
+    return None
+
+
+def _head(truth: truth_pb2.FrameTruth) -> truth_pb2.FrameTruth:
+    """All but the records."""
+    head = truth_pb2.FrameTruth(
+        stream=truth.stream,
+        complete=truth.complete,
+        revision=truth.revision,
+        coordinate_frame=truth.coordinate_frame,
+        class_names=truth.class_names,
+    )
+    if truth.HasField("frame_id"):
+        head.frame_id = truth.frame_id
+    if truth.HasField("stamp_ns"):
+        head.stamp_ns = truth.stamp_ns
+    return head
+
+
+def _objects(truth: truth_pb2.FrameTruth) -> ReceivedObjects:
+    # Fields of a newer client end up behind the known ones, where no layout expects them.
+    for sent in truth.objects:
+        sent.DiscardUnknownFields()
+    columns = columns_by_layout([sent.SerializeToString() for sent in truth.objects], _OBJECT)
+    values, lengths = columns.doubles(3, WIDEST)
+    covariance, covariance_lengths = columns.doubles(4, WIDEST_COVARIANCE)
+    return ReceivedObjects(
+        id=columns.scalar(1, np.uint64),
+        has_id=columns.present(1),
+        class_index=columns.index(2),
+        truth=values,
+        truth_length=lengths,
+        covariance=covariance,
+        covariance_length=covariance_lengths,
+        ignore=columns.scalar(5, np.uint8).astype(bool),
+        # sfixed64: the same eight bytes, with a sign.
+        stamp_ns=columns.scalar(6, np.uint64).view(np.int64),
+        has_stamp=columns.present(6),
+    )
+
+
+def _region(region: truth_pb2.IgnoreRegion) -> ReceivedRegion:
+    return ReceivedRegion(
+        class_index=region.class_index if region.HasField("class_index") else -1,
+        dimensions=tuple(region.dimensions),
+        lower=np.array(region.lower[:], np.float64),
+        upper=np.array(region.upper[:], np.float64),
+    )

@@ -1,0 +1,355 @@
+"""What a tracker elsewhere is sent: arrays to bytes. Its answers are read in tracker_answers.py.
+
+What a tracker elsewhere answers: bytes to arrays. Nothing of it is believed unseen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from monitor.frames.detections import Estimates, ReceivedDetections
+from monitor.frames.frame import (
+    FOREIGN_TRACKS,
+    EgoMotion,
+    FrameAnswer,
+    Header,
+    ReportedTracks,
+    TrackStatus,
+)
+from monitor.frames.space import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    square_from_triangle,
+    triangle_in_square,
+)
+from monitor.v1 import frame_pb2, tracker_pb2
+from monitor.wire.records import (
+    ByteArray,
+    Kind,
+    RecordColumns,
+    Schema,
+    TailReader,
+    build,
+    columns_by_layout,
+    interleave,
+    varint,
+)
+
+_DETECTIONS = 15  # the field number of the detections in Frame
+
+
+_FRAME = 5  # and of the frame in UpdateRequest
+
+
+def encode_header_update(header: Header) -> bytes:
+    """UpdateRequest with a header; without what a client wants of its own answers."""
+    told = frame_pb2.StreamHeader(
+        stream=header.stream, class_names=header.classes, coordinate_frame=header.coordinate_frame
+    )
+    for dimension in header.space.dimensions:
+        told.dimensions.add(
+            name=dimension.name,
+            unit=dimension.unit,
+            kind=cast("frame_pb2.DimensionKind", int(dimension.kind)),
+        )
+    return tracker_pb2.UpdateRequest(stream=header.stream, header=told).SerializeToString()
+
+
+def encode_frame_update(
+    stream: str, answer: FrameAnswer, sequence: int, left_ns: int | None
+) -> bytes:
+    """UpdateRequest with the frame as it goes back to the detector.
+
+    Recalibrated where it was, else as it came. Ground truth that came along stays here; logits
+    go out as the probabilities they stand for.
+
+    left_ns  nanoseconds that are left of the detector's call; None: it has no deadline
+    """
+    head = tracker_pb2.UpdateRequest(stream=stream, sequence=sequence)
+    if left_ns is not None:
+        head.deadline_ns = max(0, left_ns)
+    parts = (_head(answer), _detections(answer))
+    tag = varint(_FRAME << 3 | 2) + varint(sum(map(len, parts)))
+    return b"".join((head.SerializeToString(), tag, *parts))
+
+
+def _head(answer: FrameAnswer) -> bytes:
+    """All of the Frame but its detections."""
+    received = answer.received
+    head = frame_pb2.Frame(frame_id=received.frame_id, stamp_ns=received.stamp_ns)
+    ego = received.ego or EgoMotion()
+    if (pose := ego.pose) is not None:
+        told = frame_pb2.Pose(position=pose.position, orientation=pose.orientation)
+        head.ego_pose.CopyFrom(told)
+    if (twist := ego.twist) is not None:
+        head.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
+    return head.SerializeToString()
+
+
+def _detections(answer: FrameAnswer) -> bytes:
+    """All Detection records, in the order the detections came."""
+    received, n = answer.received.detections, answer.received.detections.n
+    if n == 0:
+        return b""
+    values = {4: _means(answer), 5: _covariances(answer)}
+    probabilities = _probabilities(answer)
+    if probabilities is not None:
+        values[8] = probabilities
+    scalars: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
+        1: (Kind.FIXED64, received.id),
+        2: (Kind.FIXED32, received.class_index),
+    }
+    present = [received.has_id, received.class_index >= 0]
+    numbers = [1, 2]
+    if received.score is not None:
+        scalars[3] = (Kind.DOUBLE, received.score)
+        present.append(~np.isnan(received.score))
+        numbers.append(3)
+    if received.upstream_track is not None:
+        scalars[7] = (Kind.FIXED64, received.upstream_track[0])
+        present.append(received.upstream_track[1])
+        numbers.append(7)
+    layout = np.stack([*present, *(length for _, length in values.values())]).astype(np.int64)
+
+    def records(rows: IntArray | slice, first: int, count: int) -> ByteArray:
+        """Of rows that are alike."""
+        here = layout[:, first].tolist()
+        fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
+            number: (scalars[number][0], scalars[number][1][rows])
+            for number, there in zip(numbers, here, strict=False)
+            if there
+        }
+        lengths = here[len(numbers) :]
+        for (number, (array, _)), length in zip(values.items(), lengths, strict=True):
+            fields[number] = (Kind.DOUBLES, array[rows, :length])
+        return build(_DETECTIONS, dict(sorted(fields.items())), count)
+
+    overlong = answer.received.overlong
+    if not overlong and (layout == layout[:, :1]).all():
+        return records(slice(None), 0, n).tobytes()
+    pieces: list[tuple[IntArray, ByteArray]] = [
+        (rows, records(rows, int(rows[0]), rows.size)) for rows in _alike(layout, list(overlong))
+    ]
+    pieces.extend((np.array([row]), _overlong(record)) for row, record in overlong.items())
+    return interleave(n, pieces)
+
+
+def _alike(layout: IntArray, left_out: list[int]) -> list[IntArray]:
+    """Rows by their columns in the layout, but those left out; ascending."""
+    rows = np.setdiff1d(np.arange(layout.shape[1]), left_out)
+    _, kind = np.unique(layout[:, rows], axis=1, return_inverse=True)
+    return [rows[kind.ravel() == which] for which in range(int(kind.max(initial=-1)) + 1)]
+
+
+def _means(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
+    received = answer.received.detections
+    if answer.forwarded is None or answer.rows.size == 0:
+        return received.mean, received.mean_length
+    mean = received.mean.copy()
+    # Whoever was recalibrated came with K values.
+    mean[answer.rows, : answer.forwarded.mean.shape[1]] = answer.forwarded.mean
+    return mean, received.mean_length
+
+
+def _covariances(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
+    """In the form that goes back: the one that was sent, if it still fits."""
+    received = answer.received.detections
+    if answer.forwarded is None or answer.rows.size == 0:
+        return received.covariance, received.covariance_length
+    rows, made = answer.rows, answer.forwarded
+    length = received.covariance_length.copy()
+    length[rows] = form = _forms(made, received.covariance_length[rows])
+    if rows.size == received.n and (form == form[0]).all():
+        return _packed(made.covariance, int(form[0])), length
+    width = max(received.covariance.shape[1], int(form.max()))
+    covariance = np.full((received.n, width), np.nan)
+    covariance[:, : received.covariance.shape[1]] = received.covariance
+    for wanted in np.unique(form).tolist():
+        here = np.flatnonzero(form == wanted)
+        covariance[rows[here], :wanted] = _packed(made.covariance[here], wanted)
+    return covariance, length
+
+
+def _forms(made: Estimates, sent: IntArray) -> IntArray:
+    """(m,) how many values each covariance goes out with."""
+    k = made.mean.shape[1]
+    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
+    forms: IntArray = np.where(made.diagonal, k, full)
+    return forms
+
+
+def _packed(covariance: FloatArray, form: int) -> FloatArray:
+    k = covariance.shape[1]
+    if form == k:
+        return np.diagonal(covariance, axis1=1, axis2=2)
+    flat = covariance.reshape(-1, k * k)
+    return flat if form == k * k else flat[:, triangle_in_square(k)]
+
+
+def _probabilities(answer: FrameAnswer) -> tuple[FloatArray, IntArray] | None:
+    """Recalibrated where they were, else as they came; None where none are."""
+    sent, extras = answer.received.detections.class_probabilities, answer.extras
+    made = None if extras is None else extras.class_probabilities
+    if made is None or sent is None:
+        return sent
+    rows = np.flatnonzero(~np.isnan(made[:, 0]))
+    values, length = sent[0].copy(), sent[1].copy()
+    values[rows, : made.shape[1]] = made[rows]
+    length[rows] = made.shape[1]
+    return values, length
+
+
+def _overlong(record: bytes) -> ByteArray:
+    """The record of a detection that fits no array, as it came."""
+    sent = frame_pb2.Detection.FromString(record)
+    sent.ClearField("ground_truth")
+    sent.ClearField("ground_truth_class")
+    body = sent.SerializeToString()
+    framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body
+    return np.frombuffer(framed, np.uint8).reshape(1, -1)
+
+
+_SEQUENCE, _TRACKS = b"\x09", 2  # the tag of the one, the field number of the others
+
+
+_TRACK: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FIXED32,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.FIXED64,
+    6: Kind.DOUBLE,
+    7: Kind.DOUBLES,
+    8: Kind.DOUBLES,
+}
+
+
+# Dimensions of a track's state that are taken.
+MOST_STATE = 64
+
+
+class UnusableAnswer(ValueError):
+    """What a tracker said is no answer to a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerAnswer:
+    """The answer to a frame of a call, beside its bytes; the tracks are not looked at yet."""
+
+    sequence: int
+    data: bytes
+    response: tracker_pb2.UpdateResponse
+
+
+def decode_update(data: bytes) -> TrackerAnswer:
+    """An UpdateResponse. Raises UnusableAnswer."""
+    try:
+        response = tracker_pb2.UpdateResponse.FromString(data)
+    except DecodeError:
+        text = f"{len(data)} bytes are not a monitor.v1.UpdateResponse."
+        raise UnusableAnswer(text) from None
+    return TrackerAnswer(response.sequence, data, response)
+
+
+def reported_tracks(
+    answer: TrackerAnswer,
+    detections: ReceivedDetections,
+    classes: int,
+    most: int,
+    state_length: int | None = None,
+) -> ReportedTracks:
+    """At most so many tracks, as of the frame with these detections. Raises UnusableAnswer.
+
+    state_length  that was promised; None: any, the same for all tracks of the frame
+    """
+    m = len(answer.response.tracks)
+    if m > most:
+        raise UnusableAnswer(f"tracks: {m} of them, at most {most} ([tracker] max_tracks).")
+    columns = _columns(answer, m)
+    track_id = columns.scalar(1, np.uint64)
+    class_index, status = columns.index(2), columns.scalar(3, np.uint8)
+    state, covariance = _state(columns, state_length)
+    row, known = _rows(columns, detections)
+    for field, wrong, remedy in (
+        ("id", _repeated(track_id), "each track once"),
+        ("id", track_id > FOREIGN_TRACKS, "at most 2^62: those above are the sidecar's own"),
+        ("class_index", (class_index < 0) | (class_index >= classes), f"0 to {classes - 1}"),
+        ("status", status > max(TrackStatus), f"at most {int(max(TrackStatus))}"),
+        ("detection_id", ~known, "an id of the frame, or none"),
+        ("state", ~np.isfinite(state).all(axis=1), "finite values"),
+        ("covariance", ~np.isfinite(covariance).all(axis=(1, 2)), "finite values"),
+    ):
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            raise UnusableAnswer(f"tracks[{first}].{field}: must be {remedy}.")
+    return ReportedTracks(
+        id=track_id,
+        class_index=class_index,
+        status=status,
+        detections=columns.scalar(4, np.uint32).astype(np.int64),
+        detection=row,
+        nis=columns.scalar(6, np.float64, np.nan),
+        state=state,
+        covariance=covariance,
+    )
+
+
+def _columns(answer: TrackerAnswer, m: int) -> RecordColumns:
+    """Of the tracks: at once where all are of one layout, and end the bytes."""
+    tracks = answer.response.tracks
+    if m == 0:
+        return RecordColumns(0, ())
+    head = 9 if answer.data[:1] == _SEQUENCE else 0
+    reader = TailReader(_TRACKS, _TRACK)
+    records = reader.read(answer.data, head, m, tracks[0].SerializeToString)
+    if records is not None:
+        return RecordColumns(m, ((slice(None), records),))
+    answer.response.DiscardUnknownFields()  # of a newer tracker
+    return columns_by_layout([track.SerializeToString() for track in tracks], _TRACK)
+
+
+def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, FloatArray]:
+    """(M, S) and (M, S, S). Raises UnusableAnswer unless all tracks have the same S."""
+    if columns.n == 0:
+        return np.zeros((0, 0)), np.zeros((0, 0, 0))
+    state, length = columns.doubles(7, MOST_STATE)
+    s = int(length[0]) if wanted is None else wanted
+    if not 0 < s <= MOST_STATE or (length != s).any():
+        text = f"tracks.state: {int(length.min())} to {int(length.max())} values: must be "
+        right = f"one number for all tracks of a frame, 1 to {MOST_STATE}."
+        raise UnusableAnswer(text + (right if wanted is None else f"{s}, as was promised."))
+    lower = s * (s + 1) // 2
+    packed, length = columns.doubles(8, lower)
+    if (length != lower).any():
+        text = f"tracks.covariance: {int(length.min())} to {int(length.max())} values: must be"
+        raise UnusableAnswer(f"{text} {lower}, the lower triangle of {s} dimensions.")
+    return state, packed[:, square_from_triangle(s)].reshape(-1, s, s)
+
+
+def _rows(columns: RecordColumns, detections: ReceivedDetections) -> tuple[IntArray, BoolArray]:
+    """(M,) row of the detection that each names, −1 for none; and whether it is known."""
+    named, told = columns.scalar(5, np.uint64), columns.present(5)
+    row = np.full(columns.n, -1, np.int64)
+    having = np.flatnonzero(detections.has_id)
+    if having.size == 0:
+        return row, ~told
+    order = having[np.argsort(detections.id[having], kind="stable")]
+    ids = detections.id[order]
+    place = np.minimum(np.searchsorted(ids, named), ids.size - 1)
+    found = told & (ids[place] == named)
+    row[found] = order[place[found]]
+    return row, found | ~told
+
+
+def _repeated(values: np.ndarray) -> BoolArray:
+    """(M,) whether a value was there before."""
+    _, first = np.unique(values, return_index=True)
+    again = np.ones(values.size, bool)
+    again[first] = False
+    return again
