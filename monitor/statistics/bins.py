@@ -1,10 +1,11 @@
-"""Where the micro-bins lie: fixed, log-spaced, and the same in every replica.
+"""Bins on fixed edges, the same in every replica.
 
-Nothing here depends on the data, so statistics of any two replicas with equal
-binning can be added. Every choice that changes a sum is part of the hash.
+Micro-bins are log-spaced, and nothing about them depends on the data, so statistics of any two
+replicas with equal binning can be added. Every choice that changes a sum is part of the hash.
 
-The few bins that leave the sidecar as counters: on edges all vehicles share, so that
-increases of any of them can be added. Live first labels only: nothing here is retracted.
+Export bins are the few that leave the sidecar as counters: on edges that all vehicles share,
+so that increases of any of them can be added. They count live first labels alone: nothing in
+them is ever retracted.
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ class ExportEdges:
 
 @dataclass(frozen=True, slots=True)
 class StageBins:
-    """What was ever counted of one slice and stage, by export bin; it never falls.
+    """Running totals of one slice at one stage, by export bin; they never fall.
 
     n              (K + 1, B) detections; the last row is the joint axis
     variance       (K, B) Σσ² in the unit of the dimension squared

@@ -1,10 +1,7 @@
-"""Reads measures off class statistics: micro-bins become reliability bins and ranked groups.
+"""Evaluates class probabilities against true classes.
 
-The measures themselves live in class_measures.py.
-
-The exact engine for class probabilities: measures computed from the rows themselves.
-
-For recorded files. The live engine keeps micro-bins instead, and shares only the measures.
+The streaming engine reads micro-bins, the exact one (for recorded files) the rows themselves.
+Both only gather sums; the measures live in class_measures.py.
 """
 
 from __future__ import annotations
@@ -244,7 +241,7 @@ def evaluate_class_rows(
 
 
 def nothing_to_evaluate(rows: int, without_truth: int, classes: int) -> EvaluationError:
-    """What is raised where none of the rows has both a true class and usable probabilities."""
+    """Returns the error for rows none of which has a true class and usable probabilities."""
     return EvaluationError(
         f"nothing to evaluate: of {rows} rows, {without_truth} have no true class and "
         f"{rows - without_truth} are no probabilities over {classes} classes or have another "

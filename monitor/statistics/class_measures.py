@@ -1,16 +1,12 @@
-"""What an evaluation of class probabilities finds.
+"""Measures of the calibration of class probabilities, computed from sums over rows.
 
-Values only: the engines that compute them live elsewhere. docs/class_measures.md defines them.
+Where the sums come from (rows, micro-bins, a merge of many replicas) does not matter here.
+docs/class_measures.md defines every measure.
 
-Sparsification: the mean error of the rows that remain when the most uncertain are rejected.
-
+Sparsification is the mean error of the rows that remain when the most uncertain are rejected.
 Rows come as groups of equal uncertainty, ranked from the certain to the uncertain ones, for
 several segments (classes) and several kinds of error at once. Rows of a group share their mean
 error, so nothing depends on the order of the rows.
-
-Measures of the calibration of class probabilities, computed from sums over rows.
-
-Where the sums come from (rows, micro-bins, a merge of many replicas) does not matter here.
 """
 
 from __future__ import annotations
@@ -310,7 +306,7 @@ class ClassMeans:
 
 @dataclass(frozen=True, slots=True)
 class ClassSums:
-    """What both engines hand to evaluation_of, for C classes.
+    """Sums over rows that either engine gathers for evaluation_of, for C classes.
 
     right, wrong              (C,) rows by predicted class
     confidence, entropy       (B,) right predictions over confidence, wrong ones over entropy

@@ -1,16 +1,11 @@
-"""What is asked of each row of class probabilities once its true class is known.
+"""Statistics of the class probabilities of one slice: exact sums by micro-bin of uncertainty.
 
-Both engines begin here, so that they refuse the same rows and mean the same by every number.
+Immutable values, added and taken back in any order. No row is kept, and nothing is measured here.
+Both engines judge rows here, so that they refuse the same ones and mean the same by every number.
 
-Where the micro-bins of class probabilities lie: fixed, and the same in every replica.
-
-All edges are fractions or powers of two times small fractions, so that every machine has the
-same ones; reliability bins of a divisor of 60 are made of whole micro-bins.
-
-What is kept of the class probabilities of one slice: exact sums by micro-bin of uncertainty.
-
-Immutable values, added and taken back in any order. No row is kept. Measures are read off
-them in class_reading.py.
+Micro-bins are fixed, the same in every replica. All edges are fractions or powers of two times
+small fractions, so that every machine has the same ones; reliability bins of a divisor of 60
+are made of whole micro-bins.
 """
 
 from __future__ import annotations
@@ -255,7 +250,7 @@ class ClassBinning:
 
     @cached_property
     def coarse_axes(self) -> tuple[UncertaintyAxis, ...]:
-        """The same with fewer bins, for what is kept of every class; their edges are edges too."""
+        """Fewer bins along each axis, for the sums of every class; their edges are edges too."""
         return _axes(
             _octaves(-16, -6, self.per_octave // 4), _octaves(-16, 7, self.per_octave // 2)
         )
@@ -381,7 +376,7 @@ class ClassStatistics:
 
     @property
     def is_zero(self) -> bool:
-        """Whether nothing is held; a difference of as many rows has n = 0 and is not zero."""
+        """Tells that nothing is held; n = 0 of a difference of as many rows is not enough."""
         return self.n == 0 and not (
             any(table.keys.size for table in self.tables)
             or self.companions.low.any()

@@ -1,15 +1,17 @@
-"""How much n detections tell: errors of one object over successive frames are alike.
+"""Correlation along tracks: how many independent detections the correlated ones are worth.
 
-Detections of one track are a cluster, and clusters are taken as independent. The design
-effect D is by how much the mean of x over all detections varies more than if each were
-on its own; n_eff = n / D. What it takes are sums over the pairs of rows in a cluster, which
-every row brings with it, so that they add up like all the others.
+Errors of one object over successive frames are alike. Detections of one track are a cluster,
+and clusters are taken as independent. The design effect D is by how much the mean of x over all
+detections varies more than if each were on its own; n_eff = n / D. It is made of sums over the
+pairs of rows in a cluster. Every row brings its pairs with it, so that they add up like all
+other sums.
 
-x · Σx over the earlier rows of a cluster is a multiple of 2^-32, the grid of all sums: exact for
-the first 512 rows of a cluster or so (below 2^53 units), rounded once a row beyond. And pairs are
-those that one memory has seen: if the rows of a track are split over replicas, or counted before
-and after a restart or a jump of time, the pairs across are in nobody's sums, and n_eff is then
-too high as a rule. All other sums are the same whoever counts a row.
+x · Σx over the earlier rows of a cluster is a multiple of 2^-32, the grid of all sums: exact
+for the first 512 rows of a cluster or so (below 2^53 units), rounded once a row beyond.
+
+Pairs are those that one memory has seen. If the rows of a track are split over replicas, or
+counted before and after a restart or a jump of time, the pairs across are in nobody's sums, and
+n_eff is then too high as a rule. All other sums are the same whoever counts a row.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def clustered(nees: FloatArray, degrees: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Before:
-    """What came before each of n rows in its cluster.
+    """Count and sums of the earlier rows in the cluster of each of n rows.
 
     rows  (n,) how many
     sums  (A, n) Σ x over them, by axis
@@ -73,7 +75,7 @@ class _Known:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClusterState:
-    """What a ClusterMemory holds, as a value; nobody changes its arrays.
+    """Contents of a ClusterMemory as a value; nobody changes its arrays.
 
     axes     A
     counted  rows that were in any cluster, so far
@@ -125,7 +127,7 @@ class ClusterMemory:
         return memory
 
     def before(self, cluster: ClusterArray, x: FloatArray, *, back: bool = False) -> Before | None:
-        """What came before each row; the rows are then part of what comes before later ones.
+        """Sums up what came before each row; the rows then come before later ones.
 
         cluster  (n,) ALONE for none; in the order in which the rows are counted
         x        (A, n) from clustered()

@@ -1,13 +1,12 @@
-"""Reliability bins cut from rows: of equal count, of equal width, or between frozen edges.
+"""Evaluates recorded detections exactly, from the rows themselves.
 
-Measures under distributions that are no Gaussians, beside those of the Gaussians that are
-forwarded of them. Likelihood, coverage and quantiles are the distribution's own; what asks for
-a variance, and what a tracker sees of a detection, stays with the forwarded Gaussian.
+For recorded files, where every row is at hand: reliability bins of equal count, of equal width,
+or between frozen edges are cut from rows. The live engine keeps micro-bins instead, and shares
+only the measures.
 
-The exact batch engine: measures of calibration computed from the rows themselves.
-
-For recorded files, where every row is at hand. The live engine keeps micro-bins instead,
-and shares only the measures.
+A detection may have distributions that are no Gaussians. Likelihood, coverage and quantiles are
+then the distribution's own; what asks for a variance, and what a tracker sees of a detection,
+stays with the Gaussian that is forwarded of it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BinningKind = Literal["equal-count", "equal-width", "frozen"]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is summed in the bins of one axis.
+    """Columns of N rows that are summed in the bins of one axis.
 
     axis, variance, squared_error, nees  (N,)
     within                               (N, T) whether NEES is within the χ²(τ) quantile
@@ -280,7 +279,7 @@ class Shaped:
 
 @dataclass(frozen=True, slots=True)
 class OwnMeasures:
-    """What n rows are measured to be under their own distributions, at T levels τ.
+    """Measures of n rows under their own distributions, at T levels τ.
 
     within        (n, K, T) whether the central τ interval holds the truth: |2 F(y) − 1| ≤ τ
     nll           (K,) mean negative log-density, in nats
@@ -299,7 +298,7 @@ class OwnMeasures:
 
 
 def own_measures(shaped: Shaped, rows: IntArray, tau: FloatArray) -> OwnMeasures:
-    """Of some rows, at least one; for a Gaussian the same as its closed forms to rounding.
+    """Measures some rows, at least one; a Gaussian gives its closed forms to rounding.
 
     The central interval of τ ends at the quantiles of (1 − τ)/2 and (1 + τ)/2, so that the
     test on F is the one on NEES (Küppers et al. 2022, eq. 11) where F is Gaussian.

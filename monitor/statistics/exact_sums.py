@@ -1,13 +1,11 @@
-"""Sums that do not depend on the order: every addend is rounded once to a fixed
-grid, and from there on all arithmetic is on integers.
+"""Exact sums of doubles, so that order and merging change nothing.
 
-A sum is two limbs, low + high · 2^40, of the grid's unit. Merging is then
-associative and commutative bit for bit, and subtraction undoes addition.
+Every addend is rounded once to a fixed grid; from there on all arithmetic is on integers.
+Merging is then associative and commutative bit for bit, and subtraction undoes addition.
+`ExactSum` is dense: a sum is two limbs, low + high · 2^40, in the unit of the grid.
+`SparseSums` keeps the occupied cells alone: of the many that could be, few ever are.
 
-Exact sums of the cells that are occupied: of the many that could be, few ever are.
-
-Immutable values. What a cell and a column mean, and the unit of a column, is the business
-of those who keep them here.
+All values are immutable. The meaning of a cell or a column, and its unit, belongs to the users.
 """
 
 from __future__ import annotations
@@ -156,7 +154,7 @@ class SparseSums:
         )
 
     def moved(self, size: int, target: IntArray) -> SparseSums:
-        """The same cells with block i of `size` keys moved to block target[i], ascending."""
+        """Moves block i of `size` keys to block target[i], ascending."""
         step = (target - np.arange(target.size)) * size
         spill_block = self.spill_keys // (size * self.width)
         return SparseSums(

@@ -1,14 +1,8 @@
 """Measures of calibration, computed from the bins of a reliability diagram.
 
-Where the bins come from (rows, micro-bins, a merge of many replicas) does not
-matter here: every function takes sums per bin and returns numbers.
-
-What ENCE reads on calibrated errors: never 0, and more where errors have heavy tails or
-persist along a track. Moments in, numbers out, for rows and for sums alike.
-
-The distribution of each dimension by itself, of whatever shape a recalibrator gives it.
-
-What a measure needs of a distribution and no more: density, cumulative probability, quantiles.
+Sums or moments in, numbers out: where they come from (rows, micro-bins, a merge of many
+replicas) does not matter here. A distribution that is no Gaussian is known by its density,
+cumulative probability and quantiles, one dimension at a time.
 """
 
 from __future__ import annotations
@@ -207,7 +201,9 @@ def kurtosis(n: IntArray | int, square: FloatArray, fourth: FloatArray) -> Float
 
 
 def ence_noise_floor(bins: ReliabilityBins, kurtosis: float, design_effect: float) -> float:
-    """What ENCE reads on calibrated errors of this kurtosis and correlation.
+    """ENCE to be expected of calibrated errors of this kurtosis and correlation.
+
+    It is never 0, and more where errors have heavy tails or persist along a track.
 
     mean over occupied bins of sqrt((κ − 1) / (2π n_eff,b)), n_eff,b = n_b / D: the expected
     |MSE/MV − 1| / 2 of a bin whose mean of z² scatters normally with variance (κ − 1)/n_eff,b.
@@ -222,7 +218,7 @@ def ence_noise_floor(bins: ReliabilityBins, kurtosis: float, design_effect: floa
 
 
 def ence_noise_floor_gaussian(bins: ReliabilityBins) -> float:
-    """What ENCE reads on calibrated, independent, Gaussian errors: sqrt(B / (π n)).
+    """ENCE to be expected of calibrated, independent, Gaussian errors: sqrt(B / (π n)).
 
     Exact for B occupied bins of equal count. NaN where no truth has arrived.
     """

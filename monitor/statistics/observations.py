@@ -1,14 +1,12 @@
-"""Work in short steps: a generator that yields where its caller may do something else.
+"""Sums over matched detections by slot: a slice in a pane.
 
-What is computed of each matched detection before anything is summed.
+First every detection is measured by itself (z, NEES, σ_G), then all are summed by slot, axis
+and micro-bin. Arrays are laid out one row a quantity, one column a detection, so that all
+arithmetic runs over contiguous detections. Every addend is rounded once to its grid; all that is
+added from there on are integers below 2^53, in float64, so that no order of rows or of batches
+changes a bit.
 
-Arrays are laid out one row a quantity, one column a detection, so that all arithmetic runs
-over contiguous detections.
-
-From measured detections to exact sums: by slot (a slice, in a pane), axis and micro-bin.
-
-Every addend is rounded once to its grid; all that is added from there on are integers below
-2^53, in float64, so that no order of rows or of batches changes a bit.
+Work in short steps is a generator that yields where its caller may do something else.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ Result = TypeVar("Result")
 
 
 def finished(steps: Generator[None, None, Result]) -> Result:
-    """What the work returns, done without a break."""
+    """Does work without a break and returns its result."""
     while True:
         try:
             next(steps)

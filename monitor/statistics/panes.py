@@ -1,16 +1,11 @@
-"""How the rows of a fold are put together: whole frames in chunks, and a slot for every slice
-and pane that any of them falls in.
+"""Accumulators that bring matched rows into the panes of their slices.
 
-Matched Gaussians of all slices by pane: how a fold brings rows into the statistics.
-
-Statistics by slice and pane, whatever is counted, and the rows that are not in them yet.
 Rows wait until there are enough of them to be folded in one go, in short steps between which
-frames pass.
+frames pass. A fold cuts frames into chunks and gives a slot to every slice and pane that any row
+falls in. Whoever looks at `panes` between two steps finds all slices at one moment: what takes
+several steps is built beside them and put in their place at once.
 
-Whoever looks at `panes` between two steps finds all slices at one moment: what takes several
-steps is built beside them and put in their place at once.
-
-Matched class probabilities of all slices by pane: how a fold brings rows into the statistics.
+Nothing is measured here: reading.py reads the panes.
 """
 
 from __future__ import annotations
@@ -138,7 +133,7 @@ class Slots:
 
     @classmethod
     def plan(cls, group: Sequence[MatchedRows], windows: Windows, clock_ns: int | None) -> Slots:
-        """Of frames of one space."""
+        """Gives slots to the rows of frames of one space."""
         kinds: dict[tuple[PaneKey, bool], int] = {}
         width = 1 + max(int(rows.slices.max()) for rows in group)
         codes, epochs = [], []
@@ -159,7 +154,7 @@ class Slots:
     def came_in_time(
         self, space: Space, binning: Binning, cells: SparseSums, stage: int
     ) -> Iterator[SparseSums]:
-        """Of the micro-bins by slot, what came in time, keyed by 2 · slice + stage instead."""
+        """Picks the micro-bins of what came in time, keyed by 2 · slice + stage, not by slot."""
         size = (space.k + 1) * binning.deviation.count
         for kind in np.unique(self.kinds[self.live]).tolist():
             first, end = np.searchsorted(self.kinds, (kind, kind + 1)).tolist()
@@ -221,12 +216,12 @@ class PaneAccumulator(ABC, Generic[R, S]):
 
     @property
     def due(self) -> bool:
-        """Whether enough rows wait for a fold to be worth while."""
+        """Tells that enough rows wait for a fold to be worth while."""
         return self._rows >= self.fold_rows
 
     @property
     def busy(self) -> bool:
-        """Whether a fold is due or begun, or panes of an earlier time are to be brought in."""
+        """Tells that a fold is due or begun, or panes of an earlier time are to be brought in."""
         return self._folding is not None or self.due or bool(self._aside)
 
     @property
@@ -236,7 +231,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
 
     @property
     def unfinished(self) -> bool:
-        """Whether anything is not yet in the panes."""
+        """Tells that something is not yet in the panes."""
         return self._folding is not None or bool(self._waiting) or bool(self._aside)
 
     def fold(self) -> None:
@@ -363,7 +358,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
 
 
 class PaneChanges(Generic[S]):
-    """What a fold or an import adds to the panes of slices, beside those it finds.
+    """Additions of a fold or an import to the panes of slices, kept beside these.
 
     generation  the time that the panes belong to
     """
@@ -413,13 +408,13 @@ class PaneChanges(Generic[S]):
         return changed
 
     def added(self) -> Iterator[Mapping[int, Panes[S]]]:
-        """What was added, by slice, in as many parts as it has places."""
+        """Yields what was added by slice, one pane at a time."""
         for (index, key), more in self._added.items():
             yield {index: {key: more}}
 
 
 class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
-    """Of the regression statistics.
+    """Brings matched Gaussians into the regression statistics.
 
     live  running totals on the export bins, of what came in time; by space
     """
@@ -492,7 +487,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             self.totals(space).add(cells)
 
     def totals(self, space: Space) -> BinTotals:
-        """Of a space; zeros where nothing has come yet."""
+        """Running totals of a space; zeros where nothing has come yet."""
         return self.live.setdefault(space, BinTotals(self.edges, space.k + 1))
 
     def _chunk(
@@ -554,7 +549,7 @@ def _before(
     *,
     back: bool,
 ) -> tuple[Before | None, Before | None]:
-    """What came before each row in its cluster, at both stages.
+    """Sums up what came before each row in its cluster, at both stages.
 
     back  they came before, and are taken back
     """
@@ -577,7 +572,7 @@ def _memory_axes(space: Space) -> int:
 
 
 def _same(raw: Before | None, made: Before | None) -> bool:
-    """Whether the same came before at both stages: not where a track was changed earlier."""
+    """Tells that the same came before at both stages: not where a track was changed earlier."""
     if raw is None or made is None:
         return raw is made
     return np.array_equal(raw.sums, made.sums)
@@ -591,7 +586,7 @@ CHUNK_ROWS = 512
 
 
 class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
-    """Of the class statistics."""
+    """Brings matched class probabilities into the class statistics."""
 
     def __init__(self, binning: ClassBinning, windows: Windows, fold_rows: int) -> None:
         super().__init__(windows, fold_rows)

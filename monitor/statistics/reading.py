@@ -1,10 +1,9 @@
-"""Reliability bins cut from micro-bins: of equal count, of equal width, or between frozen edges.
+"""Reads measures off the statistics of slices.
 
-Reads measures off statistics: undoes the companion sums and what the histograms of NEES
-tell. The bins come from cell_bins.py, the measures from measures.py and noise_floor.py.
-
-Measures of all slices, read in short steps so that the caller can let frames pass in
-between; slices whose statistics did not change are not read again.
+Reliability bins (of equal count, of equal width, or between frozen edges) are put together from
+whole micro-bins; the measures themselves live in measures.py. Many slices are read in short
+steps, so that the caller can let frames pass in between; slices whose statistics did not change
+are not read again.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def _without_negative(cells: AxisCells, axis: IntArray) -> tuple[AxisCells, IntA
 def cut_axes(
     held: AllCells, bins: int, binning: CellBinning
 ) -> list[tuple[ReliabilityBins, ReliabilityBins]]:
-    """Of each axis the bins of ENCE and QCE over σ (or σ_G), and those of UCE.
+    """Cuts each axis into the bins of ENCE and QCE over σ (or σ_G), and those of UCE.
 
     UCE has bins of equal width over σ², with the ends squared; others are shared.
     """
@@ -225,7 +224,7 @@ def read(
 def read_in_steps(
     statistics: StageStatistics, bins: int, binning: CellBinning = None, fewest_rows: int = 1
 ) -> Generator[None, None, Evaluation]:
-    """The same in short steps, for a caller with other things to do in between."""
+    """Reads as read() does, in short steps, for a caller with other things to do in between."""
     if statistics.n <= 0:
         # What was taken back before it was seen holds no rows.
         statistics = nothing(statistics.space, statistics.binning)
@@ -250,7 +249,7 @@ def read_in_steps(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Sums:
-    """What is read for all axes at once; the last of (K + 1,) is joint.
+    """Sums that are read for all axes at once; the last of (K + 1,) is joint.
 
     median, kurtosis, effect  (K + 1,) of NEES, of z, and the design effect
     nees, variance, squared_error, error  (K + 1,) sums over all rows
@@ -495,7 +494,7 @@ class ReadingCache:
 
 @dataclass(slots=True)
 class ClassReadingCache:
-    """The same of class probabilities."""
+    """The last class reading of every slice, with the statistics it was made from."""
 
     _last: dict[str, tuple[ClassStatistics, ClassReading]] = field(default_factory=dict)
 

@@ -1,9 +1,8 @@
-"""What is kept of the matched detections of one slice at one stage.
+"""Statistics of the matched detections of one slice, as values that add up.
 
-Immutable values. observe() makes one from a batch; merge() adds two, exactly,
-in any order; retract() takes back what was added. No row is kept.
-
-The statistics of one slice: what the detector sent, and what was made of it.
+observe() makes one from a batch; merge() adds two, exactly, in any order; retract() takes back
+what was added. A slice has two stages: what the detector sent, and what the recalibrator made
+of it. No row is kept, and nothing is measured here.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class StageStatistics:
 
     @property
     def is_zero(self) -> bool:
-        """Whether nothing is held; a difference of as many detections has n = 0 and is not zero."""
+        """Tells that nothing is held; n = 0 of a difference of as many detections is not enough."""
         return self.n == 0 and not (
             self.cells.keys.size
             or self.nees.keys.size
@@ -309,7 +308,7 @@ class SliceStatistics:
 
     @property
     def is_zero(self) -> bool:
-        """Whether nothing is held."""
+        """Tells that nothing is held at either stage."""
         return self.raw.is_zero and self.recalibrated.is_zero
 
     def merge(self, other: SliceStatistics) -> SliceStatistics:
@@ -332,6 +331,6 @@ class SliceStatistics:
 
 
 def no_statistics(space: Space, binning: Binning) -> SliceStatistics:
-    """Of no detections."""
+    """Statistics of no detections, at both stages."""
     zero = nothing(space, binning)
     return SliceStatistics(zero, zero)

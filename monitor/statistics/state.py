@@ -1,10 +1,10 @@
-"""All statistics of a sidecar as one value: what is exported, stored, loaded and added.
+"""All statistics of a sidecar as one value: exported, stored, loaded, added.
 
 A state knows its bins and windows, how far event time has come, and what lies in every pane
 of every slice. States of any number of sidecars add up in any order, bit for bit.
 
-What an import may add at most. A sidecar bounds what streams can make it keep; a state that
-another one sends must not get round that.
+A sidecar bounds what streams can make it keep. A state that another sidecar sends must not get
+round that: checks say what an import may add at most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from monitor.statistics.windows import PaneKey, Windows, advance, put
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """What tells slices apart: the same key must mean the same detections in two states.
+    """Rule that tells slices apart: one key must mean the same detections in two states.
 
     by                one or more of `class`, `range`, `stream`, sorted; () where nobody knows
     range_edges       inner edges of the range buckets, unit of the stream; () without range
@@ -63,7 +63,7 @@ class SliceState:
 
     @property
     def key(self) -> tuple[Space, bool, str]:
-        """What two states must share to be of one slice."""
+        """Identity of the slice, which entries of two states share."""
         return self.space, self.overflow, OVERFLOW if self.overflow else self.name
 
     @property
@@ -88,7 +88,7 @@ class ClassSliceState:
 
     @property
     def key(self) -> tuple[tuple[str, ...], bool, str]:
-        """What two states must share to be of one slice."""
+        """Identity of the slice, which entries of two states share."""
         return self.class_names, self.overflow, OVERFLOW if self.overflow else self.name
 
     @property
@@ -116,7 +116,7 @@ class StatisticsState:
     slicing: Slicing = Slicing()
 
     def merge(self, other: StatisticsState) -> StatisticsState:
-        """What both have counted, as of the later clock.
+        """Adds up what both have counted, as of the later clock.
 
         Ours keep their order, new ones come behind them: so a sidecar's list is stable.
         canonical() forgets the order; up to it, merging is commutative.
@@ -151,7 +151,7 @@ class StatisticsState:
         )
 
     def canonical(self) -> StatisticsState:
-        """The same in an order that does not depend on who came first."""
+        """Sorts slices and panes into an order that does not depend on who came first."""
         return replace(
             self,
             slices=tuple(sorted(map(_in_order, self.slices), key=_rank)),

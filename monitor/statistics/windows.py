@@ -1,13 +1,11 @@
-"""How far event time has come, over all streams. A wild stamp is not believed, nor are those
-of a minority: one sensor with a wrong clock must not empty the windows of the others.
+"""Windows of event time, put together from panes: five minutes, an hour, a day, and all before.
 
-Windows in event time, as rings of panes: five minutes, an hour, a day, and all before.
+What was counted lies in exactly one pane. A pane that has grown too old for its level is added
+to the pane of the next level that spans it. Nothing is ever subtracted to forget, so no rounding
+piles up, and a label that is revised is retracted from the pane in which it lies now.
 
-What was counted lies in exactly one pane. A pane that has grown too old for its level is
-added to the pane of the next level that spans it; nothing is ever subtracted to forget, so
-no rounding piles up, and a label that is revised is taken from the pane it lies in now.
-
-Sums over panes and over slices; made again only where something has changed.
+Event time is that of all streams together. A wild stamp is not believed, nor are those of a
+minority: one sensor with a wrong clock must not empty the windows of the others.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ class EventClock:
         return back
 
     def believes(self, stamp_ns: int) -> bool:
-        """Whether a stamp is near enough to be part of the same time."""
+        """Tells that a stamp is near enough to be part of the same time."""
         if self.now_ns is None:
             return False
         return -self.reach_ns <= stamp_ns - self.now_ns <= self.ahead_ns
@@ -156,7 +154,7 @@ class Windows:
         return level + 1, number * self.pane_ns[level] // self.pane_ns[level + 1]
 
     def too_old(self, key: PaneKey, clock_ns: int | None) -> bool:
-        """Whether a pane has left the window of its level."""
+        """Tells that a pane has left the window of its level."""
         level, number = key
         if clock_ns is None or level == self.older:
             return False
@@ -242,7 +240,7 @@ class WindowTotals(Generic[S]):
     def read(
         self, index: int, panes: Mapping[PaneKey, S], windows: Windows, level: int
     ) -> S | None:
-        """Of one slice in one window; None where nothing was counted in it."""
+        """Adds up the panes of one slice in one window; None where nothing was counted in it."""
         found: list[S] = []
         for below in range(level + 1):
             parts = tuple(panes[key] for key in sorted(panes) if key[0] == below)
