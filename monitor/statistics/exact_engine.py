@@ -21,7 +21,6 @@ from scipy.special import ndtri
 from monitor.frames.cholesky import add_up, factorise, log_determinant, whiten
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics import measures
-from monitor.statistics import measures as measures_module
 from monitor.statistics.clusters import design_effect_of_rows
 from monitor.statistics.evaluation import (
     TAU,
@@ -30,24 +29,16 @@ from monitor.statistics.evaluation import (
     EvaluationError,
     JointMeasures,
 )
-from monitor.statistics.measures import Marginals, ReliabilityBins, chi_square_quantiles
+from monitor.statistics.measures import (
+    BinSums,
+    Marginals,
+    ReliabilityBins,
+    bins_between,
+    chi_square_quantiles,
+    equal_width_edges,
+)
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Columns of N rows that are summed in the bins of one axis.
-
-    axis, variance, squared_error, nees  (N,)
-    within                               (N, T) whether NEES is within the χ²(τ) quantile
-    """
-
-    axis: FloatArray
-    variance: FloatArray
-    squared_error: FloatArray
-    nees: FloatArray
-    within: BoolArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,37 +121,8 @@ def _of_variances(variance: FloatArray) -> FloatArray:
     return deviation
 
 
-def bins_between(rows: Rows, edges: FloatArray) -> ReliabilityBins:
-    """Sums over the bins between ascending edges (B + 1,), empty bins included.
-
-    Bins are closed on the left, the last one on both sides. Rows beyond the outer edges
-    are in no bin, and counted.
-    """
-    bins = edges.size - 1
-    index = np.searchsorted(edges, rows.axis, side="right") - 1
-    index[rows.axis == edges[-1]] = bins - 1
-    inside = (index >= 0) & (index < bins)
-    cell = index[inside]
-
-    def total(values: FloatArray) -> FloatArray:
-        return np.bincount(cell, values[inside], bins).astype(np.float64, copy=False)
-
-    counts = [np.bincount(cell[column], minlength=bins) for column in rows.within[inside].T]
-    return ReliabilityBins(
-        lower=edges[:-1],
-        upper=edges[1:],
-        n=np.bincount(cell, minlength=bins),
-        variance=total(rows.variance),
-        squared_error=total(rows.squared_error),
-        nees=total(rows.nees),
-        within=np.array(counts, np.int64).reshape(-1, bins).T,
-        below=int(np.count_nonzero(rows.axis < edges[0])),
-        above=int(np.count_nonzero(rows.axis > edges[-1])),
-    )
-
-
-def bins_equal_count(rows: Rows, bins: int) -> ReliabilityBins:
-    """Sums over bins of equal count along the axis; the first ones hold a row more.
+def bins_equal_count(rows: BinSums, bins: int) -> ReliabilityBins:
+    """Adds up rows in bins of equal count along the axis; the first ones hold a row more.
 
     Rows of equal axis keep their order, and may fall on both sides of an edge.
     With fewer rows than bins every row is a bin of its own. Edges are the
@@ -168,7 +130,7 @@ def bins_equal_count(rows: Rows, bins: int) -> ReliabilityBins:
 
     source   Levi et al. 2019, section 3
     """
-    order = np.argsort(rows.axis, kind="stable")
+    order = np.argsort(rows.lower, kind="stable")
     parts = np.array_split(order, min(bins, order.size)) if order.size else []
 
     def total(values: FloatArray) -> FloatArray:
@@ -176,20 +138,14 @@ def bins_equal_count(rows: Rows, bins: int) -> ReliabilityBins:
 
     counts = [rows.within[part].sum(axis=0) for part in parts]
     return ReliabilityBins(
-        lower=np.array([rows.axis[part[0]] for part in parts]),
-        upper=np.array([rows.axis[part[-1]] for part in parts]),
+        lower=np.array([rows.lower[part[0]] for part in parts]),
+        upper=np.array([rows.upper[part[-1]] for part in parts]),
         n=np.array([part.size for part in parts], np.int64),
         variance=total(rows.variance),
         squared_error=total(rows.squared_error),
         nees=total(rows.nees),
         within=np.array(counts, np.int64).reshape(-1, rows.within.shape[1]),
     )
-
-
-def equal_width_edges(lower: float, upper: float, bins: int) -> FloatArray:
-    """Edges of bins of equal width; lower = upper gives one bin, so a constant is no error."""
-    edges: FloatArray = np.linspace(lower, upper, (1 if lower == upper else bins) + 1)
-    return edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,31 +188,45 @@ class Cut:
                 "Give 0 <= lo < hi."
             )
 
-    def dimension(self, i: int, rows: Rows) -> tuple[ReliabilityBins, ReliabilityBins]:
-        """The bins of ENCE and QCE, over σ, and those of UCE.
+    def dimension(self, i: int, rows: BinSums) -> tuple[ReliabilityBins, ReliabilityBins]:
+        """Cuts rows of dimension i into the bins of ENCE and QCE, over σ, and those of UCE.
 
         UCE has bins of equal width over σ², with the ends squared; others are shared.
         """
-        bins = self._bins(rows, self.ends, self.frozen.dimensions[i] if self.frozen else None)
+        bins = self._bins(rows, self.frozen.dimensions[i] if self.frozen else None)
         if self.kind != "equal-width":
             return bins, bins
-        squared = replace(rows, axis=rows.variance)
         ends = None if self.ends is None else (self.ends[0] ** 2, self.ends[1] ** 2)
-        return bins, self._bins(squared, ends, None)
+        return bins, self._equal_width(rows, rows.variance, ends)
 
-    def joint(self, rows: Rows) -> ReliabilityBins:
-        """The bins over σ_G."""
-        return self._bins(rows, self.ends, self.frozen.joint if self.frozen else None)
+    def joint(self, rows: BinSums) -> ReliabilityBins:
+        """Cuts rows into the bins over σ_G."""
+        return self._bins(rows, self.frozen.joint if self.frozen else None)
 
-    def _bins(
-        self, rows: Rows, ends: tuple[float, float] | None, edges: FloatArray | None
-    ) -> ReliabilityBins:
+    def _bins(self, rows: BinSums, frozen: FloatArray | None) -> ReliabilityBins:
         if self.kind == "equal-count":
             return bins_equal_count(rows, self.count)
-        if edges is None:
-            lower, upper = ends or (float(rows.axis.min()), float(rows.axis.max()))
-            edges = equal_width_edges(lower, upper, self.count)
-        return bins_between(rows, edges)
+        if frozen is not None:
+            return bins_between(rows, rows.lower, frozen)
+        return self._equal_width(rows, rows.lower, self.ends)
+
+    def _equal_width(
+        self, rows: BinSums, axis: FloatArray, ends: tuple[float, float] | None
+    ) -> ReliabilityBins:
+        lower, upper = ends or (float(axis.min()), float(axis.max()))
+        return bins_between(rows, axis, equal_width_edges(lower, upper, self.count))
+
+
+def _as_bins(
+    axis: FloatArray,
+    variance: FloatArray,
+    squared_error: FloatArray,
+    nees: FloatArray,
+    within: BoolArray,
+) -> BinSums:
+    """Makes a bin of each row."""
+    ones = np.ones(axis.size, np.int64)
+    return BinSums(axis, axis, ones, variance, squared_error, nees, within)
 
 
 # Rows looked at together: their quantiles at 60 levels and 8 dimensions are 16 MB.
@@ -467,9 +437,9 @@ def _dimension(
     n = error.size
     sigma = np.sqrt(variance)
     squared_error = error * error
-    bins, uce_bins = cut.dimension(i, Rows(sigma, variance, squared_error, nees, within))
+    bins, uce_bins = cut.dimension(i, _as_bins(sigma, variance, squared_error, nees, within))
     counted = bins.with_rows(cut.fewest_rows)
-    kurtosis = float(measures_module.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
+    kurtosis = float(measures.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
     # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)).
     quantiles = ndtri(tau)
     d = error[:, None] - sigma[:, None] * quantiles
@@ -478,8 +448,8 @@ def _dimension(
         n_eff=n / effect,
         kurtosis=kurtosis,
         ence=measures.ence(counted),
-        ence_noise_floor=measures_module.ence_noise_floor(counted, kurtosis, effect),
-        ence_noise_floor_gaussian=measures_module.ence_noise_floor_gaussian(counted),
+        ence_noise_floor=measures.ence_noise_floor(counted, kurtosis, effect),
+        ence_noise_floor_gaussian=measures.ence_noise_floor_gaussian(counted),
         uce=measures.uce(uce_bins.with_rows(cut.fewest_rows), n=n),
         nll=float(np.mean(0.5 * (np.log(2 * np.pi * variance) + nees))),
         c_v=float(np.std(sigma, ddof=1) / sigma.mean()) if n > 1 else float("nan"),
@@ -506,7 +476,7 @@ def _joint(
     log_det = log_determinant(factor, k)
     within = nees[:, None] <= chi_square_quantiles(tau, k)
     deviation = joint_deviation(factor, k)
-    bins = cut.joint(Rows(deviation, deviation**2, np.zeros_like(nees), nees, within))
+    bins = cut.joint(_as_bins(deviation, deviation**2, np.zeros_like(nees), nees, within))
     return JointMeasures(
         k=k,
         n=nees.size,

@@ -8,8 +8,8 @@ cumulative probability and quantiles, one dimension at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol, TypedDict
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, Self, TypedDict, cast
 
 import numpy as np
 from scipy.special import gammaincinv, ndtr, ndtri
@@ -30,16 +30,15 @@ class BinRow(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class ReliabilityBins:
-    """Sums over the detections of each of B bins, on one axis.
+class BinSums:
+    """Sums over the detections of each of B bins along one axis; a row may be a bin by itself.
 
-    lower, upper   (B,) edges on the axis, in its unit
+    lower, upper   (B,) edges on the axis, in its unit; equal for a row
     n              (B,) detections
     variance       (B,) sum of predicted variances, unit²
     squared_error  (B,) sum of squared errors, unit²; zeros on the joint axis
     nees           (B,) sum of normalised squared errors, dimensionless
-    within         (B, T) how many have nees within the χ²(τ) quantile
-    below, above   detections that lie beyond the first and the last edge, in no bin
+    within         (B, T) how many have nees within the χ²(τ) quantile; of rows bool
     """
 
     lower: FloatArray
@@ -48,51 +47,72 @@ class ReliabilityBins:
     variance: FloatArray
     squared_error: FloatArray
     nees: FloatArray
-    within: IntArray
+    within: IntArray | BoolArray
+
+    def of(self, chosen: slice | BoolArray) -> Self:
+        """Selects some of the bins."""
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        arrays = {name: a[chosen] for name, a in columns.items() if isinstance(a, np.ndarray)}
+        return replace(self, **arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBins(BinSums):
+    """The bins of a reliability diagram.
+
+    below, above  detections that lie beyond the first and the last edge, in no bin
+    """
+
     below: int = 0
     above: int = 0
 
-    def of(self, chosen: slice | BoolArray) -> ReliabilityBins:
-        """Some of the bins."""
-        return ReliabilityBins(
-            self.lower[chosen],
-            self.upper[chosen],
-            self.n[chosen],
-            self.variance[chosen],
-            self.squared_error[chosen],
-            self.nees[chosen],
-            self.within[chosen],
-            self.below,
-            self.above,
-        )
-
     def rows(self) -> Iterator[BinRow]:
-        """Each bin as plain values."""
-        columns = zip(
-            self.lower.tolist(),
-            self.upper.tolist(),
-            self.n.tolist(),
-            self.variance.tolist(),
-            self.squared_error.tolist(),
-            self.nees.tolist(),
-            self.within.tolist(),
-            strict=True,
-        )
-        for lower, upper, n, variance, squared_error, nees, within in columns:
-            yield BinRow(
-                lower=lower,
-                upper=upper,
-                n=n,
-                variance=variance,
-                squared_error=squared_error,
-                nees=nees,
-                within=within,
-            )
+        """Yields each bin as plain values."""
+        names = tuple(BinRow.__annotations__)
+        for values in zip(*(getattr(self, name).tolist() for name in names), strict=True):
+            yield cast(BinRow, dict(zip(names, values, strict=True)))
 
     def with_rows(self, fewest: int) -> ReliabilityBins:
-        """Only the bins that hold at least so many."""
+        """Selects the bins that hold at least so many."""
         kept = self.n >= fewest
         return self if kept.all() else self.of(kept)
+
+
+def bins_between(rows: BinSums, axis: FloatArray, edges: FloatArray) -> ReliabilityBins:
+    """Adds up rows, or micro-bins, between ascending edges (B + 1,); empty bins are included.
+
+    Bins are closed on the left, the last one on both sides. What lies beyond the outer edges
+    is in no bin, and counted.
+
+    axis  (M,) where each row, or the centre of each micro-bin, lies on the axis of the edges
+    """
+    bins = edges.size - 1
+    index = np.searchsorted(edges, axis, side="right") - 1
+    index[axis == edges[-1]] = bins - 1
+    inside = (index >= 0) & (index < bins)
+    cell = index[inside]
+
+    def total(values: FloatArray | IntArray) -> FloatArray:
+        return np.bincount(cell, values[inside], bins).astype(np.float64, copy=False)
+
+    # Counts are exact in float64, far below 2^53.
+    return ReliabilityBins(
+        lower=edges[:-1],
+        upper=edges[1:],
+        n=total(rows.n).astype(np.int64),
+        variance=total(rows.variance),
+        squared_error=total(rows.squared_error),
+        nees=total(rows.nees),
+        within=np.array([total(column) for column in rows.within.T], np.int64).T,
+        below=int(rows.n[axis < edges[0]].sum()),
+        above=int(rows.n[axis > edges[-1]].sum()),
+    )
+
+
+def equal_width_edges(lower: float, upper: float, bins: int) -> FloatArray:
+    """Edges of bins of equal width; lower = upper gives one bin, so a constant is no error."""
+    edges: FloatArray = np.linspace(lower, upper, (1 if lower == upper else bins) + 1)
+    return edges
 
 
 def ence(bins: ReliabilityBins) -> float:

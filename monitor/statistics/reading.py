@@ -25,8 +25,12 @@ from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
-from monitor.statistics.exact_engine import FrozenEdges, equal_width_edges
-from monitor.statistics.measures import ReliabilityBins, ence, qce_by_tau, uce
+from monitor.statistics.exact_engine import FrozenEdges
+from monitor.statistics.measures import (
+    ReliabilityBins,
+    bins_between,
+    equal_width_edges,
+)
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import (
     AxisCells,
@@ -74,9 +78,8 @@ class AllCells:
         return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.joint_axis + 2)))
 
     def axis(self, i: int) -> AxisCells:
-        """The micro-bins of one axis."""
-        a, b = self.start[i], self.start[i + 1]
-        return AxisCells(*(getattr(self.cells, name)[a:b] for name in AxisCells.__slots__))
+        """Selects the micro-bins of one axis."""
+        return self.cells.of(slice(self.start[i], self.start[i + 1]))
 
     def totals(self, values: FloatArray) -> FloatArray:
         """Sum of a column of the cells over each axis, (A,)."""
@@ -90,7 +93,7 @@ def _without_negative(cells: AxisCells, axis: IntArray) -> tuple[AxisCells, IntA
     What that leaves in the others need be no sum of squares, and is cut at 0.
     """
     kept = (cells.n > 0) & (cells.variance > 0)
-    found = AxisCells(*(getattr(cells, name)[kept] for name in AxisCells.__slots__))
+    found = cells.of(kept)
     np.maximum(found.squared_error, 0.0, out=found.squared_error)
     np.maximum(found.nees, 0.0, out=found.nees)
     np.maximum(found.within, 0, out=found.within)
@@ -122,12 +125,12 @@ def _cut_axis(
     square = cells.variance / cells.n
     centre = np.sqrt(square)
     if isinstance(binning, FrozenEdges):
-        frozen = cut_between(cells, centre, binning.joint if joint else binning.dimensions[i])
+        frozen = bins_between(cells, centre, binning.joint if joint else binning.dimensions[i])
         return frozen, frozen
     lower, upper = binning.ends or (float(centre[0]), float(centre[-1]))
-    found = cut_between(cells, centre, equal_width_edges(lower, upper, bins))
+    found = bins_between(cells, centre, equal_width_edges(lower, upper, bins))
     low, high = (lower**2, upper**2) if binning.ends else (float(square[0]), float(square[-1]))
-    return found, cut_between(cells, square, equal_width_edges(low, high, bins))
+    return found, bins_between(cells, square, equal_width_edges(low, high, bins))
 
 
 def cut_equal_count(held: AllCells, bins: int) -> list[ReliabilityBins]:
@@ -170,39 +173,6 @@ def _grouped(cells: AxisCells, starts: IntArray, first: IntArray) -> list[Reliab
         within=np.add.reduceat(cells.within, starts, axis=0),
     )
     return [together.of(slice(a, b)) for a, b in pairwise(first.tolist())]
-
-
-def cut_between(cells: AxisCells, centre: FloatArray, edges: FloatArray) -> ReliabilityBins:
-    """The bins between ascending edges (B + 1,), each of the micro-bins whose centre is inside.
-
-    Closed on the left, the last one on both sides; empty bins are included.
-
-    centre  (M,) of the micro-bins, on the axis of the edges
-    """
-    bins = edges.size - 1
-    index = np.searchsorted(edges, centre, side="right") - 1
-    index[centre == edges[-1]] = bins - 1
-    inside = (index >= 0) & (index < bins)
-    cell = index[inside]
-
-    def total(values: FloatArray) -> FloatArray:
-        return np.bincount(cell, values[inside], bins).astype(np.float64, copy=False)
-
-    n = np.zeros(bins, np.int64)
-    np.add.at(n, cell, cells.n[inside])
-    within = np.zeros((bins, cells.within.shape[1]), np.int64)
-    np.add.at(within, cell, cells.within[inside])
-    return ReliabilityBins(
-        lower=edges[:-1],
-        upper=edges[1:],
-        n=n,
-        variance=total(cells.variance),
-        squared_error=total(cells.squared_error),
-        nees=total(cells.nees),
-        within=within,
-        below=int(cells.n[centre < edges[0]].sum()),
-        above=int(cells.n[centre > edges[-1]].sum()),
-    )
 
 
 NAN = float("nan")
@@ -363,10 +333,10 @@ def _dimension(
         n=n,
         n_eff=n / effect if n else NAN,
         kurtosis=kurtosis,
-        ence=ence(counted),
+        ence=measures.ence(counted),
         ence_noise_floor=measures.ence_noise_floor(counted, kurtosis, effect),
         ence_noise_floor_gaussian=measures.ence_noise_floor_gaussian(counted),
-        uce=uce(uce_bins.with_rows(fewest_rows), n),
+        uce=measures.uce(uce_bins.with_rows(fewest_rows), n),
         nll=_HALF_LOG_TAU + float(sums.log_sigma[i]) * per_row + 0.5 * nees,
         c_v=_coefficient_of_variation(n, sigma, variance),
         nees_mean=nees,
@@ -376,7 +346,7 @@ def _dimension(
         mean_squared_error=float(sums.squared_error[i]) * per_row,
         bias=error * per_row,
         tau=tau,
-        qce_by_tau=qce_by_tau(counted, tau),
+        qce_by_tau=measures.qce_by_tau(counted, tau),
         pinball_by_tau=pinball * per_row,
         picp_by_tau=sums.within[i] * per_row,
         coverage_one_sided_by_tau=None,
@@ -414,7 +384,7 @@ def _joint(
         nees_mean=nees,
         nees_median_ratio=float(sums.median[-1] / chi_square((0.5,), k)[0]),
         tau=tau,
-        qce_by_tau=qce_by_tau(bins.with_rows(fewest_rows), tau),
+        qce_by_tau=measures.qce_by_tau(bins.with_rows(fewest_rows), tau),
         coverage_by_tau=sums.within[-1] * per_row,
         deviation=_deviation(sums.held.axis(statistics.joint_axis)),
         bins=bins,

@@ -18,6 +18,7 @@ from monitor.frames.space import FloatArray, IntArray, Space, triangle
 from monitor.statistics.bins import EXPONENT, Binning, IncompatibleStatistics, read_only
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered
 from monitor.statistics.exact_sums import ExactSum, SparseSums, total
+from monitor.statistics.measures import BinSums
 from monitor.statistics.observations import (
     CHUNK,
     CellColumns,
@@ -31,17 +32,13 @@ from monitor.statistics.observations import (
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class AxisCells:
-    """The occupied micro-bins of one axis, as floats, ascending; see ReliabilityBins."""
+class AxisCells(BinSums):
+    """The occupied micro-bins of one axis, as floats, ascending.
 
-    lower: FloatArray
-    upper: FloatArray
-    n: IntArray
-    variance: FloatArray
-    squared_error: FloatArray
+    error  (B,) sum of errors, in the unit of the axis; of no meaning on the joint axis
+    """
+
     error: FloatArray
-    nees: FloatArray
-    within: IntArray
 
 
 def axis_cells(held: SparseSums, position: IntArray, binning: Binning) -> AxisCells:

@@ -10,13 +10,11 @@ import pytest
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError, as_json
 from monitor.statistics.exact_engine import (
-    Rows,
-    bins_between,
     bins_equal_count,
-    equal_width_edges,
     evaluate_rows,
     freeze_edges,
 )
+from monitor.statistics.measures import BinSums, bins_between, equal_width_edges
 from tests.calibration import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -287,8 +285,8 @@ def test_rows_without_truth_and_rows_without_a_gaussian_are_counted_and_left_out
 def bins_of(axis, lower, upper, bins):
     axis = np.array(axis)
     ones = np.ones_like(axis)
-    rows = Rows(axis, axis**2, ones, ones, ones[:, None] > 0)
-    return bins_between(rows, equal_width_edges(lower, upper, bins))
+    rows = BinSums(axis, axis, ones.astype(np.int64), axis**2, ones, ones, ones[:, None] > 0)
+    return bins_between(rows, axis, equal_width_edges(lower, upper, bins))
 
 
 def test_equal_width_bins_are_closed_on_the_left_and_the_last_on_both_sides():
@@ -311,7 +309,8 @@ def test_equal_count_bins_keep_the_order_of_equal_rows():
     axis = np.array([2.0, 1.0, 1.0, 1.0, 3.0])
     error = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     within = np.array([[True], [False], [True], [True], [False]])
-    bins = bins_equal_count(Rows(axis, axis**2, error, error, within), 2)
+    ones = np.ones(5, np.int64)
+    bins = bins_equal_count(BinSums(axis, axis, ones, axis**2, error, error, within), 2)
     assert bins.n.tolist() == [3, 2]
     assert bins.squared_error.tolist() == [9.0, 6.0]
     assert bins.within.tolist() == [[2], [1]]
