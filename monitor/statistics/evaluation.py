@@ -19,8 +19,6 @@ from monitor.statistics.measures import ReliabilityBins, calibration_area, nees_
 
 # 0.05, 0.10, … 0.95; read-only, since it is a default.
 TAU: FloatArray = np.arange(1, 20) / 20
-
-
 TAU.setflags(write=False)
 
 
@@ -29,134 +27,18 @@ class EvaluationError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class DimensionMeasures:
-    """Measures of one dimension; squares and losses in its unit, the rest dimensionless.
+class AxisMeasures:
+    """Measures that a dimension and the joint block of k dimensions share.
 
-    n_eff                     independent rows that the n are worth
-    kurtosis                  of the normalised error about 0; 3 is Gaussian
-    ence_noise_floor          what ENCE reads on calibrated errors of this kurtosis and n_eff
-    ence_noise_floor_gaussian the same of independent Gaussian errors
-    uce                       over σ² with equal widths, else over the bins of ENCE; unit²
-    nll                       mean negative log-likelihood, in nats
-    c_v                       coefficient of variation of σ; NaN for a single row
-    nees_median_ratio         median of the normalised squared error over the χ²_1 median
-    mean_sigma, mean_variance, mean_squared_error  means of σ, σ² and error²
-    bias                      mean error, in the unit
-    tau                       (T,) confidence levels
-    qce_by_tau                (T,) conditional on the bin
-    pinball_by_tau            (T,) one-sided loss at the Gaussian τ quantile, in the unit
-    picp_by_tau               (T,) coverage of the central τ interval
-    coverage_one_sided_by_tau (T,) share of z ≤ Φ⁻¹(τ); None where rows are not kept
-    bins                      the bins of ENCE and QCE, over σ
-    uce_bins                  the bins of UCE
-    interval_width_by_tau     (T,) mean width of the central τ interval, in the unit; None where
-                              it is that of Gaussians
-    """
-
-    n: int
-    n_eff: float
-    kurtosis: float
-    ence: float
-    ence_noise_floor: float
-    ence_noise_floor_gaussian: float
-    uce: float
-    nll: float
-    c_v: float
-    nees_mean: float
-    nees_median_ratio: float
-    mean_sigma: float
-    mean_variance: float
-    mean_squared_error: float
-    bias: float
-    tau: FloatArray
-    qce_by_tau: FloatArray
-    pinball_by_tau: FloatArray
-    picp_by_tau: FloatArray
-    coverage_one_sided_by_tau: FloatArray | None
-    bins: ReliabilityBins
-    uce_bins: ReliabilityBins
-    interval_width_by_tau: FloatArray | None = None
-
-    @property
-    def qce(self) -> float:
-        """Mean of qce_by_tau."""
-        return float(self.qce_by_tau.mean())
-
-    @property
-    def qce_marginal_by_tau(self) -> FloatArray:
-        """(T,) |coverage − τ| of all rows together."""
-        return np.abs(self.picp_by_tau - self.tau)
-
-    @property
-    def qce_marginal(self) -> float:
-        """Mean of qce_marginal_by_tau."""
-        return float(self.qce_marginal_by_tau.mean())
-
-    @property
-    def pinball(self) -> float:
-        """Mean of pinball_by_tau."""
-        return float(self.pinball_by_tau.mean())
-
-    @property
-    def mpiw_by_tau(self) -> FloatArray:
-        """(T,) mean width of the central τ interval, in the unit: 2 Φ⁻¹((1 + τ)/2) mean σ."""
-        if self.interval_width_by_tau is not None:
-            return self.interval_width_by_tau
-        width: FloatArray = 2 * ndtri((1 + self.tau) / 2) * self.mean_sigma
-        return width
-
-    @property
-    def mpiw(self) -> float:
-        """Mean of mpiw_by_tau."""
-        return float(self.mpiw_by_tau.mean())
-
-    @property
-    def calibration_area(self) -> float:
-        """Area between the curve of central coverage and the diagonal."""
-        return calibration_area(self.picp_by_tau, self.tau)
-
-    @property
-    def std_scaling(self) -> float:
-        """Factor on every σ that minimises the NLL: sqrt(mean NEES)."""
-        return float(np.sqrt(self.nees_mean))
-
-    @property
-    def rmse(self) -> float:
-        """Root of the mean squared error, in the unit."""
-        return float(np.sqrt(self.mean_squared_error))
-
-    @property
-    def rmv(self) -> float:
-        """Root of the mean variance, in the unit: what rmse should be."""
-        return float(np.sqrt(self.mean_variance))
-
-    @property
-    def sharpness(self) -> float:
-        """How small the predicted uncertainty is: the root mean variance, in the unit."""
-        return self.rmv
-
-    @property
-    def nees_interval(self) -> tuple[float, float]:
-        """Where nees_mean lies in 95 of 100 calibrated sets of n independent rows."""
-        return nees_interval(self.n, 1)
-
-    @property
-    def nees_interval_n_eff(self) -> tuple[float, float]:
-        """Where nees_mean lies in 95 of 100 calibrated sets of n_eff independent rows."""
-        return nees_interval(self.n_eff, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class JointMeasures:
-    """Measures of the joint block (Space.joint) of k dimensions.
-
-    n_eff                independent rows that the n are worth
-    nees_median_ratio    median NEES over the χ²_k median; 1 is calibrated
-    tau                  (T,) confidence levels
-    qce_by_tau           (T,) conditional on the bin of σ_G = det(Σ)^(1/2k)
-    coverage_by_tau      (T,) share of rows within the χ²_k(τ) region
-    deviation            lowest, highest and mean σ_G
-    bins                 the bins over σ_G; squared errors are zero
+    n_eff              independent rows that the n are worth
+    nll                mean negative log-likelihood, in nats
+    nees_mean          mean of the normalised squared error
+    nees_median_ratio  its median over the χ²_k median; 1 is calibrated
+    tau                (T,) confidence levels
+    qce_by_tau         (T,) conditional on the bin
+    coverage_by_tau    (T,) share of rows within the central τ interval, or the χ²_k(τ) region
+    bins               the bins of QCE, over σ, or σ_G = det(Σ)^(1/2k) for the joint block, whose
+                       squared errors are zero
     """
 
     k: int
@@ -168,13 +50,7 @@ class JointMeasures:
     tau: FloatArray
     qce_by_tau: FloatArray
     coverage_by_tau: FloatArray
-    deviation: tuple[float, float, float]
     bins: ReliabilityBins
-
-    @property
-    def nees_over_k(self) -> float:
-        """Mean NEES per dimension; 1 is calibrated."""
-        return self.nees_mean / self.k
 
     @property
     def qce(self) -> float:
@@ -208,6 +84,98 @@ class JointMeasures:
 
 
 @dataclass(frozen=True, slots=True)
+class DimensionMeasures(AxisMeasures):
+    """Measures of one dimension, k = 1; squares and losses in its unit, the rest dimensionless.
+
+    kurtosis                  of the normalised error about 0; 3 is Gaussian
+    ence_noise_floor          what ENCE reads on calibrated errors of this kurtosis and n_eff
+    ence_noise_floor_gaussian what ENCE reads on independent Gaussian errors
+    uce                       over σ² with equal widths, else over the bins of ENCE; unit²
+    c_v                       coefficient of variation of σ; NaN for a single row
+    mean_sigma, mean_variance, mean_squared_error  means of σ, σ² and error²
+    bias                      mean error, in the unit
+    pinball_by_tau            (T,) one-sided loss at the Gaussian τ quantile, in the unit
+    coverage_one_sided_by_tau (T,) share of z ≤ Φ⁻¹(τ); None where rows are not kept
+    uce_bins                  the bins of UCE; those of ENCE and QCE are `bins`
+    interval_width_by_tau     (T,) mean width of the central τ interval, in the unit; None where
+                              it is that of Gaussians
+    """
+
+    kurtosis: float
+    ence: float
+    ence_noise_floor: float
+    ence_noise_floor_gaussian: float
+    uce: float
+    c_v: float
+    mean_sigma: float
+    mean_variance: float
+    mean_squared_error: float
+    bias: float
+    pinball_by_tau: FloatArray
+    coverage_one_sided_by_tau: FloatArray | None
+    uce_bins: ReliabilityBins
+    interval_width_by_tau: FloatArray | None = None
+
+    @property
+    def picp_by_tau(self) -> FloatArray:
+        """(T,) coverage of the central τ interval, by its name in the literature."""
+        return self.coverage_by_tau
+
+    @property
+    def pinball(self) -> float:
+        """Mean of pinball_by_tau."""
+        return float(self.pinball_by_tau.mean())
+
+    @property
+    def mpiw_by_tau(self) -> FloatArray:
+        """(T,) mean width of the central τ interval, in the unit: 2 Φ⁻¹((1 + τ)/2) mean σ."""
+        if self.interval_width_by_tau is not None:
+            return self.interval_width_by_tau
+        width: FloatArray = 2 * ndtri((1 + self.tau) / 2) * self.mean_sigma
+        return width
+
+    @property
+    def mpiw(self) -> float:
+        """Mean of mpiw_by_tau."""
+        return float(self.mpiw_by_tau.mean())
+
+    @property
+    def std_scaling(self) -> float:
+        """Factor on every σ that minimises the NLL: sqrt(mean NEES)."""
+        return float(np.sqrt(self.nees_mean))
+
+    @property
+    def rmse(self) -> float:
+        """Root of the mean squared error, in the unit."""
+        return float(np.sqrt(self.mean_squared_error))
+
+    @property
+    def rmv(self) -> float:
+        """Root of the mean variance, in the unit: what rmse should be."""
+        return float(np.sqrt(self.mean_variance))
+
+    @property
+    def sharpness(self) -> float:
+        """Root of the mean variance, in the unit: how small the predicted uncertainty is."""
+        return self.rmv
+
+
+@dataclass(frozen=True, slots=True)
+class JointMeasures(AxisMeasures):
+    """Measures of the joint block (Space.joint) of k dimensions.
+
+    deviation  lowest, highest and mean σ_G
+    """
+
+    deviation: tuple[float, float, float]
+
+    @property
+    def nees_over_k(self) -> float:
+        """Mean NEES per dimension; 1 is calibrated."""
+        return self.nees_mean / self.k
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """All measures of one set of rows; NaN without any.
 
@@ -228,8 +196,20 @@ class Evaluation:
     tracks: int | None = None
 
 
-# Fields of ClassEvaluation that are printed under their own name.
-_CLASS_NUMBERS = (
+# What is printed under its own name, in this order.
+_DIMENSION = (
+    *("n", "n_eff", "ence", "ence_noise_floor", "ence_noise_floor_gaussian", "kurtosis"),
+    *("uce", "nll", "rmse", "rmv", "sharpness", "c_v", "bias", "std_scaling"),
+    *("nees_mean", "nees_interval", "nees_interval_n_eff", "nees_median_ratio"),
+    *("qce", "qce_by_tau", "qce_marginal", "qce_marginal_by_tau", "pinball", "pinball_by_tau"),
+    *("picp_by_tau", "mpiw", "mpiw_by_tau", "coverage_one_sided_by_tau", "calibration_area"),
+)
+_JOINT = (
+    *("k", "n", "n_eff", "nll", "nees_mean", "nees_over_k", "nees_interval"),
+    *("nees_interval_n_eff", "nees_median_ratio", "qce", "qce_by_tau", "qce_marginal"),
+    *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area"),
+)
+_CLASSES = (
     "accuracy",
     *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier"),
     *("sharpness", "overconfidence", "underconfidence", "entropy"),
@@ -245,7 +225,7 @@ def as_json(evaluation: Evaluation) -> dict[str, object]:
         "rows_without_truth": evaluation.without_truth,
         "rows_refused": evaluation.refused,
         "tracks": evaluation.tracks,
-        "tau": _numbers(evaluation.tau),
+        "tau": _plain(evaluation.tau),
         "dimensions": {name: _dimension(found) for name, found in evaluation.dimensions.items()},
         "joint": _joint(evaluation.joint),
     }
@@ -260,55 +240,23 @@ def class_as_json(evaluation: ClassEvaluation) -> dict[str, object]:
         "rows_without_truth": evaluation.without_truth,
         "rows_refused": evaluation.refused,
         "n_opinions": evaluation.opinions,
-        **{name: _number(getattr(evaluation, name)) for name in _CLASS_NUMBERS},
-        "ause_bound": dict(zip(AUSE, _numbers(evaluation.ause_bound), strict=True)),
-        "n_by_class": evaluation.n_by_class.tolist(),
-        "ece_by_class": _numbers(evaluation.ece_by_class),
-        "uce_by_class": _numbers(evaluation.uce_by_class),
-        **{f"{name}_by_class": _numbers(values) for name, values in by_class},
+        **_printed(evaluation, _CLASSES),
+        "ause_bound": _plain(dict(zip(AUSE, evaluation.ause_bound, strict=True))),
+        **_printed(evaluation, ("n_by_class", "ece_by_class", "uce_by_class")),
+        **{f"{name}_by_class": _plain(values) for name, values in by_class},
         "rejection": {
-            "fraction": _numbers(evaluation.rejection_fraction),
-            "error_rate": _numbers(evaluation.rejection_error_rate),
+            "fraction": _plain(evaluation.rejection_fraction),
+            "error_rate": _plain(evaluation.rejection_error_rate),
         },
-        "counts_confidence": evaluation.counts_confidence.tolist(),
-        "counts_entropy": evaluation.counts_entropy.tolist(),
+        **_printed(evaluation, ("counts_confidence", "counts_entropy")),
     }
 
 
 def _dimension(found: DimensionMeasures) -> dict[str, object]:
-    one_sided = found.coverage_one_sided_by_tau
     return {
-        "n": found.n,
-        "n_eff": _number(found.n_eff),
-        "ence": _number(found.ence),
-        "ence_noise_floor": _number(found.ence_noise_floor),
-        "ence_noise_floor_gaussian": _number(found.ence_noise_floor_gaussian),
-        "kurtosis": _number(found.kurtosis),
-        "uce": _number(found.uce),
-        "nll": _number(found.nll),
-        "rmse": _number(found.rmse),
-        "rmv": _number(found.rmv),
-        "sharpness": _number(found.sharpness),
-        "c_v": _number(found.c_v),
-        "bias": _number(found.bias),
-        "std_scaling": _number(found.std_scaling),
-        "nees_mean": _number(found.nees_mean),
-        "nees_interval": _numbers(found.nees_interval),
-        "nees_interval_n_eff": _numbers(found.nees_interval_n_eff),
-        "nees_median_ratio": _number(found.nees_median_ratio),
-        "qce": _number(found.qce),
-        "qce_by_tau": _numbers(found.qce_by_tau),
-        "qce_marginal": _number(found.qce_marginal),
-        "qce_marginal_by_tau": _numbers(found.qce_marginal_by_tau),
-        "pinball": _number(found.pinball),
-        "pinball_by_tau": _numbers(found.pinball_by_tau),
-        "picp_by_tau": _numbers(found.picp_by_tau),
-        "mpiw": _number(found.mpiw),
-        "mpiw_by_tau": _numbers(found.mpiw_by_tau),
-        "coverage_one_sided_by_tau": None if one_sided is None else _numbers(one_sided),
-        "calibration_area": _number(found.calibration_area),
-        "bins": _bins(found.bins),
-        "uce_bins": _bins(found.uce_bins),
+        **_printed(found, _DIMENSION),
+        "bins": _plain(found.bins),
+        "uce_bins": _plain(found.uce_bins),
         "out_of_range": {
             "std": _out_of_range(found.bins),
             "variance": _out_of_range(found.uce_bins),
@@ -317,42 +265,33 @@ def _dimension(found: DimensionMeasures) -> dict[str, object]:
 
 
 def _joint(found: JointMeasures) -> dict[str, object]:
-    lowest, highest, mean = map(_number, found.deviation)
+    lowest, highest, mean = found.deviation
     return {
-        "k": found.k,
-        "n": found.n,
-        "n_eff": _number(found.n_eff),
-        "nll": _number(found.nll),
-        "nees_mean": _number(found.nees_mean),
-        "nees_over_k": _number(found.nees_over_k),
-        "nees_interval": _numbers(found.nees_interval),
-        "nees_interval_n_eff": _numbers(found.nees_interval_n_eff),
-        "nees_median_ratio": _number(found.nees_median_ratio),
-        "qce": _number(found.qce),
-        "qce_by_tau": _numbers(found.qce_by_tau),
-        "qce_marginal": _number(found.qce_marginal),
-        "qce_marginal_by_tau": _numbers(found.qce_marginal_by_tau),
-        "coverage_by_tau": _numbers(found.coverage_by_tau),
-        "calibration_area": _number(found.calibration_area),
-        "sgv_std_min": lowest,
-        "sgv_std_max": highest,
-        "sgv_std_mean": mean,
-        "bins": _bins(found.bins),
+        **_printed(found, _JOINT),
+        "sgv_std_min": _plain(lowest),
+        "sgv_std_max": _plain(highest),
+        "sgv_std_mean": _plain(mean),
+        "bins": _plain(found.bins),
         "out_of_range": _out_of_range(found.bins),
     }
-
-
-def _bins(bins: ReliabilityBins) -> list[dict[str, object]]:
-    return [{**row, "upper": _number(row["upper"])} for row in bins.rows()]
 
 
 def _out_of_range(bins: ReliabilityBins) -> dict[str, object]:
     return {"below": bins.below, "above": bins.above}
 
 
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _printed(found: object, names: Iterable[str]) -> dict[str, object]:
+    return {name: _plain(getattr(found, name)) for name in names}
 
 
-def _numbers(values: Iterable[float]) -> list[float | None]:
-    return [_number(value) for value in values]
+def _plain(value: object) -> object:
+    """Numbers, arrays and bins as JSON has them: None in place of what is not finite."""
+    if isinstance(value, ReliabilityBins):
+        value = list(value.rows())
+    elif isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value

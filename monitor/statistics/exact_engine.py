@@ -444,6 +444,7 @@ def _dimension(
     quantiles = ndtri(tau)
     d = error[:, None] - sigma[:, None] * quantiles
     return DimensionMeasures(
+        k=1,
         n=n,
         n_eff=n / effect,
         kurtosis=kurtosis,
@@ -462,7 +463,7 @@ def _dimension(
         tau=tau,
         qce_by_tau=measures.qce_by_tau(counted, tau),
         pinball_by_tau=np.maximum(tau * d, (tau - 1) * d).mean(axis=0),
-        picp_by_tau=within.mean(axis=0),
+        coverage_by_tau=within.mean(axis=0),
         coverage_one_sided_by_tau=((error / sigma)[:, None] <= quantiles).mean(axis=0),
         bins=bins,
         uce_bins=uce_bins,

@@ -330,6 +330,7 @@ def _dimension(
     # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
     pinball = tau * (error - _normal(statistics.binning.tau) * sigma) - sums.shortfall[i]
     return DimensionMeasures(
+        k=1,
         n=n,
         n_eff=n / effect if n else NAN,
         kurtosis=kurtosis,
@@ -348,7 +349,7 @@ def _dimension(
         tau=tau,
         qce_by_tau=measures.qce_by_tau(counted, tau),
         pinball_by_tau=pinball * per_row,
-        picp_by_tau=sums.within[i] * per_row,
+        coverage_by_tau=sums.within[i] * per_row,
         coverage_one_sided_by_tau=None,
         bins=bins,
         uce_bins=uce_bins,
