@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtri
 
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.exact_sums import SparseSums
@@ -117,6 +118,10 @@ class LogBins:
         return found
 
 
+class IncompatibleStatistics(ValueError):
+    """Statistics kept on different bins or in different spaces cannot be added."""
+
+
 @dataclass(frozen=True)
 class Binning:
     """All that two statistics must share before they may be added.
@@ -134,6 +139,11 @@ class Binning:
     def tau_array(self) -> FloatArray:
         """tau as (T,)."""
         return read_only(np.array(self.tau))
+
+    @cached_property
+    def normal(self) -> FloatArray:
+        """Φ⁻¹(τ), (T,)."""
+        return read_only(ndtri(self.tau_array))
 
     @cached_property
     def variance_exponent(self) -> IntArray:
@@ -166,16 +176,20 @@ class Binning:
         return digest.hexdigest()[:16]
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describes the bins for error messages."""
         low, high = self.deviation.edges[0], self.deviation.edges[-1]
         return (
             f"{self.deviation.per_octave} bins an octave over [{low:.6g}, {high:.6g}), "
             f"tau {self.tau} (hash {self.hash})"
         )
 
-
-class IncompatibleStatistics(ValueError):
-    """Statistics kept on different bins or in different spaces cannot be added."""
+    def check_same(self, other: Binning) -> None:
+        """Raises IncompatibleStatistics unless sums on both bins can be added."""
+        if self != other:
+            raise IncompatibleStatistics(
+                f"cannot merge statistics on {self.describe()} with {other.describe()}: "
+                "the bins differ. Start every replica with the same [statistics] section."
+            )
 
 
 # Columns of BinTotals; the counts within each τ follow.

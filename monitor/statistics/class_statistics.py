@@ -11,7 +11,7 @@ are made of whole micro-bins.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -388,32 +388,6 @@ class ClassStatistics:
 
         Raises IncompatibleStatistics when the classes or the binning differ.
         """
-        self._check(other)
-        return ClassStatistics(
-            self.binning,
-            self.classes,
-            self.n + other.n,
-            tuple(a + b for a, b in zip(self.tables, other.tables, strict=True)),
-            self.companions + other.companions,
-        )
-
-    def retract(self, other: ClassStatistics) -> ClassStatistics:
-        """Statistics without rows that were added before, or will be; exact."""
-        self._check(other)
-        return ClassStatistics(
-            self.binning,
-            self.classes,
-            self.n - other.n,
-            tuple(a - b for a, b in zip(self.tables, other.tables, strict=True)),
-            self.companions - other.companions,
-        )
-
-    @property
-    def sums(self) -> dict[str, float]:
-        """The sums of COMPANIONS, by name."""
-        return dict(zip(COMPANIONS, self.companions.value.tolist(), strict=True))
-
-    def _check(self, other: ClassStatistics) -> None:
         if self.classes != other.classes:
             raise IncompatibleStatistics(
                 f"cannot merge statistics of {self.classes} classes with those of "
@@ -424,6 +398,30 @@ class ClassStatistics:
                 f"cannot merge class statistics on bins {self.binning.hash} with bins "
                 f"{other.binning.hash}: the edges differ. Start every replica with equal settings."
             )
+        return ClassStatistics(
+            self.binning,
+            self.classes,
+            self.n + other.n,
+            tuple(a + b for a, b in zip(self.tables, other.tables, strict=True)),
+            self.companions + other.companions,
+        )
+
+    def negated(self) -> ClassStatistics:
+        """Turns the sign of all sums: merging the result takes back what was added."""
+        tables = tuple(-table for table in self.tables)
+        return replace(self, n=-self.n, tables=tables, companions=-self.companions)
+
+    def retract(self, other: ClassStatistics) -> ClassStatistics:
+        """Statistics without rows that were added before, or will be; exact.
+
+        Raises IncompatibleStatistics when the classes or the binning differ.
+        """
+        return self.merge(other.negated())
+
+    @property
+    def sums(self) -> dict[str, float]:
+        """The sums of COMPANIONS, by name."""
+        return dict(zip(COMPANIONS, self.companions.value.tolist(), strict=True))
 
 
 def table_shapes(binning: ClassBinning, classes: int) -> tuple[tuple[int, int], ...]:

@@ -84,9 +84,11 @@ class ExactSum:
         assert self.exponent == other.exponent
         return ExactSum(*carry(self.low + other.low, self.high + other.high), self.exponent)
 
+    def __neg__(self) -> ExactSum:
+        return ExactSum(*carry(-self.low, -self.high), self.exponent)
+
     def __sub__(self, other: ExactSum) -> ExactSum:
-        assert self.exponent == other.exponent
-        return ExactSum(*carry(self.low - other.low, self.high - other.high), self.exponent)
+        return self + -other
 
     @property
     def value(self) -> FloatArray:
@@ -181,10 +183,12 @@ class SparseSums:
     def __add__(self, other: SparseSums) -> SparseSums:
         return total((self, other))
 
-    def __sub__(self, other: SparseSums) -> SparseSums:
+    def __neg__(self) -> SparseSums:
         # Carried again: the range of a value is not symmetric.
-        negative = from_cells(other.keys, -other.values, other.spill_keys, -other.spill)
-        return total((self, negative))
+        return from_cells(self.keys, -self.values, self.spill_keys, -self.spill)
+
+    def __sub__(self, other: SparseSums) -> SparseSums:
+        return self + -other
 
 
 def total(parts: Sequence[SparseSums]) -> SparseSums:

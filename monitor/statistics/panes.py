@@ -26,7 +26,6 @@ from monitor.statistics.bins import Binning, BinTotals, ExportEdges
 from monitor.statistics.class_statistics import (
     ClassBinning,
     ClassStatistics,
-    no_class_statistics,
     observe_classes,
 )
 from monitor.statistics.clusters import (
@@ -47,7 +46,7 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
-from monitor.statistics.stage import SliceStatistics, by_slot, no_statistics, together
+from monitor.statistics.stage import SliceStatistics, by_slot, together
 from monitor.statistics.windows import PaneKey, S, Windows, advance, put
 
 # In place of a pane's number, for rows without a stamp.
@@ -477,9 +476,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             found = zip(*(by_slot(space, self.binning, part) for part in sums), strict=True)
             for (index, key), statistics in zip(slots.places, found, strict=True):
                 more = SliceStatistics(statistics[0], statistics[-1])
-                if retracts:
-                    more = no_statistics(space, self.binning).retract(more)
-                changes.put(index, key, more)
+                changes.put(index, key, more.negated() if retracts else more)
                 yield
         self.take(changes)
         for space, cells in live:
@@ -607,10 +604,7 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
                 found = more if found is None else found.merge(more)
                 yield
             assert found is not None
-            if retracts:
-                classes = group[0].opinions.shape[2]
-                found = no_class_statistics(self.binning, classes).retract(found)
-            changes.put(index, key, found)
+            changes.put(index, key, found.negated() if retracts else found)
             yield
         self.take(changes)
 

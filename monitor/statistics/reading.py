@@ -15,7 +15,6 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import ndtri
 
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.statistics import measures
@@ -54,7 +53,7 @@ CellBinning = WidthRange | FrozenEdges | None
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AllCells:
-    """The micro-bins of all axes, one axis after the other: decoded once for all of them.
+    """The micro-bins of all axes that hold rows, one axis after the other.
 
     number  (M,) the axis of each
     start   (A + 1,) where each axis begins, and the end
@@ -66,15 +65,16 @@ class AllCells:
 
     @classmethod
     def of(cls, statistics: StageStatistics) -> AllCells:
-        """Every axis of the statistics, the joint one last."""
+        """Decodes every axis of the statistics, the joint one last."""
         held, binning = statistics.cells, statistics.binning
         axis, position = np.divmod(held.keys, binning.deviation.count)
         cells = axis_cells(held, position, binning)
-        positive, rest = (cells.n, cells.variance), (cells.squared_error, cells.nees, cells.within)
-        if min(column.min(initial=1) for column in positive) <= 0 or (
-            min(column.min(initial=0) for column in rest) < 0
-        ):
-            cells, axis = _without_negative(cells, axis)
+        # From some micro-bins more may have been retracted than came. What that leaves in the
+        # others need be no sum of squares, and is cut at 0.
+        kept = (cells.n > 0) & (cells.variance > 0)
+        cells, axis = cells.of(kept), axis[kept]
+        for column in (cells.squared_error, cells.nees, cells.within):
+            np.maximum(column, 0, out=column)
         return cls(cells, axis, np.searchsorted(axis, np.arange(statistics.joint_axis + 2)))
 
     def axis(self, i: int) -> AxisCells:
@@ -82,22 +82,9 @@ class AllCells:
         return self.cells.of(slice(self.start[i], self.start[i + 1]))
 
     def totals(self, values: FloatArray) -> FloatArray:
-        """Sum of a column of the cells over each axis, (A,)."""
+        """Adds up a column of the cells over each axis, (A,)."""
         sums = np.bincount(self.number, values, self.start.size - 1)
         return sums.astype(np.float64, copy=False)
-
-
-def _without_negative(cells: AxisCells, axis: IntArray) -> tuple[AxisCells, IntArray]:
-    """The micro-bins that hold rows, and their axes: from some more may be taken than came.
-
-    What that leaves in the others need be no sum of squares, and is cut at 0.
-    """
-    kept = (cells.n > 0) & (cells.variance > 0)
-    found = cells.of(kept)
-    np.maximum(found.squared_error, 0.0, out=found.squared_error)
-    np.maximum(found.nees, 0.0, out=found.nees)
-    np.maximum(found.within, 0, out=found.within)
-    return found, axis[kept]
 
 
 def cut_axes(
@@ -134,11 +121,13 @@ def _cut_axis(
 
 
 def cut_equal_count(held: AllCells, bins: int) -> list[ReliabilityBins]:
-    """Bins of nearly equal count of each axis, of whole micro-bins (Levi et al. 2019, section 3).
+    """Cuts each axis into bins of nearly equal count, of whole micro-bins.
 
     A cut falls on the edge of a micro-bin nearest to its share of the rows, so
     that the cuts of merged replicas are those of one that saw everything. Fewer
     than `bins` remain where one micro-bin holds several shares.
+
+    source   Levi et al. 2019, section 3
     """
     cells, begin, end = held.cells, held.start[:-1, None], held.start[1:, None]
     cumulative = np.concatenate(([0], np.cumsum(cells.n)))
@@ -158,14 +147,10 @@ def cut_equal_count(held: AllCells, bins: int) -> list[ReliabilityBins]:
 
 
 def _grouped(cells: AxisCells, starts: IntArray, first: IntArray) -> list[ReliabilityBins]:
-    """Sums of the cells from each start to the next; the bins of axis i begin at first[i]."""
-    if starts.size == 0:
-        none = np.zeros(0)
-        empty = ReliabilityBins(none, none, cells.n[:0], none, none, none, cells.within[:0])
-        return [empty] * (first.size - 1)
+    """Adds up the cells from each start to the next; the bins of axis i begin at first[i]."""
     together = ReliabilityBins(
         lower=cells.lower[starts],
-        upper=cells.upper[np.append(starts[1:], cells.n.size) - 1],
+        upper=cells.upper[np.append(starts, cells.n.size)[1:] - 1],
         n=np.add.reduceat(cells.n, starts),
         variance=np.add.reduceat(cells.variance, starts),
         squared_error=np.add.reduceat(cells.squared_error, starts),
@@ -175,16 +160,13 @@ def _grouped(cells: AxisCells, starts: IntArray, first: IntArray) -> list[Reliab
     return [together.of(slice(a, b)) for a, b in pairwise(first.tolist())]
 
 
-NAN = float("nan")
-
-
 _HALF_LOG_TAU = 0.5 * math.log(math.tau)
 
 
 def read(
     statistics: StageStatistics, bins: int, binning: CellBinning = None, fewest_rows: int = 1
 ) -> Evaluation:
-    """All measures, from `bins` bins of equal count on every axis, or from others.
+    """Reads all measures, from `bins` bins of equal count on every axis, or from others.
 
     fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
     """
@@ -224,8 +206,6 @@ class _Sums:
     median, kurtosis, effect  (K + 1,) of NEES, of z, and the design effect
     nees, variance, squared_error, error  (K + 1,) sums over all rows
     within                    (K + 1, T) rows within each τ
-    sigma, log_sigma          (K,)
-    shortfall                 (K, T) as in StageStatistics
     """
 
     held: AllCells
@@ -237,9 +217,6 @@ class _Sums:
     squared_error: FloatArray
     error: FloatArray
     within: FloatArray
-    sigma: FloatArray
-    log_sigma: FloatArray
-    shortfall: FloatArray
 
 
 def _sums(statistics: StageStatistics) -> _Sums:
@@ -268,16 +245,15 @@ def _sums(statistics: StageStatistics) -> _Sums:
         squared_error=totals(held.cells.squared_error),
         error=totals(held.cells.error),
         within=np.array([totals(column) for column in held.cells.within.T]).T,
-        sigma=statistics.sigma,
-        log_sigma=statistics.log_sigma,
-        shortfall=statistics.shortfall,
     )
 
 
 @cache
 def _centres(bins: LogBins, axes: int, k: int) -> tuple[FloatArray, FloatArray]:
-    """Geometric centres (H,) of the bins of NEES, and what they count for in correlations,
-    (axes + 1, H): the last row is the joint one of k dimensions."""
+    """Geometric centres (H,) of the bins of NEES, and their x in clusters.py, (axes + 1, H).
+
+    The last row of x is the joint one of k dimensions.
+    """
     lower, upper = bins.bounds
     lower, upper = lower.copy(), upper.copy()
     lower[0], upper[-1] = upper[0] / 2, lower[-1]
@@ -288,7 +264,7 @@ def _centres(bins: LogBins, axes: int, k: int) -> tuple[FloatArray, FloatArray]:
 
 
 def quantile_of_histogram(bins: LogBins, counts: IntArray, level: float) -> float:
-    """Quantile of binned values (H,): quantiles_of_histograms of one."""
+    """Quantile of one histogram (H,); see quantiles_of_histograms."""
     return float(quantiles_of_histograms(bins, counts[None], level)[0])
 
 
@@ -309,7 +285,7 @@ def quantiles_of_histograms(bins: LogBins, counts: IntArray, level: float) -> Fl
         inside = (rank - cumulative[here, inner - 1]) / counts[here, inner]
         found: FloatArray = low * (high / low) ** inside
     found = np.where(i < inner, low, np.where(i > inner, high, found))
-    found[cumulative[:, -1] == 0] = NAN
+    found[cumulative[:, -1] == 0] = math.nan
     return found
 
 
@@ -323,22 +299,22 @@ def _dimension(
     n, tau = statistics.n, statistics.binning.tau_array
     bins, uce_bins = cut
     counted = bins.with_rows(fewest_rows)
-    per_row = 1.0 / n if n else NAN
+    per_row = 1.0 / n if n else math.nan
     kurtosis, effect = float(sums.kurtosis[i]), float(sums.effect[i])
     nees, error = float(sums.nees[i]) * per_row, float(sums.error[i])
-    sigma, variance = float(sums.sigma[i]), float(sums.variance[i])
+    sigma, variance = float(statistics.sigma[i]), float(sums.variance[i])
     # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
-    pinball = tau * (error - _normal(statistics.binning.tau) * sigma) - sums.shortfall[i]
+    pinball = tau * (error - statistics.binning.normal * sigma) - statistics.shortfall[i]
     return DimensionMeasures(
         k=1,
         n=n,
-        n_eff=n / effect if n else NAN,
+        n_eff=n / effect if n else math.nan,
         kurtosis=kurtosis,
         ence=measures.ence(counted),
         ence_noise_floor=measures.ence_noise_floor(counted, kurtosis, effect),
         ence_noise_floor_gaussian=measures.ence_noise_floor_gaussian(counted),
         uce=measures.uce(uce_bins.with_rows(fewest_rows), n),
-        nll=_HALF_LOG_TAU + float(sums.log_sigma[i]) * per_row + 0.5 * nees,
+        nll=_HALF_LOG_TAU + float(statistics.log_sigma[i]) * per_row + 0.5 * nees,
         c_v=_coefficient_of_variation(n, sigma, variance),
         nees_mean=nees,
         nees_median_ratio=float(sums.median[i] / chi_square((0.5,), 1)[0]),
@@ -356,17 +332,10 @@ def _dimension(
     )
 
 
-@cache
-def _normal(tau: tuple[float, ...]) -> FloatArray:
-    """Φ⁻¹(τ), (T,)."""
-    quantiles: FloatArray = ndtri(np.array(tau))
-    return read_only(quantiles)
-
-
 def _coefficient_of_variation(n: int, sigma: float, variance: float) -> float:
     """c_v of σ, sample standard deviation over mean (Levi et al. 2019, eq. 9)."""
     if n < 2 or not sigma > 0:
-        return NAN
+        return math.nan
     mean = sigma / n
     return float(np.sqrt(max(variance - n * mean * mean, 0.0) / (n - 1)) / mean)
 
@@ -375,12 +344,12 @@ def _joint(
     statistics: StageStatistics, sums: _Sums, bins: ReliabilityBins, fewest_rows: int
 ) -> JointMeasures:
     n, tau, k = statistics.n, statistics.binning.tau_array, len(statistics.space.joint)
-    per_row = 1.0 / n if n else NAN
+    per_row = 1.0 / n if n else math.nan
     nees = float(sums.nees[-1]) * per_row
     return JointMeasures(
         k=k,
         n=n,
-        n_eff=n / float(sums.effect[-1]) if n else NAN,
+        n_eff=n / float(sums.effect[-1]) if n else math.nan,
         nll=k * _HALF_LOG_TAU + 0.5 * (statistics.log_determinant * per_row + nees),
         nees_mean=nees,
         nees_median_ratio=float(sums.median[-1] / chi_square((0.5,), k)[0]),
@@ -395,14 +364,12 @@ def _joint(
 def _deviation(cells: AxisCells) -> tuple[float, float, float]:
     """Lowest, highest and mean σ_G, each micro-bin taken at its root mean square."""
     if cells.n.size == 0:
-        return NAN, NAN, NAN
+        return math.nan, math.nan, math.nan
     centre = np.sqrt(cells.variance / cells.n)
     return float(centre[0]), float(centre[-1]), float(np.average(centre, weights=cells.n))
 
 
 RAW = "raw"
-
-
 RECALIBRATED = "recalibrated"
 
 
@@ -417,7 +384,7 @@ class SliceReading:
 
     @property
     def stages(self) -> tuple[tuple[str, Evaluation], ...]:
-        """Both, with their names."""
+        """Both stages, with their names."""
         return ((RAW, self.raw), (RECALIBRATED, self.recalibrated))
 
 
@@ -440,7 +407,7 @@ class ClassReading:
 
 @dataclass(slots=True)
 class ReadingCache:
-    """The last reading of every slice, with the (immutable) statistics it was made from."""
+    """Reads slices, and keeps the last reading of each with the statistics it was made from."""
 
     bins: int
     _last: dict[str, tuple[SliceStatistics, SliceReading]] = field(default_factory=dict)
@@ -448,7 +415,7 @@ class ReadingCache:
     def read(
         self, statistics: tuple[tuple[str, SliceStatistics], ...]
     ) -> Generator[None, None, tuple[SliceReading, ...]]:
-        """Readings in the given order, returned after many short steps."""
+        """Reads slices in many short steps; returns the readings in the given order."""
         readings = []
         for name, current in statistics:
             known = self._last.get(name)
@@ -465,14 +432,14 @@ class ReadingCache:
 
 @dataclass(slots=True)
 class ClassReadingCache:
-    """The last class reading of every slice, with the statistics it was made from."""
+    """Reads class slices, and keeps the last reading of each with its statistics."""
 
     _last: dict[str, tuple[ClassStatistics, ClassReading]] = field(default_factory=dict)
 
     def read(
         self, statistics: Iterable[tuple[str, tuple[str, ...], ClassStatistics]]
     ) -> Generator[None, None, tuple[ClassReading, ...]]:
-        """Readings in the given order, one slice a step."""
+        """Reads one slice a step; returns the readings in the given order."""
         readings = []
         for name, class_names, current in statistics:
             known = self._last.get(name)

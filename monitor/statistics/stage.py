@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.special import ndtri
 
 from monitor.frames.space import FloatArray, IntArray, Space, triangle
 from monitor.statistics.bins import EXPONENT, Binning, IncompatibleStatistics, read_only
@@ -91,7 +90,12 @@ class StageStatistics:
 
         Raises IncompatibleStatistics when spaces or binning differ.
         """
-        self._check(other)
+        if self.space != other.space:
+            raise IncompatibleStatistics(
+                f"cannot merge statistics over {self.space.names} with {other.space.names}: "
+                "the dimensions differ. Merge only slices of streams with equal headers."
+            )
+        self.binning.check_same(other.binning)
         if other.is_zero:
             return self
         if self.is_zero:
@@ -104,31 +108,22 @@ class StageStatistics:
             companions=self.companions + other.companions,
         )
 
-    def retract(self, other: StageStatistics) -> StageStatistics:
-        """Statistics without detections that were added before; exact."""
-        self._check(other)
-        if other.is_zero:
-            return self
+    def negated(self) -> StageStatistics:
+        """Turns the sign of all sums: merging the result takes back what was added."""
         return replace(
             self,
-            n=self.n - other.n,
-            cells=self.cells - other.cells,
-            nees=self.nees - other.nees,
-            companions=self.companions - other.companions,
+            n=-self.n,
+            cells=-self.cells,
+            nees=-self.nees,
+            companions=-self.companions,
         )
 
-    def _check(self, other: StageStatistics) -> None:
-        if self.space != other.space:
-            raise IncompatibleStatistics(
-                f"cannot merge statistics over {self.space.names} with {other.space.names}: "
-                "the dimensions differ. Merge only slices of streams with equal headers."
-            )
-        if self.binning != other.binning:
-            raise IncompatibleStatistics(
-                f"cannot merge statistics on {self.binning.describe()} with "
-                f"{other.binning.describe()}: the bins differ. "
-                "Start every replica with the same [statistics] section."
-            )
+    def retract(self, other: StageStatistics) -> StageStatistics:
+        """Statistics without detections that were added before, or will be; exact.
+
+        Raises IncompatibleStatistics when spaces or binning differ.
+        """
+        return self.merge(other.negated())
 
     # ---- reading
 
@@ -157,7 +152,7 @@ class StageStatistics:
         value = read_only(self.companions.value)
         return {name: value[part] for name, part in layout.items()}
 
-    @property
+    @cached_property
     def sigma(self) -> FloatArray:
         """(K,) Σ σ."""
         by_rank = self._companion["sigma"].reshape(self.space.k, -1)
@@ -174,13 +169,13 @@ class StageStatistics:
         """Σ log det Σ of the joint block."""
         return float(self._companion["log_determinant"][0])
 
-    @property
+    @cached_property
     def shortfall(self) -> FloatArray:
         """(K, T) Σ min(r − σ Φ⁻¹(τ), 0): with Σ r and Σ σ it gives the pinball loss."""
         k = self.space.k
         below_error = np.cumsum(self._companion["error"].reshape(k, -1), axis=1)[:, :-1]
         below_sigma = np.cumsum(self._companion["sigma"].reshape(k, -1), axis=1)[:, :-1]
-        result: FloatArray = below_error - ndtri(self.binning.tau_array) * below_sigma
+        result: FloatArray = below_error - self.binning.normal * below_sigma
         return result
 
     @property
@@ -309,22 +304,21 @@ class SliceStatistics:
         return self.raw.is_zero and self.recalibrated.is_zero
 
     def merge(self, other: SliceStatistics) -> SliceStatistics:
-        """Both stages merged. Raises IncompatibleStatistics."""
+        """Merges both stages. Raises IncompatibleStatistics."""
+        raw = self.raw.merge(other.raw)
         if self.recalibrated is self.raw and other.recalibrated is other.raw:
-            raw = self.raw.merge(other.raw)
             return SliceStatistics(raw, raw)
-        return SliceStatistics(
-            self.raw.merge(other.raw), self.recalibrated.merge(other.recalibrated)
-        )
+        return SliceStatistics(raw, self.recalibrated.merge(other.recalibrated))
+
+    def negated(self) -> SliceStatistics:
+        """Turns the sign of all sums: merging the result takes back what was added."""
+        raw = self.raw.negated()
+        same = self.recalibrated is self.raw
+        return SliceStatistics(raw, raw if same else self.recalibrated.negated())
 
     def retract(self, other: SliceStatistics) -> SliceStatistics:
-        """Both stages without what was added before; exact. Raises IncompatibleStatistics."""
-        if self.recalibrated is self.raw and other.recalibrated is other.raw:
-            raw = self.raw.retract(other.raw)
-            return SliceStatistics(raw, raw)
-        return SliceStatistics(
-            self.raw.retract(other.raw), self.recalibrated.retract(other.recalibrated)
-        )
+        """Takes back what was added before, or will be; exact. Raises IncompatibleStatistics."""
+        return self.merge(other.negated())
 
 
 def no_statistics(space: Space, binning: Binning) -> SliceStatistics:

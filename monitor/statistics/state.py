@@ -123,12 +123,7 @@ class StatisticsState:
 
         raises  IncompatibleStatistics where bins, windows or slicing differ
         """
-        if self.binning != other.binning:
-            raise IncompatibleStatistics(
-                f"cannot merge statistics on {self.binning.describe()} with "
-                f"{other.binning.describe()}: the bins differ. "
-                "Start every replica with the same [statistics] section."
-            )
+        self.binning.check_same(other.binning)
         if self.windows != other.windows:
             raise IncompatibleStatistics(
                 f"cannot merge statistics over {windows_described(self.windows)} with those over "
