@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -26,21 +27,24 @@ from monitor.statistics.measures import chi_square_quantiles
 # Unit of every sum: 2^-32 (2.3e-10) of what is added; in a micro-bin, of its own σ² or σ.
 EXPONENT = -32
 
+# Columns of a micro-bin, for T levels of confidence: detections, how many of these have their NEES
+# within χ²(τ) for each τ, then Σ σ² and Σ error² in units relative to the micro-bin's own σ²,
+# Σ error relative to its σ, Σ NEES.
+N, WITHIN = 0, slice(1, -4)
+VARIANCE, SQUARED_ERROR, ERROR, NEES = range(-4, 0)
 
 # Micro-bins reach over all deviations that validation lets pass by default, 1e-6 to 1e5, in
 # whatever unit; bins that stay empty cost nothing.
 LOWEST, OCTAVES = 2.0**-20, 40
 
-
 # A table of more steps than this leaves out those beyond the edges.
 _MOST_STEPS = 2**18
-
 
 Number = TypeVar("Number", bound=np.generic)
 
 
 def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """An array that all share who ask for it: none of them may write into it."""
+    """Marks an array that many share, so that none of them can write into it."""
     array.setflags(write=False)
     return array
 
@@ -166,6 +170,11 @@ class Binning:
         return chi_square(self.tau, k)
 
     @cached_property
+    def columns(self) -> int:
+        """Columns of a micro-bin."""
+        return 5 + len(self.tau)
+
+    @cached_property
     def hash(self) -> str:
         """Hexadecimal digest of every edge and level."""
         digest = hashlib.sha256()
@@ -192,10 +201,6 @@ class Binning:
             )
 
 
-# Columns of BinTotals; the counts within each τ follow.
-_N, _VARIANCE, _SQUARED_ERROR, _NEES, _WITHIN = range(5)
-
-
 class InvalidExportEdges(ValueError):
     """The edges cannot be told apart on these micro-bins."""
 
@@ -217,9 +222,7 @@ class ExportEdges:
             raise InvalidExportEdges(
                 f"export edges {list(self.wanted)}: give at least one, all positive and finite."
             )
-        for low, high, i, j in zip(
-            self.wanted, self.wanted[1:], self._position, self._position[1:], strict=False
-        ):
+        for (low, i), (high, j) in pairwise(zip(self.wanted, self._position, strict=True)):
             if i >= j:
                 edges = self.binning.deviation.edges
                 raise InvalidExportEdges(
@@ -287,8 +290,8 @@ class BinTotals:
     """Running totals of all slices of one space; a slot is 2 · slice + stage (0 raw).
 
     axes    K + 1: the dimensions, then the joint axis
-    _sums   (slots, K + 1, B, 4 + T) float64: n, Σσ², Σ error², ΣNEES, within each τ.
-            Counts are exact below 2^53; what is added is not negative, so nothing falls
+    _sums   (slots, K + 1, B, columns) float64, the columns of micro-bins but for Σ error, which
+            could fall. Counts are exact below 2^53; what is added is not negative
     """
 
     edges: ExportEdges
@@ -296,28 +299,25 @@ class BinTotals:
     _sums: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        width = _WITHIN + len(self.edges.binning.tau)
-        self._sums = np.zeros((0, self.axes, self.edges.count, width))
+        self._sums = np.zeros((0, self.axes, self.edges.count, self.edges.binning.columns))
 
     def add(self, cells: SparseSums) -> None:
-        """Add what one fold brought; slots appear as cells name them.
+        """Adds what one fold brought; slots appear as cells name them.
 
-        cells  keyed slot · (K + 1) · bins + axis · bins + micro-bin; columns n, within each
-               of T τ, Σσ², Σ error², Σ error, ΣNEES. Of first labels alone, so n ≥ 1
+        cells  keyed slot · (K + 1) · bins + axis · bins + micro-bin. Of first labels alone, so
+               that n ≥ 1
         """
         if not cells.keys.size:
             return
-        bins, levels = self.edges.binning.deviation.count, len(self.edges.binning.tau)
-        assert cells.width == levels + 5, "cells of another binning"
-        assert cells.values[:, 0].min() >= 0, "retracted: a counter never falls"
-        axis, micro = np.divmod(cells.keys, bins)
-        unit = EXPONENT + self.edges.binning.variance_exponent[micro]
-        added = np.empty((cells.keys.size, _WITHIN + levels))
-        added[:, _N] = cells.as_float(0, 0)
-        added[:, _VARIANCE] = cells.as_float(levels + 1, unit)
-        added[:, _SQUARED_ERROR] = cells.as_float(levels + 2, unit)
-        added[:, _NEES] = cells.as_float(levels + 4, EXPONENT)
-        added[:, _WITHIN:] = cells.values[:, 1 : levels + 1]
+        binning = self.edges.binning
+        assert cells.width == binning.columns, "cells of another binning"
+        assert cells.values[:, N].min() >= 0, "retracted: a counter never falls"
+        axis, micro = np.divmod(cells.keys, binning.deviation.count)
+        unit = EXPONENT + binning.variance_exponent[micro]
+        added = cells.values.astype(np.float64)
+        added[:, ERROR] = 0.0
+        for column, exponent in ((VARIANCE, unit), (SQUARED_ERROR, unit), (NEES, EXPONENT)):
+            added[:, column] = cells.as_float(column, exponent)
         # Keys ascend and so do export bins of micro-bins: what belongs together is together.
         place = axis * self.edges.count + self.edges.of_micro_bin[micro]
         first = np.flatnonzero(np.append(True, place[1:] != place[:-1]))
@@ -326,15 +326,15 @@ class BinTotals:
         totals[place[first]] += np.add.reduceat(added, first, axis=0)
 
     def of(self, slot: int) -> StageBins:
-        """The totals as they are now; zeros for a slot that has seen nothing."""
+        """Copies the totals as they are now; zeros for a slot that has seen nothing."""
         self._grow(slot + 1)
         sums = self._sums[slot]
         return StageBins(
-            n=sums[..., _N].astype(np.int64),
-            variance=sums[:-1, :, _VARIANCE].copy(),
-            squared_error=sums[:-1, :, _SQUARED_ERROR].copy(),
-            nees=sums[-1, :, _NEES].copy(),
-            within=sums[-1, :, _WITHIN:].astype(np.int64),
+            n=sums[..., N].astype(np.int64),
+            variance=sums[:-1, :, VARIANCE].copy(),
+            squared_error=sums[:-1, :, SQUARED_ERROR].copy(),
+            nees=sums[-1, :, NEES].copy(),
+            within=sums[-1, :, WITHIN].astype(np.int64),
         )
 
     def _grow(self, slots: int) -> None:

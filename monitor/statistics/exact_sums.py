@@ -170,11 +170,13 @@ class SparseSums:
         """(M,) sums of a column in units of 2^exponent (one, or one a cell).
 
         Rounded once; twice where a sum spilled: what did not, and both together.
+
+        column  negative from the last one
         """
         power = np.asarray(exponent, np.int32)
         result: FloatArray = np.ldexp(self.values[:, column].astype(np.float64), power)
         if self.spill_keys.size:
-            here = self.spill_keys % self.width == column
+            here = self.spill_keys % self.width == column % self.width
             rows = np.searchsorted(self.keys, self.spill_keys[here] // self.width)
             unit = np.broadcast_to(power, result.shape)[rows] + np.int32(SPILL_BITS + 1)
             result[rows] += np.ldexp(self.spill[here].astype(np.float64), unit)

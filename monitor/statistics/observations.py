@@ -12,12 +12,11 @@ Work in short steps is a generator that yields where its caller may do something
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import ndtri
 
 from monitor.frames.cholesky import (
     add_up,
@@ -28,7 +27,16 @@ from monitor.frames.cholesky import (
     whiten_rows,
 )
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
-from monitor.statistics.bins import EXPONENT, Binning
+from monitor.statistics.bins import (
+    ERROR,
+    EXPONENT,
+    NEES,
+    SQUARED_ERROR,
+    VARIANCE,
+    WITHIN,
+    Binning,
+    N,
+)
 from monitor.statistics.clusters import Before, clustered
 from monitor.statistics.exact_sums import (
     LIMB_BITS,
@@ -80,7 +88,7 @@ class Measured:
 
     @property
     def n(self) -> int:
-        """How many."""
+        """Number of detections."""
         n: int = self.error.shape[1]
         return n
 
@@ -94,20 +102,13 @@ class Measured:
         return sound
 
     def take(self, chosen: BoolArray) -> Measured:
-        """Some of them."""
-        return Measured(
-            self.error[:, chosen],
-            self.deviation[:, chosen],
-            self.normalised[:, chosen],
-            self.whitened[:, chosen],
-            self.nees[:, chosen],
-            self.log_determinant[chosen],
-            self.joint,
-        )
+        """Selects some of the detections."""
+        names = (column.name for column in fields(self) if column.name != "joint")
+        return replace(self, **{name: getattr(self, name)[..., chosen] for name in names})
 
 
 def measure(space: Space, parts: Sequence[Rows]) -> Measured:
-    """Work out all detections of some frames, in their order."""
+    """Measures all detections of some frames, in their order."""
     k, k_joint, order = space.k, len(space.joint), np.array(space.order)
     error = np.concatenate([error for error, _ in parts]).T.copy()
     n = error.shape[1]
@@ -135,74 +136,24 @@ def measure(space: Space, parts: Sequence[Rows]) -> Measured:
 
 # Rows summed in one go: with addends of at most 2^40 units each, any sum of them is exact.
 CHUNK = 8192
-
-
 _LARGEST = 2.0**LIMB_BITS
-
 
 # What spills is in units of so many bits above the upper limb's.
 _LIMBS_TO_SPILL = SPILL_BITS + 1 - LIMB_BITS
 
-
 _SCALE = 2.0**-EXPONENT
-
+_ROOT_SCALE = 2.0 ** (-EXPONENT // 2)
 
 # NEES below which nothing of a micro-bin can reach _LARGEST.
 _ORDINARY = 64.0
-
 
 # Above so many possible cells, those that occur are sorted for instead of marked.
 _MOST_MARKS = 2**24
 
 
-_ROOT_SCALE = 2.0 ** (-EXPONENT // 2)
-
-
-@dataclass(frozen=True)
-class CellColumns:
-    """Which column of a micro-bin is which, for T levels of confidence."""
-
-    levels: int
-
-    @property
-    def n(self) -> int:
-        """Detections."""
-        return 0
-
-    @property
-    def within(self) -> slice:
-        """How many have their NEES within the χ²(τ) quantile, for each τ."""
-        return slice(1, 1 + self.levels)
-
-    @property
-    def variance(self) -> int:
-        """Σ σ², in units relative to the micro-bin's own."""
-        return 1 + self.levels
-
-    @property
-    def squared_error(self) -> int:
-        """Σ error², in the same units."""
-        return 2 + self.levels
-
-    @property
-    def error(self) -> int:
-        """Σ error, in units relative to the micro-bin's own σ."""
-        return 3 + self.levels
-
-    @property
-    def nees(self) -> int:
-        """Σ NEES."""
-        return 4 + self.levels
-
-    @property
-    def width(self) -> int:
-        """Columns."""
-        return 5 + self.levels
-
-
 @cache
 def companion_layout(k: int, levels: int) -> tuple[dict[str, slice], int]:
-    """Which of the sums that need no micro-bins is which, and how many there are.
+    """Numbers the sums that need no micro-bins; returns the places by name, and their count.
 
     sigma, error         (K, T + 1) Σ σ and Σ r by how many of the Φ⁻¹(τ) lie below r/σ
     log_sigma            (K,) Σ log σ
@@ -231,10 +182,10 @@ def companion_layout(k: int, levels: int) -> tuple[dict[str, slice], int]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SlotSums:
-    """Sums over detections, by slot; what they mean is told where they are kept.
+    """Sums over detections, by slot; StageStatistics tells what they mean.
 
     n           (G,) detections
-    cells       keyed (slot · axes + axis) · bins + micro-bin, columns of CellColumns
+    cells       keyed (slot · axes + axis) · bins + micro-bin, columns as in bins.py
     nees        keyed (slot · axes + axis) · bins + bin of the NEES histogram, one column
     companions  (G, P) of companion_layout
     """
@@ -258,7 +209,7 @@ def sum_by_slot(
     slots: int,
     before: Before | None,
 ) -> Generator[None, None, SlotSums]:
-    """Sums over at most CHUNK regular rows, returned after a few steps.
+    """Adds up at most CHUNK regular rows in a few steps.
 
     slot    (n,) in 0 … slots − 1
     before  of the rows in their clusters; None where none is in any
@@ -278,18 +229,19 @@ def sum_by_slot(
 
 def _sum(
     units: FloatArray, cell: IntArray, cells: int, *, ordinary: bool = False
-) -> tuple[IntArray, tuple[IntArray, IntArray] | None]:
-    """Sums of integral floats by cell, modulo 2^62 or so, and what is beyond: cells, 2^62s.
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Adds up integral floats by cell, modulo 2^62 or so.
 
     ordinary  whether it is known that none is beyond 2^40
+    returns   the sums, the cells of those that spill, and what spills there in units of 2^62
     """
     if ordinary or (units.max(initial=0.0) <= _LARGEST and units.min(initial=0.0) >= -_LARGEST):
-        return np.bincount(cell, units, cells).astype(np.int64), None
+        return np.bincount(cell, units, cells).astype(np.int64), cell[:0], cell[:0]
     low, high = (np.bincount(cell, limb, cells).astype(np.int64) for limb in split(units))
     spilled = high >> _LIMBS_TO_SPILL
     value = low + ((high - (spilled << _LIMBS_TO_SPILL)) << LIMB_BITS)
     there = np.flatnonzero(spilled)
-    return value, (there, spilled[there])
+    return value, there, spilled[there]
 
 
 def _cells(
@@ -297,14 +249,10 @@ def _cells(
 ) -> SparseSums:
     axes, n = rows.deviation.shape
     k, bins, levels = axes - 1, binning.deviation.count, len(binning.tau)
-    columns = CellColumns(levels)
     position = binning.deviation.index(rows.deviation)
-    key = position + (np.arange(axes) * bins)[:, None]
-    if slots > 1:
-        key += slot * (axes * bins)
-    keys, flat = _occupied(key.ravel(), slots * axes * bins)
+    keys, flat = _occupied(position, bins, slot, slots)
 
-    values = np.empty((keys.size, columns.width), np.int64)
+    values = np.empty((keys.size, binning.columns), np.int64)
     spills: list[tuple[IntArray, IntArray]] = []
 
     # Within the bins σ² is below twice its unit, so that with z² < 64 all is below 2^40 units.
@@ -316,23 +264,23 @@ def _cells(
 
     def put(column: int, units: FloatArray, where: IntArray) -> None:
         np.rint(units, out=units)
-        values[:, column], beyond = _sum(units.ravel(), where, keys.size, ordinary=ordinary)
-        if beyond is not None:
-            spills.append((keys[beyond[0]] * columns.width + column, beyond[1]))
+        sums, there, amount = _sum(units.ravel(), where, keys.size, ordinary=ordinary)
+        values[:, column] = sums
+        spills.append((keys[there] * binning.columns + column % binning.columns, amount))
 
     # In place: at this size, memory is what takes time.
     of_square, of_deviation = binning.scales
     scale = of_square[position]
     units = np.square(rows.deviation)
     units *= scale
-    put(columns.variance, units, flat)
-    put(columns.nees, np.multiply(rows.nees, _SCALE, out=units), flat)
+    put(VARIANCE, units, flat)
+    put(NEES, np.multiply(rows.nees, _SCALE, out=units), flat)
     units = np.square(rows.error, out=units[:k])
     units *= scale[:k]
-    put(columns.squared_error, units, flat[: k * n])
+    put(SQUARED_ERROR, units, flat[: k * n])
     of_deviation.take(position[:k], out=units, mode="clip")
     units *= rows.error
-    put(columns.error, units, flat[: k * n])
+    put(ERROR, units, flat[: k * n])
 
     # Which of the T thresholds each NEES lies beyond: counts by (cell, rank), then cumulated.
     rank = np.empty((axes, n), np.uint8)
@@ -342,19 +290,25 @@ def _cells(
     flat += rank.ravel()
     counts = np.bincount(flat, minlength=keys.size * (levels + 1)).reshape(-1, levels + 1)
     np.cumsum(counts, axis=1, out=counts)
-    values[:, columns.n] = counts[:, -1]
-    values[:, columns.within] = counts[:, :-1]
-    none = keys[:0]
-    return from_cells(
-        keys,
-        values,
-        np.concatenate([none, *(where for where, _ in spills)]),
-        np.concatenate([none, *(amount for _, amount in spills)]),
-    )
+    values[:, N] = counts[:, -1]
+    values[:, WITHIN] = counts[:, :-1]
+    spill_keys, spill = map(np.concatenate, zip(*spills, strict=True))
+    return from_cells(keys, values, spill_keys, spill)
 
 
-def _occupied(key: IntArray, cells: int) -> tuple[IntArray, IntArray]:
-    """The cells that occur, ascending, and which of them each is; keys in 0 … cells − 1."""
+def _occupied(
+    position: IntArray, bins: int, slot: IntArray, slots: int
+) -> tuple[IntArray, IntArray]:
+    """Finds the cells (slot · axes + axis) · bins + bin that occur.
+
+    position  (A, n) bin of each detection on each axis
+    returns   the cells, ascending, and (A · n,) which of them each is
+    """
+    cells = slots * position.shape[0] * bins
+    at_axis = position + (np.arange(position.shape[0]) * bins)[:, None]
+    if slots > 1:
+        at_axis += slot * (position.shape[0] * bins)
+    key = at_axis.ravel()
     if cells > _MOST_MARKS:
         keys, number = np.unique(key, return_inverse=True)
         return keys, number.astype(np.int64)
@@ -370,7 +324,7 @@ def _occupied(key: IntArray, cells: int) -> tuple[IntArray, IntArray]:
 def _rank(
     values: FloatArray, thresholds: FloatArray
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """How many of the ascending thresholds each value lies above."""
+    """Counts the ascending thresholds below each value."""
     rank = np.zeros(values.shape, np.uint8)
     for threshold in thresholds.tolist():
         rank += values > threshold
@@ -378,12 +332,7 @@ def _rank(
 
 
 def _histogram(binning: Binning, nees: FloatArray, slot: IntArray, slots: int) -> SparseSums:
-    axes, bins = nees.shape[0], binning.nees.count
-    key = binning.nees.index(nees)
-    key += (np.arange(axes) * bins)[:, None]
-    if slots > 1:
-        key += slot * (axes * bins)
-    keys, number = _occupied(key.ravel(), slots * axes * bins)
+    keys, number = _occupied(binning.nees.index(nees), binning.nees.count, slot, slots)
     counts = np.bincount(number, minlength=keys.size)
     return SparseSums(keys, counts[:, None].astype(np.int64), keys[:0], keys[:0])
 
@@ -401,7 +350,7 @@ def _companions(
     low, high = np.zeros((slots, size), np.int64), np.zeros((slots, size), np.int64)
 
     def put(name: str, units: FloatArray, within: IntArray | None = None) -> None:
-        """Sum (R, n) by slot into R columns; or into the C of `within` (R, n) in 0 … C − 1."""
+        """Adds (R, n) up by slot in R columns, or in the C of `within` (R, n), 0 … C − 1."""
         part = layout[name]
         columns = part.stop - part.start
         np.rint(units, out=units)
@@ -411,20 +360,15 @@ def _companions(
             )
             return
         where = np.arange(units.shape[0])[:, None] if within is None else within
-        cell = (
-            (where + slot * columns).ravel()
-            if slots > 1
-            else np.broadcast_to(where, units.shape).ravel()
-        )
-        sums, beyond = _sum(units.ravel(), cell, slots * columns)
+        cell = (where + slot * columns).ravel()
+        sums, there, spilled = _sum(units.ravel(), cell, slots * columns)
         lows, highs = carry(sums, np.zeros_like(sums))
-        if beyond is not None:
-            highs[beyond[0]] += beyond[1] << _LIMBS_TO_SPILL
+        highs[there] += spilled << _LIMBS_TO_SPILL
         low[:, part], high[:, part] = lows.reshape(slots, -1), highs.reshape(slots, -1)
 
     sigma = rows.deviation[:k]
     # By rank of r/σ among the Φ⁻¹(τ), so that the pinball loss of each τ can be told.
-    rank = _rank(rows.normalised, ndtri(binning.tau_array)).astype(np.int64)
+    rank = _rank(rows.normalised, binning.normal).astype(np.int64)
     rank += (np.arange(k) * (levels + 1))[:, None]
     put("sigma", sigma * _SCALE, rank)
     put("error", rows.error * _SCALE, rank)
@@ -443,7 +387,7 @@ def _companions(
 
 
 def _by_slot(slot: IntArray, slots: int) -> tuple[IntArray | None, IntArray, IntArray]:
-    """Order of the detections by slot, where each slot begins, and which slots have any."""
+    """Orders detections by slot: the order, where each slot begins, which slots have any."""
     if slots == 1:
         return None, np.zeros(min(slot.size, 1), np.int64), np.zeros(min(slot.size, 1), np.int64)
     order = np.argsort(slot, kind="stable")
@@ -455,7 +399,7 @@ def _by_slot(slot: IntArray, slots: int) -> tuple[IntArray | None, IntArray, Int
 def _products(
     values: FloatArray, order: IntArray | None, starts: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Limbs of the lower triangle of Σ v vᵀ of some slots, row by row; (G', K (K + 1) / 2) each.
+    """Adds up v vᵀ by slot: limbs of the lower triangle, row by row; (G', K (K + 1) / 2) each.
 
     values  (K, n)
     order   of the detections by slot; None where it is theirs

@@ -14,13 +14,23 @@ from functools import cached_property
 import numpy as np
 
 from monitor.frames.space import FloatArray, IntArray, Space, triangle
-from monitor.statistics.bins import EXPONENT, Binning, IncompatibleStatistics, read_only
+from monitor.statistics.bins import (
+    ERROR,
+    EXPONENT,
+    NEES,
+    SQUARED_ERROR,
+    VARIANCE,
+    WITHIN,
+    Binning,
+    IncompatibleStatistics,
+    N,
+    read_only,
+)
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered
 from monitor.statistics.exact_sums import ExactSum, SparseSums, total
 from monitor.statistics.measures import BinSums
 from monitor.statistics.observations import (
     CHUNK,
-    CellColumns,
     SlotSums,
     axis_degrees,
     companion_layout,
@@ -41,19 +51,18 @@ class AxisCells(BinSums):
 
 
 def axis_cells(held: SparseSums, position: IntArray, binning: Binning) -> AxisCells:
-    """Cells as floats; position (M,) is the micro-bin of each."""
-    columns = CellColumns(len(binning.tau))
+    """Decodes cells as floats; position (M,) is the micro-bin of each."""
     lower, upper = binning.deviation.bounds
     unit = binning.variance_exponent[position]
     return AxisCells(
         lower=lower[position],
         upper=upper[position],
-        n=held.values[:, columns.n],
-        variance=held.as_float(columns.variance, unit + EXPONENT),
-        squared_error=held.as_float(columns.squared_error, unit + EXPONENT),
-        error=held.as_float(columns.error, unit // 2 + EXPONENT),
-        nees=held.as_float(columns.nees, EXPONENT),
-        within=held.values[:, columns.within],
+        n=held.values[:, N],
+        variance=held.as_float(VARIANCE, unit + EXPONENT),
+        squared_error=held.as_float(SQUARED_ERROR, unit + EXPONENT),
+        error=held.as_float(ERROR, unit // 2 + EXPONENT),
+        nees=held.as_float(NEES, EXPONENT),
+        within=held.values[:, WITHIN],
     )
 
 
@@ -215,14 +224,13 @@ def _symmetric(lower: FloatArray, k: int) -> FloatArray:
 
 def nothing(space: Space, binning: Binning) -> StageStatistics:
     """The statistics of no detections: the zero of merge."""
-    levels = len(binning.tau)
     return StageStatistics(
         space=space,
         binning=binning,
         n=0,
-        cells=SparseSums.zero(CellColumns(levels).width),
+        cells=SparseSums.zero(binning.columns),
         nees=SparseSums.zero(1),
-        companions=ExactSum.zero((companion_layout(space.k, levels)[1],), EXPONENT),
+        companions=ExactSum.zero((companion_layout(space.k, len(binning.tau))[1],), EXPONENT),
     )
 
 
