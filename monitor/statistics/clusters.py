@@ -16,7 +16,7 @@ n_eff is then too high as a rule. All other sums are the same whoever counts a r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +27,10 @@ from monitor.frames.space import FloatArray, IntArray
 # and says nothing about how errors hang together.
 LARGEST = 64.0
 
-
 # x is kept in units of 2^-16, so that products of two of them lie on the grid of all sums.
 _UNIT = 2.0**-16
 
-
 ClusterArray = npt.NDArray[np.uint64]
-
 
 # The cluster of a row that belongs to no track.
 ALONE = np.uint64(0)
@@ -42,10 +39,7 @@ ALONE = np.uint64(0)
 def clustered(nees: FloatArray, degrees: FloatArray) -> FloatArray:
     """x of each row and axis, (A, n): NEES over its degrees of freedom (A,), cut and rounded."""
     x: FloatArray = np.minimum(nees / degrees[:, None], LARGEST)
-    x /= _UNIT
-    np.rint(x, out=x)
-    x *= _UNIT
-    return x
+    return np.rint(x / _UNIT) * _UNIT
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,19 +50,6 @@ class Before:
     sums  (A, n) Σ x over them, by axis
     """
 
-    rows: FloatArray
-    sums: FloatArray
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Known:
-    """Clusters that may go on: ascending ids, and what has come in each.
-
-    last  number of its last row, of all rows that were in any cluster
-    """
-
-    ids: ClusterArray
-    last: IntArray
     rows: FloatArray
     sums: FloatArray
 
@@ -93,37 +74,31 @@ class ClusterState:
     sums: FloatArray
 
 
-@dataclass(slots=True)
 class ClusterMemory:
-    """Clusters that may go on; what came before is read off it.
+    """Remembers clusters that may go on, and tells what came before in each.
 
-    By rows, not by time: labels that come hours late are as much in clusters as live ones.
+    A cluster is forgotten by rows, not by time: labels that come hours late are as much in
+    clusters as live ones.
 
     axes   A; all rows have as many
     limit  rows of others after which a cluster is forgotten; so many clusters are there at most
     """
 
-    axes: int
-    limit: int = 65536
-    _rows: int = 0
-    _known: _Known = field(init=False)
-
-    def __post_init__(self) -> None:
-        none = np.zeros(0)
-        self._known = _Known(
-            none.astype(np.uint64), none.astype(np.int64), none, none.reshape(0, self.axes).T
-        )
+    def __init__(self, axes: int, limit: int = 65536) -> None:
+        self.limit = limit
+        none = np.zeros(0, np.int64)
+        ids, sums = none.astype(np.uint64), np.zeros((axes, 0))
+        self._state = ClusterState(axes, 0, ids, none, sums[0], sums)
 
     def state(self) -> ClusterState:
-        """All that it holds; cheap."""
-        known = self._known
-        return ClusterState(self.axes, self._rows, known.ids, known.last, known.rows, known.sums)
+        """Returns all that it holds; cheap."""
+        return self._state
 
     @classmethod
     def restored(cls, state: ClusterState, limit: int = 65536) -> ClusterMemory:
-        """One that goes on as if it were the one that gave the state."""
-        memory = cls(state.axes, limit, state.counted)
-        memory._known = _Known(state.ids, state.last, state.rows, state.sums)
+        """Makes a memory that goes on as the one that gave the state."""
+        memory = cls(state.axes, limit)
+        memory._state = state
         return memory
 
     def before(self, cluster: ClusterArray, x: FloatArray, *, back: bool = False) -> Before | None:
@@ -131,10 +106,10 @@ class ClusterMemory:
 
         cluster  (n,) ALONE for none; in the order in which the rows are counted
         x        (A, n) from clustered()
-        back     these rows came before, and are taken out: what is told is what came before each
-                 if they had come last. The sum over all pairs does not depend on the order, so
-                 that taking this away leaves the pairs of the others; not where the cluster was
-                 forgotten meanwhile: then pairs with the others stay
+        back     these rows came before, and are retracted: the answer is what would have come
+                 before each if they had come last. The sum over all pairs does not depend on
+                 the order, so that to subtract these pairs leaves those of the others. Where the
+                 cluster was forgotten meanwhile, pairs with the others stay
         returns  None where no row is in a cluster
         """
         tracked = np.flatnonzero(cluster != ALONE)
@@ -153,11 +128,10 @@ class ClusterMemory:
         inside = earlier - earlier[:, start][:, group]
         total = np.add.reduceat(values, start, axis=1)
 
-        first_row = self._rows + by_id[start]
-        last = self._rows + by_id[np.append(start[1:], ids.size) - 1]
-        self._rows += ids.size
+        known = self._state
+        first_row = known.counted + by_id[start]
+        last = known.counted + by_id[np.append(start[1:], ids.size) - 1]
 
-        known = self._known
         found = ids[start]
         place = np.searchsorted(known.ids, found)
         there = place < known.ids.size
@@ -165,33 +139,36 @@ class ClusterMemory:
         # Whatever the rows are cut into, so many of others end a cluster.
         there[there] = (first_row[there] - known.last[place[there]]) <= self.limit
         old_rows = np.zeros(found.size)
-        old_sums = np.zeros((self.axes, found.size))
+        old_sums = np.zeros((known.axes, found.size))
         old_rows[there] = known.rows[place[there]]
         old_sums[:, there] = known.sums[:, place[there]]
         if back:
-            of_others = np.maximum(old_rows - count, 0.0)
             old_sums = np.where(old_rows >= count, old_sums - total, 0.0)
-            old_rows = of_others
+            old_rows = np.maximum(old_rows - count, 0.0)
             count, total = np.zeros_like(count), np.zeros_like(total)
 
         rows = np.zeros(cluster.size)
-        sums = np.zeros((self.axes, cluster.size))
+        sums = np.zeros((known.axes, cluster.size))
         rows[order] = np.arange(ids.size) - start[group] + old_rows[group]
         sums[:, order] = inside + old_sums[:, group]
-        self._remember(_Known(found, last, old_rows + count, old_sums + total), place[there])
+        counted = known.counted + ids.size
+        seen = ClusterState(known.axes, counted, found, last, old_rows + count, old_sums + total)
+        self._remember(seen, place[there])
         return Before(rows, sums)
 
-    def _remember(self, seen: _Known, replaced: IntArray) -> None:
-        known = self._known
+    def _remember(self, seen: ClusterState, replaced: IntArray) -> None:
+        known = self._state
         stays = np.ones(known.ids.size, bool)
         stays[replaced] = False
         ids = np.append(known.ids[stays], seen.ids)
         last = np.append(known.last[stays], seen.last)
         rows = np.append(known.rows[stays], seen.rows)
         sums = np.append(known.sums[:, stays], seen.sums, axis=1)
-        recent = np.flatnonzero(self._rows - last <= self.limit)
+        recent = np.flatnonzero(seen.counted - last <= self.limit)
         order = recent[np.argsort(ids[recent], kind="stable")]
-        self._known = _Known(ids[order], last[order], rows[order], sums[:, order])
+        self._state = ClusterState(
+            seen.axes, seen.counted, ids[order], last[order], rows[order], sums[:, order]
+        )
 
 
 def design_effect(
@@ -241,7 +218,7 @@ def design_effect_of_rows(nees: FloatArray, degrees: FloatArray, track: IntArray
 
 
 def cluster_id(parts: tuple[IntArray | ClusterArray | int, ...]) -> ClusterArray:
-    """One number for a combination of numbers, (n,); never ALONE.
+    """Mixes a combination of numbers into one number a row, (n,); never ALONE.
 
     Mixed as in splitmix64: two combinations get the same one with a chance of 2^-64.
     """

@@ -12,38 +12,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from monitor.frames.space import FloatArray, IntArray
 
 LIMB_BITS = 40
-
-
-_LIMB = 1 << LIMB_BITS
-
-
-_MASK = _LIMB - 1
-
+_MASK = (1 << LIMB_BITS) - 1
 
 # Addends are clipped here, in units of the grid: 2^80 leaves 2^23 of them before a limb is full.
 # Gross outliers: 2^80 is 2.8e14 times what a bin is about.
 UTMOST = 2.0**80
 
-
 # Below this magnitude a float64 holds every integer, so sums of integers are exact in any order.
 _EXACT = 2.0**53
 
+# A column of SparseSums is one int64 as long as it stays below this; what does not fit spills.
+SPILL_BITS = 61
+_HALF = np.int64(1) << SPILL_BITS
+
 
 def split(units: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Low and high limb of integral floats, clipped to ±2^80; both are exact."""
+    """Splits integral floats, clipped to ±2^80, into low and high limb; both are exact."""
     units = np.clip(units, -UTMOST, UTMOST)
     high = np.floor(units * 2.0**-LIMB_BITS)
     return units - high * 2.0**LIMB_BITS, high
 
 
 def carry(low: IntArray, high: IntArray) -> tuple[IntArray, IntArray]:
-    """The canonical form: 0 ≤ low < 2^40."""
+    """Brings limbs into canonical form: 0 ≤ low < 2^40."""
     return low & _MASK, high + (low >> LIMB_BITS)
 
 
@@ -66,7 +64,7 @@ class ExactSum:
 
     @classmethod
     def over_columns(cls, values: FloatArray, exponent: int) -> ExactSum:
-        """Sum over the last axis, at most 2^12 long; values (M, N) finite, overwritten."""
+        """Adds up the last axis, at most 2^12 long; values (M, N) finite, overwritten."""
         units = np.multiply(values, 2.0**-exponent, out=values)
         np.rint(units, out=units)
         zeros = np.zeros(units.shape[0], np.int64)
@@ -97,7 +95,7 @@ class ExactSum:
 
 
 def to_float(low: IntArray, high: IntArray, exponent: int | IntArray) -> FloatArray:
-    """Limbs in units of 2^exponent as floats."""
+    """Turns limbs in units of 2^exponent into floats."""
     power = np.asarray(exponent, dtype=np.int32)
     result: FloatArray = np.ldexp(high.astype(np.float64), power + LIMB_BITS) + np.ldexp(
         low.astype(np.float64), power
@@ -105,16 +103,9 @@ def to_float(low: IntArray, high: IntArray, exponent: int | IntArray) -> FloatAr
     return result
 
 
-# A column is one int64 as long as it stays below this; what does not fit spills.
-SPILL_BITS = 61
-
-
-_HALF = np.int64(1) << SPILL_BITS
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class SparseSums:
-    """Cells that hold anything, in canonical form: equal contents are equal bits.
+    """Sums of the cells that hold anything, in canonical form: equal contents are equal bits.
 
     keys        (M,) ascending; no cell of them holds nothing
     values      (M, W) sums modulo 2^62, in [−2^61, 2^61)
@@ -129,7 +120,7 @@ class SparseSums:
 
     @classmethod
     def zero(cls, width: int) -> SparseSums:
-        """No cell."""
+        """Sums over nothing: no cell."""
         none = np.zeros(0, np.int64)
         return cls(none, none.reshape(0, width), none, none)
 
@@ -145,7 +136,7 @@ class SparseSums:
         return sum(a.nbytes for a in (self.keys, self.values, self.spill_keys, self.spill))
 
     def between(self, first: int, end: int) -> SparseSums:
-        """The cells with first ≤ key < end, their keys counted from `first`."""
+        """Selects the cells with first ≤ key < end; their keys are then counted from `first`."""
         a, b = np.searchsorted(self.keys, (first, end))
         c, d = np.searchsorted(self.spill_keys, (first * self.width, end * self.width))
         return SparseSums(
@@ -194,68 +185,47 @@ class SparseSums:
 
 
 def total(parts: Sequence[SparseSums]) -> SparseSums:
-    """The sum of at least one part; exact, in whatever order."""
+    """Adds up at least one part; exact, in whatever order."""
     # Small ones are added to large ones: only what they touch is looked at.
-    ordered = sorted(parts, key=lambda part: -part.keys.size)
-    found = ordered[0]
-    for part in ordered[1:]:
-        if part.keys.size:
-            found = _plus(found, part)
-    return found
+    large, *others = sorted(parts, key=lambda part: -part.keys.size)
+    return reduce(_plus, (part for part in others if part.keys.size), large)
 
 
 def _plus(large: SparseSums, small: SparseSums) -> SparseSums:
     keys, values = large.keys, large.values
     place = np.searchsorted(keys, small.keys)
-    there = place < keys.size
-    if there.all():
-        there = keys.take(place) == small.keys
-    else:
-        there[there] = keys[place[there]] == small.keys[there]
+    there = keys.take(place, mode="clip") == small.keys
     if there.all():
         values = values.copy()
     else:
         # The new cells, zero as yet, each before the first key above it.
-        at = place[~there]
-        old = np.ones(keys.size + at.size, bool)
-        old[at + np.arange(at.size)] = False
-        wider = np.empty(old.size, np.int64)
-        wider[old], wider[~old] = keys, small.keys[~there]
-        more = np.zeros((old.size, values.shape[1]), np.int64)
-        more[old] = values
-        keys, values = wider, more
+        keys = np.insert(keys, place[~there], small.keys[~there])
+        values = np.insert(values, place[~there], 0, axis=0)
         place = np.searchsorted(keys, small.keys)
     # take() is twice as fast as an index here.
     touched = values.take(place, axis=0)
     touched += small.values
-    spill_keys, spill = large.spill_keys, large.spill
-    if small.spill_keys.size:
-        spill_keys = np.append(spill_keys, small.spill_keys)
-        spill = np.append(spill, small.spill)
     touched, over_keys, over = _carried(small.keys, touched)
     values[place] = touched
-    if over_keys.size:
-        spill_keys, spill = np.append(spill_keys, over_keys), np.append(spill, over)
     emptied = place[:0]
     if not touched[:, 0].all():
         emptied = place[~touched.any(axis=1)]
+    spill_keys = np.concatenate((large.spill_keys, small.spill_keys, over_keys))
+    spill = np.concatenate((large.spill, small.spill, over))
     return _canonical(keys, values, spill_keys, spill, emptied)
 
 
 def from_cells(
     keys: IntArray, values: IntArray, spill_keys: IntArray, spill: IntArray
 ) -> SparseSums:
-    """From ascending keys, values in [−2^63, 2^63 − 2^61), and spills in any order."""
+    """Makes sums of ascending keys, values in [−2^63, 2^63 − 2^61), and spills in any order."""
     values, over_keys, over = _carried(keys, values)
-    if over_keys.size:
-        spill_keys, spill = np.append(spill_keys, over_keys), np.append(spill, over)
-    return _canonical(
-        keys, values, spill_keys, spill, np.flatnonzero(~np.asarray(values.any(axis=1)))
-    )
+    spill_keys, spill = np.append(spill_keys, over_keys), np.append(spill, over)
+    return _canonical(keys, values, spill_keys, spill, np.flatnonzero(~values.any(axis=1)))
 
 
 def _carried(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Values of these cells brought into their range, and the keys and amounts that spill."""
+    """Brings values into their range; returns them, and the keys and amounts that spill."""
     if values.size == 0 or (values.max() < _HALF and values.min() >= -_HALF):
         return values, keys[:0], keys[:0]
     over = (values + _HALF) >> np.int64(SPILL_BITS + 1)
@@ -270,7 +240,7 @@ def _carried(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray, IntA
 def _canonical(
     keys: IntArray, values: IntArray, spill_keys: IntArray, spill: IntArray, emptied: IntArray
 ) -> SparseSums:
-    """The canonical form; `emptied` are the rows whose values are all zero."""
+    """Brings sums into canonical form; `emptied` are the rows whose values are all zero."""
     if spill_keys.size:
         spill_keys, inverse = np.unique(spill_keys, return_inverse=True)
         total_spill = np.zeros(spill_keys.size, np.int64)
