@@ -26,6 +26,7 @@ from monitor.statistics.bins import Binning, BinTotals, ExportEdges
 from monitor.statistics.class_statistics import (
     ClassBinning,
     ClassStatistics,
+    no_class_statistics,
     observe_classes,
 )
 from monitor.statistics.clusters import (
@@ -52,6 +53,13 @@ from monitor.statistics.windows import PaneKey, S, Windows, advance, put
 # In place of a pane's number, for rows without a stamp.
 _UNSTAMPED = -(2**63)
 
+# Class rows are looked at in steps of about a millisecond: so many probabilities, and so many rows
+# where these are few.
+CHUNK_VALUES = 8192
+CHUNK_ROWS = 512
+
+Frame = TypeVar("Frame", MatchedRows, MatchedClasses)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Chunk:
@@ -62,61 +70,15 @@ class Chunk:
     cluster: ClusterArray
 
 
-def chunks(group: Sequence[MatchedRows], slots: Slots) -> Iterator[Chunk]:
-    """Frames put together, and cut where they are larger than a chunk."""
-    gathered: list[tuple[MatchedRows, IntArray, int]] = []
-    rows = 0
-    for frame, slot, epoch in zip(group, slots.of_frame, slots.epochs, strict=True):
-        for start in range(0, frame.n, CHUNK):
-            part = slice(start, start + CHUNK)
-            piece = frame if frame.n <= CHUNK else frame.cut(part)
-            if rows + piece.n > CHUNK:
-                yield _gathered(gathered)
-                gathered, rows = [], 0
-            gathered.append((piece, slot[part], epoch))
-            rows += piece.n
-    if gathered:
-        yield _gathered(gathered)
-
-
-def _gathered(pieces: list[tuple[MatchedRows, IntArray, int]]) -> Chunk:
-    return Chunk(
-        [rows for rows, _, _ in pieces],
-        np.concatenate([slot for _, slot, _ in pieces]),
-        _clusters(pieces),
-    )
-
-
-def _clusters(pieces: list[tuple[MatchedRows, IntArray, int]]) -> ClusterArray:
-    """The track of every row in its source, slice and finest pane, as one number."""
-    cluster = np.full(sum(rows.n for rows, _, _ in pieces), ALONE)
-    known = [(rows, rows.tracks, epoch) for rows, _, epoch in pieces if rows.tracks is not None]
-    if not known:
-        return cluster
-    n = [rows.n for rows, _, _ in known]
-    ids = cluster_id(
-        (
-            np.concatenate([tracks.id for _, tracks, _ in known]),
-            np.concatenate([rows.slices for rows, _, _ in known]),
-            np.repeat([rows.source for rows, _, _ in known], n),
-            np.repeat([epoch for _, _, epoch in known], n),
-        )
-    )
-    ids[~np.concatenate([tracks.known for _, tracks, _ in known])] = ALONE
-    there = np.concatenate([np.full(rows.n, rows.tracks is not None) for rows, _, _ in pieces])
-    cluster[there] = ids
-    return cluster
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Slots:
-    """Where rows of a fold go.
+    """Places of the rows of a fold.
 
-    places  slice and pane of every slot
-    kinds   (G,) ascending: slots of one pane and timeliness, ordered by slice
-    live    (G,) of which slots the rows came in time
+    places    slice and pane of every slot
+    kinds     (G,) ascending: slots of one pane and timeliness, ordered by slice
+    live      (G,) of which slots the rows came in time
     of_frame  slot of each row, by frame
-    epochs  pane number of the finest windows, by frame
+    epochs    pane number of the finest windows, by frame
     """
 
     places: list[tuple[int, PaneKey]]
@@ -127,7 +89,7 @@ class Slots:
 
     @property
     def count(self) -> int:
-        """G."""
+        """Number of slots, G."""
         return len(self.places)
 
     @classmethod
@@ -161,6 +123,54 @@ class Slots:
             yield cells.between(first * size, end * size).moved(size, np.array(target))
 
 
+def chunks(group: Sequence[MatchedRows], slots: Slots) -> Iterator[Chunk]:
+    """Puts frames together in chunks, and cuts those that are larger than one."""
+    for pieces in _pieces(group, CHUNK):
+        yield Chunk(
+            [rows for rows, _, _ in pieces],
+            np.concatenate([slots.of_frame[i][part] for _, i, part in pieces]),
+            _clusters([(rows, slots.epochs[i]) for rows, i, _ in pieces]),
+        )
+
+
+def _pieces(frames: Sequence[Frame], most: int) -> Iterator[list[tuple[Frame, int, slice]]]:
+    """Gathers at most so many rows: frames or pieces of these, frame number, rows of the frame."""
+    gathered: list[tuple[Frame, int, slice]] = []
+    n = 0
+    for i, frame in enumerate(frames):
+        for start in range(0, frame.n, most):
+            part = slice(start, start + most)
+            piece = frame if frame.n <= most else frame.cut(part)
+            if n + piece.n > most:
+                yield gathered
+                gathered, n = [], 0
+            gathered.append((piece, i, part))
+            n += piece.n
+    if gathered:
+        yield gathered
+
+
+def _clusters(pieces: list[tuple[MatchedRows, int]]) -> ClusterArray:
+    """Numbers the track of every row within its source, slice and finest pane."""
+    cluster = np.full(sum(rows.n for rows, _ in pieces), ALONE)
+    known = [(rows, rows.tracks, epoch) for rows, epoch in pieces if rows.tracks is not None]
+    if not known:
+        return cluster
+    n = [rows.n for rows, _, _ in known]
+    ids = cluster_id(
+        (
+            np.concatenate([tracks.id for _, tracks, _ in known]),
+            np.concatenate([rows.slices for rows, _, _ in known]),
+            np.repeat([rows.source for rows, _, _ in known], n),
+            np.repeat([epoch for _, _, epoch in known], n),
+        )
+    )
+    ids[~np.concatenate([tracks.known for _, tracks, _ in known])] = ALONE
+    there = np.concatenate([np.full(rows.n, rows.tracks is not None) for rows, _ in pieces])
+    cluster[there] = ids
+    return cluster
+
+
 class Rows(Protocol):
     """Some detections on their way into the statistics."""
 
@@ -172,16 +182,14 @@ class Rows(Protocol):
 
 R = TypeVar("R", bound=Rows)
 
-
 # The panes of one slice, never changed in place.
 Panes = dict[PaneKey, S]
-
 
 _DONE = object()
 
 
 class PaneAccumulator(ABC, Generic[R, S]):
-    """Takes in rows R and keeps statistics S; what a fold makes of rows is for those who derive.
+    """Takes in rows R and keeps statistics S; subclasses say how a fold makes one of the other.
 
     fold_rows   rows that make a fold worth while
     clock_ns    event time up to which the panes have moved on
@@ -208,7 +216,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
     # ---- rows
 
     def add(self, rows: R) -> None:
-        """Take in rows; cheap."""
+        """Takes in rows; cheap."""
         if rows.n:
             self._waiting.append(rows)
             self._rows += rows.n
@@ -234,17 +242,17 @@ class PaneAccumulator(ABC, Generic[R, S]):
         return self._folding is not None or bool(self._waiting) or bool(self._aside)
 
     def fold(self) -> None:
-        """Bring all waiting rows into the statistics."""
+        """Brings all waiting rows into the statistics."""
         while self.unfinished:
             self.step()
 
     def fold_some(self) -> None:
-        """One short step towards that, if it is due or begun: frames pass between the steps."""
+        """Goes one short step if a fold is due or begun: frames pass between the steps."""
         if self.busy:
             self.step()
 
     def step(self) -> None:
-        """As far as _settle or _fold goes in one go, about a millisecond."""
+        """Goes as far as _settle or _fold does in one go, about a millisecond."""
         if self._aside:
             self._settling = self._settling or self._settle()
             if next(self._settling, _DONE) is _DONE:
@@ -257,7 +265,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
             self._folds += 1
 
     def steps(self) -> Iterator[None]:
-        """Steps until all that waits now is in the panes; what comes meanwhile may wait.
+        """Goes in steps until all that waits now is in the panes; what comes meanwhile may wait.
 
         Bounded, however fast rows arrive: a fold that never catches up would never end.
         """
@@ -274,12 +282,12 @@ class PaneAccumulator(ABC, Generic[R, S]):
 
     @abstractmethod
     def _fold(self, waiting: list[R]) -> Iterator[None]:
-        """Bring rows into the panes, in steps; all slices change together, at the end: take."""
+        """Brings rows into the panes, in steps; all slices change together, at the end: take."""
 
     # ---- panes
 
     def take(self, changes: PaneChanges[S]) -> None:
-        """Let changes come about, all at once."""
+        """Makes changes come about, all at once."""
         if changes.generation != self.generation:
             self._aside.extend(changes.added())
             return
@@ -290,10 +298,9 @@ class PaneAccumulator(ABC, Generic[R, S]):
         self.panes = {**self.panes, **after}
 
     def move_on(self, clock_ns: int | None) -> Iterator[None]:
-        """Let event time come this far: panes that grow too old move up, a slice a step; all
-        slices together, at the end.
+        """Moves panes up that are too old once event time has come this far, a slice a step.
 
-        Stops where time has begun anew meanwhile, or has come farther than that.
+        All slices change together, at the end. Stops where time has begun anew meanwhile, or has come farther than that.
         """
         return self._moving_on(self.generation, clock_ns)
 
@@ -323,7 +330,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
         return moved if advance(moved, self.windows, clock_ns) else panes
 
     def begin_anew(self) -> None:
-        """Time has jumped: all that came so far is older than every window. Cheap.
+        """Puts all that came so far behind every window, since time has jumped. Cheap.
 
         What was in panes is brought there in steps, as rows are.
         """
@@ -335,7 +342,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
         self._outdated = len(self._waiting)
 
     def _settle(self) -> Iterator[None]:
-        """Panes of earlier times, to where they belong: a pane in a step."""
+        """Brings panes of earlier times to where they belong: a pane in a step."""
         while self._aside:
             for index, panes in self._aside[0].items():
                 together: S | None = None
@@ -349,7 +356,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
             self._aside.popleft()
 
     def add_panes(self, index: int, panes: Mapping[PaneKey, S]) -> None:
-        """Add what was counted elsewhere to a slice; its panes are moved on to our clock."""
+        """Adds what was counted elsewhere to a slice; its panes are moved on to our clock."""
         changes = PaneChanges(self)
         for _ in changes.put_all(index, panes, timely=True):
             pass
@@ -365,23 +372,21 @@ class PaneChanges(Generic[S]):
     def __init__(self, accumulator: PaneAccumulator[R, S]) -> None:
         self.generation = accumulator.generation
         self._accumulator = accumulator
-        self._found: dict[tuple[int, PaneKey], S | None] = {}
-        self._added: dict[tuple[int, PaneKey], S] = {}
-        self._after: dict[tuple[int, PaneKey], S] = {}
+        # By slice and pane: what was found there, what was added, and their sum.
+        self._changes: dict[tuple[int, PaneKey], tuple[S | None, S, S]] = {}
 
     def put(self, index: int, key: PaneKey, more: S) -> None:
-        """Add to a pane of a slice."""
-        place = index, key
-        if place in self._after:
-            self._added[place] = self._added[place].merge(more)
-            self._after[place] = self._after[place].merge(more)
-            return
-        there = self._accumulator.panes.get(index, {}).get(key)
-        self._found[place], self._added[place] = there, more
-        self._after[place] = more if there is None else there.merge(more)
+        """Adds to a pane of a slice."""
+        if (index, key) in self._changes:
+            found, added, after = self._changes[index, key]
+            self._changes[index, key] = found, added.merge(more), after.merge(more)
+        else:
+            found = self._accumulator.panes.get(index, {}).get(key)
+            after = more if found is None else found.merge(more)
+            self._changes[index, key] = found, more, after
 
     def put_all(self, index: int, panes: Mapping[PaneKey, S], *, timely: bool) -> Iterator[None]:
-        """Add panes of a slice that come from elsewhere, each where it lies by our clock.
+        """Adds panes of a slice that come from elsewhere, each where it lies by our clock.
 
         timely  whether they are of our time; if not, they are older than every window
         """
@@ -392,24 +397,22 @@ class PaneChanges(Generic[S]):
             yield
 
     def onto(self, panes: Mapping[int, Panes[S]]) -> dict[int, Panes[S]]:
-        """The changed slices with all that was added, even to panes that are no longer those
-        that were found."""
+        """Makes the changed slices, even where a pane is no longer the one that was found."""
         changed: dict[int, Panes[S]] = {}
-        for (index, key), found in self._found.items():
+        for (index, key), (found, added, after) in self._changes.items():
             if index not in changed:
                 changed[index] = dict(panes.get(index, {}))
-            after = changed[index]
-            if after.get(key) is found:
-                after.pop(key, None)
-                put(after, key, self._after[index, key])
+            if changed[index].get(key) is found:
+                changed[index].pop(key, None)
+                put(changed[index], key, after)
             else:
-                put(after, key, self._added[index, key])
+                put(changed[index], key, added)
         return changed
 
     def added(self) -> Iterator[Mapping[int, Panes[S]]]:
         """Yields what was added by slice, one pane at a time."""
-        for (index, key), more in self._added.items():
-            yield {index: {key: more}}
+        for (index, key), (_, added, _) in self._changes.items():
+            yield {index: {key: added}}
 
 
 class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
@@ -428,18 +431,18 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
         self._memory: dict[Space, ClusterMemory] = {}
 
     def begin_anew(self) -> None:
-        """Time has jumped: all that came so far is older than every window. Cheap."""
+        """Puts all that came so far behind every window, since time has jumped. Cheap."""
         super().begin_anew()
         # Tracks of a time that comes again are not those that were there the first time. A fold
         # that has begun goes on with those it knows.
         self._memory = {}
 
     def clusters(self) -> dict[Space, ClusterState]:
-        """Tracks that may go on, as of the rows that were folded; by space."""
+        """Returns the tracks that may go on, as of the rows that were folded; by space."""
         return {space: memory.state() for space, memory in self._memory.items()}
 
     def restore_clusters(self, states: Mapping[Space, ClusterState]) -> None:
-        """Go on with the tracks of another accumulator, instead of our own.
+        """Goes on with the tracks of another accumulator, instead of our own.
 
         Raises ValueError where one has not the axes of its space.
         """
@@ -452,21 +455,20 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
         self._memory = {space: ClusterMemory.restored(state) for space, state in states.items()}
 
     def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
-        """At most CHUNK rows at one stage, or one slice, in a step."""
+        """Folds at most CHUNK rows at one stage, or one slice, in a step."""
         changes = PaneChanges(self)
         memory = self._memory
         live: list[tuple[Space, SparseSums]] = []
-        for space, unchanged, retracts, group in _groups(waiting):
+        for group in _groups(waiting):
+            space, retracts = group[0].space, group[0].retracts
             slots = Slots.plan(group, self.windows, self.clock_ns)
-            stages: list[list[SlotSums]] = [[], []]
+            chunk_sums: list[list[SlotSums]] = []
             for chunk in chunks(group, slots):
-                yield from self._chunk(
-                    space, chunk, unchanged, retracts, slots.count, stages, memory
-                )
+                chunk_sums.append((yield from self._summed(space, chunk, slots.count, memory)))
             # One stage where the other is the very same, down to what came before.
-            same = all(raw is made for raw, made in zip(*stages, strict=True))
+            same = all(raw is made for raw, made in chunk_sums)
             sums: list[SlotSums] = []
-            for parts in stages[: 2 - same]:
+            for parts in list(zip(*chunk_sums, strict=True))[: 2 - same]:
                 sums.append(together(parts))
                 yield
             for stage, part in enumerate((sums[0], sums[-1])):
@@ -487,16 +489,11 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
         """Running totals of a space; zeros where nothing has come yet."""
         return self.live.setdefault(space, BinTotals(self.edges, space.k + 1))
 
-    def _chunk(
-        self,
-        space: Space,
-        chunk: Chunk,
-        unchanged: bool,
-        retracts: bool,
-        slots: int,
-        stages: list[list[SlotSums]],
-        memory: dict[Space, ClusterMemory],
-    ) -> Generator[None, None, None]:
+    def _summed(
+        self, space: Space, chunk: Chunk, slots: int, memory: dict[Space, ClusterMemory]
+    ) -> Generator[None, None, list[SlotSums]]:
+        """Sums of a chunk at both stages; the very same object where nothing was changed."""
+        unchanged, retracts = chunk.rows[0].unchanged, chunk.rows[0].retracts
         raw = made = measure(space, [(rows.error, rows.covariance) for rows in chunk.rows])
         yield
         if not unchanged:
@@ -512,29 +509,30 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             slot, cluster = slot[sound], cluster[sound]
             raw, made = raw.take(sound), raw.take(sound) if made is raw else made.take(sound)
         before = _before(space, raw, made, cluster, memory, back=retracts)
+        # Not alike where a track was changed earlier.
+        alike = before is None or np.array_equal(before[0].sums, before[1].sums)
+        found: list[SlotSums] = []
         for stage, rows in enumerate((raw, made)):
-            if stage and unchanged and _same(*before):
-                found = stages[0][-1]
+            if stage and unchanged and alike:
+                found.append(found[0])
             else:
-                found = yield from sum_by_slot(
-                    space, self.binning, rows, slot, slots, before[stage]
-                )
-            stages[stage].append(found)
+                earlier = None if before is None else before[stage]
+                sums = yield from sum_by_slot(space, self.binning, rows, slot, slots, earlier)
+                found.append(sums)
             yield
+        return found
 
 
-def _groups(
-    waiting: list[MatchedRows],
-) -> Iterator[tuple[Space, bool, bool, list[MatchedRows]]]:
-    """Rows of one space, with one stage or two. What is taken back comes after what was counted
-    before it, and before what is counted after it.
+def _groups(waiting: list[MatchedRows]) -> Iterator[list[MatchedRows]]:
+    """Groups rows of one space, with one stage or two, all counted or all retracted.
+
+    What is retracted comes after what was counted before it, and before what is counted later.
     """
-    for retracts, run in groupby(waiting, lambda rows: rows.retracts):
+    for _, run in groupby(waiting, lambda rows: rows.retracts):
         by_kind: dict[tuple[Space, bool], list[MatchedRows]] = {}
         for rows in run:
             by_kind.setdefault((rows.space, rows.unchanged), []).append(rows)
-        for (space, unchanged), group in by_kind.items():
-            yield space, unchanged, retracts, group
+        yield from by_kind.values()
 
 
 def _before(
@@ -545,41 +543,27 @@ def _before(
     memory: dict[Space, ClusterMemory],
     *,
     back: bool,
-) -> tuple[Before | None, Before | None]:
-    """Sums up what came before each row in its cluster, at both stages.
+) -> tuple[Before, Before] | None:
+    """Sums up what came before each row in its cluster, at both stages; None without clusters.
 
-    back  they came before, and are taken back
+    back  the rows came before, and are retracted
     """
     if not cluster.any():
-        return None, None
+        return None
     if space not in memory:
         memory[space] = ClusterMemory(_memory_axes(space))
     degrees = axis_degrees(space)
     x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
     before = memory[space].before(cluster, x, back=back)
     if before is None:
-        return None, None
+        return None
     axes = space.k + 1
     return Before(before.rows, before.sums[:axes]), Before(before.rows, before.sums[axes:])
 
 
 def _memory_axes(space: Space) -> int:
-    """Those of both stages, joint ones included."""
+    """Counts the axes of both stages, joint ones included."""
     return 2 * (space.k + 1)
-
-
-def _same(raw: Before | None, made: Before | None) -> bool:
-    """Tells that the same came before at both stages: not where a track was changed earlier."""
-    if raw is None or made is None:
-        return raw is made
-    return np.array_equal(raw.sums, made.sums)
-
-
-# What is looked at in a step, about a millisecond: probabilities, and rows where they are few.
-CHUNK_VALUES = 8192
-
-
-CHUNK_ROWS = 512
 
 
 class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
@@ -590,7 +574,7 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
         self.binning = binning
 
     def _fold(self, waiting: list[MatchedClasses]) -> Iterator[None]:
-        """A chunk in a step."""
+        """Folds a chunk in a step."""
         by_place: dict[tuple[int, PaneKey, int, bool], list[MatchedClasses]] = {}
         for rows in waiting:
             key = self.windows.place(rows.stamp_ns, self.clock_ns)
@@ -598,12 +582,13 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
             by_place.setdefault(kind, []).append(rows)
         changes = PaneChanges(self)
         for (index, key, _, retracts), group in by_place.items():
-            found: ClassStatistics | None = None
-            for chunk in _chunks(group):
-                more = self._observed(chunk)
-                found = more if found is None else found.merge(more)
+            _, opinions, classes = group[0].opinions.shape
+            found = no_class_statistics(self.binning, classes)
+            for pieces in _pieces(
+                group, max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
+            ):
+                found = found.merge(self._observed([rows for rows, _, _ in pieces]))
                 yield
-            assert found is not None
             changes.put(index, key, found.negated() if retracts else found)
             yield
         self.take(changes)
@@ -616,20 +601,3 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
             return observe_classes(self.binning, opinions[:, 0], label)
         mean = add_up(opinions.transpose(1, 0, 2)) / count
         return observe_classes(self.binning, mean, label, opinions)
-
-
-def _chunks(group: Sequence[MatchedClasses]) -> Iterator[list[MatchedClasses]]:
-    """Frames of one M and C put together, and cut where they are larger than a chunk."""
-    _, opinions, classes = group[0].opinions.shape
-    most = max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
-    gathered: list[MatchedClasses] = []
-    n = 0
-    for frame in group:
-        for start in range(0, frame.n, most):
-            piece = frame if frame.n <= most else frame.cut(slice(start, start + most))
-            if n + piece.n > most:
-                yield gathered
-                gathered, n = [], 0
-            gathered.append(piece)
-            n += piece.n
-    yield gathered

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -45,7 +45,7 @@ class EventClock:
     other_ns: int = 0
 
     def see(self, stamp_ns: int) -> bool:
-        """Take in the stamp of a frame; whether time has jumped back, and begins anew."""
+        """Takes in the stamp of a frame; tells that time has jumped back, and begins anew."""
         if self.now_ns is None:
             self.now_ns = stamp_ns
             return False
@@ -85,7 +85,6 @@ class Summable(Protocol):
 
 
 S = TypeVar("S", bound=Summable)
-
 
 # Level and number of a pane; the last level has the one pane 0.
 PaneKey = tuple[int, int]
@@ -137,17 +136,14 @@ class Windows:
         return self.older, 0
 
     def place(self, stamp_ns: int | None, clock_ns: int | None) -> PaneKey:
-        """The pane of an event time; clock_ns is how far event time has come."""
-        if stamp_ns is not None:
-            now = stamp_ns if clock_ns is None else max(clock_ns, stamp_ns)
-            for level, length in enumerate(self.pane_ns):
-                number = stamp_ns // length
-                if number >= now // length - self.panes:
-                    return level, number
-        return self.oldest
+        """Finds the pane of an event time; clock_ns is how far event time has come."""
+        if stamp_ns is None:
+            return self.oldest
+        now = stamp_ns if clock_ns is None else max(clock_ns, stamp_ns)
+        return self.risen((0, stamp_ns // self.pane_ns[0]), now)
 
     def above(self, key: PaneKey) -> PaneKey:
-        """The pane of the next level that spans a pane."""
+        """Finds the pane of the next level that spans a pane."""
         level, number = key
         if level + 1 >= self.older:
             return self.oldest
@@ -161,14 +157,14 @@ class Windows:
         return number < clock_ns // self.pane_ns[level] - self.panes
 
     def risen(self, key: PaneKey, clock_ns: int | None) -> PaneKey:
-        """Where the contents of a pane lie once event time has come to clock_ns."""
+        """Finds the pane of the contents of a pane once event time has come to clock_ns."""
         while self.too_old(key, clock_ns):
             key = self.above(key)
         return key
 
 
 def put(panes: dict[PaneKey, S], key: PaneKey, more: S) -> None:
-    """Add to a pane; one that comes to hold nothing is let go."""
+    """Adds to a pane; one that comes to hold nothing is let go."""
     there = panes.get(key)
     found = more if there is None else there.merge(more)
     if found.is_zero:
@@ -178,7 +174,7 @@ def put(panes: dict[PaneKey, S], key: PaneKey, more: S) -> None:
 
 
 def advance(panes: dict[PaneKey, S], windows: Windows, clock_ns: int | None) -> bool:
-    """Move panes that have grown too old one level up; whether any was."""
+    """Moves panes that have grown too old one level up; tells that any was."""
     moved = False
     for level in range(windows.older):
         for key in [key for key in panes if key[0] == level and windows.too_old(key, clock_ns)]:
@@ -200,7 +196,7 @@ class SliceTotals:
     )
 
     def read(self, slices: list[tuple[Slice, SliceStatistics]]) -> Generator[None, None, Named]:
-        """A total of each space, overflow included; one merge a step."""
+        """Adds up the slices of each space, overflow included; one merge a step."""
         taken = {entry.name for entry, _ in slices}
         totals: list[tuple[str, SliceStatistics]] = []
         for space in dict.fromkeys(entry.space for entry, _ in slices):
@@ -257,10 +253,8 @@ class WindowTotals(Generic[S]):
         last = self._last.get((index, level))
         if last is not None and _same(last[0], parts):
             return last[2]
-        before: S | None
-        if last is not None and last[1] is not None and _same(last[0][:-1], parts[:-1]):
-            before = last[1]
-        else:
+        before = last[1] if last is not None and _same(last[0][:-1], parts[:-1]) else None
+        if before is None:
             before = _sum(parts[:-1])
         total = parts[-1] if before is None else before.merge(parts[-1])
         # The older levels change once in many readings: not worth the memory.
@@ -273,7 +267,4 @@ def _same(left: tuple[object, ...], right: tuple[object, ...]) -> bool:
 
 
 def _sum(parts: Parts[S]) -> S | None:
-    total: S | None = None
-    for part in parts:
-        total = part if total is None else total.merge(part)
-    return total
+    return reduce(lambda total, part: total.merge(part), parts) if parts else None
