@@ -6,6 +6,7 @@ Both only gather sums; the measures live in class_measures.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -50,7 +51,7 @@ from monitor.statistics.exact_sums import SparseSums
 
 
 def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation:
-    """Every measure of the rows that were observed; NaN without any.
+    """Reads every measure of the rows that were observed; NaN without any.
 
     Counts are those of the exact engine with bins of equal width, bin-based measures equal
     but for the grid of the sums, and AUSE lies within ause_bound of its own.
@@ -70,8 +71,8 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
         _cells(tables[BY_CLASS], i, axis, binning.coarse_stride, classes)
         for i, axis in enumerate(binning.coarse_axes)
     ]
-    confidence = whole[CONFIDENCE].event_bins(bins, whole[CONFIDENCE].right)
-    entropy = whole[ENTROPY].event_bins(bins, whole[ENTROPY].wrong)
+    confidence = _single(whole[CONFIDENCE].event_bins(bins, whole[CONFIDENCE].right))
+    entropy = _single(whole[ENTROPY].event_bins(bins, whole[ENTROPY].wrong))
     counts = parts[ENTROPY]
     right = np.bincount(counts.segment, counts.right, classes).astype(np.int64)
     wrong = np.bincount(counts.segment, counts.wrong, classes).astype(np.int64)
@@ -80,10 +81,10 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
             right=right,
             wrong=wrong,
             means=_means_of_sums(statistics, int(wrong.sum())),
-            confidence=_single(confidence),
-            entropy=_single(entropy),
-            confidence_on_unit=_single(confidence),
-            entropy_on_unit=_single(entropy),
+            confidence=confidence,
+            entropy=entropy,
+            confidence_on_unit=confidence,
+            entropy_on_unit=entropy,
             one_vs_rest=_one_vs_rest(statistics, bins),
             entropy_by_class=counts.event_bins(bins, counts.wrong),
             ranked=_ranked_cells(whole),
@@ -110,42 +111,31 @@ class _Cells:
         return self.n - self.right
 
     def event_bins(self, bins: int, happened: IntArray) -> EventBins:
-        """(S, bins) bins of equal width on [0, 1], with the axis's own value as the claim."""
+        """Adds up (S, bins) bins of equal width on [0, 1], the axis's own value as the claim."""
         cell = self.segment * bins + equal_width_bins(self.axis, bins)[self.index]
         return _bins_of_cells(cell, (self.segments, bins), self.n, happened, self.value)
 
     def ranked(self, lowest: FloatArray | float, highest: FloatArray | float) -> Ranked:
-        """Groups with wrong predictions and Brier scores; of the latter, the ends in each cell."""
+        """Ranks wrong predictions and Brier scores; the latter have these ends in each cell."""
         errors = self.wrong.astype(np.float64)
-        return Ranked(
-            segments=self.segments,
-            segment=self.segment,
-            n=self.n,
-            error=np.stack([errors, self.brier], axis=1),
-            deviation=np.stack(
-                [
-                    deviation_within(self.n, errors, 0.0, 1.0),
-                    deviation_within(self.n, self.brier, lowest, highest),
-                ],
-                axis=1,
-            ),
+        deviations = (
+            deviation_within(self.n, errors, 0.0, 1.0),
+            deviation_within(self.n, self.brier, lowest, highest),
         )
+        error, deviation = np.stack((errors, self.brier), axis=1), np.stack(deviations, axis=1)
+        return Ranked(self.segments, self.segment, self.n, error, deviation)
 
 
 def _cells(
     table: SparseSums, number: int, axis: UncertaintyAxis, stride: int, segments: int
 ) -> _Cells:
     part = table.between(number * segments * stride, (number + 1) * segments * stride)
-    segment, index = np.divmod(part.keys, stride)
-    n, right = part.values[:, N], part.values[:, RIGHT]
-    value, brier = part.as_float(VALUE, EXPONENT), part.as_float(SQUARES, EXPONENT)
-    held = n > 0
-    if not held.all():
-        # Of some more may be taken back than came.
-        segment, index, n, right = segment[held], index[held], n[held], right[held]
-        value, brier = value[held], brier[held]
-    right = np.clip(right, 0, n)
-    return _Cells(axis, segments, segment, index, n, right, value, brier)
+    # Of some more may have been retracted than came.
+    held = part.values[:, N] > 0
+    segment, index = np.divmod(part.keys[held], stride)
+    n, right = part.values[held, N], part.values[held, RIGHT]
+    value, brier = part.as_float(VALUE, EXPONENT)[held], part.as_float(SQUARES, EXPONENT)[held]
+    return _Cells(axis, segments, segment, index, n, np.clip(right, 0, n), value, brier)
 
 
 def _ranked_cells(cells: Sequence[_Cells]) -> tuple[Ranked, Ranked, Ranked, Ranked]:
@@ -175,10 +165,14 @@ def _one_vs_rest(statistics: ClassStatistics, bins: int) -> EventBins:
 
 
 def _bins_of_cells(
-    cell: IntArray, shape: tuple[int, int], n: IntArray, happened: IntArray, claimed: FloatArray
+    cell: IntArray,
+    shape: tuple[int, ...],
+    n: IntArray,
+    happened: IntArray | BoolArray,
+    claimed: FloatArray,
 ) -> EventBins:
-    def total(values: IntArray | FloatArray) -> FloatArray:
-        sums = np.bincount(cell, values, shape[0] * shape[1])
+    def total(values: IntArray | BoolArray | FloatArray) -> FloatArray:
+        sums = np.bincount(cell, values, math.prod(shape))
         return sums.astype(np.float64, copy=False).reshape(shape)
 
     return EventBins(n=total(n).astype(np.int64), happened=total(happened), claimed=total(claimed))
@@ -220,7 +214,7 @@ def evaluate_class_rows(
     bins: int = 20,
     binning: BinsOfRows = "equal-width",
 ) -> ClassEvaluation:
-    """Every measure of the rows that have truth and a usable probability vector.
+    """Evaluates the rows that have truth and a usable probability vector.
 
     probabilities  (N, C); C is the number of classes, however few of them are seen
     label          (N,) true class, −1 where there is none
@@ -273,16 +267,12 @@ def _sums(rows: ClassRows, bins: int, binning: BinsOfRows) -> ClassSums:
 def _bins_of_rows(
     value: FloatArray, happened: BoolArray, bins: int, binning: BinsOfRows
 ) -> EventBins:
-    """Bins closed on the left, the last on both sides; nothing lies beyond them."""
+    """Cuts bins closed on the left, the last on both sides; nothing lies beyond them."""
     edges = np.linspace(0.0, 1.0, bins + 1)
     if binning == "equal-count" and value.size:
         edges = np.quantile(value, edges)
     index = np.clip(np.searchsorted(edges, value, side="right") - 1, 0, bins - 1)
-    return EventBins(
-        n=np.bincount(index, minlength=bins),
-        happened=np.bincount(index[happened], minlength=bins).astype(np.float64),
-        claimed=np.bincount(index, value, bins).astype(np.float64, copy=False),
-    )
+    return _bins_of_cells(index, (bins,), np.ones_like(index), happened, value)
 
 
 def _stacked(each: list[EventBins]) -> EventBins:

@@ -11,7 +11,7 @@ error, so nothing depends on the order of the rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.special import digamma
@@ -28,6 +28,12 @@ AUSE = (
     "ause_brier_entropy",
     "ause_brier_cross_entropy",
 )
+
+# The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.
+_LARGEST_AREA = 0.25
+
+# Shares of rejected rows of the rejection curve, in twentieths.
+_REJECTED = np.arange(20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class Ranked:
 def rank_rows(
     uncertainty: FloatArray, errors: FloatArray, segment: IntArray, segments: int
 ) -> Ranked:
-    """Groups of the rows themselves: rows of equal uncertainty are ties.
+    """Groups the rows themselves: rows of equal uncertainty are ties.
 
     uncertainty  (N,)
     errors       (N, E)
@@ -146,7 +152,7 @@ def rank_rows(
 
 
 def rank_outcomes(right: IntArray, wrong: IntArray) -> Ranked:
-    """The oracle of errors that are 0 or 1: all right rows before all wrong ones.
+    """Ranks rows whose errors are 0 or 1 by the oracle: all right rows before all wrong ones.
 
     right, wrong  (S,) rows
     """
@@ -204,7 +210,7 @@ def error_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
 
 
 def _kept(ranked: Ranked) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Rows and errors of each segment up to and with each group; H(kept) − H(kept − n)."""
+    """Adds up rows and errors of each segment up to each group; with H(kept) − H(kept − n)."""
     start = np.searchsorted(ranked.segment, ranked.segment)
     rows = np.cumsum(ranked.n)
     sums = np.cumsum(ranked.error, axis=0)
@@ -220,14 +226,6 @@ def _mean_by_segment(ranked: Ranked, values: FloatArray) -> FloatArray:
         return np.stack(
             [np.bincount(ranked.segment, column, size) / rows for column in values.T], axis=1
         )
-
-
-# The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.
-LARGEST_AREA = 0.25
-
-
-# Shares of rejected rows of the rejection curve, in twentieths.
-_REJECTED = np.arange(20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +284,7 @@ def quality_score(bins: EventBins) -> float:
     """
     if not bins.n.any():
         return float("nan")
-    return float(1.0 - bins.gap.mean() / LARGEST_AREA)
+    return float(1.0 - bins.gap.mean() / _LARGEST_AREA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,20 +331,18 @@ class ClassSums:
 
 
 def evaluation_of(sums: ClassSums) -> ClassEvaluation:
-    """All measures; how many rows were left out is for the caller to fill in."""
+    """Computes all measures; how many rows were left out is for the caller to fill in."""
     by_class = sums.right + sums.wrong
     n, right = int(by_class.sum()), sums.right.sum(keepdims=True)
     ece_by_class = expected_gap(sums.one_vs_rest)
     uce_by_class = expected_gap(sums.entropy_by_class)
     ause, bound = _ause(sums.ranked, right, n - right)
     ause_by_class, bound_by_class = _ause(sums.ranked_by_class, sums.right, sums.wrong)
-    means = sums.means
     return ClassEvaluation(
         n=n,
         classes=by_class.size,
         without_truth=0,
         refused=0,
-        opinions=means.opinions,
         accuracy=int(right[0]) / n if n else float("nan"),
         ece=float(expected_gap(sums.confidence)),
         ece2=float(expected_gap(sums.confidence, 2.0)),
@@ -355,17 +351,10 @@ def evaluation_of(sums: ClassSums) -> ClassEvaluation:
         cece=float(ece_by_class.mean()),
         uce_entropy=float(expected_gap(sums.entropy)),
         cuce=float(uce_by_class[by_class > 0].mean()) if n else float("nan"),
-        nll=means.nll,
-        brier=means.brier,
-        sharpness=means.sharpness,
-        overconfidence=means.overconfidence,
-        underconfidence=means.underconfidence,
-        entropy=means.entropy,
+        **asdict(sums.means),
         **dict(zip(AUSE, ause[:, 0].tolist(), strict=True)),
         ccqs=quality_score(sums.confidence_on_unit),
         ucqs=quality_score(sums.entropy_on_unit),
-        aleatoric=means.aleatoric,
-        epistemic=means.epistemic,
         rejection_fraction=_REJECTED / 20,
         rejection_error_rate=error_of_kept(sums.ranked[1], n - n * _REJECTED // 20)[:, 0],
         counts_confidence=sums.confidence.n,

@@ -22,14 +22,13 @@ from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.evaluation import EvaluationError
-from monitor.statistics.exact_sums import ExactSum, SparseSums, total
+from monitor.statistics.exact_sums import ExactSum, SparseSums
 
 # The true class of a row without truth.
 NO_TRUTH = -1
 
-
 # The smallest positive float32: −log p stays finite, at most 103.3 nats.
-SMALLEST = 2.0**-149
+_SMALLEST = 2.0**-149
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +64,19 @@ class ClassRows:
 
     @property
     def n(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return int(self.label.size)
 
     @property
     def classes(self) -> int:
-        """C."""
+        """Number of classes, C."""
         return int(self.probabilities.shape[0])
 
 
 def judge_rows(
     probabilities: FloatArray, label: IntArray, opinions: FloatArray | None = None
 ) -> ClassRows:
-    """The rows that have truth and are sound.
+    """Selects the rows that have truth and are sound, and judges each by itself.
 
     A vector is sound if each value lies in [0, 1] to BEYOND and they add up to 1 to OFF_ONE,
     the rules of usable_opinions; a row needs all its opinions sound.
@@ -114,7 +113,7 @@ def judge_rows(
         right=predicted == label,
         confidence=columns[predicted, rows],
         entropy=entropy_of_columns(columns),
-        cross_entropy=-np.log(np.maximum(true, SMALLEST)),
+        cross_entropy=-np.log(np.maximum(true, _SMALLEST)),
         brier=add_up(np.square(distance)),
         aleatoric=aleatoric,
         epistemic=epistemic,
@@ -144,7 +143,7 @@ def _check_shapes(probabilities: FloatArray, label: IntArray, opinions: FloatArr
 
 
 def _sound(columns: FloatArray) -> BoolArray:
-    """(N,) which vectors of (C, N) are probabilities; NaN fails every comparison."""
+    """Tells which vectors of (C, N) are probabilities, (N,); NaN fails every comparison."""
     with np.errstate(invalid="ignore", over="ignore"):
         sound: BoolArray = np.abs(add_up(columns) - 1.0) <= OFF_ONE
         sound &= columns.min(axis=0) >= -BEYOND
@@ -163,7 +162,7 @@ def entropy_of_columns(columns: FloatArray) -> FloatArray:
 
 
 def _parts(each: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Aleatoric and epistemic part of the entropy of (M, C, N) opinions.
+    """Splits the entropy of (M, C, N) opinions into aleatoric and epistemic part.
 
     H[mean of p_m] = mean of H[p_m] + mean of KL[p_m ‖ mean of p_m]
 
@@ -176,19 +175,14 @@ def _parts(each: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 # The unit of the sums in a micro-bin (9e-13), and of those without bins (9e-19).
 EXPONENT = -40
-
-
 COMPANION_EXPONENT = -60
-
 
 # Numbers of reliability bins that can be read, each with the very edges of np.linspace: those of
 # 10 and of 20 bins are not always the same floats, so all are kept.
 DIVISORS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
 
-
 # Steps on [0, 1] where uncertainty is ordinary, four to a sixtieth.
 _STEPS = 240
-
 
 # Position of an axis in ClassBinning.axes.
 CONFIDENCE, ENTROPY, CROSS_ENTROPY, BRIER = range(4)
@@ -288,7 +282,7 @@ class ClassBinning:
 
 
 def equal_width_bins(axis: UncertaintyAxis, bins: int) -> IntArray:
-    """(count,) which of `bins` bins of equal width on [0, 1] each bin of an axis lies in.
+    """(count,) number of the bin of equal width on [0, 1] that each bin of an axis lies in.
 
     Raises EvaluationError when bins of the axis would have to be cut.
     """
@@ -330,14 +324,11 @@ def _with_sixtieths(edges: FloatArray) -> FloatArray:
 # class · sixtieths.count + bin of that class's probability.
 ALL_ROWS, BY_CLASS, ONE_VS_REST = range(3)
 
-
 # Rows, right ones, Σ confidence or entropy (0 on other axes), Σ Brier score.
 N, RIGHT, VALUE, SQUARES = range(4)
 
-
 # Of ONE_VS_REST: rows, those of the class, Σ its probability.
 OF_CLASS, CLAIMED = range(1, 3)
-
 
 # The sums without bins; doubt is 1 − confidence, which loses nothing near 1.
 COMPANIONS = (
@@ -355,7 +346,6 @@ COMPANIONS = (
 
 # Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
 _CHUNK = 2048
-
 
 _SCALE = 2.0**-EXPONENT
 
@@ -451,31 +441,22 @@ def observe_classes(
     label: IntArray,
     opinions: FloatArray | None = None,
 ) -> ClassStatistics:
-    """Statistics of a batch of rows; those that judge_rows leaves out are not in them.
+    """Adds up a batch of rows, but for those that judge_rows leaves out.
 
     probabilities  (N, C)
     label          (N,) true class, −1 where there is none
     opinions       (N, M, C) whose mean the probabilities are
     raises         EvaluationError when shapes do not fit
     """
-    parts = [no_class_statistics(binning, probabilities.shape[-1])]
+    found = no_class_statistics(binning, probabilities.shape[-1])
     for start in range(0, max(label.shape[0], 1), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         rows = judge_rows(
             probabilities[chunk], label[chunk], None if opinions is None else opinions[chunk]
         )
         if rows.n:
-            parts.append(_observed(binning, rows))
-    companions = parts[0].companions
-    for part in parts[1:]:
-        companions = companions + part.companions
-    return ClassStatistics(
-        binning,
-        parts[0].classes,
-        sum(part.n for part in parts),
-        tuple(total(tables) for tables in zip(*(part.tables for part in parts), strict=True)),
-        companions,
-    )
+            found = found.merge(_observed(binning, rows))
+    return found
 
 
 def _observed(binning: ClassBinning, rows: ClassRows) -> ClassStatistics:
@@ -510,7 +491,7 @@ def _observed(binning: ClassBinning, rows: ClassRows) -> ClassStatistics:
 
 
 def _table(key: IntArray, columns: tuple[np.ndarray, ...]) -> SparseSums:
-    """Counts, and the sums of each column, by key; booleans are counted, floats put on the grid.
+    """Counts rows by key and adds up columns; booleans are counted, floats put on the grid.
 
     key, columns  of equal shape
     """

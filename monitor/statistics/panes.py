@@ -300,7 +300,8 @@ class PaneAccumulator(ABC, Generic[R, S]):
     def move_on(self, clock_ns: int | None) -> Iterator[None]:
         """Moves panes up that are too old once event time has come this far, a slice a step.
 
-        All slices change together, at the end. Stops where time has begun anew meanwhile, or has come farther than that.
+        All slices change together, at the end. Stops where time has begun anew meanwhile, or has
+        come farther than that.
         """
         return self._moving_on(self.generation, clock_ns)
 

@@ -7,9 +7,10 @@ of it. No row is kept, and nothing is measured here.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -95,7 +96,7 @@ class StageStatistics:
         )
 
     def merge(self, other: StageStatistics) -> StageStatistics:
-        """Statistics of both sets of detections.
+        """Adds the statistics of other detections.
 
         Raises IncompatibleStatistics when spaces or binning differ.
         """
@@ -128,7 +129,7 @@ class StageStatistics:
         )
 
     def retract(self, other: StageStatistics) -> StageStatistics:
-        """Statistics without detections that were added before, or will be; exact.
+        """Takes detections back that were added before, or will be; exact.
 
         Raises IncompatibleStatistics when spaces or binning differ.
         """
@@ -137,7 +138,7 @@ class StageStatistics:
     # ---- reading
 
     def axis(self, index: int) -> AxisCells:
-        """Micro-bins of dimension `index`, or of the joint axis for index = K."""
+        """Decodes the micro-bins of dimension `index`, or of the joint axis for index = K."""
         bins = self.binning.deviation.count
         cells = self.cells.between(index * bins, (index + 1) * bins)
         return axis_cells(cells, cells.keys, self.binning)
@@ -242,7 +243,7 @@ def observe(
     cluster: ClusterArray | None = None,
     memory: ClusterMemory | None = None,
 ) -> StageStatistics:
-    """Statistics of a batch of matched detections.
+    """Adds up a batch of matched detections.
 
     error       (N, K) truth − mean, angles wrapped: Space.error
     covariance  (N, K, K) positive definite; a row that is not, by a rounding, is left out
@@ -270,38 +271,33 @@ def observe(
 
 
 def together(sums: Sequence[SlotSums]) -> SlotSums:
-    """All the sums (at least one, of equal slots) as one."""
-    companions = sums[0].companions
-    for part in sums[1:]:
-        companions = companions + part.companions
+    """Adds up sums, at least one, over the same slots."""
     return SlotSums(
         n=np.sum([part.n for part in sums], axis=0),
         cells=total([part.cells for part in sums]),
         nees=total([part.nees for part in sums]),
-        companions=companions,
+        companions=reduce(operator.add, (part.companions for part in sums)),
     )
 
 
 def by_slot(space: Space, binning: Binning, sums: SlotSums) -> Iterator[StageStatistics]:
-    """The statistics of every slot."""
-    n, cells, nees, companions = sums.n, sums.cells, sums.nees, sums.companions
-    axes, bins, nees_bins = space.k + 1, binning.deviation.count, binning.nees.count
-    for slot in range(n.size):
+    """Yields the statistics of every slot."""
+    bins, nees_bins = (space.k + 1) * binning.deviation.count, (space.k + 1) * binning.nees.count
+    for slot, n in enumerate(sums.n.tolist()):
+        low, high = sums.companions.low[slot].copy(), sums.companions.high[slot].copy()
         yield StageStatistics(
             space=space,
             binning=binning,
-            n=int(n[slot]),
-            cells=cells.between(slot * axes * bins, (slot + 1) * axes * bins),
-            nees=nees.between(slot * axes * nees_bins, (slot + 1) * axes * nees_bins),
-            companions=ExactSum(
-                companions.low[slot].copy(), companions.high[slot].copy(), EXPONENT
-            ),
+            n=n,
+            cells=sums.cells.between(slot * bins, (slot + 1) * bins),
+            nees=sums.nees.between(slot * nees_bins, (slot + 1) * nees_bins),
+            companions=ExactSum(low, high, EXPONENT),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SliceStatistics:
-    """The two stages of one slice; the very same object where nothing was changed."""
+    """Both stages of one slice; the very same object where nothing was changed."""
 
     raw: StageStatistics
     recalibrated: StageStatistics

@@ -9,7 +9,7 @@ round that: checks say what an import may add at most.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -20,8 +20,7 @@ from monitor.frames.slices import OVERFLOW, ClassSliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import ClassStatistics
-from monitor.statistics.exact_sums import ExactSum
-from monitor.statistics.stage import SliceStatistics
+from monitor.statistics.stage import SliceStatistics, StageStatistics
 from monitor.statistics.windows import PaneKey, Windows, advance, put
 
 
@@ -39,7 +38,7 @@ class Slicing:
     range_dimensions: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """For an error."""
+        """Describes the slices for an error."""
         text = f"slices by {', '.join(self.by) or 'nothing known'}"
         if not self.range_edges:
             return text
@@ -165,7 +164,7 @@ def gathered(
     slices: Iterable[SliceState],
     class_slices: Iterable[ClassSliceState],
 ) -> StatisticsState:
-    """A state from slices of any age, of which several may be the same."""
+    """Makes a state from slices of any age, of which several may be the same."""
     return StatisticsState(
         binning,
         windows,
@@ -188,7 +187,7 @@ def _united(
 def unite(
     found: dict[Any, AnyState], entry: AnyState, windows: Windows, clock_ns: int | None
 ) -> AnyState:
-    """Add a slice, its panes advanced to the clock, to the one of its key; the sum of both.
+    """Adds a slice, its panes advanced to the clock, to the one of its key; returns the sum.
 
     found  by key; changed
     """
@@ -203,7 +202,7 @@ def unite(
 
 
 def windows_described(windows: Windows) -> str:
-    """For an error."""
+    """Describes windows for an error."""
     lengths = ", ".join(f"{length / 1e9:g}" for length in windows.lengths_ns)
     return f"windows of {lengths} s in {windows.panes} panes each"
 
@@ -220,39 +219,33 @@ def _rank(entry: SliceState) -> tuple[Any, ...]:
 # Detections of one pane, and limbs of its sums: so many that what is added to them, by however
 # many further imports, can still be stored and read.
 MOST_DETECTIONS = 2**48
-
-
 _MOST_LIMB = 2**56
 
 
 def check_sizes(state: StatisticsState) -> None:
-    """Refuse sums that no sidecar can have counted.
+    """Refuses sums that no sidecar can have counted.
 
     raises  IncompatibleStatistics
     """
+    for place, held in _counted(state):
+        largest = np.abs(held.companions.high).max(initial=0)
+        if abs(held.n) > MOST_DETECTIONS or largest > _MOST_LIMB:
+            raise IncompatibleStatistics(
+                f"{place}.panes: {held.n} detections or their sums are more than can have been "
+                "counted. Export the statistics again."
+            )
+
+
+def _counted(state: StatisticsState) -> Iterator[tuple[str, StageStatistics | ClassStatistics]]:
     for i, entry in enumerate(state.slices):
-        for held in entry.panes.values():
-            for stage in (held.raw, held.recalibrated):
-                if abs(stage.n) > MOST_DETECTIONS or _large(stage.companions):
-                    raise IncompatibleStatistics(
-                        f"slices[{i}].panes: {stage.n} detections or their sums are more than "
-                        "can have been counted. Export the statistics again."
-                    )
+        for both in entry.panes.values():
+            yield from ((f"slices[{i}]", stage) for stage in (both.raw, both.recalibrated))
     for i, classes in enumerate(state.class_slices):
-        for found in classes.panes.values():
-            if abs(found.n) > MOST_DETECTIONS or _large(found.companions):
-                raise IncompatibleStatistics(
-                    f"class_slices[{i}].panes: {found.n} detections or their sums are more than "
-                    "can have been counted. Export the statistics again."
-                )
-
-
-def _large(sums: ExactSum) -> bool:
-    return bool(np.abs(sums.high).max(initial=0) > _MOST_LIMB)
+        yield from ((f"class_slices[{i}]", held) for held in classes.panes.values())
 
 
 def check_spaces(state: StatisticsState, known: Collection[Space], most: int) -> None:
-    """Refuse a state that would bring more sets of dimensions than there may be.
+    """Refuses a state that would bring more sets of dimensions than there may be.
 
     Every space has an overflow slice, however many slices there are.
 
@@ -270,8 +263,9 @@ def check_spaces(state: StatisticsState, known: Collection[Space], most: int) ->
 
 
 def check_class_lists(state: StatisticsState, table: ClassSliceTable) -> None:
-    """Refuse a state with a list of classes that finds no slice: it would get an overflow slice
-    all the same, and lists can be sent without end.
+    """Refuses a state with a list of classes that finds no slice.
+
+    It would get an overflow slice all the same, and lists can be sent without end.
 
     raises  IncompatibleStatistics
     """
