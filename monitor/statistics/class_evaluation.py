@@ -26,11 +26,9 @@ from monitor.statistics.class_measures import (
 )
 from monitor.statistics.class_statistics import (
     ALL_ROWS,
-    BRIER,
     BY_CLASS,
     CLAIMED,
     CONFIDENCE,
-    CROSS_ENTROPY,
     ENTROPY,
     EXPONENT,
     OF_CLASS,
@@ -138,16 +136,11 @@ def _cells(
     return _Cells(axis, segments, segment, index, n, np.clip(right, 0, n), value, brier)
 
 
-def _ranked_cells(cells: Sequence[_Cells]) -> tuple[Ranked, Ranked, Ranked, Ranked]:
-    brier = cells[BRIER]
+def _ranked_cells(cells: Sequence[_Cells]) -> tuple[Ranked, ...]:
+    *others, brier = cells
     # The axis is half the score.
     ends = 2.0 * brier.axis.lower[brier.index], 2.0 * brier.axis.upper[brier.index]
-    return (
-        cells[CONFIDENCE].ranked(0.0, 2.0),
-        cells[ENTROPY].ranked(0.0, 2.0),
-        cells[CROSS_ENTROPY].ranked(0.0, 2.0),
-        brier.ranked(*ends),
-    )
+    return (*(axis.ranked(0.0, 2.0) for axis in others), brier.ranked(*ends))
 
 
 def _one_vs_rest(statistics: ClassStatistics, bins: int) -> EventBins:
@@ -247,7 +240,6 @@ def _sums(rows: ClassRows, bins: int, binning: BinsOfRows) -> ClassSums:
     def by(value: FloatArray, happened: BoolArray, kind: BinsOfRows = binning) -> EventBins:
         return _bins_of_rows(value, happened, bins, kind)
 
-    one_vs_rest = [by(p, rows.label == c) for c, p in enumerate(rows.probabilities)]
     of_class = [rows.predicted == c for c in range(rows.classes)]
     return ClassSums(
         right=np.bincount(rows.predicted[rows.right], minlength=rows.classes),
@@ -257,7 +249,7 @@ def _sums(rows: ClassRows, bins: int, binning: BinsOfRows) -> ClassSums:
         entropy=by(rows.entropy, ~rows.right),
         confidence_on_unit=by(rows.confidence, rows.right, "equal-width"),
         entropy_on_unit=by(rows.entropy, ~rows.right, "equal-width"),
-        one_vs_rest=_stacked(one_vs_rest),
+        one_vs_rest=_stacked([by(p, rows.label == c) for c, p in enumerate(rows.probabilities)]),
         entropy_by_class=_stacked([by(rows.entropy[c], ~rows.right[c]) for c in of_class]),
         ranked=_ranked_rows(rows, np.zeros(rows.n, np.int64), 1),
         ranked_by_class=_ranked_rows(rows, rows.predicted, rows.classes),
@@ -283,17 +275,11 @@ def _stacked(each: list[EventBins]) -> EventBins:
     )
 
 
-def _ranked_rows(
-    rows: ClassRows, segment: IntArray, segments: int
-) -> tuple[Ranked, Ranked, Ranked, Ranked]:
+def _ranked_rows(rows: ClassRows, segment: IntArray, segments: int) -> tuple[Ranked, ...]:
     errors = np.stack([~rows.right, rows.brier], axis=1)
     # The variation ratio 1 − confidence, without its rounding; Wolf et al. 2024, eq. 8
-    return (
-        rank_rows(-rows.confidence, errors, segment, segments),
-        rank_rows(rows.entropy, errors, segment, segments),
-        rank_rows(rows.cross_entropy, errors, segment, segments),
-        rank_rows(rows.brier, errors, segment, segments),
-    )
+    uncertainties = (-rows.confidence, rows.entropy, rows.cross_entropy, rows.brier)
+    return tuple(rank_rows(each, errors, segment, segments) for each in uncertainties)
 
 
 def _means_of_rows(rows: ClassRows) -> ClassMeans:

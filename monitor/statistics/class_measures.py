@@ -326,8 +326,8 @@ class ClassSums:
     entropy_on_unit: EventBins
     one_vs_rest: EventBins
     entropy_by_class: EventBins
-    ranked: tuple[Ranked, Ranked, Ranked, Ranked]
-    ranked_by_class: tuple[Ranked, Ranked, Ranked, Ranked]
+    ranked: tuple[Ranked, ...]
+    ranked_by_class: tuple[Ranked, ...]
 
 
 def evaluation_of(sums: ClassSums) -> ClassEvaluation:
@@ -379,10 +379,9 @@ def _ause(
     oracle = np.concatenate([areas(rank_outcomes(right, wrong)), areas(ranked[3])[:, 1:]], axis=1)
     slack = area_bounds(ranked[3])
     slack[:, 0] = 0.0
-    found = np.stack([areas(each) - oracle for each in ranked[:3]])
-    bound = np.stack([area_bounds(each) + slack for each in ranked[:3]])
-    # (sort, segment, merit) to (merit · sort, segment)
-    return (
-        found.transpose(2, 0, 1).reshape(len(AUSE), -1),
-        bound.transpose(2, 0, 1).reshape(len(AUSE), -1),
+    found = np.stack(
+        [(areas(each) - oracle, area_bounds(each) + slack) for each in ranked[:3]], axis=1
     )
+    # (area or bound, sort, segment, merit) to (merit · sort, segment), twice
+    area, bound = found.transpose(0, 3, 1, 2).reshape(2, len(AUSE), -1)
+    return area, bound

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import ndtri
@@ -37,6 +37,7 @@ from monitor.statistics.measures import (
     chi_square_quantiles,
     equal_width_edges,
 )
+from monitor.statistics.observations import axis_degrees
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]
 
@@ -54,7 +55,7 @@ class FrozenEdges:
 
 
 def freeze_edges(space: Space, covariance: FloatArray, bins: int) -> FrozenEdges:
-    """The equal-count bins of reference detections, their outer ends opened.
+    """Cuts reference detections into bins of equal count, their outer ends opened.
 
     An edge is the lowest deviation of the bin above it; equal ones are one edge, so that
     fewer than `bins` remain where deviations are equal.
@@ -150,7 +151,7 @@ def bins_equal_count(rows: BinSums, bins: int) -> ReliabilityBins:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How the axes are cut into bins.
+    """A way to cut the axes into bins.
 
     ends         of equal-width bins, in σ; None = lowest to highest
     frozen       the edges of frozen bins
@@ -295,7 +296,7 @@ def own_measures(shaped: Shaped, rows: IntArray, tau: FloatArray) -> OwnMeasures
 
 
 def own_dimension(forwarded: DimensionMeasures, own: OwnMeasures, i: int) -> DimensionMeasures:
-    """The measures of a dimension, the distribution's own in place of the Gaussian's.
+    """Puts the distribution's own measures of a dimension in place of the Gaussian's.
 
     forwarded  of the Gaussian, but with `within` of the distribution in its bins, so that QCE
                and coverage are the distribution's already
@@ -309,18 +310,13 @@ def own_dimension(forwarded: DimensionMeasures, own: OwnMeasures, i: int) -> Dim
     )
     if own.has_variance:
         return found
-    undefined = float("nan")
-    return replace(
-        found,
-        ence=undefined,
-        ence_noise_floor=undefined,
-        ence_noise_floor_gaussian=undefined,
-        uce=undefined,
-    )
+    of_variance = ("ence", "ence_noise_floor", "ence_noise_floor_gaussian", "uce")
+    undefined: dict[str, Any] = dict.fromkeys(of_variance, float("nan"))
+    return replace(found, **undefined)
 
 
 def own_joint(forwarded: JointMeasures, own: OwnMeasures, joint: tuple[int, ...]) -> JointMeasures:
-    """The joint measures: the dimensions' distributions taken as independent.
+    """Puts in the joint measures of the dimensions' distributions, taken as independent.
 
     Which region of several dimensions holds τ is not defined for them (Küppers et al. 2022
     give it for Gaussians), so that there is neither coverage nor QCE; NEES is the Gaussian's.
@@ -351,7 +347,7 @@ def evaluate_rows(
     cluster: IntArray | None = None,
     shaped: Shaped | None = None,
 ) -> Evaluation:
-    """Every measure of the rows that have truth.
+    """Measures the rows that have truth.
 
     ENCE and QCE bin over σ, joint QCE over σ_G = det(Σ)^(1/2K). UCE bins over σ²
     with equal widths, and uses the bins of ENCE otherwise.
@@ -369,7 +365,8 @@ def evaluate_rows(
     raises       EvaluationError when no row is left, or the bins make no sense
     """
     cut = Cut(binning, bins, value_range, edges, fewest_rows)
-    _check_tau(tau)
+    if tau.size == 0 or not ((tau > 0) & (tau < 1)).all():
+        raise EvaluationError(f"tau {tau.tolist()} must be levels between 0 and 1, at least one.")
     labelled = np.isfinite(truth).all(axis=1)
     order = np.array(space.order)
     factor = factorise(covariance[labelled][:, order[:, None], order])
@@ -392,8 +389,7 @@ def evaluate_rows(
     track = None if cluster is None else cluster[kept]
     effect = np.ones(space.k + 1)
     if track is not None:
-        degrees = np.append(np.ones(space.k), k)
-        effect = design_effect_of_rows(nees, degrees, track)
+        effect = design_effect_of_rows(nees, axis_degrees(space), track)
     own = None if shaped is None else own_measures(shaped, kept, tau)
     dimensions = {}
     for i, name in enumerate(space.names):
@@ -414,12 +410,6 @@ def evaluate_rows(
     )
 
 
-def _check_tau(tau: FloatArray) -> None:
-    """Raises EvaluationError unless all are levels."""
-    if tau.size == 0 or not ((tau > 0) & (tau < 1)).all():
-        raise EvaluationError(f"tau {tau.tolist()} must be levels between 0 and 1, at least one.")
-
-
 def _median_ratio(nees: FloatArray, k: int) -> float:
     return float(np.median(nees) / chi_square_quantiles(np.array([0.5]), k)[0])
 
@@ -437,21 +427,13 @@ def _dimension(
     n = error.size
     sigma = np.sqrt(variance)
     squared_error = error * error
-    bins, uce_bins = cut.dimension(i, _as_bins(sigma, variance, squared_error, nees, within))
-    counted = bins.with_rows(cut.fewest_rows)
+    bins = cut.dimension(i, _as_bins(sigma, variance, squared_error, nees, within))
     kurtosis = float(measures.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
     # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)).
     quantiles = ndtri(tau)
     d = error[:, None] - sigma[:, None] * quantiles
     return DimensionMeasures(
-        k=1,
-        n=n,
-        n_eff=n / effect,
-        kurtosis=kurtosis,
-        ence=measures.ence(counted),
-        ence_noise_floor=measures.ence_noise_floor(counted, kurtosis, effect),
-        ence_noise_floor_gaussian=measures.ence_noise_floor_gaussian(counted),
-        uce=measures.uce(uce_bins.with_rows(cut.fewest_rows), n=n),
+        **measures.binned_measures(bins, cut.fewest_rows, tau, n, kurtosis, effect),
         nll=float(np.mean(0.5 * (np.log(2 * np.pi * variance) + nees))),
         c_v=float(np.std(sigma, ddof=1) / sigma.mean()) if n > 1 else float("nan"),
         nees_mean=float(nees.mean()),
@@ -460,13 +442,9 @@ def _dimension(
         mean_variance=float(variance.mean()),
         mean_squared_error=float(squared_error.mean()),
         bias=float(error.mean()),
-        tau=tau,
-        qce_by_tau=measures.qce_by_tau(counted, tau),
         pinball_by_tau=np.maximum(tau * d, (tau - 1) * d).mean(axis=0),
         coverage_by_tau=within.mean(axis=0),
         coverage_one_sided_by_tau=((error / sigma)[:, None] <= quantiles).mean(axis=0),
-        bins=bins,
-        uce_bins=uce_bins,
     )
 
 

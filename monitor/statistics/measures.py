@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Protocol, Self, TypedDict, cast
+from typing import Any, Protocol, Self, TypedDict, cast
 
 import numpy as np
 from scipy.special import gammaincinv, ndtr, ndtri
@@ -246,6 +246,38 @@ def ence_noise_floor_gaussian(bins: ReliabilityBins) -> float:
     if n == 0:
         return float("nan")
     return float(np.sqrt(np.count_nonzero(bins.n) / (np.pi * n)))
+
+
+def binned_measures(
+    cut: tuple[ReliabilityBins, ReliabilityBins],
+    fewest_rows: int,
+    tau: FloatArray,
+    n: int,
+    kurtosis: float,
+    design_effect: float,
+) -> dict[str, Any]:
+    """Measures a dimension by its bins; returns fields of DimensionMeasures.
+
+    cut          the bins of ENCE and QCE, over σ, and those of UCE
+    fewest_rows  bins with less are left out of ENCE and QCE, and weigh nothing in UCE
+    n            all rows, in bins or not
+    """
+    bins, uce_bins = cut
+    counted = bins.with_rows(fewest_rows)
+    return {
+        "k": 1,
+        "n": n,
+        "n_eff": n / design_effect if n else float("nan"),
+        "kurtosis": kurtosis,
+        "ence": ence(counted),
+        "ence_noise_floor": ence_noise_floor(counted, kurtosis, design_effect),
+        "ence_noise_floor_gaussian": ence_noise_floor_gaussian(counted),
+        "uce": uce(uce_bins.with_rows(fewest_rows), n),
+        "tau": tau,
+        "qce_by_tau": qce_by_tau(counted, tau),
+        "bins": bins,
+        "uce_bins": uce_bins,
+    }
 
 
 class Marginals(Protocol):

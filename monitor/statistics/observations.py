@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -173,11 +174,8 @@ def companion_layout(k: int, levels: int) -> tuple[dict[str, slice], int]:
         "cross": k + 1,
         "beside": k + 1,
     }
-    layout, start = {}, 0
-    for name, size in sizes.items():
-        layout[name] = slice(start, start + size)
-        start += size
-    return layout, start
+    ends = zip(sizes.items(), accumulate(sizes.values()), strict=True)
+    return {name: slice(end - size, end) for (name, size), end in ends}, sum(sizes.values())
 
 
 @dataclass(frozen=True, eq=False, slots=True)

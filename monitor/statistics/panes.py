@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -171,25 +171,14 @@ def _clusters(pieces: list[tuple[MatchedRows, int]]) -> ClusterArray:
     return cluster
 
 
-class Rows(Protocol):
-    """Some detections on their way into the statistics."""
-
-    @property
-    def n(self) -> int: ...
-
-    def unstamped(self) -> Self: ...
-
-
-R = TypeVar("R", bound=Rows)
-
 # The panes of one slice, never changed in place.
 Panes = dict[PaneKey, S]
 
 _DONE = object()
 
 
-class PaneAccumulator(ABC, Generic[R, S]):
-    """Takes in rows R and keeps statistics S; subclasses say how a fold makes one of the other.
+class PaneAccumulator(ABC, Generic[Frame, S]):
+    """Takes in matched frames and keeps statistics S; a subclass says what a fold does.
 
     fold_rows   rows that make a fold worth while
     clock_ns    event time up to which the panes have moved on
@@ -203,7 +192,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
         self.clock_ns: int | None = None
         self.panes: dict[int, Panes[S]] = {}
         self.generation = 0
-        self._waiting: list[R] = []
+        self._waiting: list[Frame] = []
         self._rows = 0
         # Of the frames that wait, so many came before time began anew.
         self._outdated = 0
@@ -215,7 +204,7 @@ class PaneAccumulator(ABC, Generic[R, S]):
 
     # ---- rows
 
-    def add(self, rows: R) -> None:
+    def add(self, rows: Frame) -> None:
         """Takes in rows; cheap."""
         if rows.n:
             self._waiting.append(rows)
@@ -274,14 +263,14 @@ class PaneAccumulator(ABC, Generic[R, S]):
             self.step()
             yield
 
-    def _taken(self) -> list[R]:
+    def _taken(self) -> list[Frame]:
         waiting, outdated = self._waiting, self._outdated
         self._waiting, self._rows, self._outdated = [], 0, 0
         waiting[:outdated] = [rows.unstamped() for rows in waiting[:outdated]]
         return waiting
 
     @abstractmethod
-    def _fold(self, waiting: list[R]) -> Iterator[None]:
+    def _fold(self, waiting: list[Frame]) -> Iterator[None]:
         """Brings rows into the panes, in steps; all slices change together, at the end: take."""
 
     # ---- panes
@@ -370,7 +359,7 @@ class PaneChanges(Generic[S]):
     generation  the time that the panes belong to
     """
 
-    def __init__(self, accumulator: PaneAccumulator[R, S]) -> None:
+    def __init__(self, accumulator: PaneAccumulator[Any, S]) -> None:
         self.generation = accumulator.generation
         self._accumulator = accumulator
         # By slice and pane: what was found there, what was added, and their sum.

@@ -297,8 +297,6 @@ def _dimension(
     fewest_rows: int,
 ) -> DimensionMeasures:
     n, tau = statistics.n, statistics.binning.tau_array
-    bins, uce_bins = cut
-    counted = bins.with_rows(fewest_rows)
     per_row = 1.0 / n if n else math.nan
     kurtosis, effect = float(sums.kurtosis[i]), float(sums.effect[i])
     nees, error = float(sums.nees[i]) * per_row, float(sums.error[i])
@@ -306,14 +304,7 @@ def _dimension(
     # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
     pinball = tau * (error - statistics.binning.normal * sigma) - statistics.shortfall[i]
     return DimensionMeasures(
-        k=1,
-        n=n,
-        n_eff=n / effect if n else math.nan,
-        kurtosis=kurtosis,
-        ence=measures.ence(counted),
-        ence_noise_floor=measures.ence_noise_floor(counted, kurtosis, effect),
-        ence_noise_floor_gaussian=measures.ence_noise_floor_gaussian(counted),
-        uce=measures.uce(uce_bins.with_rows(fewest_rows), n),
+        **measures.binned_measures(cut, fewest_rows, tau, n, kurtosis, effect),
         nll=_HALF_LOG_TAU + float(statistics.log_sigma[i]) * per_row + 0.5 * nees,
         c_v=_coefficient_of_variation(n, sigma, variance),
         nees_mean=nees,
@@ -322,13 +313,9 @@ def _dimension(
         mean_variance=variance * per_row,
         mean_squared_error=float(sums.squared_error[i]) * per_row,
         bias=error * per_row,
-        tau=tau,
-        qce_by_tau=measures.qce_by_tau(counted, tau),
         pinball_by_tau=pinball * per_row,
         coverage_by_tau=sums.within[i] * per_row,
         coverage_one_sided_by_tau=None,
-        bins=bins,
-        uce_bins=uce_bins,
     )
 
 

@@ -261,8 +261,7 @@ def observe(
         before = None
         if cluster is not None:
             x = clustered(rows.nees, axis_degrees(space))
-            ids = cluster[part][sound]
-            before = memory.before(ids, x)
+            before = memory.before(cluster[part][sound], x)
         slot = np.zeros(rows.n, np.int64)
         sums.append(finished(sum_by_slot(space, binning, rows, slot, 1, before)))
     if not sums:
