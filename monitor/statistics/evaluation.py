@@ -14,12 +14,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from monitor.frames.space import FloatArray
+from monitor.statistics.bins import read_only
 from monitor.statistics.class_measures import AUSE, ClassEvaluation
 from monitor.statistics.measures import ReliabilityBins, calibration_area, nees_interval
 
 # 0.05, 0.10, … 0.95; read-only, since it is a default.
-TAU: FloatArray = np.arange(1, 20) / 20
-TAU.setflags(write=False)
+TAU: FloatArray = read_only(np.arange(1, 20) / 20)
 
 
 class EvaluationError(ValueError):

@@ -86,8 +86,7 @@ def _open_ended(axis: FloatArray, bins: int) -> FloatArray:
 
 def joint_deviation(factor: FloatArray, k: int) -> FloatArray:
     """σ_G = det(Σ)^(1/2K) of the leading K dimensions (Küppers et al. 2022, above eq. 11)."""
-    deviation: FloatArray = np.exp(log_determinant(factor, k) / (2 * k))
-    return deviation
+    return np.exp(log_determinant(factor, k) / (2 * k))
 
 
 def generalised_deviation(space: Space, covariance: FloatArray, diagonal: BoolArray) -> FloatArray:

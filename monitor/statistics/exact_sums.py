@@ -97,10 +97,9 @@ class ExactSum:
 def to_float(low: IntArray, high: IntArray, exponent: int | IntArray) -> FloatArray:
     """Turns limbs in units of 2^exponent into floats."""
     power = np.asarray(exponent, dtype=np.int32)
-    result: FloatArray = np.ldexp(high.astype(np.float64), power + LIMB_BITS) + np.ldexp(
+    return np.ldexp(high.astype(np.float64), power + LIMB_BITS) + np.ldexp(
         low.astype(np.float64), power
     )
-    return result
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -111,8 +111,7 @@ def bins_between(rows: BinSums, axis: FloatArray, edges: FloatArray) -> Reliabil
 
 def equal_width_edges(lower: float, upper: float, bins: int) -> FloatArray:
     """Edges of bins of equal width; lower = upper gives one bin, so a constant is no error."""
-    edges: FloatArray = np.linspace(lower, upper, (1 if lower == upper else bins) + 1)
-    return edges
+    return np.linspace(lower, upper, (1 if lower == upper else bins) + 1)
 
 
 def ence(bins: ReliabilityBins) -> float:

@@ -500,13 +500,14 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
             raw, made = raw.take(sound), raw.take(sound) if made is raw else made.take(sound)
         before = _before(space, raw, made, cluster, memory, back=retracts)
         # Not alike where a track was changed earlier.
-        alike = before is None or np.array_equal(before[0].sums, before[1].sums)
+        axes = space.k + 1
+        alike = before is None or np.array_equal(before.sums[:axes], before.sums[axes:])
         found: list[SlotSums] = []
         for stage, rows in enumerate((raw, made)):
             if stage and unchanged and alike:
                 found.append(found[0])
             else:
-                earlier = None if before is None else before[stage]
+                earlier = before and Before(before.rows, np.split(before.sums, 2)[stage])
                 sums = yield from sum_by_slot(space, self.binning, rows, slot, slots, earlier)
                 found.append(sums)
             yield
@@ -533,10 +534,11 @@ def _before(
     memory: dict[Space, ClusterMemory],
     *,
     back: bool,
-) -> tuple[Before, Before] | None:
-    """Sums up what came before each row in its cluster, at both stages; None without clusters.
+) -> Before | None:
+    """Sums up what came before each row in its cluster; None without clusters.
 
-    back  the rows came before, and are retracted
+    back     the rows came before, and are retracted
+    returns  the axes of the raw stage first, then those of the recalibrated one
     """
     if not cluster.any():
         return None
@@ -544,11 +546,7 @@ def _before(
         memory[space] = ClusterMemory(_memory_axes(space))
     degrees = axis_degrees(space)
     x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
-    before = memory[space].before(cluster, x, back=back)
-    if before is None:
-        return None
-    axes = space.k + 1
-    return Before(before.rows, before.sums[:axes]), Before(before.rows, before.sums[axes:])
+    return memory[space].before(cluster, x, back=back)
 
 
 def _memory_axes(space: Space) -> int:

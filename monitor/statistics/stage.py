@@ -185,8 +185,7 @@ class StageStatistics:
         k = self.space.k
         below_error = np.cumsum(self._companion["error"].reshape(k, -1), axis=1)[:, :-1]
         below_sigma = np.cumsum(self._companion["sigma"].reshape(k, -1), axis=1)[:, :-1]
-        result: FloatArray = below_error - self.binning.normal * below_sigma
-        return result
+        return below_error - self.binning.normal * below_sigma
 
     @property
     def normalised(self) -> FloatArray:
