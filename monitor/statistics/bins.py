@@ -27,12 +27,6 @@ from monitor.statistics.measures import chi_square_quantiles
 # Unit of every sum: 2^-32 (2.3e-10) of what is added; in a micro-bin, of its own σ² or σ.
 EXPONENT = -32
 
-# Columns of a micro-bin, for T levels of confidence: detections, how many of these have their NEES
-# within χ²(τ) for each τ, then Σ σ² and Σ error² in units relative to the micro-bin's own σ²,
-# Σ error relative to its σ, Σ NEES.
-N, WITHIN = 0, slice(1, -4)
-VARIANCE, SQUARED_ERROR, ERROR, NEES = range(-4, 0)
-
 # Micro-bins reach over all deviations that validation lets pass by default, 1e-6 to 1e5, in
 # whatever unit; bins that stay empty cost nothing.
 LOWEST, OCTAVES = 2.0**-20, 40
@@ -41,6 +35,20 @@ LOWEST, OCTAVES = 2.0**-20, 40
 _MOST_STEPS = 2**18
 
 Number = TypeVar("Number", bound=np.generic)
+
+
+class Column:
+    """Columns of a micro-bin, for T levels of confidence.
+
+    N              detections
+    WITHIN         how many of these have their NEES within χ²(τ), for each τ
+    VARIANCE       Σ σ², SQUARED_ERROR Σ error², in units relative to the micro-bin's own σ²
+    ERROR          Σ error, in units relative to its σ
+    NEES           Σ NEES
+    """
+
+    N, WITHIN = 0, slice(1, -4)
+    VARIANCE, SQUARED_ERROR, ERROR, NEES = range(-4, 0)
 
 
 def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -311,13 +319,14 @@ class BinTotals:
             return
         binning = self.edges.binning
         assert cells.width == binning.columns, "cells of another binning"
-        assert cells.values[:, N].min() >= 0, "retracted: a counter never falls"
+        assert cells.values[:, Column.N].min() >= 0, "retracted: a counter never falls"
         axis, micro = np.divmod(cells.keys, binning.deviation.count)
         unit = EXPONENT + binning.variance_exponent[micro]
         added = cells.values.astype(np.float64)
-        added[:, ERROR] = 0.0
-        for column, exponent in ((VARIANCE, unit), (SQUARED_ERROR, unit), (NEES, EXPONENT)):
-            added[:, column] = cells.as_float(column, exponent)
+        added[:, Column.ERROR] = 0.0
+        for column in (Column.VARIANCE, Column.SQUARED_ERROR):
+            added[:, column] = cells.as_float(column, unit)
+        added[:, Column.NEES] = cells.as_float(Column.NEES, EXPONENT)
         # Keys ascend and so do export bins of micro-bins: what belongs together is together.
         place = axis * self.edges.count + self.edges.of_micro_bin[micro]
         first = np.flatnonzero(np.append(True, place[1:] != place[:-1]))
@@ -330,15 +339,14 @@ class BinTotals:
         self._grow(slot + 1)
         sums = self._sums[slot]
         return StageBins(
-            n=sums[..., N].astype(np.int64),
-            variance=sums[:-1, :, VARIANCE].copy(),
-            squared_error=sums[:-1, :, SQUARED_ERROR].copy(),
-            nees=sums[-1, :, NEES].copy(),
-            within=sums[-1, :, WITHIN].astype(np.int64),
+            n=sums[..., Column.N].astype(np.int64),
+            variance=sums[:-1, :, Column.VARIANCE].copy(),
+            squared_error=sums[:-1, :, Column.SQUARED_ERROR].copy(),
+            nees=sums[-1, :, Column.NEES].copy(),
+            within=sums[-1, :, Column.WITHIN].astype(np.int64),
         )
 
     def _grow(self, slots: int) -> None:
         missing = slots - self._sums.shape[0]
         if missing > 0:
-            more = np.zeros((missing, *self._sums.shape[1:]))
-            self._sums = np.concatenate((self._sums, more))
+            self._sums = np.pad(self._sums, ((0, missing), (0, 0), (0, 0), (0, 0)))

@@ -70,8 +70,6 @@ class ClassEvaluation:
 
     n: int
     classes: int
-    without_truth: int
-    refused: int
     opinions: int
     accuracy: float
     ece: float
@@ -107,6 +105,8 @@ class ClassEvaluation:
     ause_by_class: FloatArray
     ause_bound: FloatArray
     ause_bound_by_class: FloatArray
+    without_truth: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +341,6 @@ def evaluation_of(sums: ClassSums) -> ClassEvaluation:
     return ClassEvaluation(
         n=n,
         classes=by_class.size,
-        without_truth=0,
-        refused=0,
         accuracy=int(right[0]) / n if n else float("nan"),
         ece=float(expected_gap(sums.confidence)),
         ece2=float(expected_gap(sums.confidence, 2.0)),

@@ -30,6 +30,51 @@ NO_TRUTH = -1
 # The smallest positive float32: −log p stays finite, at most 103.3 nats.
 _SMALLEST = 2.0**-149
 
+# The unit of the sums in a micro-bin (9e-13), and of those without bins (9e-19).
+EXPONENT = -40
+COMPANION_EXPONENT = -60
+
+# Numbers of reliability bins that can be read, each with the very edges of np.linspace: those of
+# 10 and of 20 bins are not always the same floats, so all are kept.
+DIVISORS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
+
+# Steps on [0, 1] where uncertainty is ordinary, four to a sixtieth.
+_STEPS = 240
+
+# Position of an axis in ClassBinning.axes.
+CONFIDENCE, ENTROPY, CROSS_ENTROPY, BRIER = range(4)
+
+# The tables. ALL_ROWS is keyed axis · stride + micro-bin, BY_CLASS, of the predicted class,
+# (axis · C + class) · coarse_stride + coarse bin: axes and bins of ClassBinning. Both have the
+# columns below. In ONE_VS_REST every row is counted once for each class, keyed
+# class · sixtieths.count + bin of that class's probability.
+ALL_ROWS, BY_CLASS, ONE_VS_REST = range(3)
+
+# Rows, right ones, Σ confidence or entropy (0 on other axes), Σ Brier score.
+N, RIGHT, VALUE, SQUARES = range(4)
+
+# Of ONE_VS_REST: rows, those of the class, Σ its probability.
+OF_CLASS, CLAIMED = range(1, 3)
+
+# The sums without bins; doubt is 1 − confidence, which loses nothing near 1.
+COMPANIONS = (
+    "doubt",
+    "doubt_squared",
+    "doubt_where_right",
+    "entropy",
+    "cross_entropy",
+    "brier",
+    "opinions",
+    "aleatoric",
+    "epistemic",
+)
+
+
+# Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
+_CHUNK = 2048
+
+_SCALE = 2.0**-EXPONENT
+
 
 @dataclass(frozen=True, slots=True)
 class ClassRows:
@@ -173,21 +218,6 @@ def _parts(each: FloatArray) -> tuple[FloatArray, FloatArray]:
     return aleatoric, np.maximum(whole - aleatoric, 0.0)
 
 
-# The unit of the sums in a micro-bin (9e-13), and of those without bins (9e-19).
-EXPONENT = -40
-COMPANION_EXPONENT = -60
-
-# Numbers of reliability bins that can be read, each with the very edges of np.linspace: those of
-# 10 and of 20 bins are not always the same floats, so all are kept.
-DIVISORS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
-
-# Steps on [0, 1] where uncertainty is ordinary, four to a sixtieth.
-_STEPS = 240
-
-# Position of an axis in ClassBinning.axes.
-CONFIDENCE, ENTROPY, CROSS_ENTROPY, BRIER = range(4)
-
-
 @dataclass(frozen=True)
 class UncertaintyAxis:
     """Bins along one measure of uncertainty, numbered from certain to uncertain.
@@ -316,38 +346,6 @@ def _with_sixtieths(edges: FloatArray) -> FloatArray:
     return np.unique(
         np.concatenate([edges, *(np.linspace(0.0, 1.0, bins + 1) for bins in DIVISORS)])
     )
-
-
-# The tables. ALL_ROWS is keyed axis · stride + micro-bin, BY_CLASS, of the predicted class,
-# (axis · C + class) · coarse_stride + coarse bin: axes and bins of ClassBinning. Both have the
-# columns below. In ONE_VS_REST every row is counted once for each class, keyed
-# class · sixtieths.count + bin of that class's probability.
-ALL_ROWS, BY_CLASS, ONE_VS_REST = range(3)
-
-# Rows, right ones, Σ confidence or entropy (0 on other axes), Σ Brier score.
-N, RIGHT, VALUE, SQUARES = range(4)
-
-# Of ONE_VS_REST: rows, those of the class, Σ its probability.
-OF_CLASS, CLAIMED = range(1, 3)
-
-# The sums without bins; doubt is 1 − confidence, which loses nothing near 1.
-COMPANIONS = (
-    "doubt",
-    "doubt_squared",
-    "doubt_where_right",
-    "entropy",
-    "cross_entropy",
-    "brier",
-    "opinions",
-    "aleatoric",
-    "epistemic",
-)
-
-
-# Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
-_CHUNK = 2048
-
-_SCALE = 2.0**-EXPONENT
 
 
 @dataclass(frozen=True, eq=False)

@@ -188,11 +188,11 @@ class Evaluation:
     """
 
     rows: int
-    without_truth: int
-    refused: int
     tau: FloatArray
     dimensions: dict[str, DimensionMeasures]
     joint: JointMeasures
+    without_truth: int = 0
+    refused: int = 0
     tracks: int | None = None
 
 

@@ -29,17 +29,13 @@ from monitor.statistics.evaluation import (
     EvaluationError,
     JointMeasures,
 )
-from monitor.statistics.measures import (
-    BinSums,
-    Marginals,
-    ReliabilityBins,
-    bins_between,
-    chi_square_quantiles,
-    equal_width_edges,
-)
+from monitor.statistics.measures import BinSums, Marginals, ReliabilityBins
 from monitor.statistics.observations import axis_degrees
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]
+
+# Rows looked at together: their quantiles at 60 levels and 8 dimensions are 16 MB.
+_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,14 +203,16 @@ class Cut:
         if self.kind == "equal-count":
             return bins_equal_count(rows, self.count)
         if frozen is not None:
-            return bins_between(rows, rows.lower, frozen)
+            return measures.bins_between(rows, rows.lower, frozen)
         return self._equal_width(rows, rows.lower, self.ends)
 
     def _equal_width(
         self, rows: BinSums, axis: FloatArray, ends: tuple[float, float] | None
     ) -> ReliabilityBins:
         lower, upper = ends or (float(axis.min()), float(axis.max()))
-        return bins_between(rows, axis, equal_width_edges(lower, upper, self.count))
+        return measures.bins_between(
+            rows, axis, measures.equal_width_edges(lower, upper, self.count)
+        )
 
 
 def _as_bins(
@@ -227,10 +225,6 @@ def _as_bins(
     """Makes a bin of each row."""
     ones = np.ones(axis.size, np.int64)
     return BinSums(axis, axis, ones, variance, squared_error, nees, within)
-
-
-# Rows looked at together: their quantiles at 60 levels and 8 dimensions are 16 MB.
-_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +387,9 @@ def evaluate_rows(
     dimensions = {}
     for i, name in enumerate(space.names):
         within = (
-            nees[:, i, None] <= chi_square_quantiles(tau, 1) if own is None else own.within[:, i]
+            nees[:, i, None] <= measures.chi_square_quantiles(tau, 1)
+            if own is None
+            else own.within[:, i]
         )
         found = _dimension(cut, i, variance[:, i], error[:, i], nees[:, i], within, tau, effect[i])
         dimensions[name] = found if own is None else own_dimension(found, own, i)
@@ -410,7 +406,7 @@ def evaluate_rows(
 
 
 def _median_ratio(nees: FloatArray, k: int) -> float:
-    return float(np.median(nees) / chi_square_quantiles(np.array([0.5]), k)[0])
+    return float(np.median(nees) / measures.chi_square_quantiles(np.array([0.5]), k)[0])
 
 
 def _dimension(
@@ -452,7 +448,7 @@ def _joint(
 ) -> JointMeasures:
     """Measures of the leading k dimensions of factors in the order Space.order."""
     log_det = log_determinant(factor, k)
-    within = nees[:, None] <= chi_square_quantiles(tau, k)
+    within = nees[:, None] <= measures.chi_square_quantiles(tau, k)
     deviation = joint_deviation(factor, k)
     bins = cut.joint(_as_bins(deviation, deviation**2, np.zeros_like(nees), nees, within))
     return JointMeasures(

@@ -28,16 +28,7 @@ from monitor.frames.cholesky import (
     whiten_rows,
 )
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
-from monitor.statistics.bins import (
-    ERROR,
-    EXPONENT,
-    NEES,
-    SQUARED_ERROR,
-    VARIANCE,
-    WITHIN,
-    Binning,
-    N,
-)
+from monitor.statistics.bins import EXPONENT, Binning, Column
 from monitor.statistics.clusters import Before, clustered
 from monitor.statistics.exact_sums import (
     LIMB_BITS,
@@ -48,6 +39,22 @@ from monitor.statistics.exact_sums import (
     from_cells,
     split,
 )
+
+# Rows summed in one go: with addends of at most 2^40 units each, any sum of them is exact.
+CHUNK = 8192
+_LARGEST = 2.0**LIMB_BITS
+
+# What spills is in units of so many bits above the upper limb's.
+_LIMBS_TO_SPILL = SPILL_BITS + 1 - LIMB_BITS
+
+_SCALE = 2.0**-EXPONENT
+_ROOT_SCALE = 2.0 ** (-EXPONENT // 2)
+
+# NEES below which nothing of a micro-bin can reach _LARGEST.
+_ORDINARY = 64.0
+
+# Above so many possible cells, those that occur are sorted for instead of marked.
+_MOST_MARKS = 2**24
 
 Result = TypeVar("Result")
 
@@ -135,23 +142,6 @@ def measure(space: Space, parts: Sequence[Rows]) -> Measured:
     return Measured(error, deviation, z, u, nees, log_det, k_joint)
 
 
-# Rows summed in one go: with addends of at most 2^40 units each, any sum of them is exact.
-CHUNK = 8192
-_LARGEST = 2.0**LIMB_BITS
-
-# What spills is in units of so many bits above the upper limb's.
-_LIMBS_TO_SPILL = SPILL_BITS + 1 - LIMB_BITS
-
-_SCALE = 2.0**-EXPONENT
-_ROOT_SCALE = 2.0 ** (-EXPONENT // 2)
-
-# NEES below which nothing of a micro-bin can reach _LARGEST.
-_ORDINARY = 64.0
-
-# Above so many possible cells, those that occur are sorted for instead of marked.
-_MOST_MARKS = 2**24
-
-
 @cache
 def companion_layout(k: int, levels: int) -> tuple[dict[str, slice], int]:
     """Numbers the sums that need no micro-bins; returns the places by name, and their count.
@@ -183,7 +173,7 @@ class SlotSums:
     """Sums over detections, by slot; StageStatistics tells what they mean.
 
     n           (G,) detections
-    cells       keyed (slot · axes + axis) · bins + micro-bin, columns as in bins.py
+    cells       keyed (slot · axes + axis) · bins + micro-bin, columns of bins.Column
     nees        keyed (slot · axes + axis) · bins + bin of the NEES histogram, one column
     companions  (G, P) of companion_layout
     """
@@ -271,14 +261,14 @@ def _cells(
     scale = of_square[position]
     units = np.square(rows.deviation)
     units *= scale
-    put(VARIANCE, units, flat)
-    put(NEES, np.multiply(rows.nees, _SCALE, out=units), flat)
+    put(Column.VARIANCE, units, flat)
+    put(Column.NEES, np.multiply(rows.nees, _SCALE, out=units), flat)
     units = np.square(rows.error, out=units[:k])
     units *= scale[:k]
-    put(SQUARED_ERROR, units, flat[: k * n])
+    put(Column.SQUARED_ERROR, units, flat[: k * n])
     of_deviation.take(position[:k], out=units, mode="clip")
     units *= rows.error
-    put(ERROR, units, flat[: k * n])
+    put(Column.ERROR, units, flat[: k * n])
 
     # Which of the T thresholds each NEES lies beyond: counts by (cell, rank), then cumulated.
     rank = np.empty((axes, n), np.uint8)
@@ -288,8 +278,8 @@ def _cells(
     flat += rank.ravel()
     counts = np.bincount(flat, minlength=keys.size * (levels + 1)).reshape(-1, levels + 1)
     np.cumsum(counts, axis=1, out=counts)
-    values[:, N] = counts[:, -1]
-    values[:, WITHIN] = counts[:, :-1]
+    values[:, Column.N] = counts[:, -1]
+    values[:, Column.WITHIN] = counts[:, :-1]
     spill_keys, spill = map(np.concatenate, zip(*spills, strict=True))
     return from_cells(keys, values, spill_keys, spill)
 

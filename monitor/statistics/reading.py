@@ -25,11 +25,7 @@ from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
 from monitor.statistics.evaluation import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.exact_engine import FrozenEdges
-from monitor.statistics.measures import (
-    ReliabilityBins,
-    bins_between,
-    equal_width_edges,
-)
+from monitor.statistics.measures import ReliabilityBins
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import (
     AxisCells,
@@ -38,6 +34,12 @@ from monitor.statistics.stage import (
     axis_cells,
     nothing,
 )
+
+# Names of the stages.
+RAW = "raw"
+RECALIBRATED = "recalibrated"
+
+_HALF_LOG_TAU = 0.5 * math.log(math.tau)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,14 @@ def _cut_axis(
     square = cells.variance / cells.n
     centre = np.sqrt(square)
     if isinstance(binning, FrozenEdges):
-        frozen = bins_between(cells, centre, binning.joint if joint else binning.dimensions[i])
+        frozen = measures.bins_between(
+            cells, centre, binning.joint if joint else binning.dimensions[i]
+        )
         return frozen, frozen
     lower, upper = binning.ends or (float(centre[0]), float(centre[-1]))
-    found = bins_between(cells, centre, equal_width_edges(lower, upper, bins))
+    found = measures.bins_between(cells, centre, measures.equal_width_edges(lower, upper, bins))
     low, high = (lower**2, upper**2) if binning.ends else (float(square[0]), float(square[-1]))
-    return found, bins_between(cells, square, equal_width_edges(low, high, bins))
+    return found, measures.bins_between(cells, square, measures.equal_width_edges(low, high, bins))
 
 
 def cut_equal_count(held: AllCells, bins: int) -> list[ReliabilityBins]:
@@ -160,9 +164,6 @@ def _grouped(cells: AxisCells, starts: IntArray, first: IntArray) -> list[Reliab
     return [together.of(slice(a, b)) for a, b in pairwise(first.tolist())]
 
 
-_HALF_LOG_TAU = 0.5 * math.log(math.tau)
-
-
 def read(
     statistics: StageStatistics, bins: int, binning: CellBinning = None, fewest_rows: int = 1
 ) -> Evaluation:
@@ -191,8 +192,6 @@ def read_in_steps(
     yield
     return Evaluation(
         rows=statistics.n,
-        without_truth=0,
-        refused=0,
         tau=statistics.binning.tau_array,
         dimensions=dimensions,
         joint=_joint(statistics, sums, cut[-1][0], fewest_rows),
@@ -354,10 +353,6 @@ def _deviation(cells: AxisCells) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     centre = np.sqrt(cells.variance / cells.n)
     return float(centre[0]), float(centre[-1]), float(np.average(centre, weights=cells.n))
-
-
-RAW = "raw"
-RECALIBRATED = "recalibrated"
 
 
 @dataclass(frozen=True, slots=True)

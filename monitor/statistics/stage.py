@@ -15,18 +15,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from monitor.frames.space import FloatArray, IntArray, Space, triangle
-from monitor.statistics.bins import (
-    ERROR,
-    EXPONENT,
-    NEES,
-    SQUARED_ERROR,
-    VARIANCE,
-    WITHIN,
-    Binning,
-    IncompatibleStatistics,
-    N,
-    read_only,
-)
+from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics, read_only
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered
 from monitor.statistics.exact_sums import ExactSum, SparseSums, total
 from monitor.statistics.measures import BinSums
@@ -58,12 +47,12 @@ def axis_cells(held: SparseSums, position: IntArray, binning: Binning) -> AxisCe
     return AxisCells(
         lower=lower[position],
         upper=upper[position],
-        n=held.values[:, N],
-        variance=held.as_float(VARIANCE, unit + EXPONENT),
-        squared_error=held.as_float(SQUARED_ERROR, unit + EXPONENT),
-        error=held.as_float(ERROR, unit // 2 + EXPONENT),
-        nees=held.as_float(NEES, EXPONENT),
-        within=held.values[:, WITHIN],
+        n=held.values[:, Column.N],
+        variance=held.as_float(Column.VARIANCE, unit + EXPONENT),
+        squared_error=held.as_float(Column.SQUARED_ERROR, unit + EXPONENT),
+        error=held.as_float(Column.ERROR, unit // 2 + EXPONENT),
+        nees=held.as_float(Column.NEES, EXPONENT),
+        within=held.values[:, Column.WITHIN],
     )
 
 

@@ -23,6 +23,11 @@ from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.stage import SliceStatistics, StageStatistics
 from monitor.statistics.windows import PaneKey, Windows, advance, put
 
+# Detections of one pane, and limbs of its sums: so many that what is added to them, by however
+# many further imports, can still be stored and read.
+MOST_DETECTIONS = 2**48
+_MOST_LIMB = 2**56
+
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
@@ -214,12 +219,6 @@ def _in_order(entry: AnyState) -> AnyState:
 def _rank(entry: SliceState) -> tuple[Any, ...]:
     dimensions = tuple((d.name, d.unit, int(d.kind)) for d in entry.space.dimensions)
     return entry.name, entry.overflow, dimensions, entry.space.angles_in_joint
-
-
-# Detections of one pane, and limbs of its sums: so many that what is added to them, by however
-# many further imports, can still be stored and read.
-MOST_DETECTIONS = 2**48
-_MOST_LIMB = 2**56
 
 
 def check_sizes(state: StatisticsState) -> None:

@@ -70,9 +70,8 @@ class EventClock:
 
     def believes(self, stamp_ns: int) -> bool:
         """Tells that a stamp is near enough to be part of the same time."""
-        if self.now_ns is None:
-            return False
-        return -self.reach_ns <= stamp_ns - self.now_ns <= self.ahead_ns
+        now_ns = self.now_ns
+        return now_ns is not None and -self.reach_ns <= stamp_ns - now_ns <= self.ahead_ns
 
 
 class Summable(Protocol):
