@@ -11,6 +11,7 @@ them is ever retracted.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
@@ -55,6 +56,15 @@ def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Marks an array that many share, so that none of them can write into it."""
     array.setflags(write=False)
     return array
+
+
+def digest(arrays: Iterable[FloatArray], units: str) -> str:
+    """Hashes edges and the exponents of sums, in hexadecimal."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.asarray(array, dtype="<f8").tobytes() + b"|")
+    found.update(units.encode())
+    return found.hexdigest()[:16]
 
 
 @cache
@@ -185,12 +195,7 @@ class Binning:
     @cached_property
     def hash(self) -> str:
         """Hexadecimal digest of every edge and level."""
-        digest = hashlib.sha256()
-        for array in (self.deviation.edges, self.nees.edges, self.tau_array):
-            digest.update(np.asarray(array, dtype="<f8").tobytes())
-            digest.update(b"|")
-        digest.update(str(EXPONENT).encode())
-        return digest.hexdigest()[:16]
+        return digest((self.deviation.edges, self.nees.edges, self.tau_array), str(EXPONENT))
 
     def describe(self) -> str:
         """Describes the bins for error messages."""

@@ -47,6 +47,8 @@ from monitor.statistics.class_statistics import (
 from monitor.statistics.evaluation import EvaluationError
 from monitor.statistics.exact_sums import SparseSums
 
+BinsOfRows = Literal["equal-width", "equal-count"]
+
 
 def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation:
     """Reads every measure of the rows that were observed; NaN without any.
@@ -194,9 +196,6 @@ def _means_of_sums(statistics: ClassStatistics, wrong: int) -> ClassMeans:
 
 def _ratio(total: float, n: int) -> float:
     return total / n if n else float("nan")
-
-
-BinsOfRows = Literal["equal-width", "equal-count"]
 
 
 def evaluate_class_rows(

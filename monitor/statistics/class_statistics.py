@@ -10,7 +10,6 @@ are made of whole micro-bins.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,7 +19,7 @@ from scipy.special import entr
 from monitor.frames.cholesky import add_up
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.bins import IncompatibleStatistics, digest
 from monitor.statistics.evaluation import EvaluationError
 from monitor.statistics.exact_sums import ExactSum, SparseSums
 
@@ -303,12 +302,8 @@ class ClassBinning:
     @cached_property
     def hash(self) -> str:
         """Hexadecimal digest of every edge and unit."""
-        digest = hashlib.sha256()
-        for axis in (*self.axes, *self.coarse_axes, self.sixtieths):
-            digest.update(np.asarray(axis.edges, dtype="<f8").tobytes())
-            digest.update(b"|")
-        digest.update(f"{EXPONENT} {COMPANION_EXPONENT}".encode())
-        return digest.hexdigest()[:16]
+        axes = (*self.axes, *self.coarse_axes, self.sixtieths)
+        return digest((axis.edges for axis in axes), f"{EXPONENT} {COMPANION_EXPONENT}")
 
 
 def equal_width_bins(axis: UncertaintyAxis, bins: int) -> IntArray:

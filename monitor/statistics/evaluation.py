@@ -209,6 +209,7 @@ _JOINT = (
     *("nees_interval_n_eff", "nees_median_ratio", "qce", "qce_by_tau", "qce_marginal"),
     *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area"),
 )
+_BEYOND = ("below", "above")
 _CLASSES = (
     "accuracy",
     *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier"),
@@ -258,8 +259,8 @@ def _dimension(found: DimensionMeasures) -> dict[str, object]:
         "bins": _plain(found.bins),
         "uce_bins": _plain(found.uce_bins),
         "out_of_range": {
-            "std": _out_of_range(found.bins),
-            "variance": _out_of_range(found.uce_bins),
+            "std": _printed(found.bins, _BEYOND),
+            "variance": _printed(found.uce_bins, _BEYOND),
         },
     }
 
@@ -272,12 +273,8 @@ def _joint(found: JointMeasures) -> dict[str, object]:
         "sgv_std_max": _plain(highest),
         "sgv_std_mean": _plain(mean),
         "bins": _plain(found.bins),
-        "out_of_range": _out_of_range(found.bins),
+        "out_of_range": _printed(found.bins, _BEYOND),
     }
-
-
-def _out_of_range(bins: ReliabilityBins) -> dict[str, object]:
-    return {"below": bins.below, "above": bins.above}
 
 
 def _printed(found: object, names: Iterable[str]) -> dict[str, object]:

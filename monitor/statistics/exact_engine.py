@@ -210,9 +210,8 @@ class Cut:
         self, rows: BinSums, axis: FloatArray, ends: tuple[float, float] | None
     ) -> ReliabilityBins:
         lower, upper = ends or (float(axis.min()), float(axis.max()))
-        return measures.bins_between(
-            rows, axis, measures.equal_width_edges(lower, upper, self.count)
-        )
+        edges = measures.equal_width_edges(lower, upper, self.count)
+        return measures.bins_between(rows, axis, edges)
 
 
 def _as_bins(
@@ -384,13 +383,10 @@ def evaluate_rows(
     if track is not None:
         effect = design_effect_of_rows(nees, axis_degrees(space), track)
     own = None if shaped is None else own_measures(shaped, kept, tau)
+    quantiles = measures.chi_square_quantiles(tau, 1)
     dimensions = {}
     for i, name in enumerate(space.names):
-        within = (
-            nees[:, i, None] <= measures.chi_square_quantiles(tau, 1)
-            if own is None
-            else own.within[:, i]
-        )
+        within = nees[:, i, None] <= quantiles if own is None else own.within[:, i]
         found = _dimension(cut, i, variance[:, i], error[:, i], nees[:, i], within, tau, effect[i])
         dimensions[name] = found if own is None else own_dimension(found, own, i)
     joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1])

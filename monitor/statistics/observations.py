@@ -18,6 +18,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.frames.cholesky import (
     add_up,
@@ -309,9 +310,7 @@ def _occupied(
     return keys, number[key]
 
 
-def _rank(
-    values: FloatArray, thresholds: FloatArray
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _rank(values: FloatArray, thresholds: FloatArray) -> npt.NDArray[np.uint8]:
     """Counts the ascending thresholds below each value."""
     rank = np.zeros(values.shape, np.uint8)
     for threshold in thresholds.tolist():

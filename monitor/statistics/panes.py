@@ -437,7 +437,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
         Raises ValueError where one has not the axes of its space.
         """
         for space, state in states.items():
-            if state.axes != (axes := _memory_axes(space)):
+            if state.axes != (axes := 2 * (space.k + 1)):
                 raise ValueError(
                     f"clusters: {state.axes} axes, where {', '.join(space.names)} have {axes}: "
                     "restore them to the space they are of."
@@ -543,15 +543,10 @@ def _before(
     if not cluster.any():
         return None
     if space not in memory:
-        memory[space] = ClusterMemory(_memory_axes(space))
+        memory[space] = ClusterMemory(2 * (space.k + 1))
     degrees = axis_degrees(space)
     x = np.concatenate([clustered(raw.nees, degrees), clustered(made.nees, degrees)])
     return memory[space].before(cluster, x, back=back)
-
-
-def _memory_axes(space: Space) -> int:
-    """Counts the axes of both stages, joint ones included."""
-    return 2 * (space.k + 1)
 
 
 class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):

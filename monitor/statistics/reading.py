@@ -114,9 +114,8 @@ def _cut_axis(
     square = cells.variance / cells.n
     centre = np.sqrt(square)
     if isinstance(binning, FrozenEdges):
-        frozen = measures.bins_between(
-            cells, centre, binning.joint if joint else binning.dimensions[i]
-        )
+        edges = binning.joint if joint else binning.dimensions[i]
+        frozen = measures.bins_between(cells, centre, edges)
         return frozen, frozen
     lower, upper = binning.ends or (float(centre[0]), float(centre[-1]))
     found = measures.bins_between(cells, centre, measures.equal_width_edges(lower, upper, bins))
