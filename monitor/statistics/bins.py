@@ -43,8 +43,9 @@ class Column:
 
     N              detections
     WITHIN         how many of these have their NEES within χ²(τ), for each τ
-    VARIANCE       Σ σ², SQUARED_ERROR Σ error², in units relative to the micro-bin's own σ²
-    ERROR          Σ error, in units relative to its σ
+    VARIANCE       Σ σ², in units relative to the micro-bin's own σ²
+    SQUARED_ERROR  Σ error², in the same units
+    ERROR          Σ error, in units relative to the micro-bin's own σ
     NEES           Σ NEES
     """
 

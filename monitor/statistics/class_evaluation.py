@@ -60,7 +60,7 @@ def read_classes(statistics: ClassStatistics, bins: int = 20) -> ClassEvaluation
     raises   EvaluationError for another number of bins
     """
     if statistics.n <= 0:
-        # What was taken back before it was seen holds no rows.
+        # Statistics that more was retracted from than came hold no rows.
         statistics = no_class_statistics(statistics.binning, statistics.classes)
     binning, classes = statistics.binning, statistics.classes
     tables = statistics.tables

@@ -1,6 +1,6 @@
 """Statistics of the class probabilities of one slice: exact sums by micro-bin of uncertainty.
 
-Immutable values, added and taken back in any order. No row is kept, and nothing is measured here.
+Immutable values, added and retracted in any order. No row is kept, and nothing is measured here.
 Both engines judge rows here, so that they refuse the same ones and mean the same by every number.
 
 Micro-bins are fixed, the same in every replica. All edges are fractions or powers of two times
@@ -67,7 +67,6 @@ COMPANIONS = (
     "aleatoric",
     "epistemic",
 )
-
 
 # Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
 _CHUNK = 2048
@@ -390,7 +389,7 @@ class ClassStatistics:
         )
 
     def negated(self) -> ClassStatistics:
-        """Turns the sign of all sums: merging the result takes back what was added."""
+        """Turns the sign of all sums: merging the result retracts what was added."""
         tables = tuple(-table for table in self.tables)
         return replace(self, n=-self.n, tables=tables, companions=-self.companions)
 

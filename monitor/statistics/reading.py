@@ -178,7 +178,7 @@ def read_in_steps(
 ) -> Generator[None, None, Evaluation]:
     """Reads as read() does, in short steps, for a caller with other things to do in between."""
     if statistics.n <= 0:
-        # What was taken back before it was seen holds no rows.
+        # Statistics that more was retracted from than came hold no rows.
         statistics = nothing(statistics.space, statistics.binning)
     sums = _sums(statistics)
     yield
@@ -221,7 +221,7 @@ def _sums(statistics: StageStatistics) -> _Sums:
     axes = statistics.joint_axis + 1
     held = AllCells.of(statistics)
     counts = np.zeros((axes, statistics.binning.nees.count), np.int64)
-    # Less than none, where more was taken back than came.
+    # Below 0 where more was retracted than came.
     counts.ravel()[statistics.nees.keys] = np.maximum(statistics.nees.values[:, 0], 0)
     n = counts.sum(axis=1)
     centre, capped = _centres(statistics.binning.nees, axes - 1, len(statistics.space.joint))

@@ -1,6 +1,6 @@
 """Statistics of the matched detections of one slice, as values that add up.
 
-observe() makes one from a batch; merge() adds two, exactly, in any order; retract() takes back
+observe() makes one from a batch; merge() adds two, exactly, in any order; retract() takes out
 what was added. A slice has two stages: what the detector sent, and what the recalibrator made
 of it. No row is kept, and nothing is measured here.
 """
@@ -108,7 +108,7 @@ class StageStatistics:
         )
 
     def negated(self) -> StageStatistics:
-        """Turns the sign of all sums: merging the result takes back what was added."""
+        """Turns the sign of all sums: merging the result retracts what was added."""
         return replace(
             self,
             n=-self.n,
@@ -118,7 +118,7 @@ class StageStatistics:
         )
 
     def retract(self, other: StageStatistics) -> StageStatistics:
-        """Takes detections back that were added before, or will be; exact.
+        """Takes out detections that were added before, or will be; exact.
 
         Raises IncompatibleStatistics when spaces or binning differ.
         """
@@ -302,13 +302,13 @@ class SliceStatistics:
         return SliceStatistics(raw, self.recalibrated.merge(other.recalibrated))
 
     def negated(self) -> SliceStatistics:
-        """Turns the sign of all sums: merging the result takes back what was added."""
+        """Turns the sign of all sums: merging the result retracts what was added."""
         raw = self.raw.negated()
         same = self.recalibrated is self.raw
         return SliceStatistics(raw, raw if same else self.recalibrated.negated())
 
     def retract(self, other: SliceStatistics) -> SliceStatistics:
-        """Takes back what was added before, or will be; exact. Raises IncompatibleStatistics."""
+        """Takes out what was added before, or will be; exact. Raises IncompatibleStatistics."""
         return self.merge(other.negated())
 
 

@@ -243,7 +243,7 @@ class WindowTotals(Generic[S]):
                 found.append(self._level(index, below, parts))
         levels = tuple(found)
         last = self._windows.get((index, level))
-        # The very same object where nothing changed: whoever has read it need not do so again.
+        # The very same object where nothing changed: a reader need not read it again.
         if last is None or not _same(last[0], levels):
             self._windows[index, level] = last = levels, _sum(levels)
         return last[1]
