@@ -1,9 +1,7 @@
-"""Alarms, and how the evidence of a slice stands, as they are told to people.
+"""Alarms of drift: what one says, which are latched, how they are told in a sentence.
 
-Alarms that stay: raised once, until somebody acknowledges them, another epoch begins, or nothing
-came of them for a stated time.
-
-Alarms of drift in a sentence, for logs, terminals and reports.
+An alarm is raised once, and stays until somebody acknowledges it, another epoch begins, or nothing
+came of it for a stated time. When an alarm is raised is not decided here (see judging.py).
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class Alarm:
 
 
 class Why(StrEnum):
-    """What became of an alarm."""
+    """Reasons for which an alarm is told: it was raised, or why it is over."""
 
     RAISED = "raised"
     ACKNOWLEDGED = "acknowledged"  # by somebody
@@ -109,7 +107,7 @@ class SliceStanding:
 
 
 class Counted(StrEnum):
-    """What counts as one observation by now."""
+    """Units that count as one observation by now."""
 
     TRACK_SECOND = "track-second"
     DETECTION = "detection"
@@ -119,7 +117,7 @@ class Counted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageStanding:
-    """What is known of one slice at one stage.
+    """Facts that evidence rests on, of one slice at one stage.
 
     scale              since the evidence against it began to rise
     effective_ratio    independent detections that one of it is worth
@@ -191,7 +189,7 @@ class Latched:
 
 @dataclass(slots=True)
 class Alarms:
-    """Of all slices, at most one of each severity, slice and stage.
+    """Latched alarms: at most one of each slice, severity and stage.
 
     counts  how often one was raised, of any slice, by what
     """
@@ -253,7 +251,7 @@ WRONG = {Direction.OVER: "overconfident", Direction.UNDER: "underconfident"}
 
 
 def change_sentence(change: AlarmChange) -> str:
-    """What became of an alarm, by whom, and the alarm itself."""
+    """Says in a sentence what became of an alarm, by whom, and the alarm itself."""
     what = alarm_sentence(change.alarm)
     match change.why:
         case Why.RAISED:
@@ -268,7 +266,7 @@ def change_sentence(change: AlarmChange) -> str:
 
 
 def alarm_sentence(alarm: Alarm) -> str:
-    """What is wrong, since when, and how sure that is.
+    """Says in a sentence what is wrong, since when, and how sure that is.
 
     page: Car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6)
     since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h of 1,000 h, by track

@@ -1,6 +1,7 @@
-"""How alike successive errors are: what a detection of a track is worth, and what a frame is.
+"""Correlation of successive errors: how many independent detections a correlated one is worth.
 
-x is the normalised squared error per dimension, cut as in clusters.py.
+Sums of bounded size are kept, along tracks or, where tracks are unknown, along frames. x is the
+normalised squared error per dimension, cut as in clusters.py.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""By how much standard deviations are too small, from what a chart has counted.
-
-What a sidecar is asked to watch for, and how it learns what is usual.
-
-Evidence of all slices: Shiryaev-Roberts sums in hours, one for each bet of each chart.
+"""Evidence of all slices: Shiryaev-Roberts sums in hours, one for each bet of each chart.
 
 R ← (R + Δt)·L for every bet, M = Σ w R over the bets of a severity. If each L has a mean of at
 most 1 given the past, ΣM over all slices less the hours driven is a supermartingale, since every
 hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have in common, at any
 rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
-hours, and T is the time between two false alarms.
+hours, and T is the time between two false alarms. Which bets there are is said in bets.py and
+track_evidence.py, what comes of evidence in judging.py.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ def scale_of(run: FloatArray, tempering: float) -> Scale:
 
 
 class Unit(StrEnum):
-    """What counts as one observation."""
+    """Units that may be configured to count as one observation."""
 
     TRACK_SECOND = "track-second"  # seconds of tracks, and detections tempered by correlation
     DETECTION = "detection"  # detections alone, tempered by correlation
@@ -79,7 +76,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """Of all slices.
+    """Settings of all slices: the budgets, what counts as drift, what a reference needs.
 
     hours_between_false_pages, hours_between_false_tickets
                         T, in hours of driving, over all slices together
@@ -174,10 +171,10 @@ _OF_SEVERITY = np.array(
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of a chart, by detector; they sum to at most 1. One to come takes its own from these.
+    """Shares of the detectors in the evidence of a chart; they sum to at most 1.
 
-    Whoever has nothing to bet on has none. A share may fall while a slice is watched, or rise from
-    nothing: else M would be no martingale.
+    A detector with nothing to bet on has none. While a slice is watched, a share may fall, or rise
+    from 0: else M would be no martingale. A new detector must take its share from these.
     """
 
     absolute: float
@@ -203,7 +200,7 @@ WITH_TRACKS = Shares(0.3, 0.3, 0.4)
 
 
 def without_coverage(shares: Shares) -> Shares:
-    """What is asked is whether anything has changed, not whether it is calibrated."""
+    """Gives coverage's share to the other detectors: a change is asked for, not calibration."""
     rest = shares.relative + shares.track
     if rest == 0:
         return NOTHING
@@ -232,7 +229,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class Evidence:
-    """Of G slices, 1,224 bytes each.
+    """Sums of all bets on G slices, 1,224 bytes each.
 
     sums     (G, 4, ALL_BETS) R, in hours
     shares   (G, 4, 3) of each detector, in M
@@ -284,7 +281,7 @@ class Evidence:
     # ---- shares
 
     def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
-        """What each detector has of some charts of a slice; who had none begins at nothing."""
+        """Sets the shares of some charts of a slice; a detector that had none begins at nothing."""
         new = np.array([getattr(shares, detector) for detector in Detector])
         begins = np.repeat((self.shares[slice, charts] == 0) & (new > 0), _WIDTHS, axis=-1)
         self.sums[slice, charts][begins] = 0.0

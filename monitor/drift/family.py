@@ -1,7 +1,6 @@
-"""What is known of one slice when the program ends.
+"""The family of all slices, which share the false-alarm budgets: detections go in, alarms come out.
 
-All slices together, under the budgets of both severities: what is watched goes in, alarms come
-out.
+A family never reads a clock: time is what the stamps of frames with ground truth say.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SliceState:
-    """One slice.
+    """All that is known of one slice when the program ends.
 
     known       whether an alarm of its raw estimates was acknowledged
     evidence    of this slice alone
@@ -78,7 +77,7 @@ def without_evidence(state: SliceState, charts: BoolArray) -> SliceState:
 
 
 def without_whole_tracks(open: OpenSlice) -> OpenSlice:
-    """What they say is evidence."""
+    """Drops whole tracks that are not over: what they say is evidence."""
     return replace(open, tracks=open.tracks[:0], sums=open.sums[:0])
 
 
@@ -114,7 +113,7 @@ _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RE
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Taken:
-    """What came of some frames.
+    """Alarms that some frames brought, and what there is to learn from them.
 
     first_frame  number of the first of them, of all
     fed          (G,) s of driving with truth of each slice, before them
@@ -131,9 +130,9 @@ class Taken:
 
 @dataclass(slots=True)
 class Family:
-    """Of one sidecar.
+    """All slices of one sidecar.
 
-    names     of its slices, by index
+    names     of the slices, by index
     epochs    of each slice
     labelled  detections with truth of each slice, in its epoch
     fed       s of driving in which there was truth of each slice
@@ -439,7 +438,7 @@ class Family:
 
 
 def _shares(reference: Reference, unit: Unit) -> Shares:
-    """Of a chart, by what is known."""
+    """Chooses the shares of a chart, by what its reference knows."""
     of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
     if reference.origin is Origin.SHIPPED:
         return NO_REFERENCE if of_tracks else ONLY_COVERAGE

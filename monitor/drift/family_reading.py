@@ -1,4 +1,4 @@
-"""How all slices stand, read off a family."""
+"""The standing of every slice, read off a family; nothing here changes it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Remembers which tracks had truth of late, and which tracks say that something is wrong: evidence
-of one odd object is no drift.
+"""Judging: there is an alarm when the evidence of one slice, or of all, reaches the budget.
 
-How long was driven while truth came: the time in which a budget of false alarms is counted.
-
-When there is an alarm: the evidence of one slice, or of all together, has reached what a budget
-demands. And what it says.
+The budget is counted in hours of driving with ground truth, by the clock here. An alarm of one odd
+object would be no drift, so the tracks that had ground truth of late are remembered, and those that
+say that something is wrong. What becomes of an alarm afterwards is said in alarms.py.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Supporters:
         self._seconds[slice, chart] = dict(zip(tracks.tolist(), seconds.tolist(), strict=True))
 
     def count(self, slice: int, chart: int, since_ns: int) -> int:
-        """Of a slice and chart, how many spoke for it after a time."""
+        """Counts the tracks that spoke for a chart of a slice after a time."""
         seconds = np.array(list(self._seconds[slice, chart].values()), np.int64)
         return int(np.count_nonzero((seconds + 1) * BLOCK_NS > since_ns))
 
@@ -324,7 +322,9 @@ class Judging:
         return int(chart), int(detector)
 
     def _held_back(self, board: Evidence, place: int, slice: int, severity: int) -> bool:
-        """Whether too few tracks say so. Evidence of one odd object is halved until others do: it
+        """Tells whether too few tracks say so, and cuts the evidence to half the threshold then.
+
+        One odd object is no drift: its evidence waits until other tracks say the same. Evidence
         may be any less than it is, and still keep its budget.
         """
         chart, _ = self._leading(board, place, severity)
@@ -398,7 +398,7 @@ class Judging:
         severity: int,
         evidence: float,
     ) -> Alarm:
-        """What is wrong is what has most of the evidence of a slice, at its place on a board."""
+        """Makes an alarm of the chart with most of the evidence at one place of a board."""
         number, detector = self._leading(board, place, severity)
         chart = CHARTS[number]
         return Alarm(

@@ -1,7 +1,7 @@
-"""A chunk of what is watched, made into what the evidence of its slices takes in: frame by frame,
-and by seconds of tracks.
+"""A chunk of frames on its way into the evidence of its slices.
 
-Some frames on their way through the evidence of the slices they are of.
+Evidence takes in detections frame by frame, and seconds of tracks when they are over. In the strict
+unit it takes in whole tracks instead.
 """
 
 from __future__ import annotations

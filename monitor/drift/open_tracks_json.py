@@ -1,12 +1,7 @@
-"""Alarms that stay, and how often there were any, as plain values of a JSON document, and back.
+"""The JSON form of what goes on over a restart: latched alarms, clocks of sources, open tracks.
 
-What goes on of one slice as plain values of a JSON document, and back: all that is read is
-checked. Tracks are written in portions, none of which is long in the making.
-
+All that is read is checked. Tracks are written in portions, none of which is long in the making.
 Which source a track is of, and which life of it, is told by the turn or the life that it has.
-
-The clocks of sources as plain values of a JSON document, and back: all that is read is checked.
-
 Stamps are whole numbers of ns.
 """
 
@@ -158,7 +153,7 @@ def read_word(fields: Fields, name: str, words: tuple[str, ...]) -> str:
 
 
 def read_name(fields: Fields, name: str) -> str:
-    """What a slice or a version may be called."""
+    """Reads what a slice or a version may be called."""
     value = fields.content[name]
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
         raise fields.wrong(name, value, f"a text of 1 to {LONGEST_NAME} characters")
@@ -215,7 +210,7 @@ def _plain(state: object, names: tuple[str, ...]) -> Document:
 
 
 def order_to_json(order: ReorderState[Any]) -> Document:
-    """What is known of sources; the newest ones, where they are too many."""
+    """Writes what is known of sources; the newest ones, where they are too many."""
     columns = {name: getattr(order, name)[-MOST_SOURCES:] for name in _ORDER}
     return {
         name: dict(zip(_BY_SOURCE, ([one[i] for one in pairs] for i in range(2)), strict=True))
@@ -514,7 +509,7 @@ def _second(fields: Fields, name: str, size: int) -> IntArray:
 
 
 def _begun(fields: Fields, kind: np.dtype[np.void], index: int) -> Records:
-    """What all tables of tracks have."""
+    """Reads the fields that all tables of tracks have."""
     keys = fields.wholes("key", 1, _AT_ONCE, 1, 2**64 - 1)
     table = np.zeros(len(keys), kind)
     table["key"], table["slice"] = np.array(keys, np.uint64), index

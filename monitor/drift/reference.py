@@ -1,10 +1,9 @@
-"""How often each NEES came, on a fixed grid of ln e: the quantiles of a reference.
+"""References: what the errors of a slice at one stage looked like while it was healthy.
 
-How the levels of tracks vary, from their seconds: a random-effect model by sums.
-
-What is usual of a slice at one stage: what drift is told from. Frozen once it is learned.
-
-NEES through what is usual of a slice: as χ²_K where nothing has changed.
+A reference is learned from sums of bounded size, of which two are here: a histogram of ln NEES for
+its quantiles, and sums over seconds of tracks for a random-effect model of their levels. Once it is
+frozen, NEES are mapped through it, so that they are χ²_K where nothing has changed. When a
+reference is learned is decided in usual.py.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Levels:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reference:
-    """Of one slice at one stage; K degrees of freedom.
+    """Errors of one slice at one stage while it was healthy; K degrees of freedom.
 
     quantiles      (KNOTS,) NEES at knot_levels(), ascending, > 0; () where nothing is known
     detections     it is known from
@@ -105,11 +104,12 @@ def calibrated_level(k: int) -> float:
 
 @cache
 def shipped(k: int) -> Reference:
-    """What is assumed where nothing is known: on the safe side of simulated tracks, whose errors
-    are calibrated, AR(1) with ρ = 0.65 at 10 Hz and t-distributed with 5 degrees of freedom. There
-    τ is 0.22 to 0.51, by how much the level differs from track to track, ω 0.42 to 0.52, γ 0.16 to
-    0.5, and m0 lies 0.19 to 0.33 below that of a Gaussian. In one and two dimensions ω is larger,
-    as Var ln χ²_K = ψ′(K/2) is.
+    """Returns what is assumed where nothing is known.
+
+    It is on the safe side of simulated tracks, whose errors are calibrated, AR(1) with ρ = 0.65 at
+    10 Hz and t-distributed with 5 degrees of freedom. There τ is 0.22 to 0.51, by how much the
+    level differs from track to track, ω 0.42 to 0.52, γ 0.16 to 0.5, and m0 lies 0.19 to 0.33 below
+    that of a Gaussian. In one and two dimensions ω is larger, as Var ln χ²_K = ψ′(K/2) is.
     """
     spread = math.sqrt(max(1.0, float(polygamma(1, k / 2) / polygamma(1, 3 / 2))))
     return Reference(
@@ -146,7 +146,7 @@ def _no_counts() -> IntArray:
 
 @dataclass(slots=True)
 class NeesHistogram:
-    """Of one slice at one stage.
+    """How often each NEES came, on a fixed grid of ln e.
 
     counts  (BINS,)
     """

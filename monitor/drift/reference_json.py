@@ -1,7 +1,4 @@
-"""Numbers and lists out of a parsed JSON document that nobody vouches for.
-
-References as plain values of a JSON document, and back, bit for bit.
-"""
+"""The JSON form of references: plain values that are read back bit for bit, and checked."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is raised where a document is wrong, and what is to be done then."""
+    """The error that a wrong document raises, and the remedy that its text names."""
 
     error: type[ValueError]
     remedy: str

@@ -1,6 +1,6 @@
-"""Items of several sources, held back until none that is older can come before them.
+"""Items of several sources, held back until no older one can come before them.
 
-What sums does not care about order; what bets one observation after the other does.
+Sums do not care about the order of items; bets, which take one observation after the other, do.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class ReorderBuffer(Generic[T]):
             self._out.append(self._pop(self._oldest()))
 
     def ready(self, now_ns: int | None = None) -> list[Held[T]]:
-        """What none can overtake any more, each once: first what went out late or early, then by
-        stamp, source and order.
+        """Gives out, each once, the items that none can overtake any more.
+
+        First those that went out late or early, then by stamp, source and order.
 
         now_ns  event time of all sources: what has waited disorder_ns of it waits no longer, or a
                 source that falls silent would keep its last for ever

@@ -1,6 +1,7 @@
-"""What is known of all slices when the program ends, and a family that goes on from there.
+"""The state of a family as one value, from which another family goes on after a restart.
 
-All is kept that what comes next is judged by: who goes on is who never stopped.
+All is kept that what comes next is judged by: a family that goes on judges as if it had never
+stopped. How the value is written to disk is not said here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A reference that is being learned as plain values of a JSON document, and back, bit for bit.
-
-What is known of all slices as JSON: floats keep every bit, and all that is read is checked.
-"""
+"""The JSON form of the state of a family: floats keep every bit, all that is read is checked."""
 
 from __future__ import annotations
 
@@ -470,7 +467,7 @@ def _slice(fields: Fields, goes: Goes) -> SliceState:
 
 
 def _stage(fields: Fields, stage: Stage, k: int) -> tuple[Reference, ReferenceLearner | None]:
-    """What is usual is either known or being learned."""
+    """Reads what is usual at a stage, which is either known or being learned."""
     known = fields.listed("references", len(Stage), len(Stage))[stage]
     learner = fields.listed("learners", len(Stage), len(Stage))[stage]
     where = f"references[{stage:d}]"

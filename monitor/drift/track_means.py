@@ -1,5 +1,7 @@
 """Whole tracks as one observation each: the mean likelihood ratio of a track that is over.
-For those who assume nothing of what the errors of one object have in common.
+
+This is the strict unit, for those who assume nothing of what the errors of one object have in
+common.
 
 L of one detection has E[L] ≤ 1 while nothing is wrong, and so has the arithmetic mean of any
 number of them, however they depend on each other. Proved if how many detections a track has tells
@@ -132,7 +134,7 @@ class TrackMeans:
         self._drop(np.isin(self._tracks["slice"], slices))
 
     def of_slices(self, slices: int) -> list[tuple[Records, FloatArray]]:
-        """Of each slice its tracks by key, and (m, C) ΣL of those that are not used yet."""
+        """Lists by slice its tracks by key, and (m, C) ΣL of those that are not used yet."""
         found: list[tuple[Records, FloatArray]] = []
         for tracks in by_slice(self._tracks, slices):
             waits = tracks["row"] != NOWHERE

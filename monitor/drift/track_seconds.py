@@ -1,16 +1,10 @@
-"""Tables of tracks, a record each, in ascending order of their keys.
+"""Seconds of tracks: the mean ln NEES of one track over one second of event time.
 
-Records are moved as plain bytes, by take, compress and the functions here: indexing a structured
-array moves them field by field, ten times slower.
-
-The time of every source, as its frames with truth come: what is late, which second it is, and
-when a source begins anew. Stamps of different sources are never compared.
-
-What goes on when the program ends, as plain values: the clocks of sources, and of each slice its
-tracks that are not over.
-
-Seconds of tracks: the mean ln NEES of one track over one second of event time, and what the
-track was like before. A memory of the tracks that may go on, bounded.
+The tracks that may go on are remembered, in bounded number, so that each second comes with what its
+track was like before. They are kept in tables by key, of which records are moved as plain bytes, by
+take, compress and the functions here: indexing a structured array moves them field by field, ten
+times slower. Which second it is, what is late and when a source begins anew is told by the source's
+own time, as its frames with ground truth come; stamps of different sources are never compared.
 """
 
 from __future__ import annotations
@@ -125,7 +119,7 @@ class WholeState:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GoingOn:
-    """Of all slices together.
+    """State over a restart of all slices together.
 
     frames   that ever came
     times    of TrackSeconds, and late, short and left_out of it
@@ -143,7 +137,7 @@ class GoingOn:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OpenSlice:
-    """Of one slice.
+    """State over a restart of the open tracks of one slice.
 
     index       that it had: the keys of its tracks are made of it
     frame_size  detections in a frame, lately
@@ -168,7 +162,7 @@ class OpenSlice:
 
     @property
     def goes_on(self) -> bool:
-        """Whether any track does."""
+        """Tells whether any track goes on."""
         return self.blocks.size + self.histories.size + self.tracks.size > 0
 
 
@@ -213,7 +207,7 @@ class _Source:
 
 @dataclass(slots=True)
 class SourceTimes:
-    """Of all sources that may go on.
+    """Times of all sources that may go on.
 
     most  sources at a time; those that were not heard of for longest are over
     """
@@ -426,7 +420,7 @@ class TrackSeconds:
         self._history = self._history.compress(~np.isin(self._history["slice"], slices))
 
     def of_slices(self, slices: int) -> list[tuple[Records, Records]]:
-        """Of each slice its blocks that are not over, and the histories of its tracks, by key."""
+        """Lists by slice its blocks that are not over and the histories of its tracks, by key."""
         both = by_slice(self._open, slices), by_slice(self._history, slices)
         return list(zip(*both, strict=True))
 
@@ -436,7 +430,7 @@ class TrackSeconds:
         self._open, self._history = map(with_more, known, (blocks, histories))
 
     def _gathered(self, rows: WatchedRows, arrivals: Arrivals) -> Records:
-        """What these rows alone make of blocks: by key, and those of one key in order of time."""
+        """Makes blocks of these rows alone: by key, and those of one key in order of time."""
         late = rows.stamp_ns // BLOCK_NS < arrivals.time_ns // BLOCK_NS
         tracked = rows.track != ALONE
         if late.any():

@@ -1,8 +1,7 @@
-"""What is watched: detections with their truth, frame by frame, and seconds of tracks.
+"""The learning of references: what is usual of every slice at both stages, in each epoch anew.
 
-What is usual of a slice at one stage, as it is being learned: sums of bounded size.
-
-What is usual of every slice at both stages: learned, and then frozen, in each epoch anew.
+It is learned from detections with ground truth, and from seconds of tracks, by sums of bounded
+size; then it is frozen. What a reference is, is said in reference.py.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ AT_ONCE = 512
 
 @dataclass(slots=True)
 class ReferenceLearner:
-    """Of one slice at one stage; K degrees of freedom.
+    """Learns the reference of one slice at one stage, by sums; K degrees of freedom.
 
     detections  so far
     total       Σ min(e/K, 64) over those that are taken in
@@ -134,11 +133,11 @@ class ReferenceLearner:
 
     @property
     def tracked(self) -> bool:
-        """Whether the track of any detection was known."""
+        """Tells whether the track of any detection was known."""
         return self.tracks > 0
 
     def waiting(self) -> tuple[FloatArray, ClusterArray, IntArray]:
-        """What is not taken in yet: NEES, track and frame of rows, as `add` has them."""
+        """Returns NEES, track and frame of rows that are not taken in yet, as `add` has them."""
         nothing = np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int64)
         nees, track, frame = (
             np.concatenate(part) for part in zip(nothing, *self._waiting, strict=True)
@@ -183,7 +182,7 @@ class ReferenceLearner:
         self.seconds.add(level, count, before, mean)
 
     def learned(self, origin: Origin, shortest_reference: int) -> Reference:
-        """What is usual, as far as it is known; what is not is as shipped.
+        """Returns what is usual, as far as it is known; what is not known is as shipped.
 
         nees_ratio is cut as in clusters.py: one gross outlier is one error.
 
@@ -219,7 +218,7 @@ _NEARLY = 1.25
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsualArrays:
-    """Of G slices at one stage, (G,) each; zeros where there are no levels.
+    """References of G slices at one stage, (G,) each; zeros where there are no levels.
 
     map              of their NEES
     tempering, frame_tempering
@@ -255,7 +254,7 @@ class UsualArrays:
         return factor
 
     def take(self, chosen: IntArray) -> UsualArrays:
-        """Of some slices."""
+        """Chooses some slices."""
         return UsualArrays(
             self.map,
             *(getattr(self, name)[chosen] for name in self.__dataclass_fields__ if name != "map"),
@@ -264,7 +263,7 @@ class UsualArrays:
 
 @dataclass(slots=True)
 class Usual:
-    """Of all slices.
+    """References of all slices, known or being learned.
 
     given       by name of the slice, from recorded drives: in every epoch
     frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
@@ -301,7 +300,7 @@ class Usual:
             self.put(slice, stage, given)
 
     def forget(self, slice: int, stage: Stage) -> None:
-        """What was being learned may be of a fault."""
+        """Begins to learn anew: what was being learned may be of a fault."""
         learner = self.learners[slice][stage]
         if learner is not None:
             self._learn_anew(slice, stage, learner.k)
@@ -316,7 +315,7 @@ class Usual:
         self._arrays.pop(stage, None)
 
     def arrays(self, stage: Stage) -> UsualArrays:
-        """Of all slices."""
+        """Returns the references of all slices at one stage, as arrays."""
         found = self._arrays.get(stage)
         if found is None:
             found = self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
@@ -325,7 +324,7 @@ class Usual:
     # ---- what counts
 
     def see(self, rows: WatchedRows) -> None:
-        """Whether tracks of what came are known."""
+        """Notes how large the last frame of each slice is, and whether its tracks are known."""
         slices = len(self.references)
         # Of the last frame of each: how frames are cut into calls must not matter.
         latest = np.zeros(slices, np.int64)
@@ -345,7 +344,7 @@ class Usual:
 
     @property
     def learning(self) -> bool:
-        """Whether anything is being learned."""
+        """Tells whether anything is being learned."""
         return any(one is not None for of_slice in self.learners for one in of_slice)
 
     def begin(self, slice: int, stages: Sequence[Stage], fed: float) -> None:
@@ -398,7 +397,7 @@ class Usual:
 
 
 def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
-    """Whether a reference can be learned: of as many detections and tracks as are asked for.
+    """Tells whether a reference can be learned: of as many detections and tracks as are asked for.
 
     Tracks are not waited for where none are known, nor after ten times the detections.
     """
