@@ -90,10 +90,17 @@ CHARTS: tuple[Chart, ...] = (
 )
 
 
+# The charts of each stage, side by side.
+CHARTS_OF = {Stage.RECALIBRATED: slice(0, 2), Stage.RAW: slice(2, 4)}
+
 SEVERITIES = tuple(Severity)
 
-
 DETECTORS = tuple(Detector)
+
+
+def of_stage(stage: Stage) -> BoolArray:
+    """Marks the charts of a stage, (4,)."""
+    return np.array([chart.stage is stage for chart in CHARTS])
 
 
 # Shares of χ²_K below the thresholds of coverage: those of QCE, so that panel and alarm agree.
@@ -141,8 +148,7 @@ class ScaleBets:
 
     def log_likelihood(self, nees: FloatArray) -> FloatArray:
         """(n, 6) ln L."""
-        said: FloatArray = self.constant + nees[:, None] * self.slope
-        return said
+        return self.constant + nees[:, None] * self.slope
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -225,8 +231,8 @@ def student_bets(k: int, tolerance: float) -> StudentBets:
 def _student_shape(k: int, u: FloatArray) -> FloatArray:
     """u/2 − (ν + K)/2 · ln(1 + u/(ν − 2)), by ν in the last axis."""
     degrees = np.array(STUDENT_DEGREES)
-    shape: FloatArray = u / 2 - (degrees + k) / 2 * np.log1p(u / (degrees - 2))
-    return shape
+    found: FloatArray = u / 2 - (degrees + k) / 2 * np.log1p(u / (degrees - 2))
+    return found
 
 
 def _beyond(

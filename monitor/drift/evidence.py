@@ -110,6 +110,11 @@ class DriftSettings:
     most_open: int = 16384
     idle_seconds: float = 2.0
 
+    @property
+    def idle_ns(self) -> int:
+        """Returns the idle seconds in ns."""
+        return round(self.idle_seconds * 1e9)
+
     def hours(self, severity: Severity) -> float:
         """T of a severity."""
         pages = severity is Severity.PAGE
@@ -311,8 +316,7 @@ class Evidence:
 
     def by_detector(self) -> FloatArray:
         """(G, 4, 3) M by chart and detector."""
-        found: FloatArray = np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
-        return found
+        return np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
 
     def add_detections(self, charts: slice, hours: FloatArray, likelihood: FloatArray) -> None:
         """Take in a frame at one stage.
@@ -382,5 +386,4 @@ def by_severity(by_chart: FloatArray) -> FloatArray:
 
 def bounded_likelihood(log_likelihood: FloatArray) -> FloatArray:
     """L, of which none is beyond what a number can hold."""
-    found: FloatArray = np.exp(np.minimum(log_likelihood, _MOST))
-    return found
+    return np.exp(np.minimum(log_likelihood, _MOST))

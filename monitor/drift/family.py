@@ -6,12 +6,23 @@ A family never reads a clock: time is what the stamps of frames with ground trut
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
-from monitor.drift.alarms import AlarmChange, Alarms, Key, Why
-from monitor.drift.bets import BETS, CHARTS, SEVERITIES, Aim, Stage
+from monitor.drift.alarms import (
+    AlarmChange,
+    Alarms,
+    Counted,
+    DriftReading,
+    DriftState,
+    Key,
+    SliceStanding,
+    StageStanding,
+    Why,
+)
+from monitor.drift.bets import BETS, CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.clocks import DrivingClock
 from monitor.drift.evidence import (
     HOUR,
     NO_REFERENCE,
@@ -24,88 +35,25 @@ from monitor.drift.evidence import (
     Shares,
     Unit,
     by_severity,
+    scale_of,
     without_coverage,
 )
-from monitor.drift.judging import Crossing, DrivingClock, Judging, SeenTracks, Supporters
-from monitor.drift.observed import CHARTS_OF, Chunk, likelihood_of_rows
-from monitor.drift.reference import Origin, Reference, shipped
+from monitor.drift.judging import MOST, MOST_SEEN, Crossing, Judging, RecentTracks
+from monitor.drift.observed import Chunk, likelihood_of_rows
+from monitor.drift.reference import Origin, Reference
 from monitor.drift.reference_json import reference_to_json
+from monitor.drift.slice_state import OpenSlice, SliceState
 from monitor.drift.track_means import Finished, TrackMeans
-from monitor.drift.track_seconds import OpenSlice, TrackSeconds
-from monitor.drift.usual import Blocks, ReferenceLearner, Usual, WatchedRows
+from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.usual import Blocks, Usual, WatchedRows
 from monitor.frames.slices import TOTAL
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray
 
+# Of what an alarm needs.
+_WARNING = 0.1
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SliceState:
-    """All that is known of one slice when the program ends.
-
-    known       whether an alarm of its raw estimates was acknowledged
-    evidence    of this slice alone
-    references  by Stage
-    learners    by Stage, which may go on learning; None where the reference is known
-    open        what goes on; None: not known
-    """
-
-    name: str
-    k: int
-    epoch: int
-    labelled: int
-    fed: float
-    known: bool
-    evidence: Evidence
-    references: tuple[Reference, ...]
-    learners: tuple[ReferenceLearner | None, ...]
-    open: OpenSlice | None = None
-
-
-def of_stage(stage: Stage) -> BoolArray:
-    """(4,) charts."""
-    found = np.zeros(len(CHARTS), bool)
-    found[CHARTS_OF[stage]] = True
-    return found
-
-
-def without_evidence(state: SliceState, charts: BoolArray) -> SliceState:
-    """Some charts (4,) begin anew."""
-    evidence = state.evidence.take(np.arange(1))
-    evidence.begin_anew(0, charts)
-    evidence.peak[:] = 0.0
-    open = None if state.open is None else without_whole_tracks(state.open)
-    return replace(state, evidence=evidence, open=open)
-
-
-def without_whole_tracks(open: OpenSlice) -> OpenSlice:
-    """Drops whole tracks that are not over: what they say is evidence."""
-    return replace(open, tracks=open.tracks[:0], sums=open.sums[:0])
-
-
-def without_tracks(state: SliceState) -> SliceState:
-    """All of them begin anew."""
-    if state.open is None:
-        return state
-    open = without_whole_tracks(state.open)
-    open = replace(open, blocks=open.blocks[:0], histories=open.histories[:0])
-    return replace(state, open=open)
-
-
-def in_next_epoch(state: SliceState) -> SliceState:
-    """Another recalibrator serves it."""
-    raw, learner = state.references[Stage.RAW], state.learners[Stage.RAW]
-    state = without_tracks(without_evidence(state, of_stage(Stage.RECALIBRATED)))
-    state.evidence.chain[:, Stage.RECALIBRATED] = 0.0
-    if state.open is not None:
-        began = state.open.began[Stage.RAW], None
-        state = replace(state, open=replace(state.open, began=began))
-    return replace(
-        state,
-        epoch=state.epoch + 1,
-        labelled=0,
-        references=(raw, shipped(state.k)),
-        learners=(learner, ReferenceLearner(state.k)),
-    )
-
+# Detections with ground truth, of which fewer say nothing.
+_FEWEST = 100
 
 # A chart that heeds every detection.
 _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
@@ -140,8 +88,8 @@ class Family:
     peak      (2,) largest M of all slices together, by severity
     left      slices of the last run that have not come yet, by name and K
     supporters
-              tracks that say that something is wrong
-    seen      tracks that any alarm may be of
+              by chart, tracks that say that something is wrong, by second
+    seen      tracks that any alarm may be of, by frame
     frames    that ever came
     given     references from recorded drives, as in Usual
     """
@@ -159,8 +107,10 @@ class Family:
     alarms: Alarms = field(default_factory=Alarms)
     clock: DrivingClock = field(default_factory=DrivingClock)
     left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
-    supporters: Supporters = field(default_factory=Supporters)
-    seen: SeenTracks = field(default_factory=SeenTracks)
+    supporters: tuple[RecentTracks, ...] = field(
+        default_factory=lambda: tuple(RecentTracks(MOST) for _ in CHARTS)
+    )
+    seen: RecentTracks = field(default_factory=lambda: RecentTracks(MOST_SEEN))
     frames: int = 0
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
@@ -223,15 +173,15 @@ class Family:
                 self.evidence.begin_anew(slice, of_stage(stage))
                 heeded = False
         if open is not None:
-            self._open_again(slice, open if heeded else without_whole_tracks(open))
+            self._open_again(slice, open if heeded else open.without_whole_tracks())
 
     def _open_again(self, slice: int, open: OpenSlice) -> None:
         self.usual.frame_size[slice] = open.frame_size
         # Of the index of a slice keys of its tracks are made: by another one none is found again.
         if open.index != slice:
             return
-        for chart, (tracks, seconds) in enumerate(open.supporters):
-            self.supporters.put(slice, chart, tracks, seconds)
+        for supporters, kept in zip(self.supporters, open.supporters, strict=True):
+            supporters.put(slice, *kept)
         self.seen.put(slice, *open.seen)
         self.seconds.go_on(open.blocks, open.histories)
         if self.whole is not None:
@@ -255,7 +205,7 @@ class Family:
         self._forget_tracks(np.array(sorted(slices), np.int64))
         if left:
             names |= {name for name, _ in self.left}.difference(self.names)
-            self.left = {key: in_next_epoch(state) for key, state in self.left.items()}
+            self.left = {key: state.in_next_epoch() for key, state in self.left.items()}
         stage = Stage.RECALIBRATED
         self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
         forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
@@ -310,7 +260,7 @@ class Family:
         """
         if any(state.open is not None and state.open.goes_on for state in self.left.values()):
             # Their sources go on without them.
-            self.left = {key: without_tracks(state) for key, state in self.left.items()}
+            self.left = {key: state.without_tracks() for key, state in self.left.items()}
         self.usual.see(rows)
         blocks, finished = self.seconds.take(rows), self._finished(k, rows)
         of_tracks = rows.slices[:0] if finished is None else finished.slices
@@ -451,3 +401,84 @@ def _of_slices(slices: int, *chosen: IntArray) -> tuple[IntArray, IntArray]:
     for some in chosen:
         there[some] = True
     return np.flatnonzero(there), np.cumsum(there) - 1
+
+
+# ---- how all slices stand
+
+
+def family_reading(
+    family: Family, left_out: tuple[tuple[str, int], ...], store_failures: int
+) -> DriftReading:
+    """All of it, as of now."""
+    charts = family.evidence.by_chart(family.evidence.weights)
+    evidence = by_severity(charts)
+    standings = [
+        _standing(family, name, severity, evidence[i, s], family.evidence.peak[i, s])
+        for i, name in enumerate(family.names)
+        for s, severity in enumerate(SEVERITIES)
+    ]
+    standings += [
+        _standing(family, TOTAL, severity, evidence[:, s].sum(), family.peak[s])
+        for s, severity in enumerate(SEVERITIES)
+    ]
+    # Alarms of the last run, of slices of which nothing has come in this one.
+    standings += [
+        _standing(family, name, severity, np.float64(0.0), np.float64(0.0))
+        for name, severity in dict.fromkeys(key[:2] for key in family.alarms.latched)
+        if name != TOTAL and name not in family.names
+    ]
+    return DriftReading(
+        standings=tuple(standings),
+        stages=tuple(
+            _stage(family, i, stage, charts[i]) for i in range(len(family.names)) for stage in Stage
+        ),
+        counts=family.alarms.told(),
+        epochs=tuple(zip(family.names, family.epochs, strict=True)),
+        driven=family.clock.driven / HOUR,
+        left_out=left_out,
+        store_failures=store_failures,
+    )
+
+
+def _standing(
+    family: Family, name: str, severity: Severity, evidence: np.float64, peak: np.float64
+) -> SliceStanding:
+    threshold = family.settings.hours(severity)
+    alarm = family.alarms.of(name, severity)
+    if alarm is not None:
+        state = DriftState.ALARM
+    elif evidence >= _WARNING * threshold:
+        state = DriftState.WARNING
+    elif name != TOTAL and family.labelled[family.names.index(name)] < _FEWEST:
+        state = DriftState.TOO_FEW
+    else:
+        state = DriftState.OK
+    return SliceStanding(name, severity, state, float(evidence), float(peak), threshold, alarm)
+
+
+def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> StageStanding:
+    reference = family.usual.references[slice][stage]
+    number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
+    scale = scale_of(family.evidence.run[slice, number], family.usual.worth(slice, stage))
+    unit = _counted(family, slice, reference)
+    of_frames = unit is Counted.FRAME
+    return StageStanding(
+        slice=family.names[slice],
+        stage=stage,
+        scale=scale,
+        effective_ratio=reference.frame_tempering if of_frames else reference.tempering,
+        reference=reference.origin,
+        reference_tracks=0 if reference.levels is None else reference.levels.tracks,
+        reference_detections=reference.detections,
+        unit=unit,
+    )
+
+
+def _counted(family: Family, slice: int, reference: Reference) -> Counted:
+    unit = family.settings.unit
+    if unit is Unit.TRACK:
+        return Counted.TRACK
+    if family.usual.frame_size[slice]:
+        return Counted.FRAME
+    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION

@@ -15,6 +15,7 @@ import numpy as np
 from monitor.drift.bets import (
     BETS,
     CHARTS,
+    CHARTS_OF,
     Aim,
     Cells,
     Direction,
@@ -22,22 +23,14 @@ from monitor.drift.bets import (
     log_likelihoods,
     row_log_likelihoods,
 )
+from monitor.drift.clocks import DrivingClock
 from monitor.drift.evidence import HOUR, Evidence, Stretch, bounded_likelihood
-from monitor.drift.judging import DrivingClock, Supporters
+from monitor.drift.judging import RecentTracks
 from monitor.drift.track_evidence import FACTORS, BlockLevels, common_level, log_ratios, residuals
 from monitor.drift.track_means import Finished
 from monitor.drift.usual import Blocks, UsualArrays, WatchedRows
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST
-
-# The charts of each stage, side by side.
-CHARTS_OF = {
-    stage: slice(
-        min(i for i, chart in enumerate(CHARTS) if chart.stage is stage),
-        max(i for i, chart in enumerate(CHARTS) if chart.stage is stage) + 1,
-    )
-    for stage in Stage
-}
 
 
 def likelihood_of_frames(
@@ -201,7 +194,7 @@ class Chunk:
     aims: Mapping[Stage, tuple[Aim, ...]]
     board: Evidence
     clock: DrivingClock
-    supporters: Supporters
+    supporters: Sequence[RecentTracks]
 
     def stretches(self, most: Callable[[], float]) -> Iterator[Stretch]:
         """Take in frame after frame, up to one after which there may be an alarm, or to the last.
@@ -334,7 +327,8 @@ class Chunk:
             off = sign * (blocks.level[stage, chosen] - usual.calibrated[at])
             far = off > 2 * math.log(aim.tolerance) + _FAR
             here = chosen[far | (of_tracks.max(axis=1) > _SPEAKS)]
-            self.supporters.add(chart, blocks.slices[here], blocks.track[here], second)
+            seconds = np.full(here.size, second)
+            self.supporters[chart].add(blocks.slices[here], blocks.track[here], seconds)
         board.add_blocks(charts, hours * counts / counts.sum(), said, second)
 
     def _band(self, stage: Stage) -> tuple[FloatArray, FloatArray]:

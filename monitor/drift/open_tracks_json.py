@@ -16,22 +16,23 @@ import numpy as np
 
 from monitor.drift.alarms import Alarm, Key, Latched, Raised, key_of
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Detector, Direction, Severity, Stage
+from monitor.drift.clocks import ClockState, TimesState
 from monitor.drift.evidence import Scale
 from monitor.drift.judging import MOST, MOST_SEEN
+from monitor.drift.keyed import Records
 from monitor.drift.reference_json import LARGEST_COUNT, Fields
 from monitor.drift.reorder import ReorderState
-from monitor.drift.state import LARGEST_EVIDENCE, LONGEST_NAME, MOST_LATCHED, WIDTH
-from monitor.drift.track_means import NOWHERE, TRACK
-from monitor.drift.track_seconds import (
-    BLOCK,
-    HISTORY,
-    ClockState,
+from monitor.drift.slice_state import OpenSlice
+from monitor.drift.state import (
+    LARGEST_EVIDENCE,
+    LONGEST_NAME,
+    MOST_LATCHED,
+    WIDTH,
     GoingOn,
-    OpenSlice,
-    Records,
-    TimesState,
     WholeState,
 )
+from monitor.drift.track_means import NOWHERE, TRACK
+from monitor.drift.track_seconds import BLOCK, HISTORY
 from monitor.drift.usual import BLOCK_NS
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ClusterArray

@@ -180,8 +180,7 @@ class NeesHistogram:
         inside = np.clip(levels, 1 / (n + 1), n / (n + 1))
         found = np.exp(np.interp(inside * (n + 1), rank, ln.ravel()))
         further = chi_square_knots(k) / (2 * gammaincinv(k / 2, inside))
-        ascending: FloatArray = np.maximum.accumulate(found * further)
-        return ascending
+        return np.maximum.accumulate(found * further)
 
 
 # A track counts by its first seconds for how tracks differ; more of them tell no more.

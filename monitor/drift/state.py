@@ -14,12 +14,13 @@ import numpy as np
 
 from monitor.drift.alarms import AlarmChange, Alarms, Key, Latched, Raised
 from monitor.drift.bets import BETS, CHARTS, SEVERITIES, Stage
+from monitor.drift.clocks import ClockState, TimesState
 from monitor.drift.evidence import DriftSettings, Evidence, Unit
-from monitor.drift.family import Family, SliceState, without_evidence
+from monitor.drift.family import Family
 from monitor.drift.reference import Reference
 from monitor.drift.reorder import ReorderState
+from monitor.drift.slice_state import OpenSlice, SliceState
 from monitor.drift.track_means import TRACK
-from monitor.drift.track_seconds import GoingOn, OpenSlice, WholeState
 from monitor.frames.space import MOST_SLICES, FloatArray
 
 # Slices that are kept, at most: those that are there, and as many that have not come back.
@@ -58,6 +59,34 @@ class Gathered:
     def under(cls, settings: DriftSettings, selection: str) -> Gathered:
         """These settings."""
         return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WholeState:
+    """State of TrackMeans over a restart, without its tracks; fields as there."""
+
+    times: TimesState
+    late: int
+    beyond: int
+    left_out: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GoingOn:
+    """State over a restart of all slices together.
+
+    frames   that ever came
+    times    of TrackSeconds, and late, short and left_out of it
+    whole    None where nobody asks for whole tracks
+    """
+
+    frames: int
+    clock: ClockState
+    times: TimesState
+    late: int
+    short: int
+    left_out: int
+    whole: WholeState | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -143,13 +172,12 @@ def _open_slices(family: Family) -> list[OpenSlice]:
     slices, whole, usual = len(family.names), family.whole, family.usual
     none = (np.zeros(0, TRACK), np.zeros((0, WIDTH)))
     tracks = [none] * slices if whole is None else whole.of_slices(slices)
-    charts = range(len(CHARTS))
     return [
         OpenSlice(
             index=i,
             frame_size=float(usual.frame_size[i]),
             began=tuple(usual.began.get((i, stage)) for stage in Stage),
-            supporters=tuple(family.supporters.of(i, chart) for chart in charts),
+            supporters=tuple(tracks.of(i) for tracks in family.supporters),
             seen=family.seen.of(i),
             blocks=blocks,
             histories=histories,
@@ -203,7 +231,7 @@ def restored_family(
     if same:
         family.peak = state.peak.copy()
     else:
-        slices = [without_evidence(one, np.ones(len(CHARTS), bool)) for one in slices]
+        slices = [one.without_evidence(np.ones(len(CHARTS), bool)) for one in slices]
     family.left = {(one.name, one.k): one for one in slices}
     if state.gathered.selection == selection:
         return family, []

@@ -20,7 +20,6 @@ from monitor.drift.correlation import (
     TrackSums,
 )
 from monitor.drift.evidence import ALL_BETS, Evidence, Unit
-from monitor.drift.family import SliceState
 from monitor.drift.open_tracks_json import (
     LARGEST_SCALE,
     LATEST_NS,
@@ -60,6 +59,7 @@ from monitor.drift.reference_json import (
     reference_to_json,
     shown,
 )
+from monitor.drift.slice_state import SliceState
 from monitor.drift.state import LARGEST_EVIDENCE, MOST_KEPT, FamilyState, Gathered
 from monitor.drift.track_evidence import STATES
 from monitor.drift.usual import AT_ONCE, ReferenceLearner

@@ -185,8 +185,7 @@ def _moved(chain: FloatArray) -> FloatArray:
     moves[:, 0] += chain[:, 0]
     moves[:, -1] += chain[:, -1]
     later = (1 - _JUMPS - 2 * _MOVES) * chain + _MOVES * moves + _JUMPS * _USUAL
-    found: FloatArray = np.where(chain.any(axis=1, keepdims=True), later, _USUAL)
-    return found
+    return np.where(chain.any(axis=1, keepdims=True), later, _USUAL)
 
 
 def log_ratios(found: Residuals, sign: int, edge: FloatArray, since: IntArray) -> FloatArray:

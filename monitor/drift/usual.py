@@ -94,8 +94,7 @@ class Blocks:
     def lives(self) -> IntArray:
         """Numbers the track of each block, (m,); a key after a pause is another track."""
         keys = cluster_id((self.track, self.first))
-        numbers: IntArray = np.unique(keys, return_inverse=True)[1]
-        return numbers
+        return np.unique(keys, return_inverse=True)[1]
 
     @property
     def m(self) -> int:
@@ -250,8 +249,7 @@ class UsualArrays:
         over = direction is Direction.OVER
         nearly = 1 / _NEARLY if over else _NEARLY
         to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
-        factor: FloatArray = (np.maximum if over else np.minimum)(to_calibrated, 1.0)
-        return factor
+        return (np.maximum if over else np.minimum)(to_calibrated, 1.0)
 
     def take(self, chosen: IntArray) -> UsualArrays:
         """Chooses some slices."""
