@@ -191,21 +191,19 @@ def going_on_to_json(state: GoingOn | None) -> Document | None:
     if state is None:
         return None
     whole = state.whole
-    return _plain(state, _GOING_ON) | {
-        "clock": _plain(state.clock, _CLOCK),
-        "times": _plain(state.times, _TIMES),
-        "whole": None if whole is None else _of_whole(whole),
+    more = whole and plain(whole, _WHOLE) | {"times": plain(whole.times, _TIMES)}
+    return plain(state, _GOING_ON) | {
+        "clock": plain(state.clock, _CLOCK),
+        "times": plain(state.times, _TIMES),
+        "whole": more,
     }
 
 
-def _of_whole(state: WholeState) -> Document:
-    return _plain(state, _WHOLE) | {"times": _plain(state.times, _TIMES)}
-
-
-def _plain(state: object, names: tuple[str, ...]) -> Document:
+def plain(state: object, names: tuple[str, ...]) -> Document:
+    """Writes some fields of a value; arrays as lists, row by row."""
     values = {name: getattr(state, name) for name in names}
     return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
+        name: value.ravel().tolist() if isinstance(value, np.ndarray) else value
         for name, value in values.items()
     }
 

@@ -140,10 +140,6 @@ _START = float(np.log(_LOWEST))
 BINS = int(np.ceil((np.log(_HIGHEST) - np.log(_LOWEST)) / WIDTH))
 
 
-def _no_counts() -> IntArray:
-    return np.zeros(BINS, np.int64)
-
-
 @dataclass(slots=True)
 class NeesHistogram:
     """How often each NEES came, on a fixed grid of ln e.
@@ -151,7 +147,7 @@ class NeesHistogram:
     counts  (BINS,)
     """
 
-    counts: IntArray = field(default_factory=_no_counts)
+    counts: IntArray = field(default_factory=lambda: np.zeros(BINS, np.int64))
 
     def add(self, nees: FloatArray) -> None:
         """(n,) ≥ 0, finite."""
@@ -199,10 +195,6 @@ _LEAST_BETWEEN = 0.3**2
 _HALF = 0.5  # tracks are whole
 
 
-def _no_sums() -> FloatArray:
-    return np.zeros(LONGEST + 1)
-
-
 @dataclass(slots=True)
 class LevelSums:
     """Sums of y, the mean ln NEES of a second of a track. Tracks come from their first second on.
@@ -214,9 +206,9 @@ class LevelSums:
     rows                    Σ of their detections
     """
 
-    tracks: FloatArray = field(default_factory=_no_sums)
-    means: FloatArray = field(default_factory=_no_sums)
-    squares: FloatArray = field(default_factory=_no_sums)
+    tracks: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
+    means: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
+    squares: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
     within: float = 0.0
     again: int = 0
     blocks: int = 0

@@ -15,6 +15,7 @@ from monitor.drift.bets import Direction, Stage
 from monitor.drift.correlation import FrameSums, TrackSums
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import (
+    Levels,
     LevelSums,
     NeesHistogram,
     Origin,
@@ -126,7 +127,7 @@ class ReferenceLearner:
 
     @property
     def tracks(self) -> int:
-        """That have had a detection with truth."""
+        """Counts the tracks that have had a detection with ground truth."""
         self.take_in()
         return self.along_tracks.tracks
 
@@ -138,34 +139,31 @@ class ReferenceLearner:
     def waiting(self) -> tuple[FloatArray, ClusterArray, IntArray]:
         """Returns NEES, track and frame of rows that are not taken in yet, as `add` has them."""
         nothing = np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        nees, track, frame = (
-            np.concatenate(part) for part in zip(nothing, *self._waiting, strict=True)
-        )
+        nees, track, frame = map(np.concatenate, zip(nothing, *self._waiting, strict=True))
         return nees, track, frame
 
     def wait(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
-        """Rows that were added before: fewer than AT_ONCE."""
+        """Lets rows wait that were added before: fewer than AT_ONCE."""
         self._waiting.append((nees, track, frame))
         self._rows_waiting += int(nees.size)
 
     def add(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
-        """n detections, in the order in which their truth came. The arrays are kept for a while.
+        """Adds n detections, in the order in which their ground truth came; keeps the arrays.
 
         nees   (n,) ≥ 0, finite
         track  (n,) ALONE where unknown
         frame  (n,) ascending, over all calls: whole frames, none of which has come before
         """
         self.detections += int(nees.size)
-        self._waiting.append((nees, track, frame))
-        self._rows_waiting += int(nees.size)
+        self.wait(nees, track, frame)
         if self._rows_waiting >= AT_ONCE:
             self.take_in()
 
     def take_in(self) -> None:
-        """Add what waits to the sums."""
+        """Adds what waits to the sums."""
         if not self._waiting:
             return
-        nees, track, frame = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
+        nees, track, frame = self.waiting()
         self._waiting.clear()
         self._rows_waiting = 0
         x = np.minimum(nees / self.k, LARGEST)
@@ -177,7 +175,7 @@ class ReferenceLearner:
     def add_blocks(
         self, level: FloatArray, count: IntArray, before: IntArray, mean: FloatArray
     ) -> None:
-        """m seconds of tracks, each track from its first on; (m,) each, see Blocks."""
+        """Adds m seconds of tracks, each track from its first on; (m,) each, see Blocks."""
         self.seconds.add(level, count, before, mean)
 
     def learned(self, origin: Origin, shortest_reference: int) -> Reference:
@@ -314,10 +312,9 @@ class Usual:
 
     def arrays(self, stage: Stage) -> UsualArrays:
         """Returns the references of all slices at one stage, as arrays."""
-        found = self._arrays.get(stage)
-        if found is None:
-            found = self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
-        return found
+        if stage not in self._arrays:
+            self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
+        return self._arrays[stage]
 
     # ---- what counts
 
@@ -406,18 +403,21 @@ def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
     return waited or not learner.tracked or learner.tracks >= settings.reference_tracks
 
 
+_NO_LEVELS = Levels(mean=0.0, between=0.0, within=1.0, length=1.0, tracks=0, blocks=0)
+
+
 def _arrays(references: list[Reference]) -> UsualArrays:
-    levels = [one.levels for one in references]
+    levels = [one.levels or _NO_LEVELS for one in references]
     return UsualArrays(
         map=reference_map(references),
         number=np.arange(len(references)),
         tempering=np.array([one.tempering for one in references]),
         frame_tempering=np.array([one.frame_tempering for one in references]),
         ratio=np.array([one.nees_ratio for one in references]),
-        levels=np.array([one is not None for one in levels]),
+        levels=np.array([one.levels is not None for one in references]),
         calibrated=np.array([calibrated_level(one.k) for one in references]),
-        mean=np.array([0.0 if one is None else one.mean for one in levels]),
-        between=np.array([0.0 if one is None else one.between**2 for one in levels]),
-        within=np.array([1.0 if one is None else one.within**2 for one in levels]),
-        length=np.array([1.0 if one is None else one.length for one in levels]),
+        mean=np.array([one.mean for one in levels]),
+        between=np.array([one.between**2 for one in levels]),
+        within=np.array([one.within**2 for one in levels]),
+        length=np.array([one.length for one in levels]),
     )
