@@ -89,7 +89,6 @@ CHARTS: tuple[Chart, ...] = (
     Chart(Stage.RAW, Direction.UNDER, Severity.TICKET, 0.2),
 )
 
-
 # The charts of each stage, side by side.
 CHARTS_OF = {Stage.RECALIBRATED: slice(0, 2), Stage.RAW: slice(2, 4)}
 
@@ -106,13 +105,10 @@ def of_stage(stage: Stage) -> BoolArray:
 # Shares of χ²_K below the thresholds of coverage: those of QCE, so that panel and alarm agree.
 COVERAGE_LEVELS = (0.5, 0.9, 0.99)
 
-
 # Factors on σ that are bet on, beyond the band.
 COVERAGE_FACTORS = (1.25, 1.5, 2.0, 3.0)
 
-
 SCALE_FACTORS = (1.15, 1.25, 1.4, 1.6, 2.0, 3.0)
-
 
 # Degrees of freedom of the tails that are bet on.
 STUDENT_DEGREES = (3.0, 5.0)
@@ -268,12 +264,9 @@ def _frozen(array: FloatArray) -> FloatArray:
 
 ABSOLUTE = len(COVERAGE_LEVELS) * len(COVERAGE_FACTORS)
 
-
 SCALE = len(SCALE_FACTORS)
 
-
 RELATIVE = SCALE + len(STUDENT_DEGREES)
-
 
 # Bets of a chart on detections: coverage, then scale, then tails.
 BETS = ABSOLUTE + RELATIVE

@@ -43,9 +43,7 @@ class Scale:
 
 HOUR = 3600.0
 
-
 UNKNOWN = Scale(math.nan, math.nan, math.nan)
-
 
 # Of a Gaussian: 95 % lie within.
 _TWO_SIDED = 1.96
@@ -127,25 +125,19 @@ class DriftSettings:
 
 ALL_BETS = BETS + len(FACTORS)
 
-
 OF_TRACKS = slice(BETS, ALL_BETS)
-
 
 # Bets of each detector, side by side.
 _WIDTHS = (ABSOLUTE, RELATIVE, len(FACTORS))
 
-
 _STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
-
 
 # s of driving that evidence is given while nothing is wrong, and more or less holds: a chart with
 # no more than that has not begun to rise.
 _FRESH_SECONDS = 30.0
 
-
 # A bet wins no more at a time than e to this, so that no number overflows.
 _MOST = 50.0
-
 
 # h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN.
 _LARGEST_SUM = 1e200
@@ -165,9 +157,7 @@ def _inner_weights() -> FloatArray:
 
 _INNER = _inner_weights()
 
-
 _SHARES = np.array([chart.share for chart in CHARTS])
-
 
 _OF_SEVERITY = np.array(
     [[chart.severity is severity for severity in SEVERITIES] for chart in CHARTS]
@@ -191,15 +181,11 @@ class Shares:
 # reference, without and with them.
 NOTHING = Shares(0.0, 0.0, 0.0)
 
-
 NO_REFERENCE = Shares(0.6, 0.0, 0.4)
-
 
 ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
 
-
 WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
-
 
 WITH_TRACKS = Shares(0.3, 0.3, 0.4)
 
@@ -222,6 +208,7 @@ class Stretch:
     hours     (F, G) given to each slice
     evidence  (F, G, 4) M of each chart after each frame
     said      (F, G, 4, 3) by chart: detections, Σ x and Σ x², x = NEES/K
+    driven    s of driving up to the last of them, of all
     """
 
     begin: int
@@ -230,6 +217,7 @@ class Stretch:
     hours: FloatArray
     evidence: FloatArray
     said: FloatArray
+    driven: float
 
 
 @dataclass(slots=True)

@@ -298,20 +298,19 @@ class Family:
             others=by_severity(everything).sum(axis=0),
         )
         changes: list[AlarmChange] = []
-        driven, fed, begin = self.clock.driven, self.fed.copy(), 0
+        fed, begin = self.fed.copy(), 0
         for stretch in chunk.stretches(lambda: judging.enough):
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
             self.fed[chosen] += stretch.seconds @ (counts > 0)
-            driven += float(stretch.seconds.sum())
             # Who comes after the frame of an alarm is none of its tracks.
             end = begin + stretch.seconds.size
             some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
             self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
             begin = end
             np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
-            for crossing in judging.crossings(stretch, driven):
-                changes += self._raised(crossing, driven)
+            for crossing in judging.crossings(stretch):
+                changes += self._raised(crossing, stretch.driven)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(blocks, chunk.common_level)
         for number in chosen.tolist():

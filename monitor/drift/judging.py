@@ -88,22 +88,6 @@ class Crossing:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Last:
-    """A frame after which there may be an alarm.
-
-    stamp_ns  its event time
-    driven    s of driving up to it
-    evidence  (P, 2) M of each slice by severity
-    total     (2,) M of all slices together
-    """
-
-    stamp_ns: int
-    driven: float
-    evidence: FloatArray
-    total: FloatArray
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Judging:
     """G slices, while P of them take in some frames.
 
@@ -142,28 +126,36 @@ class Judging:
         found: FloatArray = self.others + by_severity(stretch.evidence).sum(axis=1)
         return found
 
-    def crossings(self, stretch: Stretch, driven: float) -> Iterator[Crossing]:
-        """Alarms after the last frame of a stretch; there can be none before.
+    def crossings(self, stretch: Stretch) -> Iterator[Crossing]:
+        """Yields the alarms after the last frame of a stretch; there can be none before.
 
         Evidence that has raised one begins anew.
-
-        driven  s up to that frame
         """
-        stamp_ns, total = int(stretch.stamp_ns[-1]), self.totals(stretch)[-1]
-        last = _Last(stamp_ns, driven, by_severity(stretch.evidence[-1]), total)
+        evidence, total = by_severity(stretch.evidence[-1]), self.totals(stretch)[-1]
         for severity in np.flatnonzero(total >= self.thresholds).tolist():
-            alone = np.flatnonzero(last.evidence[:, severity] >= self.thresholds[severity])
-            by_slice = self._by_slice(last, severity)
+            alone = np.flatnonzero(evidence[:, severity] >= self.thresholds[severity])
+            by_slice = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
+            by_slice[self.chosen] = evidence[:, severity]
             concerned = self._concerned(by_slice, severity)
             for place in alone.tolist():
                 if not self._held_back(self.board, place, int(self.chosen[place]), severity):
-                    yield self._of_one(last, place, severity, concerned)
+                    most = float(evidence[place, severity])
+                    yield self._of_one(stretch, place, severity, most, concerned)
             if alone.size:
                 continue
-            most = int(by_slice.argmax())
-            board, place = self._at(most)
-            if not self._held_back(board, place, most, severity):
-                yield self._of_all(last, most, severity, concerned)
+            slice = int(by_slice.argmax())
+            board, place = self._at(slice)
+            if not self._held_back(board, place, slice, severity):
+                alarm = self._alarm(
+                    board, place, stretch, TOTAL, slice, severity, float(total[severity])
+                )
+                # It is told by the slice with most of it; all begin anew.
+                charts = np.equal(_SEVERITY_OF, severity)
+                for board in (self.board, self.evidence):
+                    for slice in range(board.slices):
+                        board.begin_anew(slice, charts)
+                self.others[severity] = 0.0
+                yield Crossing(alarm, None, concerned)
 
     def _at(self, slice: int) -> tuple[Evidence, int]:
         """Where the evidence of a slice is, and its place there."""
@@ -197,12 +189,6 @@ class Judging:
         board.sums[place, charts] *= min(1.0, float(share))
         return True
 
-    def _by_slice(self, last: _Last, severity: int) -> FloatArray:
-        """(G,) M of every slice."""
-        found: FloatArray = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
-        found[self.chosen] = last.evidence[:, severity]
-        return found
-
     def _concerned(self, by_slice: FloatArray, severity: int) -> tuple[str, ...]:
         """Slices of which the k-th largest M is at least T/k, for the largest such k."""
         order = np.argsort(-by_slice, kind="stable")
@@ -211,15 +197,20 @@ class Judging:
         return tuple(self.names[slice] for slice in order[: last + 1].tolist())
 
     def _of_one(
-        self, last: _Last, place: int, severity: int, concerned: tuple[str, ...]
+        self,
+        stretch: Stretch,
+        place: int,
+        severity: int,
+        evidence: float,
+        concerned: tuple[str, ...],
     ) -> Crossing:
         """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
 
         Without that, several faults of one slice would raise more than one alarm in T hours.
         """
         slice = int(self.chosen[place])
-        name, evidence = self.names[slice], float(last.evidence[place, severity])
-        alarm = self._alarm(self.board, place, last, name, slice, severity, evidence)
+        name = self.names[slice]
+        alarm = self._alarm(self.board, place, stretch, name, slice, severity, evidence)
         # What else is wrong at another stage, or the other way, goes on with what is left.
         chart, _ = self._leading(self.board, place, severity)
         self.board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
@@ -229,25 +220,11 @@ class Judging:
             self.board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
         return Crossing(alarm, slice, tuple(one for one in concerned if one != name))
 
-    def _of_all(
-        self, last: _Last, most: int, severity: int, concerned: tuple[str, ...]
-    ) -> Crossing:
-        """An alarm of all slices together, told by the one with most of it; all begin anew."""
-        board, place = self._at(most)
-        evidence = float(last.total[severity])
-        alarm = self._alarm(board, place, last, TOTAL, most, severity, evidence)
-        charts = np.equal(_SEVERITY_OF, severity)
-        for board in (self.board, self.evidence):
-            for slice in range(board.slices):
-                board.begin_anew(slice, charts)
-        self.others[severity] = 0.0
-        return Crossing(alarm, None, concerned)
-
     def _alarm(
         self,
         board: Evidence,
         place: int,
-        last: _Last,
+        stretch: Stretch,
         name: str,
         slice: int,
         severity: int,
@@ -264,12 +241,12 @@ class Judging:
             direction=chart.direction,
             evidence=evidence,
             threshold=float(self.thresholds[severity]),
-            event_ns=last.stamp_ns,
+            event_ns=int(stretch.stamp_ns[-1]),
             since_ns=int(board.since[place, number]),
             detections=int(board.run[place, number, 0]),
             tracks=self.seen.count(slice, int(board.begun[place, number])),
             labelled=int(self.labelled[slice]),
             scale=scale_of(board.run[place, number], self.usual.worth(slice, chart.stage)),
             epoch=self.epochs[slice],
-            driven=last.driven / HOUR,
+            driven=stretch.driven / HOUR,
         )

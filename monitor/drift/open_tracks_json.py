@@ -40,19 +40,14 @@ from monitor.statistics.clusters import ClusterArray
 # s and ns; far above any clock, and sums of them stay whole numbers.
 LONGEST_SECONDS, LATEST_NS = 1e12, 2**62
 
-
 # Of √(NEES/K), and of tolerances.
 LARGEST_SCALE = 1e9
 
-
 _LATCHED = ("alarm", "since")
-
 
 _COUNT = ("stage", "detector", "direction", "alarms")
 
-
 _ALARM = tuple(Alarm.__dataclass_fields__)
-
 
 _SCALE = tuple(Scale.__dataclass_fields__)
 
@@ -164,21 +159,15 @@ def read_name(fields: Fields, name: str) -> str:
 # Sources, at most: no more are told apart than tracks are followed.
 MOST_SOURCES = 2**20
 
-
 _GOING_ON = ("frames", "clock", "times", "late", "short", "left_out", "whole")
-
 
 _CLOCK = ("frames", "active", "source", "latest_ns", "seen_at", "waiting")
 
-
 _TIMES = ("frames", "lives", "turns", "elapsed", "source", "time_ns", "life", "turn", "heard")
-
 
 _WHOLE = ("times", "late", "beyond", "left_out")
 
-
 _ORDER = ("newest", "given", "seen")
-
 
 _BY_SOURCE = ("source", "ns")
 
@@ -319,39 +308,28 @@ def whole_column(fields: Fields, name: str, size: int, low: int, high: int) -> I
 # Tracks of a portion; those of whole tracks have many sums each.
 _AT_ONCE, _WHOLE_AT_ONCE = 512, 64
 
-
 _MOST_PORTIONS = 2**15
-
 
 # Of one number per slice, or a few; and lists of portions.
 _LATELY = ("index", "frame_size", "began", "supporters", "seen")
 
-
 PORTIONS = ("blocks", "histories", "tracks")
-
 
 _SUPPORTERS = ("track", "second")
 
-
 _SEEN = ("track", "frame")
-
 
 _BLOCKS = ("key", "turn", "opened", "last", "arrived", "count", "changed", "sums")
 
-
 _HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total", "common_total")
 
-
 _TRACKS = ("key", "life", "opened", "last", "arrived", "count", "used", "sums")
-
 
 # A frame has no more detections of a slice, nor a slice more in a frame; and index of a slice.
 _LARGEST_FRAME, _LARGEST_INDEX = 1e9, 2**31
 
-
 # Σ ln NEES, each of which is from −14 to 710; Σ of them over as many as can be counted.
 _LARGEST_SUM = 1e19
-
 
 # Σ L, each of which is e⁵⁰ at most.
 _LARGEST_LIKELIHOOD = 1e40

@@ -22,7 +22,6 @@ from monitor.frames.space import FloatArray, IntArray
 # Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.
 KNOTS = 64
 
-
 _OUTMOST = 1e-4
 
 
@@ -129,13 +128,10 @@ def shipped(k: int) -> Reference:
 # In ln e: a quantile is off by less than one bin, 0.4 %.
 WIDTH = 1 / 256
 
-
 # What is outside is in the outmost bins. The lowest knot of χ²_1 is 1.6e-8.
 _LOWEST, _HIGHEST = 1e-9, 1e9
 
-
 _START = float(np.log(_LOWEST))
-
 
 BINS = int(np.ceil((np.log(_HIGHEST) - np.log(_LOWEST)) / WIDTH))
 
@@ -182,15 +178,12 @@ class NeesHistogram:
 # A track counts by its first seconds for how tracks differ; more of them tell no more.
 LONGEST = 64
 
-
 # Of a variance: deviations below a hundredth are those of a stream that repeats itself.
 _LEAST = 1e-4
-
 
 # τ² of real detectors is 0.17 and more; of thirty tracks it may seem to be none, and then every
 # second of an odd object would be news.
 _LEAST_BETWEEN = 0.3**2
-
 
 _HALF = 0.5  # tracks are whole
 
@@ -281,7 +274,6 @@ class LevelSums:
 
 # ln of the smallest NEES that is told from 0.
 _SMALLEST = 1e-300
-
 
 # Of the grid of a slice: some thirtieths of a unit of ln e wide.
 CELLS = 512

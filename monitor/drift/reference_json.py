@@ -16,7 +16,6 @@ from monitor.frames.space import MOST_DIMENSIONS, MOST_SLICES, FloatArray
 # No sum of a slice comes near; products of two stay finite.
 LARGEST_NUMBER = 1e24
 
-
 LARGEST_COUNT = 2**53
 
 
@@ -148,25 +147,19 @@ class Fields:
 
 KIND = "calibration-monitor drift reference"
 
-
 VERSION = 1
 
-
 _MOST_NAME = 256
-
 
 _REFERENCE = (
     *("k", "origin", "quantiles", "detections", "nees_ratio"),
     *("tempering", "frame_tempering", "levels"),
 )
 
-
 _LEVELS = ("mean", "between", "within", "length", "tracks", "blocks")
-
 
 # Of NEES: wide enough for whatever is learned.
 _LEAST_QUANTILE, _LARGEST_QUANTILE = 1e-30, 1e30
-
 
 # Of deviations of ln NEES; below, evidence would overflow.
 _LEAST_DEVIATION, _LARGEST_LEVEL = 1e-3, 1e3

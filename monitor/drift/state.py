@@ -26,18 +26,14 @@ from monitor.frames.space import MOST_SLICES, FloatArray
 # Slices that are kept, at most: those that are there, and as many that have not come back.
 MOST_KEPT = 2 * (MOST_SLICES + 1)
 
-
 # Alarms that stay, at most; names of slices that are long gone add up.
 MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
-
 
 # Characters of the name of a slice; longer ones are not kept.
 LONGEST_NAME = 4096
 
-
 # No R in hours says more, and sums of it stay finite.
 LARGEST_EVIDENCE = 1e200
-
 
 # Sums of a whole track: by bet, and whether a recalibrator has changed it.
 WIDTH = len(CHARTS) * BETS + 1

@@ -69,15 +69,11 @@ from monitor.statistics.clusters import ClusterArray
 
 _LEARNER = ("k", "detections", "total", "bins", "counts", "tracks", "frames", "seconds", "waiting")
 
-
 _TRACKS = ("tracks", "rows", "totals", "products", "ids", "seen", "last", "parts")
-
 
 _FRAMES = ("waiting", "last", "batches", "pairs")
 
-
 _WAITING = ("nees", "track", "frame")
-
 
 _SECONDS = ("tracks", "means", "squares", "within", "again", "blocks", "rows")
 
@@ -212,45 +208,34 @@ def _ascending(fields: Fields, name: str, values: list[int]) -> None:
 
 Lists: TypeAlias = Mapping[str, "Lists"]
 
-
 FORMAT = "calibration-monitor/drift/1"
-
 
 # Σ of x and of x² over what came since the evidence rose.
 _LARGEST_RUN = 1e15
-
 
 _FAMILY = (
     *("format", "entry", "beyond", "waits", "gathered", "driven", "peak", "latched", "counts"),
     *("goes_on", "order", "epochs", "slices"),
 )
 
-
 # Of a ledger: more than will ever be entered.
 _MOST_ENTRIES = 2**53
 
-
 _MOST_BEYOND = 2**18
-
 
 _MOST_VERSIONS = 8192
 
-
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
-
 
 _SLICE = (
     *("name", "k", "epoch", "labelled", "fed", "known", "evidence", "references", "learners"),
     *("lately", *PORTIONS),
 )
 
-
 # Lists that are long, and those of what is in them.
 _LISTS: Lists = {"slices": {"learners": {}, **{name: {} for name in PORTIONS}}}
 
-
 _EVIDENCE = ("sums", "shares", "since", "clean", "run", "begun", "fresh", "peak", "chain")
-
 
 # The version before knew nothing of common levels, nor which tracks there were.
 _NOT_KEPT = {"chain": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}

@@ -39,19 +39,15 @@ from monitor.frames.space import FloatArray, IntArray
 # Bets on levels beyond the band: factors on the variance.
 FACTORS = (1.25, 1.75, 2.5, 5.0)
 
-
 _BEYOND = np.log(np.array(FACTORS))
-
 
 # Common levels within the band, evenly from end to end: at the default tolerance a factor of 1.19
 # on the variance apart.
 STATES = 9
 
-
 # From one second to the next the common level jumps, or moves to the next state, up or down; else
 # it stays. By simulation of steps, ramps, waves and OU processes, and by delays on real drives.
 _JUMPS, _MOVES = 0.02, 0.1
-
 
 # Where it jumps to, and is at first: near the middle of the band, whose ends are three deviations
 # off.
@@ -63,7 +59,6 @@ _USUAL /= _USUAL.sum()
 
 # A second lies no farther than that outside the band: e⁴ in the variance.
 _CLIP = 4.0
-
 
 # Nor does it win more for any bet, in nats: one odd object must not outweigh all others.
 _MOST = 4.0

@@ -30,7 +30,6 @@ _SMALLEST_NEES = 1e-6
 # ln NEES is kept on this grid: sums of it are exact, however rows are cut into calls.
 _UNIT = 2.0**-24
 
-
 BLOCK = np.dtype(
     [
         ("key", np.uint64),

@@ -204,10 +204,8 @@ class ReferenceLearner:
 # Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
 _PATIENCE = 10
 
-
 # NEES/K: no detector is more cautious.
 _LEAST_RATIO = 1e-6
-
 
 # NEES/K that differs from 1 by less is that of a calibrated detector.
 _NEARLY = 1.25
