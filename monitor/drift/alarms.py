@@ -148,7 +148,7 @@ class AlarmCount:
 
 @dataclass(frozen=True, slots=True)
 class DriftReading:
-    """All of it, as of one moment.
+    """All that is told of drift, as of one moment.
 
     driven     hours of driving that were watched
     left_out   detections with truth that were not watched, by why

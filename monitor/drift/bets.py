@@ -127,7 +127,7 @@ class CoverageBets:
     log_likelihood: FloatArray
 
     def exceeded(self, nees: FloatArray) -> IntArray:
-        """(n,) thresholds that each is above: the row of log_likelihood."""
+        """Counts the thresholds that each is above, (n,): the row of log_likelihood."""
         return np.searchsorted(self.thresholds, nees, side="left")
 
 
@@ -143,7 +143,7 @@ class ScaleBets:
     slope: FloatArray
 
     def log_likelihood(self, nees: FloatArray) -> FloatArray:
-        """(n, 6) ln L."""
+        """Returns ln L, (n, 6)."""
         return self.constant + nees[:, None] * self.slope
 
 
@@ -172,7 +172,7 @@ class StudentBets:
     lowest: float
 
     def log_likelihood(self, nees: FloatArray) -> FloatArray:
-        """(n, 2) ln L."""
+        """Returns ln L, (n, 2)."""
         u = np.maximum(nees / self.tolerance**2, self.lowest)[:, None]
         return self.constant + _student_shape(self.k, u)
 
@@ -306,7 +306,7 @@ class Cells:
 
 
 def log_likelihoods(cells: Cells, aims: Sequence[Aim]) -> FloatArray:
-    """(C, charts, BETS) ln of what each bet is multiplied by; 0 in an empty cell."""
+    """Returns ln of what each bet is multiplied by, (C, charts, BETS); 0 in an empty cell."""
     found = np.zeros((cells.count, len(aims), BETS))
     if cells.tracked.all():
         _add_tracked(found, cells, aims, slice(None))
@@ -324,7 +324,7 @@ def row_log_likelihoods(
     aims: Sequence[Aim],
     anchors: Sequence[FloatArray],
 ) -> FloatArray:
-    """(n, charts, BETS) ln L of single detections, not tempered.
+    """Returns ln L of single detections, not tempered, (n, charts, BETS).
 
     anchors  (n,) by chart, as in Cells
     """

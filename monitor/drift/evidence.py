@@ -144,7 +144,7 @@ _LARGEST_SUM = 1e200
 
 
 def _inner_weights() -> FloatArray:
-    """(4, ALL_BETS) of each bet within its detector, by chart."""
+    """Weighs each bet within its detector, by chart: (4, ALL_BETS)."""
     weights = np.zeros((len(CHARTS), ALL_BETS))
     for chart, of_chart in zip(CHARTS, weights, strict=True):
         of_chart[:ABSOLUTE] = 1 / ABSOLUTE
@@ -252,22 +252,21 @@ class Evidence:
         return int(self.fresh.size)
 
     def grow(self, slices: int) -> None:
-        """Have room for so many slices at least."""
+        """Makes room for so many slices at least."""
         more = slices - self.slices
         if more <= 0:
             return
         for name in self.__dataclass_fields__:
             array = getattr(self, name)
-            setattr(
-                self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
-            )
+            room = np.zeros((more, *array.shape[1:]), array.dtype)
+            setattr(self, name, np.concatenate([array, room]))
 
     def take(self, chosen: IntArray) -> Evidence:
-        """A copy of some slices."""
+        """Copies some slices."""
         return Evidence(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def put(self, chosen: IntArray, some: Evidence) -> None:
-        """Bring the copy back."""
+        """Puts back a copy that `take` made."""
         for name in self.__dataclass_fields__:
             getattr(self, name)[chosen] = getattr(some, name)
 
@@ -281,7 +280,7 @@ class Evidence:
         self.shares[slice, charts] = new
 
     def begin_anew(self, slice: int, charts: BoolArray) -> None:
-        """Forget what some charts (4,) of a slice have gathered."""
+        """Forgets what some charts (4,) of a slice have gathered."""
         self.sums[slice, charts] = 0.0
         self.run[slice, charts] = 0.0
         self.since[slice, charts] = 0
@@ -291,34 +290,31 @@ class Evidence:
 
     @property
     def weights(self) -> FloatArray:
-        """(G, 4, ALL_BETS) w of each bet."""
+        """Returns w of each bet, (G, 4, ALL_BETS)."""
         found: FloatArray = np.repeat(self.shares, _WIDTHS, axis=-1)
         found *= _INNER
         found *= _SHARES[:, None]
         return found
 
     def by_chart(self, weights: FloatArray) -> FloatArray:
-        """(G, 4) M of each chart."""
+        """Returns M of each chart, (G, 4)."""
         found: FloatArray = np.einsum("gcb,gcb->gc", self.sums, weights)
         return found
 
     def by_detector(self) -> FloatArray:
-        """(G, 4, 3) M by chart and detector."""
+        """Returns M by chart and detector, (G, 4, 3)."""
         return np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
 
     def add_detections(self, charts: slice, hours: FloatArray, likelihood: FloatArray) -> None:
-        """Take in a frame at one stage.
+        """Takes in a frame at one stage.
 
         hours       (G,) given to each slice
         likelihood  (G, 2, BETS) L
         """
-        sums = self.sums[:, charts, :BETS]
-        sums += hours[:, None, None]
-        sums *= likelihood
-        np.minimum(sums, _LARGEST_SUM, out=sums)
+        _bet(self.sums[:, charts, :BETS], hours, likelihood)
 
     def settle(self, stretch: Stretch) -> None:
-        """After some frames: charts that do not rise, or fell in between, count from there on.
+        """Lets charts that do not rise, or fell in between, count from there on.
 
         A frame without detections of a slice changes nothing of it.
         """
@@ -346,28 +342,29 @@ class Evidence:
         np.maximum(self.peak, by_severity(stretch.evidence).max(axis=0), out=self.peak)
 
     def add_blocks(
-        self,
-        charts: slice,
-        hours: FloatArray,
-        log_likelihood: FloatArray,
-        second: int,
+        self, charts: slice, hours: FloatArray, log_likelihood: FloatArray, second: int
     ) -> None:
-        """Take in the seconds of tracks of one source that are over, at one stage.
+        """Takes in the seconds of tracks of one source that are over, at one stage.
 
         hours           (G,) given to each slice
         log_likelihood  (G, 2, 4)
         second          that is over
         """
         sums = self.sums[:, charts, OF_TRACKS]
-        sums += hours[:, None, None]
-        sums *= bounded_likelihood(log_likelihood)
-        np.minimum(sums, _LARGEST_SUM, out=sums)
+        _bet(sums, hours, bounded_likelihood(log_likelihood))
         fallen = (sums.mean(axis=2) <= hours[:, None]) & (hours > 0)[:, None]
         self.clean[:, charts][fallen] = second + 1
 
 
+def _bet(sums: FloatArray, hours: FloatArray, likelihood: FloatArray) -> None:
+    """Puts R ← (R + Δt)·L in place of sums (G, 2, bets); Δt is `hours`, (G,)."""
+    sums += hours[:, None, None]
+    sums *= likelihood
+    np.minimum(sums, _LARGEST_SUM, out=sums)
+
+
 def by_severity(by_chart: FloatArray) -> FloatArray:
-    """(…, 2) M of each severity, from (…, 4)."""
+    """Returns M of each severity, (…, 2), from M of each chart, (…, 4)."""
     found: FloatArray = by_chart @ _OF_SEVERITY
     return found
 

@@ -135,8 +135,9 @@ class Family:
     # ---- slices and epochs
 
     def grow(self, name: str, k: int) -> None:
-        """The next slice: its index is the number of those before it. Where it was left by the last
-        run, it goes on from there.
+        """Adds the next slice: its index is the number of those before it.
+
+        A slice that the last run has left goes on from there.
 
         k  degrees of freedom of its NEES
         """
@@ -158,8 +159,7 @@ class Family:
         self.labelled[slice], self.fed[slice] = state.labelled, state.fed
         self.evidence.put(np.array([slice]), state.evidence)
         open, heeded = state.open, True
-        for stage in Stage:
-            known = state.references[stage]
+        for stage, known in zip(Stage, state.references, strict=True):
             begun = self.usual.references[slice][stage]
             learns = self.usual.learners[slice][stage] is not None
             if learns and known.origin is not Origin.FILE:
@@ -188,9 +188,10 @@ class Family:
             self.whole.go_on(open.tracks, open.sums)
 
     def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
-        """Another recalibrator serves some slices: what it forwards is watched from the beginning.
+        """Begins an epoch of some slices, which another recalibrator serves from now on.
 
-        What the detector sends is not: if a recalibrator compensates a fault, that stays visible.
+        What it forwards is watched from the beginning. What the detector sends is not: if a
+        recalibrator compensates a fault, that stays visible.
 
         left  all slices that have not come yet as well
         """
@@ -202,7 +203,10 @@ class Family:
             self.usual.begin_anew(slice, Stage.RECALIBRATED)
             self.evidence.chain[slice, Stage.RECALIBRATED] = 0.0
             self._set_shares(slice, Stage.RECALIBRATED)
-        self._forget_tracks(np.array(sorted(slices), np.int64))
+        anew = np.array(sorted(slices), np.int64)
+        self.seconds.forget(anew)
+        if self.whole is not None:
+            self.whole.forget(anew)
         if left:
             names |= {name for name, _ in self.left}.difference(self.names)
             self.left = {key: state.in_next_epoch() for key, state in self.left.items()}
@@ -210,11 +214,6 @@ class Family:
         self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
         forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
         return self.alarms.over(forwarded, Why.NEW_EPOCH)
-
-    def _forget_tracks(self, slices: IntArray) -> None:
-        self.seconds.forget(slices)
-        if self.whole is not None:
-            self.whole.forget(slices)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
         reference = self.usual.references[slice][stage]
@@ -226,7 +225,7 @@ class Family:
         self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
-        """End the alarms of some slices; of all, where none is named."""
+        """Ends the alarms of some slices; of all, where none is named."""
         keys = self.alarms.of_slices(slices)
         for slice, name in enumerate(self.names):
             if any(key[0] == name and key[2] is Stage.RAW for key in keys):
@@ -238,8 +237,10 @@ class Family:
         return self.alarms.over(keys, Why.ACKNOWLEDGED, actor)
 
     def _begin_peaks(self, keys: Collection[Key]) -> None:
-        """The most evidence is told since the last acknowledgement, epoch or calm: of a slice since
-        its own, of all together since that of any.
+        """Begins the peaks of evidence anew that are told with these alarms.
+
+        The peak of a slice is since its own acknowledgement, epoch or calm, the peak of all
+        together since that of any.
         """
         for number, severity in enumerate(SEVERITIES):
             slices = {key[0] for key in keys if key[1] is severity}
@@ -254,7 +255,7 @@ class Family:
     # ---- evidence
 
     def take(self, k: int, rows: WatchedRows) -> Taken:
-        """Take in some frames; what came of them, and what is to be learned from.
+        """Takes in some frames; returns the alarms, and what is to be learned from them.
 
         k  degrees of freedom of all of them
         """
@@ -328,7 +329,7 @@ class Family:
         return self.alarms.raised(alarm, float(self.fed[slice]), crossing.concerned)
 
     def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
-        """Whole tracks, where only these say anything."""
+        """Returns whole tracks that are over, in the strict unit."""
         if self.whole is None:
             return None
         usual = {stage: self.usual.arrays(stage) for stage in Stage}
@@ -336,7 +337,7 @@ class Family:
         return self.whole.take(rows, likelihood)
 
     def learn(self, taken: Taken) -> Generator[None, None, None]:
-        """Learn what is usual from what was taken in, one slice a step; to be run to its end.
+        """Learns references from what was taken in, one slice a step; to be run to its end.
 
         Nothing is learned from a stage of a slice with an alarm: that is not usual; nor from what
         was forwarded before an epoch that has begun meanwhile.
@@ -351,17 +352,14 @@ class Family:
                 stages = [stage for stage in stages if stage is Stage.RAW]
             fed = float(self.fed[slice])
             self.usual.begin(slice, stages, float(taken.fed[slice]))
-            before = list(self.usual.references[slice])
-            found = self.usual.learn(
-                slice, stages, taken.rows, taken.blocks, taken.first_frame, fed
-            )
-            for stage in found:
+            before, came = list(self.usual.references[slice]), (taken.rows, taken.blocks)
+            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, fed):
                 self._set_shares(slice, stage)
                 self._reckon_from(slice, stage, before[stage])
             yield
 
     def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
-        """Take the common level of a slice from its new reference: it was told from another one."""
+        """Tells the common level of a slice from its new reference, no more from the old one."""
         self.evidence.chain[slice, stage] = 0.0
         old, new = before.levels, self.usual.references[slice][stage].levels
         if old is not None and new is not None:
@@ -380,7 +378,7 @@ class Family:
         return self.alarms.over(keys, Why.CALM)
 
     def driven_with(self, slice: str) -> float:
-        """s of driving with truth of a slice."""
+        """Returns the s of driving with ground truth of a slice."""
         if slice == TOTAL:
             return self.clock.driven
         return float(self.fed[self.names.index(slice)]) if slice in self.names else 0.0
@@ -395,7 +393,7 @@ def _shares(reference: Reference, unit: Unit) -> Shares:
 
 
 def _of_slices(slices: int, *chosen: IntArray) -> tuple[IntArray, IntArray]:
-    """(P,) slices that are in any of these, and (G,) the place of each among them."""
+    """Lists the slices that are in any of these, (P,), and the place of each among them, (G,)."""
     there = np.zeros(slices, bool)
     for some in chosen:
         there[some] = True
@@ -408,7 +406,10 @@ def _of_slices(slices: int, *chosen: IntArray) -> tuple[IntArray, IntArray]:
 def family_reading(
     family: Family, left_out: tuple[tuple[str, int], ...], store_failures: int
 ) -> DriftReading:
-    """All of it, as of now."""
+    """Reads how all slices stand, as of now.
+
+    left_out  detections with ground truth that were not watched, by why
+    """
     charts = family.evidence.by_chart(family.evidence.weights)
     evidence = by_severity(charts)
     standings = [

@@ -89,7 +89,7 @@ class Crossing:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Judging:
-    """G slices, while P of them take in some frames.
+    """Judges G slices, while P of them take in some frames.
 
     names, epochs  of all slices
     labelled       (G,) detections with truth of each, in its epoch; counted on meanwhile
@@ -118,11 +118,11 @@ class Judging:
 
     @property
     def enough(self) -> float:
-        """M over the P slices, below which there is no alarm for sure."""
+        """Returns M over the P slices, below which there is no alarm for sure."""
         return float((self.thresholds - self.others).min())
 
     def totals(self, stretch: Stretch) -> FloatArray:
-        """(F, 2) M of all slices together after each frame, by severity."""
+        """Returns M of all slices together after each frame, by severity: (F, 2)."""
         found: FloatArray = self.others + by_severity(stretch.evidence).sum(axis=1)
         return found
 
@@ -190,7 +190,7 @@ class Judging:
         return True
 
     def _concerned(self, by_slice: FloatArray, severity: int) -> tuple[str, ...]:
-        """Slices of which the k-th largest M is at least T/k, for the largest such k."""
+        """Names the slices of which the k-th largest M is at least T/k, for the largest such k."""
         order = np.argsort(-by_slice, kind="stable")
         enough = by_slice[order] * np.arange(1, order.size + 1) >= self.thresholds[severity]
         last = int(np.flatnonzero(enough).max(initial=-1))

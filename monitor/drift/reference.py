@@ -27,7 +27,7 @@ _OUTMOST = 1e-4
 
 @cache
 def knot_levels() -> FloatArray:
-    """(KNOTS,) u, ascending."""
+    """Returns the levels u of the knots, (KNOTS,), ascending."""
     edge = math.log(_OUTMOST / (1 - _OUTMOST))
     levels: FloatArray = 1 / (1 + np.exp(-np.linspace(edge, -edge, KNOTS)))
     levels.setflags(write=False)
@@ -36,7 +36,7 @@ def knot_levels() -> FloatArray:
 
 @cache
 def chi_square_knots(k: int) -> FloatArray:
-    """(KNOTS,) quantiles of χ²_K at the levels."""
+    """Returns the quantiles of χ²_K at the levels, (KNOTS,)."""
     quantiles: FloatArray = 2 * gammaincinv(k / 2, knot_levels())
     quantiles.setflags(write=False)
     return quantiles
@@ -146,13 +146,13 @@ class NeesHistogram:
     counts: IntArray = field(default_factory=lambda: np.zeros(BINS, np.int64))
 
     def add(self, nees: FloatArray) -> None:
-        """(n,) ≥ 0, finite."""
+        """Counts NEES (n,), ≥ 0 and finite."""
         ln = np.log(np.clip(nees, _LOWEST, _HIGHEST))
         place = np.clip(((ln - _START) / WIDTH).astype(np.int64), 0, BINS - 1)
         np.add.at(self.counts, place, 1)
 
     def quantiles(self, k: int) -> FloatArray:
-        """(KNOTS,) at knot_levels(), ascending, > 0; () of nothing.
+        """Returns NEES at knot_levels(), (KNOTS,), ascending, > 0; () where nothing was counted.
 
         The i-th of n has level i/(n + 1), and rows of one bin are spread evenly over it. Levels
         beyond the first and the last row go on from there as those of χ²_K do.

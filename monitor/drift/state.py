@@ -53,7 +53,7 @@ class Gathered:
 
     @classmethod
     def under(cls, settings: DriftSettings, selection: str) -> Gathered:
-        """These settings."""
+        """Returns how evidence is gathered under these settings."""
         return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
 
 
@@ -120,7 +120,9 @@ class FamilyState:
 
 
 def family_state(family: Family, selection: str) -> FamilyState:
-    """As of now, but for what is being learned, which goes on; `order` is for others to say.
+    """Returns the state as of now, but for what is being learned, which goes on.
+
+    `order` is for others to say.
 
     selection  version of the recalibrator in force
     """
@@ -235,7 +237,7 @@ def restored_family(
 
 
 def _go_on(family: Family, state: GoingOn, *, of_whole: bool) -> None:
-    """of_whole: whole tracks as well."""
+    """Goes on with clocks and counts; of_whole: those of whole tracks as well."""
     family.frames = state.frames
     family.clock.restore(state.clock)
     seconds, whole = family.seconds, family.whole

@@ -142,7 +142,7 @@ def common_level(
     low: FloatArray,
     high: FloatArray,
 ) -> CommonLevel:
-    """Take the seconds of m tracks into the chains of P slices; a slice without any stays as it is.
+    """Takes the seconds of m tracks into the chains of P slices; a slice without any stays.
 
     chain      (P, STATES) after the second before; zeros where there was none
     at         (m,) the slice of each
@@ -172,7 +172,7 @@ def common_level(
 
 
 def _moved(chain: FloatArray) -> FloatArray:
-    """(P, STATES) P(c | the past), a second later; as at first where there is no past."""
+    """Returns P(c | the past) a second later, (P, STATES); as at first where there is no past."""
     moves = np.zeros_like(chain)
     moves[:, 1:] += chain[:, :-1]
     moves[:, :-1] += chain[:, 1:]
@@ -184,10 +184,10 @@ def _moved(chain: FloatArray) -> FloatArray:
 
 
 def log_ratios(found: Residuals, sign: int, edge: FloatArray, since: IntArray) -> FloatArray:
-    """(m, 4) ln p(y | b)/p(y | e) of each block for each of FACTORS, e the end of the band.
+    """Returns ln p(y | b)/p(y | e) of each block for each of FACTORS, (m, 4).
 
     sign   +1 beyond the upper end, −1 beyond the lower one
-    edge   (m,) e
+    edge   (m,) e, the end of the band
     since  (m,) j, blocks of the track since the change
     """
     r = sign * (found.r - edge)

@@ -62,7 +62,7 @@ class Finished:
 
     @property
     def m(self) -> int:
-        """How many."""
+        """Counts the tracks."""
         return int(self.slices.size)
 
 
@@ -99,11 +99,11 @@ class TrackMeans:
 
     @property
     def tracks(self) -> int:
-        """How many are followed, those that were used and go on among them."""
+        """Counts the tracks that are followed, those that were used and go on among them."""
         return self._tracks.size
 
     def take(self, rows: WatchedRows, likelihood: FloatArray) -> Finished:
-        """Tracks that are over by these rows.
+        """Takes in rows with their likelihood; returns the tracks that are over by them.
 
         Rows of no known track are not taken. Frames without rows tell the time as well.
         How rows are cut into calls changes nothing beyond rounding and the order of what is over,
@@ -118,7 +118,7 @@ class TrackMeans:
         return finished
 
     def forget(self, slices: IntArray) -> None:
-        """Tracks in these slices begin anew."""
+        """Begins anew with the tracks of these slices."""
         self._drop(np.isin(self._tracks["slice"], slices))
 
     def of_slices(self, slices: int) -> list[tuple[Records, FloatArray]]:
@@ -132,7 +132,7 @@ class TrackMeans:
         return found
 
     def go_on(self, tracks: Records, sums: FloatArray) -> None:
-        """Tracks of one slice that go on, of times that do; as of_slices() has them."""
+        """Goes on with the tracks of one slice, as of_slices() lists them, whose times go on."""
         tracks, rows = keyed.copied(tracks), self._empty_rows(sums.shape[0])
         self._sums[rows] = sums
         tracks["row"][tracks["row"] != NOWHERE] = rows
@@ -180,7 +180,7 @@ class TrackMeans:
         self._tracks = keyed.replaced(self._tracks, place[old], tracks)
 
     def _in_time(self, rows: WatchedRows, arrivals: Arrivals) -> IntArray:
-        """Which rows are taken, by track, and those of one track in the order in which they came.
+        """Chooses the rows that are taken: by track, those of one track in the order they came in.
 
         They count as of the time by then: what is a little late came just now.
         """

@@ -92,11 +92,11 @@ class TrackSeconds:
 
     @property
     def tracks(self) -> int:
-        """How many are followed."""
+        """Counts the tracks that are followed."""
         return int(np.count_nonzero(self._only_past())) + self._open.size
 
     def take(self, rows: WatchedRows) -> Blocks:
-        """Blocks that are over by these rows, by source, time and key.
+        """Takes in rows; returns the blocks that are over by them, by source, time and key.
 
         Rows of no known track are not taken. Frames without rows tell the time as well.
         How rows are cut into calls changes nothing, unless there are more than most_open tracks.
@@ -122,12 +122,12 @@ class TrackSeconds:
         np.add.at(self._history["common_total"], place[there], common[:, there].T)
 
     def reckon_from(self, slice: int, stage: int, shift: float) -> None:
-        """Take common levels of a slice from another usual level, which lies lower by `shift`."""
+        """Takes common levels of a slice from another usual level, which lies lower by `shift`."""
         ours = self._history["slice"] == slice
         self._history["common_total"][ours, stage] += shift * self._history["before"][ours]
 
     def forget(self, slices: IntArray) -> None:
-        """Tracks in these slices begin anew."""
+        """Begins anew with the tracks of these slices."""
         self._open = self._open.compress(~np.isin(self._open["slice"], slices))
         self._history = self._history.compress(~np.isin(self._history["slice"], slices))
 
@@ -137,7 +137,7 @@ class TrackSeconds:
         return list(zip(*both, strict=True))
 
     def go_on(self, blocks: Records, histories: Records) -> None:
-        """Tracks that go on, of times that do."""
+        """Goes on with tracks whose times go on."""
         known = self._open, self._history
         self._open, self._history = map(keyed.with_more, known, (blocks, histories))
 

@@ -55,7 +55,7 @@ class WatchedRows:
 
     @property
     def n(self) -> int:
-        """How many."""
+        """Counts the detections."""
         return int(self.slices.size)
 
 
@@ -99,7 +99,7 @@ class Blocks:
 
     @property
     def m(self) -> int:
-        """How many."""
+        """Counts the seconds."""
         return int(self.slices.size)
 
 
@@ -238,9 +238,11 @@ class UsualArrays:
     length: FloatArray
 
     def anchor(self, direction: Direction) -> FloatArray:
-        """(G,) factor from usual squared errors to those from which a direction counts: nearly to
-        those of a calibrated detector, where usual ones are better than that; 1 elsewhere. So a
-        detector that was too cautious may become calibrated, or one that was overconfident.
+        """Returns the factor from usual squared errors to those that a direction begins at, (G,).
+
+        It leads nearly to the errors of a calibrated detector, where usual ones are better than
+        that, and is 1 elsewhere. So a detector that was too cautious may become calibrated, and so
+        may one that was overconfident.
         """
         over = direction is Direction.OVER
         nearly = 1 / _NEARLY if over else _NEARLY
@@ -274,7 +276,7 @@ class Usual:
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
 
     def grow(self, name: str, k: int) -> None:
-        """The next slice, of K degrees of freedom."""
+        """Adds the next slice, of K degrees of freedom."""
         self._given.append(self.given.get(name, {}))
         self.frame_size = np.append(self.frame_size, 0.0)
         self.references.append([shipped(k) for _ in Stage])
@@ -283,7 +285,7 @@ class Usual:
             self.begin_anew(len(self.references) - 1, stage)
 
     def begin_anew(self, slice: int, stage: Stage) -> None:
-        """Another epoch: what is usual is what was given, or is learned."""
+        """Begins another epoch: the reference is what was given, or is learned."""
         known = self.references[slice][stage]
         given = self._given[slice].get(stage)
         if given is None or given.k != known.k:
@@ -304,7 +306,7 @@ class Usual:
         self.began.pop((slice, stage), None)
 
     def put(self, slice: int, stage: Stage, reference: Reference) -> None:
-        """Take a reference as what is usual from now on."""
+        """Takes a reference as what is usual from now on."""
         self.references[slice][stage] = reference
         self._arrays.pop(stage, None)
 
@@ -329,7 +331,7 @@ class Usual:
         self.frame_size[there] = np.where(tracked[there], 0.0, count[there])
 
     def worth(self, slice: int, stage: Stage) -> float:
-        """Independent detections that one of them is worth, by what is known of tracks lately."""
+        """Tells how many independent detections one is worth, by what is known of tracks lately."""
         reference, size = self.references[slice][stage], float(self.frame_size[slice])
         return reference.frame_tempering / size if size else reference.tempering
 
@@ -341,7 +343,7 @@ class Usual:
         return any(one is not None for of_slice in self.learners for one in of_slice)
 
     def begin(self, slice: int, stages: Sequence[Stage], fed: float) -> None:
-        """Learning has begun by now, where it had not.
+        """Notes that learning has begun by now, where it had not.
 
         fed  s of driving with truth of the slice, so far
         """
@@ -358,7 +360,7 @@ class Usual:
         first_frame: int,
         fed: float,
     ) -> Iterator[Stage]:
-        """Take in what there is of a slice; the stages of which enough is known by now are frozen.
+        """Takes in what there is of a slice; yields the stages that are frozen by it.
 
         stages       that anything is to be learned of
         first_frame  number of the first of the rows' frames, of all
