@@ -15,9 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.drift_streams import LIFE, Effort, K
-from monitor.drift.bets import Aim, Cells, Direction, Stage, log_likelihoods
+from monitor.drift.bets import CHARTS_OF, Aim, Cells, Direction, Stage, log_likelihoods
 from monitor.drift.evidence import WITHOUT_TRACKS, Evidence, Shares, bounded_likelihood, by_severity
-from monitor.drift.observed import CHARTS_OF
 from monitor.frames.space import BoolArray, FloatArray
 
 THRESHOLD = 1e4  # detections between two false alarms

@@ -1,9 +1,7 @@
-"""Alarms, and how the evidence of a slice stands, as they are told to people.
+"""Alarms of drift: what one says, which are latched, how they are told in a sentence.
 
-Alarms that stay: raised once, until somebody acknowledges them, another epoch begins, or nothing
-came of them for a stated time.
-
-Alarms of drift in a sentence, for logs, terminals and reports.
+An alarm is raised once, and stays until somebody acknowledges it, another epoch begins, or nothing
+came of it for a stated time. When an alarm is raised is not decided here (see judging.py).
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class Alarm:
 
 
 class Why(StrEnum):
-    """What became of an alarm."""
+    """Reasons for which an alarm is told: it was raised, or why it is over."""
 
     RAISED = "raised"
     ACKNOWLEDGED = "acknowledged"  # by somebody
@@ -109,7 +107,7 @@ class SliceStanding:
 
 
 class Counted(StrEnum):
-    """What counts as one observation by now."""
+    """Units that count as one observation by now."""
 
     TRACK_SECOND = "track-second"
     DETECTION = "detection"
@@ -119,7 +117,7 @@ class Counted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageStanding:
-    """What is known of one slice at one stage.
+    """Facts that evidence rests on, of one slice at one stage.
 
     scale              since the evidence against it began to rise
     effective_ratio    independent detections that one of it is worth
@@ -150,7 +148,7 @@ class AlarmCount:
 
 @dataclass(frozen=True, slots=True)
 class DriftReading:
-    """All of it, as of one moment.
+    """All that is told of drift, as of one moment.
 
     driven     hours of driving that were watched
     left_out   detections with truth that were not watched, by why
@@ -166,15 +164,13 @@ class DriftReading:
     store_failures: int = 0
 
 
-# Of its stage as well: that a recalibrator has much to compensate must not hide that it fails.
+# With the stage: that a recalibrator has much to compensate must not hide that it fails.
 Key = tuple[str, Severity, Stage]
-
-
 Raised = tuple[Stage, Detector, Direction]
 
 
 def key_of(alarm: Alarm) -> Key:
-    """Under which it stays."""
+    """Returns the key under which an alarm stays."""
     return alarm.slice, alarm.severity, alarm.stage
 
 
@@ -191,7 +187,7 @@ class Latched:
 
 @dataclass(slots=True)
 class Alarms:
-    """Of all slices, at most one of each severity, slice and stage.
+    """Latched alarms: at most one of each slice, severity and stage.
 
     counts  how often one was raised, of any slice, by what
     """
@@ -200,40 +196,36 @@ class Alarms:
     counts: dict[Raised, int] = field(default_factory=dict)
 
     def raised(self, alarm: Alarm, driven_s: float, concerned: Sequence[str]) -> list[AlarmChange]:
-        """Take in an alarm; nothing is told of one that is there already: it only stays longer."""
+        """Latches an alarm; one that is latched already only stays longer, and is not told."""
         key = key_of(alarm)
         known = self.latched.get(key)
+        self.latched[key] = Latched(alarm if known is None else known.alarm, driven_s)
         if known is not None:
-            self.latched[key] = Latched(known.alarm, driven_s)
             return []
-        self.latched[key] = Latched(alarm, driven_s)
         what = alarm.stage, alarm.detector, alarm.direction
         self.counts[what] = self.counts.get(what, 0) + 1
         return [AlarmChange(Why.RAISED, alarm, tuple(concerned))]
 
     def over(self, keys: Iterable[Key], why: Why, actor: str = "drift") -> list[AlarmChange]:
-        """End those of these that are there."""
+        """Ends the alarms that are latched under these keys."""
         found = [self.latched.pop(key, None) for key in keys]
         return [AlarmChange(why, one.alarm, actor=actor) for one in found if one is not None]
 
     def of_slices(self, slices: Collection[str]) -> list[Key]:
-        """Those of some slices; of all where none is named."""
+        """Lists the keys of some slices; of all where none is named."""
         return [key for key in self.latched if not slices or key[0] in slices]
 
     def slices(self, stage: Stage | None = None) -> frozenset[str]:
-        """Those with an alarm, of a stage or of any."""
+        """Returns the slices with an alarm, of a stage or of any."""
         return frozenset(key[0] for key in self.latched if stage is None or key[2] is stage)
 
     def of(self, slice: str, severity: Severity) -> Alarm | None:
-        """The one of a slice that stays: rather of what is forwarded."""
-        for stage in (Stage.RECALIBRATED, Stage.RAW):
-            found = self.latched.get((slice, severity, stage))
-            if found is not None:
-                return found.alarm
-        return None
+        """Returns the latched alarm of a slice, rather that of what is forwarded, or None."""
+        keys = [(slice, severity, stage) for stage in (Stage.RECALIBRATED, Stage.RAW)]
+        return next((self.latched[key].alarm for key in keys if key in self.latched), None)
 
     def told(self) -> tuple[AlarmCount, ...]:
-        """How often alarms were raised, by all that there is; zeros too."""
+        """Tells how often alarms were raised, of every kind; zeros too."""
         return tuple(
             AlarmCount(*what, self.counts.get(what, 0))
             for chart in CHARTS
@@ -244,16 +236,14 @@ class Alarms:
 # Hours beyond these are told by their power of ten alone.
 FEWEST_HOURS, MOST_HOURS = 1e-3, 1e6
 
-
 # A clock that shows less is counted from the start of something: a drive, or a machine. ns.
 WALL_CLOCK = 10**17
-
 
 WRONG = {Direction.OVER: "overconfident", Direction.UNDER: "underconfident"}
 
 
 def change_sentence(change: AlarmChange) -> str:
-    """What became of an alarm, by whom, and the alarm itself."""
+    """Says in a sentence what became of an alarm, by whom, and the alarm itself."""
     what = alarm_sentence(change.alarm)
     match change.why:
         case Why.RAISED:
@@ -268,7 +258,7 @@ def change_sentence(change: AlarmChange) -> str:
 
 
 def alarm_sentence(alarm: Alarm) -> str:
-    """What is wrong, since when, and how sure that is.
+    """Says in a sentence what is wrong, since when, and how sure that is.
 
     page: Car, recalibrated overconfident: standard deviations 2.2 times too small (1.9 to 2.6)
     since 12.3 s, 7 tracks, 214 detections; evidence 1,030 h of 1,000 h, by track
@@ -312,7 +302,7 @@ class SizeOfError:
 
 
 def size_of_error(scale: Scale) -> SizeOfError | None:
-    """None where it is unknown."""
+    """Says how standard deviations are wrong; None where it is unknown."""
     if not _known(scale.estimate):
         return None
     ends = (scale.lower, scale.upper) if _known(scale.lower) and _known(scale.upper) else ()
@@ -331,7 +321,7 @@ def _factor(value: float) -> str:
 
 
 def hours(value: float) -> str:
-    """1,030 h; 10^12.3 h where the number would be a row of digits."""
+    """Writes hours: 1,030 h; 10^12.3 h where the number would be a row of digits."""
     if value == 0:
         return "0 h"
     if not FEWEST_HOURS <= value < MOST_HOURS:
@@ -340,12 +330,12 @@ def hours(value: float) -> str:
 
 
 def power_of_ten(value: float) -> str:
-    """log10, with one decimal; -∞ of nothing."""
+    """Writes log10 with one decimal; -∞ of 0."""
     return f"{math.log10(value):.1f}" if value else "-∞"
 
 
 def moment(time_ns: int) -> str:
-    """An event time: date and time of a wall clock (UTC), else the seconds that it shows."""
+    """Writes an event time: date and time of a wall clock (UTC), else the seconds that it shows."""
     if abs(time_ns) < WALL_CLOCK:
         return f"{time_ns / 1e9:,.1f} s"
     return str(np.datetime64(time_ns // 10**8 * 100, "ms")).replace("T", " ")[:-2]

@@ -1,25 +1,22 @@
-"""What is watched, and under which budget: charts, detectors and the bets of each.
+"""Bets against calibration: the likelihood of a NEES if it has drifted, over that if it has not.
 
-A chart is one way to be wrong: a stage and a direction. Overconfidence of what is forwarded breaks
-the gates of a tracker, so that it has the page and its budget for itself; the rest are tickets, of
-which one budget is shared. Raw estimates are watched only where a recalibrator has changed them.
+Evidence gathers the bets elsewhere (see evidence.py). Bets are held by charts, each of which is one
+way to be wrong: a stage and a direction. Overconfidence of what is forwarded breaks the gates of a
+tracker, so that it has the page and its budget for itself; the other charts are tickets, which
+share one budget. Raw estimates are watched only where a recalibrator has changed them.
 
-What detections say of drift: the bets of one stage on every slice of every frame of a chunk.
+A bet L multiplies the evidence of its chart. The mean of L is at most 1 for as long as nothing is
+wrong: for every scale of the errors on the right side of the tolerance band, and 1 at its edge.
+Bets on overconfidence never fall with the NEES, and bets on underconfidence never rise, so that
+this holds for every law of the NEES that is stochastically no larger (no smaller) than the law at
+the edge; only bets on tails at a tolerance of 1 are less careful.
+Source: Shin, Ramdas & Rinaldo, arXiv 2203.03532 (e-detectors of likelihood ratios).
 
 Detections of one track are correlated, so that their likelihood ratios are tempered: L counts as
-L^γ, which keeps a mean of at most 1 (Jensen), and with γ = (1 − r)/(1 + r) as much evidence as
-independent ones would give. That a product of tempered, dependent ratios is no larger than it may
-be was simulated, not proved. Where no track is known, a frame counts once: the mean of the ratios
-of its detections is one too, whatever they have in common.
-
-Bets against calibration: the likelihood of one NEES if it has drifted, over that if it has not.
-
-A bet L multiplies the evidence of those who hold it. Its mean is at most 1 for as long as nothing
-is wrong: for every scale of the errors on the right side of the tolerance band, and 1 at its edge.
-Bets on overconfidence never fall with the NEES, and those on underconfidence never rise, so that
-this holds of every law of it that is stochastically no larger (no smaller) than that of the edge;
-only bets on tails at a tolerance of 1 are less careful.
-Source: Shin, Ramdas & Rinaldo, arXiv 2203.03532 (e-detectors of likelihood ratios).
+L^γ, which keeps a mean of at most 1 (Jensen), and with γ = (1 − r)/(1 + r) gives as much evidence
+as independent detections would. That a product of tempered, dependent ratios is no larger than it
+may be was simulated, not proved. Where no track is known, a frame counts once: the mean of the
+ratios of its detections is a likelihood ratio too, whatever the detections have in common.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 
 class Severity(StrEnum):
-    """What an alarm asks for."""
+    """How soon an alarm asks for somebody."""
 
     PAGE = "page"  # somebody, now
     TICKET = "ticket"  # somebody, some day
@@ -68,7 +65,7 @@ class Stage(IntEnum):
 
 
 class Detector(StrEnum):
-    """What an alarm rests on; in the order of the shares below."""
+    """Kinds of bets that an alarm can rest on; in the order of Shares."""
 
     ABSOLUTE = "absolute"  # is it calibrated at all: coverage
     RELATIVE = "relative"  # has it changed since the reference: scale and tails of NEES
@@ -92,23 +89,26 @@ CHARTS: tuple[Chart, ...] = (
     Chart(Stage.RAW, Direction.UNDER, Severity.TICKET, 0.2),
 )
 
+# The charts of each stage, side by side.
+CHARTS_OF = {Stage.RECALIBRATED: slice(0, 2), Stage.RAW: slice(2, 4)}
 
 SEVERITIES = tuple(Severity)
 
-
 DETECTORS = tuple(Detector)
+
+
+def of_stage(stage: Stage) -> BoolArray:
+    """Marks the charts of a stage, (4,)."""
+    return np.array([chart.stage is stage for chart in CHARTS])
 
 
 # Shares of χ²_K below the thresholds of coverage: those of QCE, so that panel and alarm agree.
 COVERAGE_LEVELS = (0.5, 0.9, 0.99)
 
-
 # Factors on σ that are bet on, beyond the band.
 COVERAGE_FACTORS = (1.25, 1.5, 2.0, 3.0)
 
-
 SCALE_FACTORS = (1.15, 1.25, 1.4, 1.6, 2.0, 3.0)
-
 
 # Degrees of freedom of the tails that are bet on.
 STUDENT_DEGREES = (3.0, 5.0)
@@ -127,7 +127,7 @@ class CoverageBets:
     log_likelihood: FloatArray
 
     def exceeded(self, nees: FloatArray) -> IntArray:
-        """(n,) thresholds that each is above: the row of log_likelihood."""
+        """Counts the thresholds that each is above, (n,): the row of log_likelihood."""
         return np.searchsorted(self.thresholds, nees, side="left")
 
 
@@ -143,9 +143,8 @@ class ScaleBets:
     slope: FloatArray
 
     def log_likelihood(self, nees: FloatArray) -> FloatArray:
-        """(n, 6) ln L."""
-        said: FloatArray = self.constant + nees[:, None] * self.slope
-        return said
+        """Returns ln L, (n, 6)."""
+        return self.constant + nees[:, None] * self.slope
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -173,14 +172,14 @@ class StudentBets:
     lowest: float
 
     def log_likelihood(self, nees: FloatArray) -> FloatArray:
-        """(n, 2) ln L."""
+        """Returns ln L, (n, 2)."""
         u = np.maximum(nees / self.tolerance**2, self.lowest)[:, None]
         return self.constant + _student_shape(self.k, u)
 
 
 @cache
 def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBets:
-    """Of K dimensions; tolerance s0 ≥ 1 on σ.
+    """Makes the bets on coverage of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
 
     p0 = F(a/s²) at the edge of the band, s = s0 (over) or 1/s0 (under), and q the same at s · f,
     f from COVERAGE_FACTORS (over) or 1/f (under). L = q/p0 if e ≤ a, else (1 − q)/(1 − p0).
@@ -198,7 +197,7 @@ def coverage_bets(k: int, direction: Direction, tolerance: float) -> CoverageBet
 
 @cache
 def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
-    """Of K dimensions; tolerance s0 ≥ 1 on σ.
+    """Makes the bets on the scale of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
 
     Gaussian of scale s · f against s, the edge of the band, with s and f as for coverage:
     ln L = −K ln f + e/2 · (1/s² − 1/(s f)²).
@@ -210,7 +209,10 @@ def scale_bets(k: int, direction: Direction, tolerance: float) -> ScaleBets:
 
 @cache
 def student_bets(k: int, tolerance: float) -> StudentBets:
-    """Of K dimensions, on overconfidence; tolerance s0 ≥ 1 on σ."""
+    """Makes the bets on heavy tails of K dimensions; tolerance s0 ≥ 1 on σ, else ValueError.
+
+    Tails are a kind of overconfidence: there are no such bets for the other direction.
+    """
     _check(tolerance)
     degrees = np.array(STUDENT_DEGREES)
     constant = gammaln((degrees + k) / 2) - gammaln(degrees / 2) - k / 2 * np.log(degrees / 2 - 1)
@@ -225,8 +227,8 @@ def student_bets(k: int, tolerance: float) -> StudentBets:
 def _student_shape(k: int, u: FloatArray) -> FloatArray:
     """u/2 − (ν + K)/2 · ln(1 + u/(ν − 2)), by ν in the last axis."""
     degrees = np.array(STUDENT_DEGREES)
-    shape: FloatArray = u / 2 - (degrees + k) / 2 * np.log1p(u / (degrees - 2))
-    return shape
+    found: FloatArray = u / 2 - (degrees + k) / 2 * np.log1p(u / (degrees - 2))
+    return found
 
 
 def _beyond(
@@ -262,12 +264,9 @@ def _frozen(array: FloatArray) -> FloatArray:
 
 ABSOLUTE = len(COVERAGE_LEVELS) * len(COVERAGE_FACTORS)
 
-
 SCALE = len(SCALE_FACTORS)
 
-
 RELATIVE = SCALE + len(STUDENT_DEGREES)
-
 
 # Bets of a chart on detections: coverage, then scale, then tails.
 BETS = ABSOLUTE + RELATIVE
@@ -275,7 +274,7 @@ BETS = ABSOLUTE + RELATIVE
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a chart bets on: a direction, beyond a tolerance on σ."""
+    """Direction that a chart bets on, beyond a tolerance on σ."""
 
     direction: Direction
     tolerance: float
@@ -307,7 +306,7 @@ class Cells:
 
 
 def log_likelihoods(cells: Cells, aims: Sequence[Aim]) -> FloatArray:
-    """(C, charts, BETS) ln of what each bet is multiplied by; 0 in an empty cell."""
+    """Returns ln of what each bet is multiplied by, (C, charts, BETS); 0 in an empty cell."""
     found = np.zeros((cells.count, len(aims), BETS))
     if cells.tracked.all():
         _add_tracked(found, cells, aims, slice(None))
@@ -325,7 +324,7 @@ def row_log_likelihoods(
     aims: Sequence[Aim],
     anchors: Sequence[FloatArray],
 ) -> FloatArray:
-    """(n, charts, BETS) ln L of single detections, not tempered.
+    """Returns ln L of single detections, not tempered, (n, charts, BETS).
 
     anchors  (n,) by chart, as in Cells
     """

@@ -1,6 +1,7 @@
-"""How alike successive errors are: what a detection of a track is worth, and what a frame is.
+"""Correlation of successive errors: how many independent detections a correlated one is worth.
 
-x is the normalised squared error per dimension, cut as in clusters.py.
+Sums of bounded size are kept, along tracks or, where tracks are unknown, along frames. x is the
+normalised squared error per dimension, cut as in clusters.py.
 """
 
 from __future__ import annotations
@@ -10,88 +11,69 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from monitor.drift import keyed
+from monitor.drift.keyed import Records
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray
 
 # No correlation makes a detection worth less.
 LEAST = 0.02
 
-
 # Tracks that may go on, at most: the longest unseen are forgotten first.
 OPEN = 1024
 
-
-# Of a track: rows, Σ x and Σ x² over them; pairs of successive rows x, x', Σ x, Σ x', Σ x² and
+# Sums of a track: rows, Σ x and Σ x² over them; pairs of successive rows x, x', Σ x, Σ x', Σ x² and
 # Σ x x' over these.
 PARTS = 7
-
-
 _N, _X, _XX, _PAIRS, _FIRST, _SECOND, _CROSS = range(PARTS)
 
+# A track that may go on.
+OPEN_TRACK = np.dtype(
+    [
+        ("key", np.uint64),
+        ("arrived", np.int64),  # number of its last row, of all rows that were of any track
+        ("last", np.float64),  # x of that row
+        ("parts", np.float64, (PARTS,)),  # its sums
+    ]
+)
 
 # Fewer tell nothing of correlation.
 _FEWEST_TRACKS = 2
-
-
 _FEWEST_FRAMES = 16
-
-
 _FEWEST_BATCHES = 8
-
 
 # Batches of 1, 2, 4 … frames.
 SIZES = 9
-
-
 LONGEST_BATCH = 2 ** (SIZES - 1)
 
 
 def worth(correlation: float, design_effect: float) -> float:
-    """γ = min((1 − r)/(1 + r), 1/D), from LEAST to 1."""
+    """Returns γ = min((1 − r)/(1 + r), 1/D), from LEAST to 1."""
     r = min(max(correlation, 0.0), 1.0)
     return float(min(1.0, max(LEAST, min((1 - r) / (1 + r), 1 / max(design_effect, 1.0)))))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class OpenTracks:
-    """Tracks that may go on, by ascending id.
-
-    ids    (T,)
-    seen   (T,) number of the last row, of all rows that were of any track
-    last   (T,) x of it
-    parts  (T, PARTS) their sums
-    """
-
-    ids: ClusterArray
-    seen: IntArray
-    last: FloatArray
-    parts: FloatArray
-
-
-def _none_open() -> OpenTracks:
-    none = np.zeros(0)
-    return OpenTracks(none.astype(np.uint64), none.astype(np.int64), none, none.reshape(0, PARTS))
-
-
 @dataclass(slots=True)
 class TrackSums:
-    """How alike the errors of a track are. All of it is read off the sums of tracks and of the
-    products of these, so that tracks need not be kept.
+    """Sums that tell how alike the errors of a track are.
+
+    All is read off the sums of tracks and the products of these, so that tracks need not be kept.
 
     tracks    that were seen
     rows      that were of any
     totals    (PARTS,) Σ over tracks of their sums v
     products  (PARTS, PARTS) Σ v vᵀ
+    going_on  tracks that may go on
     """
 
     tracks: int = 0
     rows: int = 0
     totals: FloatArray = field(default_factory=lambda: np.zeros(PARTS))
     products: FloatArray = field(default_factory=lambda: np.zeros((PARTS, PARTS)))
-    going_on: OpenTracks = field(default_factory=_none_open)
+    going_on: Records = field(default_factory=lambda: np.zeros(0, OPEN_TRACK))
 
     def add(self, x: FloatArray, track: ClusterArray) -> None:
-        """n rows in the order of time; those of no track (ALONE) say nothing."""
+        """Adds n rows in the order of time; those of no track (ALONE) say nothing."""
         tracked = np.flatnonzero(track != ALONE)
         if tracked.size == 0:
             return
@@ -102,15 +84,14 @@ class TrackSums:
         start = np.flatnonzero(first)
         end = np.append(start[1:], ids.size) - 1
 
-        known, found = self.going_on, ids[start]
-        place = np.searchsorted(known.ids, found)
-        there = place < known.ids.size
-        there[there] = known.ids[place[there]] == found[there]
-        old = np.zeros((found.size, PARTS))
-        old[there] = known.parts[place[there]]
+        seen = np.zeros(start.size, OPEN_TRACK)
+        seen["key"], seen["arrived"], seen["last"] = ids[start], self.rows + by_id[end], now[end]
+        place, there = keyed.found(self.going_on, seen["key"])
+        old = np.zeros((start.size, PARTS))
+        old[there] = self.going_on["parts"][place[there]]
 
         before = np.append(0.0, now[:-1])
-        before[start[there]] = known.last[place[there]]
+        before[start[there]] = self.going_on["last"][place[there]]
         paired = ~first
         paired[start[there]] = True
         before[~paired] = 0.0
@@ -119,30 +100,17 @@ class TrackSums:
         rows[:, _PAIRS], rows[:, _FIRST], rows[:, _SECOND] = paired, before, now * paired
         rows[:, _CROSS] = before * now
         new = old + np.add.reduceat(rows, start)
+        seen["parts"] = new
 
         self.tracks += int(np.count_nonzero(~there))
         self.totals += rows.sum(axis=0)
         self.products += new.T @ new - old.T @ old
-        seen = self.rows + by_id[end]
         self.rows += ids.size
-        self._remember(OpenTracks(found, seen, now[end], new), place[there])
-
-    def _remember(self, seen: OpenTracks, replaced: IntArray) -> None:
-        known = self.going_on
-        stays = np.ones(known.ids.size, bool)
-        stays[replaced] = False
-        ids = np.append(known.ids[stays], seen.ids)
-        when = np.append(known.seen[stays], seen.seen)
-        last = np.append(known.last[stays], seen.last)
-        parts = np.append(known.parts[stays], seen.parts, axis=0)
-        order = np.argsort(ids, kind="stable")
-        if ids.size > OPEN:
-            order = np.sort(np.argsort(when, kind="stable")[-OPEN:])
-            order = order[np.argsort(ids[order], kind="stable")]
-        self.going_on = OpenTracks(ids[order], when[order], last[order], parts[order])
+        known = keyed.replaced(self.going_on, place[there], seen)
+        self.going_on = known.compress(~keyed.longest_unseen(known["arrived"], known.size - OPEN))
 
     def tempering(self) -> float | None:
-        """γ of a detection of a track; None where too few tracks or no pairs are known.
+        """Estimates γ of a detection of a track; None where too few tracks or no pairs are known.
 
         r = Σ (x − m)(x' − m) / Σ (x − m)² over successive rows of a track, and one standard
         error by tracks: √Σ_c u_c² / Σ (x − m)², u_c what track c has beyond r.
@@ -187,7 +155,7 @@ class TrackSums:
 
 @dataclass(slots=True)
 class FrameSums:
-    """How alike successive frames are, by the mean of x over the rows of each.
+    """Sums that tell how alike successive frames are, by the mean of x over the rows of each.
 
     waiting  means that fill no batch of LONGEST_BATCH yet, in order
     last     the mean before these; None at first
@@ -201,7 +169,7 @@ class FrameSums:
     pairs: FloatArray = field(default_factory=lambda: np.zeros(5))
 
     def add(self, x: FloatArray, frame: IntArray) -> None:
-        """n rows of whole frames, frame (n,) ascending."""
+        """Adds n rows of whole frames, frame (n,) ascending."""
         if x.size == 0:
             return
         start = np.flatnonzero(np.append(True, frame[1:] != frame[:-1]))
@@ -218,7 +186,7 @@ class FrameSums:
         self.waiting = waiting[whole:]
 
     def tempering(self) -> float | None:
-        """γ of a frame; None where too few are known.
+        """Estimates γ of a frame; None where too few are known.
 
         r is the correlation of successive frames, with two standard errors √((1 − r²)/n). D is
         b · Var(mean of b frames) / Var(mean of one), the largest of b = 1, 2, 4 …, each with one
@@ -249,11 +217,10 @@ class FrameSums:
 
 
 def _batches(means: FloatArray) -> FloatArray:
-    """(SIZES, 3) Σ 1, Σ y, Σ y² over the whole batches of each size."""
+    """Sums 1, y and y² over the whole batches of each size, (SIZES, 3)."""
     found = np.zeros((SIZES, 3))
-    for i in range(SIZES):
-        size = 2**i
+    for sums, size in zip(found, 2 ** np.arange(SIZES), strict=True):
         whole = means.size // size
         batch = means[: whole * size].reshape(whole, size).mean(axis=1)
-        found[i] = whole, batch.sum(), (batch * batch).sum()
+        sums[:] = whole, batch.sum(), (batch * batch).sum()
     return found

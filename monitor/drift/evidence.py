@@ -1,14 +1,11 @@
-"""By how much standard deviations are too small, from what a chart has counted.
-
-What a sidecar is asked to watch for, and how it learns what is usual.
-
-Evidence of all slices: Shiryaev-Roberts sums in hours, one for each bet of each chart.
+"""Evidence of all slices: Shiryaev-Roberts sums in hours, one for each bet of each chart.
 
 R ← (R + Δt)·L for every bet, M = Σ w R over the bets of a severity. If each L has a mean of at
 most 1 given the past, ΣM over all slices less the hours driven is a supermartingale, since every
 hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have in common, at any
 rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
-hours, and T is the time between two false alarms.
+hours, and T is the time between two false alarms. Which bets there are is said in bets.py and
+track_evidence.py, what comes of evidence in judging.py.
 """
 
 from __future__ import annotations
@@ -46,9 +43,7 @@ class Scale:
 
 HOUR = 3600.0
 
-
 UNKNOWN = Scale(math.nan, math.nan, math.nan)
-
 
 # Of a Gaussian: 95 % lie within.
 _TWO_SIDED = 1.96
@@ -70,7 +65,7 @@ def scale_of(run: FloatArray, tempering: float) -> Scale:
 
 
 class Unit(StrEnum):
-    """What counts as one observation."""
+    """Units that may be configured to count as one observation."""
 
     TRACK_SECOND = "track-second"  # seconds of tracks, and detections tempered by correlation
     DETECTION = "detection"  # detections alone, tempered by correlation
@@ -79,7 +74,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """Of all slices.
+    """Settings of all slices: the budgets, what counts as drift, what a reference needs.
 
     hours_between_false_pages, hours_between_false_tickets
                         T, in hours of driving, over all slices together
@@ -113,6 +108,11 @@ class DriftSettings:
     most_open: int = 16384
     idle_seconds: float = 2.0
 
+    @property
+    def idle_ns(self) -> int:
+        """Returns the idle seconds in ns."""
+        return round(self.idle_seconds * 1e9)
+
     def hours(self, severity: Severity) -> float:
         """T of a severity."""
         pages = severity is Severity.PAGE
@@ -125,32 +125,26 @@ class DriftSettings:
 
 ALL_BETS = BETS + len(FACTORS)
 
-
 OF_TRACKS = slice(BETS, ALL_BETS)
-
 
 # Bets of each detector, side by side.
 _WIDTHS = (ABSOLUTE, RELATIVE, len(FACTORS))
 
-
 _STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
-
 
 # s of driving that evidence is given while nothing is wrong, and more or less holds: a chart with
 # no more than that has not begun to rise.
 _FRESH_SECONDS = 30.0
 
-
 # A bet wins no more at a time than e to this, so that no number overflows.
 _MOST = 50.0
-
 
 # h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN.
 _LARGEST_SUM = 1e200
 
 
 def _inner_weights() -> FloatArray:
-    """(4, ALL_BETS) of each bet within its detector, by chart."""
+    """Weighs each bet within its detector, by chart: (4, ALL_BETS)."""
     weights = np.zeros((len(CHARTS), ALL_BETS))
     for chart, of_chart in zip(CHARTS, weights, strict=True):
         of_chart[:ABSOLUTE] = 1 / ABSOLUTE
@@ -163,9 +157,7 @@ def _inner_weights() -> FloatArray:
 
 _INNER = _inner_weights()
 
-
 _SHARES = np.array([chart.share for chart in CHARTS])
-
 
 _OF_SEVERITY = np.array(
     [[chart.severity is severity for severity in SEVERITIES] for chart in CHARTS]
@@ -174,10 +166,10 @@ _OF_SEVERITY = np.array(
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of a chart, by detector; they sum to at most 1. One to come takes its own from these.
+    """Shares of the detectors in the evidence of a chart; they sum to at most 1.
 
-    Whoever has nothing to bet on has none. A share may fall while a slice is watched, or rise from
-    nothing: else M would be no martingale.
+    A detector with nothing to bet on has none. While a slice is watched, a share may fall, or rise
+    from 0: else M would be no martingale. A new detector must take its share from these.
     """
 
     absolute: float
@@ -189,21 +181,17 @@ class Shares:
 # reference, without and with them.
 NOTHING = Shares(0.0, 0.0, 0.0)
 
-
 NO_REFERENCE = Shares(0.6, 0.0, 0.4)
-
 
 ONLY_COVERAGE = Shares(0.6, 0.0, 0.0)
 
-
 WITHOUT_TRACKS = Shares(0.5, 0.5, 0.0)
-
 
 WITH_TRACKS = Shares(0.3, 0.3, 0.4)
 
 
 def without_coverage(shares: Shares) -> Shares:
-    """What is asked is whether anything has changed, not whether it is calibrated."""
+    """Gives coverage's share to the other detectors: a change is asked for, not calibration."""
     rest = shares.relative + shares.track
     if rest == 0:
         return NOTHING
@@ -220,6 +208,7 @@ class Stretch:
     hours     (F, G) given to each slice
     evidence  (F, G, 4) M of each chart after each frame
     said      (F, G, 4, 3) by chart: detections, Σ x and Σ x², x = NEES/K
+    driven    s of driving up to the last of them, of all
     """
 
     begin: int
@@ -228,11 +217,12 @@ class Stretch:
     hours: FloatArray
     evidence: FloatArray
     said: FloatArray
+    driven: float
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Of G slices, 1,224 bytes each.
+    """Sums of all bets on G slices, 1,224 bytes each.
 
     sums     (G, 4, ALL_BETS) R, in hours
     shares   (G, 4, 3) of each detector, in M
@@ -262,36 +252,35 @@ class Evidence:
         return int(self.fresh.size)
 
     def grow(self, slices: int) -> None:
-        """Have room for so many slices at least."""
+        """Makes room for so many slices at least."""
         more = slices - self.slices
         if more <= 0:
             return
         for name in self.__dataclass_fields__:
             array = getattr(self, name)
-            setattr(
-                self, name, np.concatenate([array, np.zeros((more, *array.shape[1:]), array.dtype)])
-            )
+            room = np.zeros((more, *array.shape[1:]), array.dtype)
+            setattr(self, name, np.concatenate([array, room]))
 
     def take(self, chosen: IntArray) -> Evidence:
-        """A copy of some slices."""
+        """Copies some slices."""
         return Evidence(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def put(self, chosen: IntArray, some: Evidence) -> None:
-        """Bring the copy back."""
+        """Puts back a copy that `take` made."""
         for name in self.__dataclass_fields__:
             getattr(self, name)[chosen] = getattr(some, name)
 
     # ---- shares
 
     def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
-        """What each detector has of some charts of a slice; who had none begins at nothing."""
+        """Sets the shares of some charts of a slice; a detector that had none begins at nothing."""
         new = np.array([getattr(shares, detector) for detector in Detector])
         begins = np.repeat((self.shares[slice, charts] == 0) & (new > 0), _WIDTHS, axis=-1)
         self.sums[slice, charts][begins] = 0.0
         self.shares[slice, charts] = new
 
     def begin_anew(self, slice: int, charts: BoolArray) -> None:
-        """Forget what some charts (4,) of a slice have gathered."""
+        """Forgets what some charts (4,) of a slice have gathered."""
         self.sums[slice, charts] = 0.0
         self.run[slice, charts] = 0.0
         self.since[slice, charts] = 0
@@ -301,35 +290,31 @@ class Evidence:
 
     @property
     def weights(self) -> FloatArray:
-        """(G, 4, ALL_BETS) w of each bet."""
+        """Returns w of each bet, (G, 4, ALL_BETS)."""
         found: FloatArray = np.repeat(self.shares, _WIDTHS, axis=-1)
         found *= _INNER
         found *= _SHARES[:, None]
         return found
 
     def by_chart(self, weights: FloatArray) -> FloatArray:
-        """(G, 4) M of each chart."""
+        """Returns M of each chart, (G, 4)."""
         found: FloatArray = np.einsum("gcb,gcb->gc", self.sums, weights)
         return found
 
     def by_detector(self) -> FloatArray:
-        """(G, 4, 3) M by chart and detector."""
-        found: FloatArray = np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
-        return found
+        """Returns M by chart and detector, (G, 4, 3)."""
+        return np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
 
     def add_detections(self, charts: slice, hours: FloatArray, likelihood: FloatArray) -> None:
-        """Take in a frame at one stage.
+        """Takes in a frame at one stage.
 
         hours       (G,) given to each slice
         likelihood  (G, 2, BETS) L
         """
-        sums = self.sums[:, charts, :BETS]
-        sums += hours[:, None, None]
-        sums *= likelihood
-        np.minimum(sums, _LARGEST_SUM, out=sums)
+        _bet(self.sums[:, charts, :BETS], hours, likelihood)
 
     def settle(self, stretch: Stretch) -> None:
-        """After some frames: charts that do not rise, or fell in between, count from there on.
+        """Lets charts that do not rise, or fell in between, count from there on.
 
         A frame without detections of a slice changes nothing of it.
         """
@@ -357,33 +342,33 @@ class Evidence:
         np.maximum(self.peak, by_severity(stretch.evidence).max(axis=0), out=self.peak)
 
     def add_blocks(
-        self,
-        charts: slice,
-        hours: FloatArray,
-        log_likelihood: FloatArray,
-        second: int,
+        self, charts: slice, hours: FloatArray, log_likelihood: FloatArray, second: int
     ) -> None:
-        """Take in the seconds of tracks of one source that are over, at one stage.
+        """Takes in the seconds of tracks of one source that are over, at one stage.
 
         hours           (G,) given to each slice
         log_likelihood  (G, 2, 4)
         second          that is over
         """
         sums = self.sums[:, charts, OF_TRACKS]
-        sums += hours[:, None, None]
-        sums *= bounded_likelihood(log_likelihood)
-        np.minimum(sums, _LARGEST_SUM, out=sums)
+        _bet(sums, hours, bounded_likelihood(log_likelihood))
         fallen = (sums.mean(axis=2) <= hours[:, None]) & (hours > 0)[:, None]
         self.clean[:, charts][fallen] = second + 1
 
 
+def _bet(sums: FloatArray, hours: FloatArray, likelihood: FloatArray) -> None:
+    """Puts R ← (R + Δt)·L in place of sums (G, 2, bets); Δt is `hours`, (G,)."""
+    sums += hours[:, None, None]
+    sums *= likelihood
+    np.minimum(sums, _LARGEST_SUM, out=sums)
+
+
 def by_severity(by_chart: FloatArray) -> FloatArray:
-    """(…, 2) M of each severity, from (…, 4)."""
+    """Returns M of each severity, (…, 2), from M of each chart, (…, 4)."""
     found: FloatArray = by_chart @ _OF_SEVERITY
     return found
 
 
 def bounded_likelihood(log_likelihood: FloatArray) -> FloatArray:
     """L, of which none is beyond what a number can hold."""
-    found: FloatArray = np.exp(np.minimum(log_likelihood, _MOST))
-    return found
+    return np.exp(np.minimum(log_likelihood, _MOST))

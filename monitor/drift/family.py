@@ -1,18 +1,28 @@
-"""What is known of one slice when the program ends.
+"""The family of all slices, which share the false-alarm budgets: detections go in, alarms come out.
 
-All slices together, under the budgets of both severities: what is watched goes in, alarms come
-out.
+A family never reads a clock: time is what the stamps of frames with ground truth say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 
-from monitor.drift.alarms import AlarmChange, Alarms, Key, Why
-from monitor.drift.bets import BETS, CHARTS, SEVERITIES, Aim, Stage
+from monitor.drift.alarms import (
+    AlarmChange,
+    Alarms,
+    Counted,
+    DriftReading,
+    DriftState,
+    Key,
+    SliceStanding,
+    StageStanding,
+    Why,
+)
+from monitor.drift.bets import BETS, CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.clocks import DrivingClock
 from monitor.drift.evidence import (
     HOUR,
     NO_REFERENCE,
@@ -25,88 +35,25 @@ from monitor.drift.evidence import (
     Shares,
     Unit,
     by_severity,
+    scale_of,
     without_coverage,
 )
-from monitor.drift.judging import Crossing, DrivingClock, Judging, SeenTracks, Supporters
-from monitor.drift.observed import CHARTS_OF, Chunk, likelihood_of_rows
-from monitor.drift.reference import Origin, Reference, shipped
+from monitor.drift.judging import MOST, MOST_SEEN, Crossing, Judging, RecentTracks
+from monitor.drift.observed import Chunk, likelihood_of_rows
+from monitor.drift.reference import Origin, Reference
 from monitor.drift.reference_json import reference_to_json
+from monitor.drift.slice_state import OpenSlice, SliceState
 from monitor.drift.track_means import Finished, TrackMeans
-from monitor.drift.track_seconds import OpenSlice, TrackSeconds
-from monitor.drift.usual import Blocks, ReferenceLearner, Usual, WatchedRows
+from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.usual import Blocks, Usual, WatchedRows
 from monitor.frames.slices import TOTAL
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray
 
+# Of what an alarm needs.
+_WARNING = 0.1
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SliceState:
-    """One slice.
-
-    known       whether an alarm of its raw estimates was acknowledged
-    evidence    of this slice alone
-    references  by Stage
-    learners    by Stage, which may go on learning; None where the reference is known
-    open        what goes on; None: not known
-    """
-
-    name: str
-    k: int
-    epoch: int
-    labelled: int
-    fed: float
-    known: bool
-    evidence: Evidence
-    references: tuple[Reference, ...]
-    learners: tuple[ReferenceLearner | None, ...]
-    open: OpenSlice | None = None
-
-
-def of_stage(stage: Stage) -> BoolArray:
-    """(4,) charts."""
-    found = np.zeros(len(CHARTS), bool)
-    found[CHARTS_OF[stage]] = True
-    return found
-
-
-def without_evidence(state: SliceState, charts: BoolArray) -> SliceState:
-    """Some charts (4,) begin anew."""
-    evidence = state.evidence.take(np.arange(1))
-    evidence.begin_anew(0, charts)
-    evidence.peak[:] = 0.0
-    open = None if state.open is None else without_whole_tracks(state.open)
-    return replace(state, evidence=evidence, open=open)
-
-
-def without_whole_tracks(open: OpenSlice) -> OpenSlice:
-    """What they say is evidence."""
-    return replace(open, tracks=open.tracks[:0], sums=open.sums[:0])
-
-
-def without_tracks(state: SliceState) -> SliceState:
-    """All of them begin anew."""
-    if state.open is None:
-        return state
-    open = without_whole_tracks(state.open)
-    open = replace(open, blocks=open.blocks[:0], histories=open.histories[:0])
-    return replace(state, open=open)
-
-
-def in_next_epoch(state: SliceState) -> SliceState:
-    """Another recalibrator serves it."""
-    raw, learner = state.references[Stage.RAW], state.learners[Stage.RAW]
-    state = without_tracks(without_evidence(state, of_stage(Stage.RECALIBRATED)))
-    state.evidence.chain[:, Stage.RECALIBRATED] = 0.0
-    if state.open is not None:
-        began = state.open.began[Stage.RAW], None
-        state = replace(state, open=replace(state.open, began=began))
-    return replace(
-        state,
-        epoch=state.epoch + 1,
-        labelled=0,
-        references=(raw, shipped(state.k)),
-        learners=(learner, ReferenceLearner(state.k)),
-    )
-
+# Detections with ground truth, of which fewer say nothing.
+_FEWEST = 100
 
 # A chart that heeds every detection.
 _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RECALIBRATED)
@@ -114,7 +61,7 @@ _FORWARDED = next(i for i, chart in enumerate(CHARTS) if chart.stage is Stage.RE
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Taken:
-    """What came of some frames.
+    """Alarms that some frames brought, and what there is to learn from them.
 
     first_frame  number of the first of them, of all
     fed          (G,) s of driving with truth of each slice, before them
@@ -131,9 +78,9 @@ class Taken:
 
 @dataclass(slots=True)
 class Family:
-    """Of one sidecar.
+    """All slices of one sidecar.
 
-    names     of its slices, by index
+    names     of the slices, by index
     epochs    of each slice
     labelled  detections with truth of each slice, in its epoch
     fed       s of driving in which there was truth of each slice
@@ -141,8 +88,8 @@ class Family:
     peak      (2,) largest M of all slices together, by severity
     left      slices of the last run that have not come yet, by name and K
     supporters
-              tracks that say that something is wrong
-    seen      tracks that any alarm may be of
+              by chart, tracks that say that something is wrong, by second
+    seen      tracks that any alarm may be of, by frame
     frames    that ever came
     given     references from recorded drives, as in Usual
     """
@@ -160,8 +107,10 @@ class Family:
     alarms: Alarms = field(default_factory=Alarms)
     clock: DrivingClock = field(default_factory=DrivingClock)
     left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
-    supporters: Supporters = field(default_factory=Supporters)
-    seen: SeenTracks = field(default_factory=SeenTracks)
+    supporters: tuple[RecentTracks, ...] = field(
+        default_factory=lambda: tuple(RecentTracks(MOST) for _ in CHARTS)
+    )
+    seen: RecentTracks = field(default_factory=lambda: RecentTracks(MOST_SEEN))
     frames: int = 0
     usual: Usual = field(init=False)
     seconds: TrackSeconds = field(init=False)
@@ -186,8 +135,9 @@ class Family:
     # ---- slices and epochs
 
     def grow(self, name: str, k: int) -> None:
-        """The next slice: its index is the number of those before it. Where it was left by the last
-        run, it goes on from there.
+        """Adds the next slice: its index is the number of those before it.
+
+        A slice that the last run has left goes on from there.
 
         k  degrees of freedom of its NEES
         """
@@ -209,8 +159,7 @@ class Family:
         self.labelled[slice], self.fed[slice] = state.labelled, state.fed
         self.evidence.put(np.array([slice]), state.evidence)
         open, heeded = state.open, True
-        for stage in Stage:
-            known = state.references[stage]
+        for stage, known in zip(Stage, state.references, strict=True):
             begun = self.usual.references[slice][stage]
             learns = self.usual.learners[slice][stage] is not None
             if learns and known.origin is not Origin.FILE:
@@ -224,24 +173,25 @@ class Family:
                 self.evidence.begin_anew(slice, of_stage(stage))
                 heeded = False
         if open is not None:
-            self._open_again(slice, open if heeded else without_whole_tracks(open))
+            self._open_again(slice, open if heeded else open.without_whole_tracks())
 
     def _open_again(self, slice: int, open: OpenSlice) -> None:
         self.usual.frame_size[slice] = open.frame_size
         # Of the index of a slice keys of its tracks are made: by another one none is found again.
         if open.index != slice:
             return
-        for chart, (tracks, seconds) in enumerate(open.supporters):
-            self.supporters.put(slice, chart, tracks, seconds)
+        for supporters, kept in zip(self.supporters, open.supporters, strict=True):
+            supporters.put(slice, *kept)
         self.seen.put(slice, *open.seen)
         self.seconds.go_on(open.blocks, open.histories)
         if self.whole is not None:
             self.whole.go_on(open.tracks, open.sums)
 
     def new_epoch(self, slices: Collection[int], *, left: bool = False) -> list[AlarmChange]:
-        """Another recalibrator serves some slices: what it forwards is watched from the beginning.
+        """Begins an epoch of some slices, which another recalibrator serves from now on.
 
-        What the detector sends is not: if a recalibrator compensates a fault, that stays visible.
+        What it forwards is watched from the beginning. What the detector sends is not: if a
+        recalibrator compensates a fault, that stays visible.
 
         left  all slices that have not come yet as well
         """
@@ -253,19 +203,17 @@ class Family:
             self.usual.begin_anew(slice, Stage.RECALIBRATED)
             self.evidence.chain[slice, Stage.RECALIBRATED] = 0.0
             self._set_shares(slice, Stage.RECALIBRATED)
-        self._forget_tracks(np.array(sorted(slices), np.int64))
+        anew = np.array(sorted(slices), np.int64)
+        self.seconds.forget(anew)
+        if self.whole is not None:
+            self.whole.forget(anew)
         if left:
             names |= {name for name, _ in self.left}.difference(self.names)
-            self.left = {key: in_next_epoch(state) for key, state in self.left.items()}
+            self.left = {key: state.in_next_epoch() for key, state in self.left.items()}
         stage = Stage.RECALIBRATED
         self._begin_peaks([(name, severity, stage) for name in names for severity in SEVERITIES])
         forwarded = [key for key in self.alarms.latched if key[0] in names and key[2] is stage]
         return self.alarms.over(forwarded, Why.NEW_EPOCH)
-
-    def _forget_tracks(self, slices: IntArray) -> None:
-        self.seconds.forget(slices)
-        if self.whole is not None:
-            self.whole.forget(slices)
 
     def _set_shares(self, slice: int, stage: Stage) -> None:
         reference = self.usual.references[slice][stage]
@@ -277,7 +225,7 @@ class Family:
         self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
-        """End the alarms of some slices; of all, where none is named."""
+        """Ends the alarms of some slices; of all, where none is named."""
         keys = self.alarms.of_slices(slices)
         for slice, name in enumerate(self.names):
             if any(key[0] == name and key[2] is Stage.RAW for key in keys):
@@ -289,8 +237,10 @@ class Family:
         return self.alarms.over(keys, Why.ACKNOWLEDGED, actor)
 
     def _begin_peaks(self, keys: Collection[Key]) -> None:
-        """The most evidence is told since the last acknowledgement, epoch or calm: of a slice since
-        its own, of all together since that of any.
+        """Begins the peaks of evidence anew that are told with these alarms.
+
+        The peak of a slice is since its own acknowledgement, epoch or calm, the peak of all
+        together since that of any.
         """
         for number, severity in enumerate(SEVERITIES):
             slices = {key[0] for key in keys if key[1] is severity}
@@ -305,13 +255,13 @@ class Family:
     # ---- evidence
 
     def take(self, k: int, rows: WatchedRows) -> Taken:
-        """Take in some frames; what came of them, and what is to be learned from.
+        """Takes in some frames; returns the alarms, and what is to be learned from them.
 
         k  degrees of freedom of all of them
         """
         if any(state.open is not None and state.open.goes_on for state in self.left.values()):
             # Their sources go on without them.
-            self.left = {key: without_tracks(state) for key, state in self.left.items()}
+            self.left = {key: state.without_tracks() for key, state in self.left.items()}
         self.usual.see(rows)
         blocks, finished = self.seconds.take(rows), self._finished(k, rows)
         of_tracks = rows.slices[:0] if finished is None else finished.slices
@@ -349,20 +299,19 @@ class Family:
             others=by_severity(everything).sum(axis=0),
         )
         changes: list[AlarmChange] = []
-        driven, fed, begin = self.clock.driven, self.fed.copy(), 0
+        fed, begin = self.fed.copy(), 0
         for stretch in chunk.stretches(lambda: judging.enough):
             counts = stretch.said[:, :, _FORWARDED, 0]
             self.labelled[chosen] += counts.sum(axis=0).astype(np.int64)
             self.fed[chosen] += stretch.seconds @ (counts > 0)
-            driven += float(stretch.seconds.sum())
             # Who comes after the frame of an alarm is none of its tracks.
             end = begin + stretch.seconds.size
             some = slice(*np.searchsorted(rows.frame, (begin, end)).tolist())
             self.seen.add(rows.slices[some], rows.track[some], self.frames + rows.frame[some])
             begin = end
             np.maximum(self.peak, judging.totals(stretch).max(axis=0), out=self.peak)
-            for crossing in judging.crossings(stretch, driven):
-                changes += self._raised(crossing, driven)
+            for crossing in judging.crossings(stretch):
+                changes += self._raised(crossing, stretch.driven)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(blocks, chunk.common_level)
         for number in chosen.tolist():
@@ -380,7 +329,7 @@ class Family:
         return self.alarms.raised(alarm, float(self.fed[slice]), crossing.concerned)
 
     def _finished(self, k: int, rows: WatchedRows) -> Finished | None:
-        """Whole tracks, where only these say anything."""
+        """Returns whole tracks that are over, in the strict unit."""
         if self.whole is None:
             return None
         usual = {stage: self.usual.arrays(stage) for stage in Stage}
@@ -388,7 +337,7 @@ class Family:
         return self.whole.take(rows, likelihood)
 
     def learn(self, taken: Taken) -> Generator[None, None, None]:
-        """Learn what is usual from what was taken in, one slice a step; to be run to its end.
+        """Learns references from what was taken in, one slice a step; to be run to its end.
 
         Nothing is learned from a stage of a slice with an alarm: that is not usual; nor from what
         was forwarded before an epoch that has begun meanwhile.
@@ -403,17 +352,14 @@ class Family:
                 stages = [stage for stage in stages if stage is Stage.RAW]
             fed = float(self.fed[slice])
             self.usual.begin(slice, stages, float(taken.fed[slice]))
-            before = list(self.usual.references[slice])
-            found = self.usual.learn(
-                slice, stages, taken.rows, taken.blocks, taken.first_frame, fed
-            )
-            for stage in found:
+            before, came = list(self.usual.references[slice]), (taken.rows, taken.blocks)
+            for stage in self.usual.learn(slice, stages, *came, taken.first_frame, fed):
                 self._set_shares(slice, stage)
                 self._reckon_from(slice, stage, before[stage])
             yield
 
     def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
-        """Take the common level of a slice from its new reference: it was told from another one."""
+        """Tells the common level of a slice from its new reference, no more from the old one."""
         self.evidence.chain[slice, stage] = 0.0
         old, new = before.levels, self.usual.references[slice][stage].levels
         if old is not None and new is not None:
@@ -432,14 +378,14 @@ class Family:
         return self.alarms.over(keys, Why.CALM)
 
     def driven_with(self, slice: str) -> float:
-        """s of driving with truth of a slice."""
+        """Returns the s of driving with ground truth of a slice."""
         if slice == TOTAL:
             return self.clock.driven
         return float(self.fed[self.names.index(slice)]) if slice in self.names else 0.0
 
 
 def _shares(reference: Reference, unit: Unit) -> Shares:
-    """Of a chart, by what is known."""
+    """Chooses the shares of a chart, by what its reference knows."""
     of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
     if reference.origin is Origin.SHIPPED:
         return NO_REFERENCE if of_tracks else ONLY_COVERAGE
@@ -447,8 +393,92 @@ def _shares(reference: Reference, unit: Unit) -> Shares:
 
 
 def _of_slices(slices: int, *chosen: IntArray) -> tuple[IntArray, IntArray]:
-    """(P,) slices that are in any of these, and (G,) the place of each among them."""
+    """Lists the slices that are in any of these, (P,), and the place of each among them, (G,)."""
     there = np.zeros(slices, bool)
     for some in chosen:
         there[some] = True
     return np.flatnonzero(there), np.cumsum(there) - 1
+
+
+# ---- how all slices stand
+
+
+def family_reading(
+    family: Family, left_out: tuple[tuple[str, int], ...], store_failures: int
+) -> DriftReading:
+    """Reads how all slices stand, as of now.
+
+    left_out  detections with ground truth that were not watched, by why
+    """
+    charts = family.evidence.by_chart(family.evidence.weights)
+    evidence = by_severity(charts)
+    standings = [
+        _standing(family, name, severity, evidence[i, s], family.evidence.peak[i, s])
+        for i, name in enumerate(family.names)
+        for s, severity in enumerate(SEVERITIES)
+    ]
+    standings += [
+        _standing(family, TOTAL, severity, evidence[:, s].sum(), family.peak[s])
+        for s, severity in enumerate(SEVERITIES)
+    ]
+    # Alarms of the last run, of slices of which nothing has come in this one.
+    standings += [
+        _standing(family, name, severity, np.float64(0.0), np.float64(0.0))
+        for name, severity in dict.fromkeys(key[:2] for key in family.alarms.latched)
+        if name != TOTAL and name not in family.names
+    ]
+    return DriftReading(
+        standings=tuple(standings),
+        stages=tuple(
+            _stage(family, i, stage, charts[i]) for i in range(len(family.names)) for stage in Stage
+        ),
+        counts=family.alarms.told(),
+        epochs=tuple(zip(family.names, family.epochs, strict=True)),
+        driven=family.clock.driven / HOUR,
+        left_out=left_out,
+        store_failures=store_failures,
+    )
+
+
+def _standing(
+    family: Family, name: str, severity: Severity, evidence: np.float64, peak: np.float64
+) -> SliceStanding:
+    threshold = family.settings.hours(severity)
+    alarm = family.alarms.of(name, severity)
+    if alarm is not None:
+        state = DriftState.ALARM
+    elif evidence >= _WARNING * threshold:
+        state = DriftState.WARNING
+    elif name != TOTAL and family.labelled[family.names.index(name)] < _FEWEST:
+        state = DriftState.TOO_FEW
+    else:
+        state = DriftState.OK
+    return SliceStanding(name, severity, state, float(evidence), float(peak), threshold, alarm)
+
+
+def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> StageStanding:
+    reference = family.usual.references[slice][stage]
+    number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
+    scale = scale_of(family.evidence.run[slice, number], family.usual.worth(slice, stage))
+    unit = _counted(family, slice, reference)
+    of_frames = unit is Counted.FRAME
+    return StageStanding(
+        slice=family.names[slice],
+        stage=stage,
+        scale=scale,
+        effective_ratio=reference.frame_tempering if of_frames else reference.tempering,
+        reference=reference.origin,
+        reference_tracks=0 if reference.levels is None else reference.levels.tracks,
+        reference_detections=reference.detections,
+        unit=unit,
+    )
+
+
+def _counted(family: Family, slice: int, reference: Reference) -> Counted:
+    unit = family.settings.unit
+    if unit is Unit.TRACK:
+        return Counted.TRACK
+    if family.usual.frame_size[slice]:
+        return Counted.FRAME
+    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION

@@ -1,10 +1,7 @@
-"""Remembers which tracks had truth of late, and which tracks say that something is wrong: evidence
-of one odd object is no drift.
+"""Judging: there is an alarm when the evidence of one slice, or of all, reaches the budget.
 
-How long was driven while truth came: the time in which a budget of false alarms is counted.
-
-When there is an alarm: the evidence of one slice, or of all together, has reached what a budget
-demands. And what it says.
+One odd object is no drift, so the tracks that had ground truth of late are remembered, and those
+that say that something is wrong. What becomes of an alarm afterwards is said in alarms.py.
 """
 
 from __future__ import annotations
@@ -18,207 +15,63 @@ import numpy as np
 from monitor.drift.alarms import Alarm
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES
 from monitor.drift.evidence import HOUR, Evidence, Stretch, by_severity, scale_of
-from monitor.drift.track_seconds import ClockState
 from monitor.drift.usual import BLOCK_NS, Usual
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray
 
-# Tracks of a chart that are remembered; nobody asks for more.
+# Tracks that spoke for a chart of a slice and are remembered; nobody asks for more.
 MOST = 256
-
 
 # Tracks of a slice that are remembered; an alarm that concerns more tells this number.
 MOST_SEEN = 1024
 
-
-def _by_chart() -> defaultdict[tuple[int, int], dict[int, int]]:
-    return defaultdict(dict)
+_SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
 
 
 @dataclass(slots=True)
-class Supporters:
-    """By slice and chart, tracks with a second that spoke for it, and the latest such second."""
+class RecentTracks:
+    """Remembers by slice the latest tracks, and the number of a frame or second of each track.
 
-    _seconds: defaultdict[tuple[int, int], dict[int, int]] = field(default_factory=_by_chart)
+    most  tracks of a slice; the longest unseen is forgotten first
+    """
 
-    def add(self, chart: int, slices: IntArray, tracks: ClusterArray, second: int) -> None:
-        """Take in m tracks, (m,) each, whose second spoke for a chart."""
-        for slice, track in zip(slices.tolist(), tracks.tolist(), strict=True):
-            known = self._seconds[slice, chart]
-            # The latest ones last.
-            known.pop(track, None)
-            known[track] = second
-            if len(known) > MOST:
-                del known[next(iter(known))]
-
-    def of(self, slice: int, chart: int) -> tuple[ClusterArray, IntArray]:
-        """Tracks that spoke for a chart of a slice (n,), and the second of each (n,)."""
-        known = self._seconds.get((slice, chart), {})
-        return np.array(list(known), np.uint64), np.array(list(known.values()), np.int64)
-
-    def put(self, slice: int, chart: int, tracks: ClusterArray, seconds: IntArray) -> None:
-        """The inverse of `of`."""
-        self._seconds[slice, chart] = dict(zip(tracks.tolist(), seconds.tolist(), strict=True))
-
-    def count(self, slice: int, chart: int, since_ns: int) -> int:
-        """Of a slice and chart, how many spoke for it after a time."""
-        seconds = np.array(list(self._seconds[slice, chart].values()), np.int64)
-        return int(np.count_nonzero((seconds + 1) * BLOCK_NS > since_ns))
-
-
-@dataclass(slots=True)
-class SeenTracks:
-    """Remembers by slice the tracks that had truth of late, and the latest frame of each track."""
-
+    most: int
     _latest: defaultdict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, slices: IntArray, tracks: ClusterArray, frame: IntArray) -> None:
-        """Take in n detections, (n,) each, by ascending frame; those of no track say nothing."""
+    def add(self, slices: IntArray, tracks: ClusterArray, numbers: IntArray) -> None:
+        """Takes in n detections or seconds, (n,) each, by ascending number.
+
+        Those of no track (ALONE) say nothing.
+        """
         tracked = np.flatnonzero(tracks != ALONE)[::-1]
         _, last = np.unique(tracks[tracked], return_index=True)
-        columns = (one[tracked[last]].tolist() for one in (slices, tracks, frame))
+        columns = (one[tracked[last]].tolist() for one in (slices, tracks, numbers))
         for slice, track, number in zip(*columns, strict=True):
             known = self._latest[slice]
+            # The latest ones last.
             known.pop(track, None)
             known[track] = number
-            if len(known) > MOST_SEEN:
+            if len(known) > self.most:
                 del known[next(iter(known))]
 
     def forget(self, slice: int, before: int) -> None:
-        """Drops the tracks of a slice whose latest frame is before this one."""
+        """Drops the tracks of a slice whose latest number is before this one."""
         known = self._latest[slice]
-        self._latest[slice] = {track: frame for track, frame in known.items() if frame >= before}
+        self._latest[slice] = {track: number for track, number in known.items() if number >= before}
 
     def of(self, slice: int) -> tuple[ClusterArray, IntArray]:
-        """Tracks of a slice (n,), the longest unseen first, and the latest frame of each (n,)."""
+        """Lists the tracks of a slice (n,), longest unseen first, and the number of each (n,)."""
         known = self._latest.get(slice, {})
         return np.array(list(known), np.uint64), np.array(list(known.values()), np.int64)
 
-    def put(self, slice: int, tracks: ClusterArray, frames: IntArray) -> None:
-        """The inverse of `of`."""
-        self._latest[slice] = dict(zip(tracks.tolist(), frames.tolist(), strict=True))
+    def put(self, slice: int, tracks: ClusterArray, numbers: IntArray) -> None:
+        """Sets the tracks of a slice, as `of` lists them."""
+        self._latest[slice] = dict(zip(tracks.tolist(), numbers.tolist(), strict=True))
 
     def count(self, slice: int, since: int) -> int:
-        """Counts the tracks of a slice that had truth in this frame or a later one."""
-        return sum(frame >= since for frame in self._latest[slice].values())
-
-
-# s; of a longer pause between two frames of a source no more was driving.
-_LONGEST_STEP = 5.0
-
-
-# s; a stamp that lies so far back is of a clock that was set back: time goes on from there.
-_SET_BACK = 10.0
-
-
-# Frames of all sources, for each that is at it, after which one without truth is at it no more: by
-# frames, since nobody's clock tells when another one is over. At least so many.
-_SILENT, _LEAST_SILENT = 20, 50
-
-
-# Frames after which a source is forgotten.
-_GONE = 4096
-
-
-@dataclass(slots=True)
-class _Source:
-    """latest_ns  event time of its truth
-    seen_at    number of its latest frame, of all
-    waiting    seconds that it drove since its tracks were last taken in
-    """
-
-    latest_ns: int
-    seen_at: int = 0
-    waiting: float = 0.0
-
-
-@dataclass(slots=True)
-class DrivingClock:
-    """Seconds of driving, of all sources together and in the shares that they add to it.
-
-    The sources of a vehicle drive the same hour, and their truth comes at different times: one at
-    once, another seconds later. If the time went by the frames of all, whoever is behind would
-    never be given any, and could never raise an alarm. So each source has a clock of its own, and
-    of what it drives the share that makes them one vehicle: 1 / S where S sources are at it.
-
-    driven  s
-    """
-
-    driven: float = 0.0
-    _frames: int = 0
-    _active: int = 1
-    _sources: dict[int, _Source] = field(default_factory=dict)
-
-    def state(self) -> ClockState:
-        """A value that `restore` makes the same clock of, but for what was driven."""
-        known = self._sources.values()
-        return ClockState(
-            frames=self._frames,
-            active=self._active,
-            source=np.array(list(self._sources), np.int64),
-            latest_ns=np.array([one.latest_ns for one in known], np.int64),
-            seen_at=np.array([one.seen_at for one in known], np.int64),
-            waiting=np.array([one.waiting for one in known], np.float64),
-        )
-
-    def restore(self, state: ClockState) -> None:
-        """Go on from there."""
-        self._frames, self._active = state.frames, state.active
-        columns = state.source, state.latest_ns, state.seen_at, state.waiting
-        rows = zip(*(one.tolist() for one in columns), strict=True)
-        self._sources = {name: _Source(*row) for name, *row in rows}
-
-    def drive(self, source: int, stamp_ns: int) -> float:
-        """Take in a frame with truth; the seconds that it adds."""
-        known = self._sources.get(source)
-        self._frames += 1
-        if known is None:
-            self._forget_those_gone()
-            self._sources[source] = _Source(stamp_ns, self._frames)
-            return 0.0
-        step = (stamp_ns - known.latest_ns) * 1e-9
-        known.seen_at = self._frames
-        if step <= 0:
-            if step < -_SET_BACK:
-                known.latest_ns = stamp_ns
-            return 0.0
-        known.latest_ns = stamp_ns
-        share = min(step, _LONGEST_STEP) / self._at_it()
-        self.driven += share
-        return share
-
-    def wait(self, source: int, seconds: float) -> None:
-        """A source drove on, and what its tracks say of it comes later."""
-        known = self._sources.get(source)
-        if known is not None:
-            known.waiting += seconds
-
-    def waited(self, source: int) -> float:
-        """Seconds that it drove since this was last asked; what a source waited for that is gone
-        is of nobody.
-        """
-        known = self._sources.get(source)
-        if known is None:
-            return 0.0
-        seconds, known.waiting = known.waiting, 0.0
-        return seconds
-
-    def _at_it(self) -> int:
-        oldest = self._frames - max(_LEAST_SILENT, _SILENT * self._active)
-        active = 0
-        for source in self._sources.values():
-            active += source.seen_at >= oldest
-        self._active = active
-        return active
-
-    def _forget_those_gone(self) -> None:
-        oldest = self._frames - _GONE
-        for source in [s for s, known in self._sources.items() if known.seen_at < oldest]:
-            del self._sources[source]
-
-
-_SEVERITY_OF = np.array([SEVERITIES.index(chart.severity) for chart in CHARTS])
+        """Counts the tracks of a slice with this number or a later one."""
+        return sum(number >= since for number in self._latest[slice].values())
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -235,24 +88,8 @@ class Crossing:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Last:
-    """A frame after which there may be an alarm.
-
-    stamp_ns  its event time
-    driven    s of driving up to it
-    evidence  (P, 2) M of each slice by severity
-    total     (2,) M of all slices together
-    """
-
-    stamp_ns: int
-    driven: float
-    evidence: FloatArray
-    total: FloatArray
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class Judging:
-    """G slices, while P of them take in some frames.
+    """Judges G slices, while P of them take in some frames.
 
     names, epochs  of all slices
     labelled       (G,) detections with truth of each, in its epoch; counted on meanwhile
@@ -261,9 +98,9 @@ class Judging:
     chosen         (P,) which they are
     board          evidence of the P
     others         (2,) M of all other slices together, by severity
-    supporters     tracks that say so; None: nobody asks for them
+    supporters     by chart, tracks that say so, by second; None: nobody asks for them
     fewest         of them that there must be, where tracks are known
-    seen           all tracks, up to the frame that is judged
+    seen           all tracks, by frame, up to the frame that is judged
     """
 
     names: Sequence[str]
@@ -275,42 +112,50 @@ class Judging:
     chosen: IntArray
     board: Evidence
     others: FloatArray
-    supporters: Supporters | None
+    supporters: Sequence[RecentTracks] | None
     fewest: int
-    seen: SeenTracks
+    seen: RecentTracks
 
     @property
     def enough(self) -> float:
-        """M over the P slices, below which there is no alarm for sure."""
+        """Returns M over the P slices, below which there is no alarm for sure."""
         return float((self.thresholds - self.others).min())
 
     def totals(self, stretch: Stretch) -> FloatArray:
-        """(F, 2) M of all slices together after each frame, by severity."""
+        """Returns M of all slices together after each frame, by severity: (F, 2)."""
         found: FloatArray = self.others + by_severity(stretch.evidence).sum(axis=1)
         return found
 
-    def crossings(self, stretch: Stretch, driven: float) -> Iterator[Crossing]:
-        """Alarms after the last frame of a stretch; there can be none before.
+    def crossings(self, stretch: Stretch) -> Iterator[Crossing]:
+        """Yields the alarms after the last frame of a stretch; there can be none before.
 
         Evidence that has raised one begins anew.
-
-        driven  s up to that frame
         """
-        stamp_ns, total = int(stretch.stamp_ns[-1]), self.totals(stretch)[-1]
-        last = _Last(stamp_ns, driven, by_severity(stretch.evidence[-1]), total)
+        evidence, total = by_severity(stretch.evidence[-1]), self.totals(stretch)[-1]
         for severity in np.flatnonzero(total >= self.thresholds).tolist():
-            alone = np.flatnonzero(last.evidence[:, severity] >= self.thresholds[severity])
-            by_slice = self._by_slice(last, severity)
+            alone = np.flatnonzero(evidence[:, severity] >= self.thresholds[severity])
+            by_slice = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
+            by_slice[self.chosen] = evidence[:, severity]
             concerned = self._concerned(by_slice, severity)
             for place in alone.tolist():
                 if not self._held_back(self.board, place, int(self.chosen[place]), severity):
-                    yield self._of_one(last, place, severity, concerned)
+                    most = float(evidence[place, severity])
+                    yield self._of_one(stretch, place, severity, most, concerned)
             if alone.size:
                 continue
-            most = int(by_slice.argmax())
-            board, place = self._at(most)
-            if not self._held_back(board, place, most, severity):
-                yield self._of_all(last, most, severity, concerned)
+            slice = int(by_slice.argmax())
+            board, place = self._at(slice)
+            if not self._held_back(board, place, slice, severity):
+                alarm = self._alarm(
+                    board, place, stretch, TOTAL, slice, severity, float(total[severity])
+                )
+                # It is told by the slice with most of it; all begin anew.
+                charts = np.equal(_SEVERITY_OF, severity)
+                for board in (self.board, self.evidence):
+                    for slice in range(board.slices):
+                        board.begin_anew(slice, charts)
+                self.others[severity] = 0.0
+                yield Crossing(alarm, None, concerned)
 
     def _at(self, slice: int) -> tuple[Evidence, int]:
         """Where the evidence of a slice is, and its place there."""
@@ -324,7 +169,9 @@ class Judging:
         return int(chart), int(detector)
 
     def _held_back(self, board: Evidence, place: int, slice: int, severity: int) -> bool:
-        """Whether too few tracks say so. Evidence of one odd object is halved until others do: it
+        """Tells whether too few tracks say so, and cuts the evidence to half the threshold then.
+
+        One odd object is no drift: its evidence waits until other tracks say the same. Evidence
         may be any less than it is, and still keep its budget.
         """
         chart, _ = self._leading(board, place, severity)
@@ -334,7 +181,7 @@ class Judging:
         if self.fewest <= 1 or self.supporters is None or not tracked:
             return False
         since = int(board.since[place, chart])
-        if self.supporters.count(slice, chart, since) >= self.fewest:
+        if self.supporters[chart].count(slice, since // BLOCK_NS) >= self.fewest:
             return False
         charts = np.equal(_SEVERITY_OF, severity)
         evidence = by_severity(board.by_chart(board.weights))[place, severity]
@@ -342,29 +189,28 @@ class Judging:
         board.sums[place, charts] *= min(1.0, float(share))
         return True
 
-    def _by_slice(self, last: _Last, severity: int) -> FloatArray:
-        """(G,) M of every slice."""
-        found: FloatArray = by_severity(self.evidence.by_chart(self.evidence.weights))[:, severity]
-        found[self.chosen] = last.evidence[:, severity]
-        return found
-
     def _concerned(self, by_slice: FloatArray, severity: int) -> tuple[str, ...]:
-        """Slices of which the k-th largest M is at least T/k, for the largest such k."""
+        """Names the slices of which the k-th largest M is at least T/k, for the largest such k."""
         order = np.argsort(-by_slice, kind="stable")
         enough = by_slice[order] * np.arange(1, order.size + 1) >= self.thresholds[severity]
         last = int(np.flatnonzero(enough).max(initial=-1))
         return tuple(self.names[slice] for slice in order[: last + 1].tolist())
 
     def _of_one(
-        self, last: _Last, place: int, severity: int, concerned: tuple[str, ...]
+        self,
+        stretch: Stretch,
+        place: int,
+        severity: int,
+        evidence: float,
+        concerned: tuple[str, ...],
     ) -> Crossing:
         """Raises the alarm of one slice, and takes at least T hours out of the slice's evidence.
 
         Without that, several faults of one slice would raise more than one alarm in T hours.
         """
         slice = int(self.chosen[place])
-        name, evidence = self.names[slice], float(last.evidence[place, severity])
-        alarm = self._alarm(self.board, place, last, name, slice, severity, evidence)
+        name = self.names[slice]
+        alarm = self._alarm(self.board, place, stretch, name, slice, severity, evidence)
         # What else is wrong at another stage, or the other way, goes on with what is left.
         chart, _ = self._leading(self.board, place, severity)
         self.board.begin_anew(place, np.equal(np.arange(len(CHARTS)), chart))
@@ -374,31 +220,17 @@ class Judging:
             self.board.sums[place, np.equal(_SEVERITY_OF, severity)] *= left / rest
         return Crossing(alarm, slice, tuple(one for one in concerned if one != name))
 
-    def _of_all(
-        self, last: _Last, most: int, severity: int, concerned: tuple[str, ...]
-    ) -> Crossing:
-        """An alarm of all slices together, told by the one with most of it; all begin anew."""
-        board, place = self._at(most)
-        evidence = float(last.total[severity])
-        alarm = self._alarm(board, place, last, TOTAL, most, severity, evidence)
-        charts = np.equal(_SEVERITY_OF, severity)
-        for board in (self.board, self.evidence):
-            for slice in range(board.slices):
-                board.begin_anew(slice, charts)
-        self.others[severity] = 0.0
-        return Crossing(alarm, None, concerned)
-
     def _alarm(
         self,
         board: Evidence,
         place: int,
-        last: _Last,
+        stretch: Stretch,
         name: str,
         slice: int,
         severity: int,
         evidence: float,
     ) -> Alarm:
-        """What is wrong is what has most of the evidence of a slice, at its place on a board."""
+        """Makes an alarm of the chart with most of the evidence at one place of a board."""
         number, detector = self._leading(board, place, severity)
         chart = CHARTS[number]
         return Alarm(
@@ -409,12 +241,12 @@ class Judging:
             direction=chart.direction,
             evidence=evidence,
             threshold=float(self.thresholds[severity]),
-            event_ns=last.stamp_ns,
+            event_ns=int(stretch.stamp_ns[-1]),
             since_ns=int(board.since[place, number]),
             detections=int(board.run[place, number, 0]),
             tracks=self.seen.count(slice, int(board.begun[place, number])),
             labelled=int(self.labelled[slice]),
             scale=scale_of(board.run[place, number], self.usual.worth(slice, chart.stage)),
             epoch=self.epochs[slice],
-            driven=last.driven / HOUR,
+            driven=stretch.driven / HOUR,
         )

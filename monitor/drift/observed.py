@@ -1,7 +1,7 @@
-"""A chunk of what is watched, made into what the evidence of its slices takes in: frame by frame,
-and by seconds of tracks.
+"""A chunk of frames on its way into the evidence of its slices.
 
-Some frames on their way through the evidence of the slices they are of.
+Evidence takes in detections frame by frame, and seconds of tracks when they are over. In the strict
+unit it takes in whole tracks instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from monitor.drift.bets import (
     BETS,
     CHARTS,
+    CHARTS_OF,
     Aim,
     Cells,
     Direction,
@@ -22,56 +23,14 @@ from monitor.drift.bets import (
     log_likelihoods,
     row_log_likelihoods,
 )
+from monitor.drift.clocks import DrivingClock
 from monitor.drift.evidence import HOUR, Evidence, Stretch, bounded_likelihood
-from monitor.drift.judging import DrivingClock, Supporters
+from monitor.drift.judging import RecentTracks
 from monitor.drift.track_evidence import FACTORS, BlockLevels, common_level, log_ratios, residuals
 from monitor.drift.track_means import Finished
 from monitor.drift.usual import Blocks, UsualArrays, WatchedRows
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST
-
-# The charts of each stage, side by side.
-CHARTS_OF = {
-    stage: slice(
-        min(i for i, chart in enumerate(CHARTS) if chart.stage is stage),
-        max(i for i, chart in enumerate(CHARTS) if chart.stage is stage) + 1,
-    )
-    for stage in Stage
-}
-
-
-def likelihood_of_frames(
-    k: int,
-    rows: WatchedRows,
-    place: IntArray,
-    usual: UsualArrays,
-    stage: Stage,
-    aims: Sequence[Aim],
-) -> FloatArray:
-    """(F, P, 2, BETS) L of each frame, slice and chart of a stage; 1 where a slice is not in it.
-
-    place  (n,) of each row among the P slices of `usual`
-    """
-    frames, slices = rows.stamp_ns.size, usual.tempering.size
-    cell = rows.frame * slices + place
-    cells = Cells(
-        k,
-        rows.nees[stage],
-        _mapped(rows, place, usual, stage),
-        cell,
-        rows.track != ALONE,
-        frames * slices,
-        np.tile(usual.tempering, frames),
-        np.tile(usual.frame_tempering, frames),
-        [np.tile(usual.anchor(aim.direction), frames) for aim in aims],
-    )
-    likelihood = bounded_likelihood(log_likelihoods(cells, aims))
-    return likelihood.reshape(frames, slices, len(aims), -1)
-
-
-def _mapped(rows: WatchedRows, place: IntArray, usual: UsualArrays, stage: Stage) -> FloatArray:
-    """(n,) e' of each row."""
-    return usual.map.mapped(rows.nees[stage], usual.number[place])
 
 
 def likelihood_of_rows(
@@ -81,15 +40,18 @@ def likelihood_of_rows(
     usual: Mapping[Stage, UsualArrays],
     aims: Mapping[Stage, Sequence[Aim]],
 ) -> FloatArray:
-    """(n, charts × BETS + 1) L of each detection by itself; 1 on charts that do not heed it. Last,
-    whether a recalibrator has changed it.
+    """Returns L of each detection by itself, (n, charts × BETS + 1); 1 on charts not concerned.
+
+    Last, whether a recalibrator has changed it.
+
+    place  (n,) of each row among the slices of `usual`
     """
     found = np.ones((rows.n, len(CHARTS), BETS))
     for stage in Stage:
         heeded = np.ones(rows.n, bool) if stage is Stage.RECALIBRATED else rows.changed[rows.frame]
         if heeded.any():
-            mapped = _mapped(rows, place, usual[stage], stage)[heeded]
-            nees = rows.nees[stage, heeded]
+            nees, number = rows.nees[stage, heeded], usual[stage].number[place[heeded]]
+            mapped = usual[stage].map.mapped(nees, number)
             anchors = [usual[stage].anchor(aim.direction)[place[heeded]] for aim in aims[stage]]
             said = row_log_likelihoods(k, nees, mapped, aims[stage], anchors)
             found[heeded, CHARTS_OF[stage]] = bounded_likelihood(said)
@@ -97,64 +59,32 @@ def likelihood_of_rows(
     return np.column_stack([found.reshape(rows.n, -1), changed])
 
 
-def add_tracks(
-    board: Evidence, hours: float, chosen: IntArray, log_mean: FloatArray, stage: Stage
-) -> None:
-    """Have the evidence of P slices take in whole tracks of one source, at one stage.
-
-    hours     of driving that they stand for
-    chosen    (m,) slice of each, of the P
-    log_mean  (m, charts, BETS) ln of the mean of L over its detections
-    """
-    if chosen.size == 0:
-        return
-    charts = CHARTS_OF[stage]
-    counts = np.bincount(chosen, minlength=board.slices)
-    total = np.zeros((board.slices, charts.stop - charts.start, BETS))
-    np.add.at(total, chosen, log_mean[:, charts])
-    given = hours * counts / counts.sum()
-    board.add_detections(charts, given, bounded_likelihood(total))
-
-
-def said_of(k: int, rows: WatchedRows, place: IntArray, slices: int, stage: Stage) -> FloatArray:
-    """(F, P, 3) detections, Σ x and Σ x² of each cell, a slice in a frame."""
-    x = np.minimum(rows.nees[stage] / k, LARGEST)
-    frames, cell = rows.stamp_ns.size, rows.frame * slices + place
-    count = frames * slices
-    sums = [np.bincount(cell, one, count) for one in (np.ones_like(x), x, x * x)]
-    said = np.stack(sums, axis=1).reshape(frames, slices, 3)
-    return said.astype(np.float64, copy=False)
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class SecondsOver:
     """Seconds of tracks of one source that are over, to be taken in together.
 
-    frame   of the chunk after which they are
+    frame   of the chunk after which they are over
     second  number of the second
     chosen  which of the blocks they are
     """
 
-    frame: int
     source: int
+    frame: int
     second: int
     chosen: IntArray
 
 
 def seconds_over(blocks: Blocks) -> list[SecondsOver]:
-    """Blocks by source and second, in the order of the frames by which they are over."""
+    """Groups blocks by source and second, in the order of the frames by which they are over."""
     if blocks.m == 0:
         return []
     key = np.stack([blocks.source, blocks.frame, blocks.second])
-    start = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0)))
+    start = np.flatnonzero((key[:, 1:] != key[:, :-1]).any(axis=0)) + 1
     found = [
-        SecondsOver(
-            int(blocks.frame[begin]),
-            int(blocks.source[begin]),
-            int(blocks.second[begin]),
-            np.arange(begin, end),
+        SecondsOver(source, frame, second, chosen)
+        for (source, frame, second), chosen in zip(
+            key[:, [0, *start]].T.tolist(), np.split(np.arange(blocks.m), start), strict=True
         )
-        for begin, end in zip(start.tolist(), [*start[1:].tolist(), blocks.m], strict=True)
     ]
     found.sort(key=lambda one: one.frame)
     return found
@@ -163,11 +93,9 @@ def seconds_over(blocks: Blocks) -> list[SecondsOver]:
 # s of driving in a stretch: evidence settles with e to the seconds / 30, which overflows at 21,000.
 _LONGEST = 300.0
 
-
 # A second of a track speaks for a chart if it says more than so many nats; or if its level lies so
 # far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
 _SPEAKS, _FAR = 1.0, 0.5
-
 
 # No track has more of them.
 _MOST_DETECTIONS = 1e9
@@ -201,10 +129,10 @@ class Chunk:
     aims: Mapping[Stage, tuple[Aim, ...]]
     board: Evidence
     clock: DrivingClock
-    supporters: Supporters
+    supporters: Sequence[RecentTracks]
 
     def stretches(self, most: Callable[[], float]) -> Iterator[Stretch]:
-        """Take in frame after frame, up to one after which there may be an alarm, or to the last.
+        """Takes in frame after frame, up to one after which there may be an alarm, or to the last.
 
         The board may be changed after each stretch.
 
@@ -215,25 +143,26 @@ class Chunk:
         stages = [Stage.RECALIBRATED, *([Stage.RAW] if rows.changed.any() else [])]
         # Where only whole tracks say anything, detections are counted.
         silent = self.finished is not None
-        observed = {} if silent else {stage: self._observed(stage) for stage in stages}
+        likelihood = {} if silent else {stage: self._likelihood(stage) for stage in stages}
         said = np.zeros((frames, slices, charts, 3))
         for stage in stages:
-            found = said_of(self.k, rows, self.place, slices, stage)
             heeded = rows.changed[:, None, None] if stage is Stage.RAW else True
-            said[:, :, CHARTS_OF[stage]] = (found * heeded)[:, :, None]
-        seconds = self._seconds_driven()
+            said[:, :, CHARTS_OF[stage]] = (self._said(stage) * heeded)[:, :, None]
+        total = self.clock.driven
+        stamps = zip(rows.source.tolist(), rows.stamp_ns.tolist(), strict=True)
+        seconds = np.array([self.clock.drive(source, stamp) for source, stamp in stamps])
         counts = said[:, :, CHARTS_OF[Stage.RECALIBRATED].start, 0]
         # Every detection of a frame has an equal part in its time.
         hours = counts / counts.sum(axis=1, keepdims=True) * (seconds / HOUR)[:, None]
         evidence = np.empty((frames, slices, charts))
-        over = seconds_over(self.blocks)[::-1]
+        over = [] if silent else seconds_over(self.blocks)[::-1]
         begin, enough, driven = 0, most(), 0.0
         for frame, (source, changed) in enumerate(
             zip(rows.source.tolist(), rows.changed.tolist(), strict=True)
         ):
             self.clock.wait(source, float(seconds[frame]))
             for stage in () if silent else stages[: 1 + changed]:
-                board.add_detections(CHARTS_OF[stage], hours[frame], observed[stage][frame])
+                board.add_detections(CHARTS_OF[stage], hours[frame], likelihood[stage][frame])
             while over and over[-1].frame == frame:
                 self._seconds(over.pop())
             last = frame == frames - 1
@@ -243,6 +172,7 @@ class Chunk:
             driven += seconds[frame]
             if last or driven > _LONGEST or evidence[frame].sum() >= enough:
                 part = slice(begin, frame + 1)
+                total += float(seconds[part].sum())
                 stretch = Stretch(
                     self.first_frame + begin,
                     rows.stamp_ns[part],
@@ -250,19 +180,38 @@ class Chunk:
                     hours[part],
                     evidence[part],
                     said[part],
+                    total,
                 )
                 board.settle(stretch)
                 yield stretch
                 begin, enough, driven = frame + 1, most(), 0.0
 
-    def _seconds_driven(self) -> FloatArray:
-        """(F,) that each frame adds."""
-        stamps = zip(self.rows.source.tolist(), self.rows.stamp_ns.tolist(), strict=True)
-        return np.array([self.clock.drive(source, stamp) for source, stamp in stamps])
+    def _likelihood(self, stage: Stage) -> FloatArray:
+        """Returns L of each frame, slice and chart, (F, P, 2, BETS); 1 in empty cells."""
+        rows, usual, aims = self.rows, self.usual[stage], self.aims[stage]
+        frames, slices = rows.stamp_ns.size, self.board.slices
+        cells = Cells(
+            self.k,
+            rows.nees[stage],
+            usual.map.mapped(rows.nees[stage], usual.number[self.place]),
+            rows.frame * slices + self.place,
+            rows.track != ALONE,
+            frames * slices,
+            np.tile(usual.tempering, frames),
+            np.tile(usual.frame_tempering, frames),
+            [np.tile(usual.anchor(aim.direction), frames) for aim in aims],
+        )
+        likelihood = bounded_likelihood(log_likelihoods(cells, aims))
+        return likelihood.reshape(frames, slices, len(aims), -1)
 
-    def _observed(self, stage: Stage) -> FloatArray:
-        usual, aims = self.usual[stage], self.aims[stage]
-        return likelihood_of_frames(self.k, self.rows, self.place, usual, stage, aims)
+    def _said(self, stage: Stage) -> FloatArray:
+        """Counts detections, Σ x and Σ x² of each cell, a slice in a frame: (F, P, 3)."""
+        x = np.minimum(self.rows.nees[stage] / self.k, LARGEST)
+        frames, slices = self.rows.stamp_ns.size, self.board.slices
+        cell, count = self.rows.frame * slices + self.place, frames * slices
+        sums = [np.bincount(cell, one, count) for one in (np.ones_like(x), x, x * x)]
+        said = np.stack(sums, axis=1).reshape(frames, slices, 3)
+        return said.astype(np.float64, copy=False)
 
     def _whole_tracks(self) -> None:
         """Gives whole tracks the hours driven since the last ones of their source."""
@@ -275,13 +224,17 @@ class Chunk:
             # The mean of what is 1 for a detection that a recalibrator has changed, else 0.
             changed = log_mean[:, -1] > np.log(1 / (2 * _MOST_DETECTIONS))
             hours = self.clock.waited(source) / HOUR
-            add_tracks(self.board, hours, place, by_chart, Stage.RECALIBRATED)
-            add_tracks(self.board, hours, place[changed], by_chart[changed], Stage.RAW)
+            for stage, heeded in ((Stage.RECALIBRATED, slice(None)), (Stage.RAW, changed)):
+                charts, chosen = CHARTS_OF[stage], place[heeded]
+                if chosen.size:
+                    counts = np.bincount(chosen, minlength=self.board.slices)
+                    total = np.zeros((self.board.slices, len(self.aims[stage]), BETS))
+                    np.add.at(total, chosen, by_chart[heeded, charts])
+                    given = hours * counts / counts.sum()
+                    self.board.add_detections(charts, given, bounded_likelihood(total))
 
     def _seconds(self, over: SecondsOver) -> None:
         """Gives seconds of tracks the hours driven since the last ones of their source."""
-        if self.finished is not None:
-            return
         hours = self.clock.waited(over.source) / HOUR
         for stage in Stage:
             heeded = self.usual[stage].levels[self.block_place[over.chosen]]
@@ -291,7 +244,7 @@ class Chunk:
                 self._seconds_of(stage, over.second, over.chosen[heeded], hours)
 
     def _seconds_of(self, stage: Stage, second: int, chosen: IntArray, hours: float) -> None:
-        """Take in the seconds of m tracks that are over, at one stage.
+        """Takes in the seconds of m tracks that are over, at one stage.
 
         chosen  (m,) which of the blocks they are
         hours   of driving that they stand for
@@ -334,7 +287,8 @@ class Chunk:
             off = sign * (blocks.level[stage, chosen] - usual.calibrated[at])
             far = off > 2 * math.log(aim.tolerance) + _FAR
             here = chosen[far | (of_tracks.max(axis=1) > _SPEAKS)]
-            self.supporters.add(chart, blocks.slices[here], blocks.track[here], second)
+            seconds = np.full(here.size, second)
+            self.supporters[chart].add(blocks.slices[here], blocks.track[here], seconds)
         board.add_blocks(charts, hours * counts / counts.sum(), said, second)
 
     def _band(self, stage: Stage) -> tuple[FloatArray, FloatArray]:

@@ -1,12 +1,7 @@
-"""Alarms that stay, and how often there were any, as plain values of a JSON document, and back.
+"""The JSON form of what goes on over a restart: latched alarms, clocks of sources, open tracks.
 
-What goes on of one slice as plain values of a JSON document, and back: all that is read is
-checked. Tracks are written in portions, none of which is long in the making.
-
+All that is read is checked. Tracks are written in portions, none of which is long in the making.
 Which source a track is of, and which life of it, is told by the turn or the life that it has.
-
-The clocks of sources as plain values of a JSON document, and back: all that is read is checked.
-
 Stamps are whole numbers of ns.
 """
 
@@ -21,22 +16,23 @@ import numpy as np
 
 from monitor.drift.alarms import Alarm, Key, Latched, Raised, key_of
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Detector, Direction, Severity, Stage
+from monitor.drift.clocks import ClockState, TimesState
 from monitor.drift.evidence import Scale
 from monitor.drift.judging import MOST, MOST_SEEN
+from monitor.drift.keyed import Records
 from monitor.drift.reference_json import LARGEST_COUNT, Fields
 from monitor.drift.reorder import ReorderState
-from monitor.drift.state import LARGEST_EVIDENCE, LONGEST_NAME, MOST_LATCHED, WIDTH
-from monitor.drift.track_means import NOWHERE, TRACK
-from monitor.drift.track_seconds import (
-    BLOCK,
-    HISTORY,
-    ClockState,
+from monitor.drift.slice_state import OpenSlice
+from monitor.drift.state import (
+    LARGEST_EVIDENCE,
+    LONGEST_NAME,
+    MOST_LATCHED,
+    WIDTH,
     GoingOn,
-    OpenSlice,
-    Records,
-    TimesState,
     WholeState,
 )
+from monitor.drift.track_means import NOWHERE, TRACK
+from monitor.drift.track_seconds import BLOCK, HISTORY
 from monitor.drift.usual import BLOCK_NS
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ClusterArray
@@ -44,19 +40,14 @@ from monitor.statistics.clusters import ClusterArray
 # s and ns; far above any clock, and sums of them stay whole numbers.
 LONGEST_SECONDS, LATEST_NS = 1e12, 2**62
 
-
 # Of √(NEES/K), and of tolerances.
 LARGEST_SCALE = 1e9
 
-
 _LATCHED = ("alarm", "since")
-
 
 _COUNT = ("stage", "detector", "direction", "alarms")
 
-
 _ALARM = tuple(Alarm.__dataclass_fields__)
-
 
 _SCALE = tuple(Scale.__dataclass_fields__)
 
@@ -158,7 +149,7 @@ def read_word(fields: Fields, name: str, words: tuple[str, ...]) -> str:
 
 
 def read_name(fields: Fields, name: str) -> str:
-    """What a slice or a version may be called."""
+    """Reads what a slice or a version may be called."""
     value = fields.content[name]
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
         raise fields.wrong(name, value, f"a text of 1 to {LONGEST_NAME} characters")
@@ -168,21 +159,15 @@ def read_name(fields: Fields, name: str) -> str:
 # Sources, at most: no more are told apart than tracks are followed.
 MOST_SOURCES = 2**20
 
-
 _GOING_ON = ("frames", "clock", "times", "late", "short", "left_out", "whole")
-
 
 _CLOCK = ("frames", "active", "source", "latest_ns", "seen_at", "waiting")
 
-
 _TIMES = ("frames", "lives", "turns", "elapsed", "source", "time_ns", "life", "turn", "heard")
-
 
 _WHOLE = ("times", "late", "beyond", "left_out")
 
-
 _ORDER = ("newest", "given", "seen")
-
 
 _BY_SOURCE = ("source", "ns")
 
@@ -195,27 +180,25 @@ def going_on_to_json(state: GoingOn | None) -> Document | None:
     if state is None:
         return None
     whole = state.whole
-    return _plain(state, _GOING_ON) | {
-        "clock": _plain(state.clock, _CLOCK),
-        "times": _plain(state.times, _TIMES),
-        "whole": None if whole is None else _of_whole(whole),
+    more = whole and plain(whole, _WHOLE) | {"times": plain(whole.times, _TIMES)}
+    return plain(state, _GOING_ON) | {
+        "clock": plain(state.clock, _CLOCK),
+        "times": plain(state.times, _TIMES),
+        "whole": more,
     }
 
 
-def _of_whole(state: WholeState) -> Document:
-    return _plain(state, _WHOLE) | {"times": _plain(state.times, _TIMES)}
-
-
-def _plain(state: object, names: tuple[str, ...]) -> Document:
+def plain(state: object, names: tuple[str, ...]) -> Document:
+    """Writes some fields of a value; arrays as lists, row by row."""
     values = {name: getattr(state, name) for name in names}
     return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
+        name: value.ravel().tolist() if isinstance(value, np.ndarray) else value
         for name, value in values.items()
     }
 
 
 def order_to_json(order: ReorderState[Any]) -> Document:
-    """What is known of sources; the newest ones, where they are too many."""
+    """Writes what is known of sources; the newest ones, where they are too many."""
     columns = {name: getattr(order, name)[-MOST_SOURCES:] for name in _ORDER}
     return {
         name: dict(zip(_BY_SOURCE, ([one[i] for one in pairs] for i in range(2)), strict=True))
@@ -325,39 +308,28 @@ def whole_column(fields: Fields, name: str, size: int, low: int, high: int) -> I
 # Tracks of a portion; those of whole tracks have many sums each.
 _AT_ONCE, _WHOLE_AT_ONCE = 512, 64
 
-
 _MOST_PORTIONS = 2**15
-
 
 # Of one number per slice, or a few; and lists of portions.
 _LATELY = ("index", "frame_size", "began", "supporters", "seen")
 
-
 PORTIONS = ("blocks", "histories", "tracks")
-
 
 _SUPPORTERS = ("track", "second")
 
-
 _SEEN = ("track", "frame")
-
 
 _BLOCKS = ("key", "turn", "opened", "last", "arrived", "count", "changed", "sums")
 
-
 _HISTORIES = ("key", "life", "last", "arrived", "before", "first", "total", "common_total")
 
-
 _TRACKS = ("key", "life", "opened", "last", "arrived", "count", "used", "sums")
-
 
 # A frame has no more detections of a slice, nor a slice more in a frame; and index of a slice.
 _LARGEST_FRAME, _LARGEST_INDEX = 1e9, 2**31
 
-
 # Σ ln NEES, each of which is from −14 to 710; Σ of them over as many as can be counted.
 _LARGEST_SUM = 1e19
-
 
 # Σ L, each of which is e⁵⁰ at most.
 _LARGEST_LIKELIHOOD = 1e40
@@ -514,7 +486,7 @@ def _second(fields: Fields, name: str, size: int) -> IntArray:
 
 
 def _begun(fields: Fields, kind: np.dtype[np.void], index: int) -> Records:
-    """What all tables of tracks have."""
+    """Reads the fields that all tables of tracks have."""
     keys = fields.wholes("key", 1, _AT_ONCE, 1, 2**64 - 1)
     table = np.zeros(len(keys), kind)
     table["key"], table["slice"] = np.array(keys, np.uint64), index

@@ -1,10 +1,9 @@
-"""How often each NEES came, on a fixed grid of ln e: the quantiles of a reference.
+"""References: what the errors of a slice at one stage looked like while it was healthy.
 
-How the levels of tracks vary, from their seconds: a random-effect model by sums.
-
-What is usual of a slice at one stage: what drift is told from. Frozen once it is learned.
-
-NEES through what is usual of a slice: as χ²_K where nothing has changed.
+A reference is learned from sums of bounded size, of which two are here: a histogram of ln NEES for
+its quantiles, and sums over seconds of tracks for a random-effect model of their levels. Once it is
+frozen, NEES are mapped through it, so that they are χ²_K where nothing has changed. When a
+reference is learned is decided in usual.py.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from monitor.frames.space import FloatArray, IntArray
 # Levels at which a reference knows the NEES: evenly in ln(u / (1 − u)), so that tails are fine.
 KNOTS = 64
 
-
 _OUTMOST = 1e-4
 
 
 @cache
 def knot_levels() -> FloatArray:
-    """(KNOTS,) u, ascending."""
+    """Returns the levels u of the knots, (KNOTS,), ascending."""
     edge = math.log(_OUTMOST / (1 - _OUTMOST))
     levels: FloatArray = 1 / (1 + np.exp(-np.linspace(edge, -edge, KNOTS)))
     levels.setflags(write=False)
@@ -38,7 +36,7 @@ def knot_levels() -> FloatArray:
 
 @cache
 def chi_square_knots(k: int) -> FloatArray:
-    """(KNOTS,) quantiles of χ²_K at the levels."""
+    """Returns the quantiles of χ²_K at the levels, (KNOTS,)."""
     quantiles: FloatArray = 2 * gammaincinv(k / 2, knot_levels())
     quantiles.setflags(write=False)
     return quantiles
@@ -73,7 +71,7 @@ class Levels:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reference:
-    """Of one slice at one stage; K degrees of freedom.
+    """Errors of one slice at one stage while it was healthy; K degrees of freedom.
 
     quantiles      (KNOTS,) NEES at knot_levels(), ascending, > 0; () where nothing is known
     detections     it is known from
@@ -105,11 +103,12 @@ def calibrated_level(k: int) -> float:
 
 @cache
 def shipped(k: int) -> Reference:
-    """What is assumed where nothing is known: on the safe side of simulated tracks, whose errors
-    are calibrated, AR(1) with ρ = 0.65 at 10 Hz and t-distributed with 5 degrees of freedom. There
-    τ is 0.22 to 0.51, by how much the level differs from track to track, ω 0.42 to 0.52, γ 0.16 to
-    0.5, and m0 lies 0.19 to 0.33 below that of a Gaussian. In one and two dimensions ω is larger,
-    as Var ln χ²_K = ψ′(K/2) is.
+    """Returns what is assumed where nothing is known.
+
+    It is on the safe side of simulated tracks, whose errors are calibrated, AR(1) with ρ = 0.65 at
+    10 Hz and t-distributed with 5 degrees of freedom. There τ is 0.22 to 0.51, by how much the
+    level differs from track to track, ω 0.42 to 0.52, γ 0.16 to 0.5, and m0 lies 0.19 to 0.33 below
+    that of a Gaussian. In one and two dimensions ω is larger, as Var ln χ²_K = ψ′(K/2) is.
     """
     spread = math.sqrt(max(1.0, float(polygamma(1, k / 2) / polygamma(1, 3 / 2))))
     return Reference(
@@ -129,38 +128,31 @@ def shipped(k: int) -> Reference:
 # In ln e: a quantile is off by less than one bin, 0.4 %.
 WIDTH = 1 / 256
 
-
 # What is outside is in the outmost bins. The lowest knot of χ²_1 is 1.6e-8.
 _LOWEST, _HIGHEST = 1e-9, 1e9
 
-
 _START = float(np.log(_LOWEST))
-
 
 BINS = int(np.ceil((np.log(_HIGHEST) - np.log(_LOWEST)) / WIDTH))
 
 
-def _no_counts() -> IntArray:
-    return np.zeros(BINS, np.int64)
-
-
 @dataclass(slots=True)
 class NeesHistogram:
-    """Of one slice at one stage.
+    """How often each NEES came, on a fixed grid of ln e.
 
     counts  (BINS,)
     """
 
-    counts: IntArray = field(default_factory=_no_counts)
+    counts: IntArray = field(default_factory=lambda: np.zeros(BINS, np.int64))
 
     def add(self, nees: FloatArray) -> None:
-        """(n,) ≥ 0, finite."""
+        """Counts NEES (n,), ≥ 0 and finite."""
         ln = np.log(np.clip(nees, _LOWEST, _HIGHEST))
         place = np.clip(((ln - _START) / WIDTH).astype(np.int64), 0, BINS - 1)
         np.add.at(self.counts, place, 1)
 
     def quantiles(self, k: int) -> FloatArray:
-        """(KNOTS,) at knot_levels(), ascending, > 0; () of nothing.
+        """Returns NEES at knot_levels(), (KNOTS,), ascending, > 0; () where nothing was counted.
 
         The i-th of n has level i/(n + 1), and rows of one bin are spread evenly over it. Levels
         beyond the first and the last row go on from there as those of χ²_K do.
@@ -180,28 +172,20 @@ class NeesHistogram:
         inside = np.clip(levels, 1 / (n + 1), n / (n + 1))
         found = np.exp(np.interp(inside * (n + 1), rank, ln.ravel()))
         further = chi_square_knots(k) / (2 * gammaincinv(k / 2, inside))
-        ascending: FloatArray = np.maximum.accumulate(found * further)
-        return ascending
+        return np.maximum.accumulate(found * further)
 
 
 # A track counts by its first seconds for how tracks differ; more of them tell no more.
 LONGEST = 64
 
-
 # Of a variance: deviations below a hundredth are those of a stream that repeats itself.
 _LEAST = 1e-4
-
 
 # τ² of real detectors is 0.17 and more; of thirty tracks it may seem to be none, and then every
 # second of an odd object would be news.
 _LEAST_BETWEEN = 0.3**2
 
-
 _HALF = 0.5  # tracks are whole
-
-
-def _no_sums() -> FloatArray:
-    return np.zeros(LONGEST + 1)
 
 
 @dataclass(slots=True)
@@ -215,9 +199,9 @@ class LevelSums:
     rows                    Σ of their detections
     """
 
-    tracks: FloatArray = field(default_factory=_no_sums)
-    means: FloatArray = field(default_factory=_no_sums)
-    squares: FloatArray = field(default_factory=_no_sums)
+    tracks: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
+    means: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
+    squares: FloatArray = field(default_factory=lambda: np.zeros(LONGEST + 1))
     within: float = 0.0
     again: int = 0
     blocks: int = 0
@@ -290,7 +274,6 @@ class LevelSums:
 
 # ln of the smallest NEES that is told from 0.
 _SMALLEST = 1e-300
-
 
 # Of the grid of a slice: some thirtieths of a unit of ln e wide.
 CELLS = 512

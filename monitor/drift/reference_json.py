@@ -1,7 +1,4 @@
-"""Numbers and lists out of a parsed JSON document that nobody vouches for.
-
-References as plain values of a JSON document, and back, bit for bit.
-"""
+"""The JSON form of references: plain values that are read back bit for bit, and checked."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from monitor.frames.space import MOST_DIMENSIONS, MOST_SLICES, FloatArray
 # No sum of a slice comes near; products of two stay finite.
 LARGEST_NUMBER = 1e24
 
-
 LARGEST_COUNT = 2**53
 
 
@@ -35,7 +31,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is raised where a document is wrong, and what is to be done then."""
+    """The error that a wrong document raises, and the remedy that its text names."""
 
     error: type[ValueError]
     remedy: str
@@ -151,25 +147,19 @@ class Fields:
 
 KIND = "calibration-monitor drift reference"
 
-
 VERSION = 1
 
-
 _MOST_NAME = 256
-
 
 _REFERENCE = (
     *("k", "origin", "quantiles", "detections", "nees_ratio"),
     *("tempering", "frame_tempering", "levels"),
 )
 
-
 _LEVELS = ("mean", "between", "within", "length", "tracks", "blocks")
-
 
 # Of NEES: wide enough for whatever is learned.
 _LEAST_QUANTILE, _LARGEST_QUANTILE = 1e-30, 1e30
-
 
 # Of deviations of ln NEES; below, evidence would overflow.
 _LEAST_DEVIATION, _LARGEST_LEVEL = 1e-3, 1e3

@@ -1,6 +1,6 @@
-"""Items of several sources, held back until none that is older can come before them.
+"""Items of several sources, held back until no older one can come before them.
 
-What sums does not care about order; what bets one observation after the other does.
+Sums do not care about the order of items; bets, which take one observation after the other, do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Held(Generic[T]):
-    """An item as it was put.
+    """An item as it was put into the buffer.
 
     order  among items of the same source and stamp, where the sender has one
     rows   what it takes of the capacity
@@ -32,7 +32,7 @@ class Held(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ReorderState(Generic[T]):
-    """All there is to know of a buffer, to go on from.
+    """State of a buffer, from which another one goes on.
 
     out     given out already, but not yet asked for
     held    in the order in which they would be given out
@@ -92,7 +92,7 @@ class ReorderBuffer(Generic[T]):
         rows: int = 1,
         now_ns: int | None = None,
     ) -> None:
-        """Take in an item; `ready` gives out what need not wait any longer."""
+        """Takes in an item; `ready` gives out what need not wait any longer."""
         newest = self._newest.get(source)
         if newest is None or stamp_ns > newest:
             self._newest[source] = stamp_ns
@@ -106,11 +106,13 @@ class ReorderBuffer(Generic[T]):
             return
         self._keep(held)
         while self.rows > self.capacity:
-            self._out.append(self._pop(self._oldest()))
+            oldest = min(self._held, key=lambda source: (self._held[source][0][0], source))
+            self._out.append(self._pop(oldest))
 
     def ready(self, now_ns: int | None = None) -> list[Held[T]]:
-        """What none can overtake any more, each once: first what went out late or early, then by
-        stamp, source and order.
+        """Gives out, each once, the items that none can overtake any more.
+
+        First those that went out late or early, then by stamp, source and order.
 
         now_ns  event time of all sources: what has waited disorder_ns of it waits no longer, or a
                 source that falls silent would keep its last for ever
@@ -130,36 +132,32 @@ class ReorderBuffer(Generic[T]):
         return now_ns - held.at_ns >= self.disorder_ns
 
     def restart(self, source: int) -> None:
-        """Its time began anew: what is held of it is given out next, then it is forgotten."""
+        """Forgets a source whose time began anew; what is held of it is given out next."""
         while source in self._held:
             self._out.append(self._pop(source))
-        self._newest.pop(source, None)
-        self._given.pop(source, None)
-        self._seen.pop(source, None)
+        for known in (self._newest, self._given, self._seen):
+            known.pop(source, None)
 
     def begin_anew(self) -> None:
-        """The time of all sources began anew."""
+        """Forgets all sources: their time began anew."""
         for source in list(self._newest):
             self.restart(source)
 
     # ---- to go on from
 
-    def _sorted(self) -> list[Held[T]]:
-        held = [entry[-1] for entries in self._held.values() for entry in sorted(entries)]
-        return sorted(held, key=_place)
-
     def state(self) -> ReorderState[T]:
-        """A value that `restore` makes the same buffer of."""
+        """Returns a value that `restore` makes the same buffer of."""
+        held = [entry[-1] for entries in self._held.values() for entry in sorted(entries)]
         return ReorderState(
             out=tuple(self._out),
-            held=tuple(self._sorted()),
+            held=tuple(sorted(held, key=_place)),
             newest=tuple(sorted(self._newest.items())),
             given=tuple(sorted(self._given.items())),
             seen=tuple(sorted(self._seen.items())),
         )
 
     def restore(self, state: ReorderState[T]) -> None:
-        """Go on where another one of the same disorder and capacity stopped; in place of all."""
+        """Goes on where another one of the same disorder and capacity stopped; in place of all."""
         self.rows = 0
         self._newest, self._given = dict(state.newest), dict(state.given)
         self._seen = dict(state.seen)
@@ -183,9 +181,6 @@ class ReorderBuffer(Generic[T]):
         self.rows -= held.rows
         self._given[source] = max(held.stamp_ns, self._given.get(source, held.stamp_ns))
         return held
-
-    def _oldest(self) -> int:
-        return min(self._held, key=lambda source: (self._held[source][0][0], source))
 
 
 def _place(held: Held[Any]) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
-"""What is known of all slices when the program ends, and a family that goes on from there.
+"""The state of a family as one value, from which another family goes on after a restart.
 
-All is kept that what comes next is judged by: who goes on is who never stopped.
+All is kept that what comes next is judged by: a family that goes on judges as if it had never
+stopped. How the value is written to disk is not said here.
 """
 
 from __future__ import annotations
@@ -13,29 +14,26 @@ import numpy as np
 
 from monitor.drift.alarms import AlarmChange, Alarms, Key, Latched, Raised
 from monitor.drift.bets import BETS, CHARTS, SEVERITIES, Stage
+from monitor.drift.clocks import ClockState, TimesState
 from monitor.drift.evidence import DriftSettings, Evidence, Unit
-from monitor.drift.family import Family, SliceState, without_evidence
+from monitor.drift.family import Family
 from monitor.drift.reference import Reference
 from monitor.drift.reorder import ReorderState
+from monitor.drift.slice_state import OpenSlice, SliceState
 from monitor.drift.track_means import TRACK
-from monitor.drift.track_seconds import GoingOn, OpenSlice, WholeState
 from monitor.frames.space import MOST_SLICES, FloatArray
 
 # Slices that are kept, at most: those that are there, and as many that have not come back.
 MOST_KEPT = 2 * (MOST_SLICES + 1)
 
-
 # Alarms that stay, at most; names of slices that are long gone add up.
 MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
-
 
 # Characters of the name of a slice; longer ones are not kept.
 LONGEST_NAME = 4096
 
-
 # No R in hours says more, and sums of it stay finite.
 LARGEST_EVIDENCE = 1e200
-
 
 # Sums of a whole track: by bet, and whether a recalibrator has changed it.
 WIDTH = len(CHARTS) * BETS + 1
@@ -55,8 +53,36 @@ class Gathered:
 
     @classmethod
     def under(cls, settings: DriftSettings, selection: str) -> Gathered:
-        """These settings."""
+        """Returns how evidence is gathered under these settings."""
         return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WholeState:
+    """State of TrackMeans over a restart, without its tracks; fields as there."""
+
+    times: TimesState
+    late: int
+    beyond: int
+    left_out: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GoingOn:
+    """State over a restart of all slices together.
+
+    frames   that ever came
+    times    of TrackSeconds, and late, short and left_out of it
+    whole    None where nobody asks for whole tracks
+    """
+
+    frames: int
+    clock: ClockState
+    times: TimesState
+    late: int
+    short: int
+    left_out: int
+    whole: WholeState | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,7 +120,9 @@ class FamilyState:
 
 
 def family_state(family: Family, selection: str) -> FamilyState:
-    """As of now, but for what is being learned, which goes on; `order` is for others to say.
+    """Returns the state as of now, but for what is being learned, which goes on.
+
+    `order` is for others to say.
 
     selection  version of the recalibrator in force
     """
@@ -142,13 +170,12 @@ def _open_slices(family: Family) -> list[OpenSlice]:
     slices, whole, usual = len(family.names), family.whole, family.usual
     none = (np.zeros(0, TRACK), np.zeros((0, WIDTH)))
     tracks = [none] * slices if whole is None else whole.of_slices(slices)
-    charts = range(len(CHARTS))
     return [
         OpenSlice(
             index=i,
             frame_size=float(usual.frame_size[i]),
             began=tuple(usual.began.get((i, stage)) for stage in Stage),
-            supporters=tuple(family.supporters.of(i, chart) for chart in charts),
+            supporters=tuple(tracks.of(i) for tracks in family.supporters),
             seen=family.seen.of(i),
             blocks=blocks,
             histories=histories,
@@ -202,7 +229,7 @@ def restored_family(
     if same:
         family.peak = state.peak.copy()
     else:
-        slices = [without_evidence(one, np.ones(len(CHARTS), bool)) for one in slices]
+        slices = [one.without_evidence(np.ones(len(CHARTS), bool)) for one in slices]
     family.left = {(one.name, one.k): one for one in slices}
     if state.gathered.selection == selection:
         return family, []
@@ -210,7 +237,7 @@ def restored_family(
 
 
 def _go_on(family: Family, state: GoingOn, *, of_whole: bool) -> None:
-    """of_whole: whole tracks as well."""
+    """Goes on with clocks and counts; of_whole: those of whole tracks as well."""
     family.frames = state.frames
     family.clock.restore(state.clock)
     seconds, whole = family.seconds, family.whole

@@ -1,7 +1,4 @@
-"""A reference that is being learned as plain values of a JSON document, and back, bit for bit.
-
-What is known of all slices as JSON: floats keep every bit, and all that is read is checked.
-"""
+"""The JSON form of the state of a family: floats keep every bit, all that is read is checked."""
 
 from __future__ import annotations
 
@@ -16,14 +13,13 @@ from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.drift.correlation import (
     LONGEST_BATCH,
     OPEN,
+    OPEN_TRACK,
     PARTS,
     SIZES,
     FrameSums,
-    OpenTracks,
     TrackSums,
 )
 from monitor.drift.evidence import ALL_BETS, Evidence, Unit
-from monitor.drift.family import SliceState
 from monitor.drift.open_tracks_json import (
     LARGEST_SCALE,
     LATEST_NS,
@@ -36,6 +32,7 @@ from monitor.drift.open_tracks_json import (
     latched_to_json,
     lately_to_json,
     order_to_json,
+    plain,
     portions_to_json,
     read_counts,
     read_going_on,
@@ -63,6 +60,7 @@ from monitor.drift.reference_json import (
     reference_to_json,
     shown,
 )
+from monitor.drift.slice_state import SliceState
 from monitor.drift.state import LARGEST_EVIDENCE, MOST_KEPT, FamilyState, Gathered
 from monitor.drift.track_evidence import STATES
 from monitor.drift.usual import AT_ONCE, ReferenceLearner
@@ -71,15 +69,11 @@ from monitor.statistics.clusters import ClusterArray
 
 _LEARNER = ("k", "detections", "total", "bins", "counts", "tracks", "frames", "seconds", "waiting")
 
-
 _TRACKS = ("tracks", "rows", "totals", "products", "ids", "seen", "last", "parts")
-
 
 _FRAMES = ("waiting", "last", "batches", "pairs")
 
-
 _WAITING = ("nees", "track", "frame")
-
 
 _SECONDS = ("tracks", "means", "squares", "within", "again", "blocks", "rows")
 
@@ -88,7 +82,7 @@ def learner_to_json(learner: ReferenceLearner) -> dict[str, object]:
     """All of it; what waits to be taken in goes on waiting, so that sums round alike."""
     bins = np.flatnonzero(learner.histogram.counts)
     tracks, frames, seconds = learner.along_tracks, learner.along_frames, learner.seconds
-    known = tracks.going_on
+    open = tracks.going_on
     return {
         "k": learner.k,
         "detections": learner.detections,
@@ -96,30 +90,14 @@ def learner_to_json(learner: ReferenceLearner) -> dict[str, object]:
         "bins": bins.tolist(),
         "counts": learner.histogram.counts[bins].tolist(),
         "tracks": {
-            "tracks": tracks.tracks,
-            "rows": tracks.rows,
-            "totals": tracks.totals.tolist(),
-            "products": tracks.products.ravel().tolist(),
-            "ids": known.ids.tolist(),
-            "seen": known.seen.tolist(),
-            "last": known.last.tolist(),
-            "parts": known.parts.ravel().tolist(),
+            **plain(tracks, _TRACKS[:4]),
+            "ids": open["key"].tolist(),
+            "seen": open["arrived"].tolist(),
+            "last": open["last"].tolist(),
+            "parts": open["parts"].ravel().tolist(),
         },
-        "frames": {
-            "waiting": frames.waiting.tolist(),
-            "last": frames.last,
-            "batches": frames.batches.ravel().tolist(),
-            "pairs": frames.pairs.tolist(),
-        },
-        "seconds": {
-            "tracks": seconds.tracks.tolist(),
-            "means": seconds.means.tolist(),
-            "squares": seconds.squares.tolist(),
-            "within": seconds.within,
-            "again": seconds.again,
-            "blocks": seconds.blocks,
-            "rows": seconds.rows,
-        },
+        "frames": plain(frames, _FRAMES),
+        "seconds": plain(seconds, _SECONDS),
         "waiting": dict(zip(_WAITING, (part.tolist() for part in learner.waiting()), strict=True)),
     }
 
@@ -174,6 +152,11 @@ def _tracks(fields: Fields) -> TrackSums:
     ids = fields.wholes("ids", 0, OPEN, 1, 2**64 - 1)
     _ascending(fields, "ids", ids)
     size = len(ids)
+    open = np.zeros(size, OPEN_TRACK)
+    open["key"] = np.array(ids, np.uint64)
+    open["arrived"] = fields.wholes("seen", size, size, 0, rows)
+    open["last"] = fields.numbers("last", (size,), 0.0)
+    open["parts"] = fields.numbers("parts", (size, PARTS), 0.0)
     totals = fields.numbers("totals", (PARTS,), 0.0)
     # n rows of a track have n − 1 pairs at most.
     if totals[0] != rows or totals[3] > rows:
@@ -183,12 +166,7 @@ def _tracks(fields: Fields) -> TrackSums:
         rows=rows,
         totals=totals,
         products=fields.numbers("products", (PARTS, PARTS)),
-        going_on=OpenTracks(
-            ids=np.array(ids, np.uint64),
-            seen=np.array(fields.wholes("seen", size, size, 0, rows), np.int64),
-            last=fields.numbers("last", (size,), 0.0),
-            parts=fields.numbers("parts", (size, PARTS), 0.0),
-        ),
+        going_on=open,
     )
 
 
@@ -230,45 +208,34 @@ def _ascending(fields: Fields, name: str, values: list[int]) -> None:
 
 Lists: TypeAlias = Mapping[str, "Lists"]
 
-
 FORMAT = "calibration-monitor/drift/1"
-
 
 # Σ of x and of x² over what came since the evidence rose.
 _LARGEST_RUN = 1e15
-
 
 _FAMILY = (
     *("format", "entry", "beyond", "waits", "gathered", "driven", "peak", "latched", "counts"),
     *("goes_on", "order", "epochs", "slices"),
 )
 
-
 # Of a ledger: more than will ever be entered.
 _MOST_ENTRIES = 2**53
 
-
 _MOST_BEYOND = 2**18
-
 
 _MOST_VERSIONS = 8192
 
-
 _GATHERED = ("page_tolerance", "ticket_tolerance", "unit", "selection")
-
 
 _SLICE = (
     *("name", "k", "epoch", "labelled", "fed", "known", "evidence", "references", "learners"),
     *("lately", *PORTIONS),
 )
 
-
 # Lists that are long, and those of what is in them.
 _LISTS: Lists = {"slices": {"learners": {}, **{name: {} for name in PORTIONS}}}
 
-
 _EVIDENCE = ("sums", "shares", "since", "clean", "run", "begun", "fresh", "peak", "chain")
-
 
 # The version before knew nothing of common levels, nor which tracks there were.
 _NOT_KEPT = {"chain": [0.0] * (len(Stage) * STATES), "begun": [0] * len(CHARTS)}
@@ -304,18 +271,12 @@ def family_to_json(state: FamilyState) -> Generator[None, None, Document]:
             tracks[name].append(portion)
             yield
         slices.append(_of_slice(one) | {"learners": learners} | tracks)
-    gathered = state.gathered
     return {
         "format": FORMAT,
         "entry": state.entry,
         "beyond": list(state.beyond),
         "waits": list(state.waits),
-        "gathered": {
-            "page_tolerance": gathered.page_tolerance,
-            "ticket_tolerance": gathered.ticket_tolerance,
-            "unit": gathered.unit.value,
-            "selection": gathered.selection,
-        },
+        "gathered": plain(state.gathered, _GATHERED) | {"unit": state.gathered.unit.value},
         "driven": state.driven,
         "peak": state.peak.tolist(),
         "latched": latched_to_json(state.latched),
@@ -357,15 +318,9 @@ def _text(value: object) -> bytes:
 
 
 def _of_slice(state: SliceState) -> Document:
-    evidence = state.evidence
     return {
-        "name": state.name,
-        "k": state.k,
-        "epoch": state.epoch,
-        "labelled": state.labelled,
-        "fed": state.fed,
-        "known": state.known,
-        "evidence": {name: getattr(evidence, name).ravel().tolist() for name in _EVIDENCE},
+        **plain(state, _SLICE[:6]),
+        "evidence": plain(state.evidence, _EVIDENCE),
         # What is shipped is known to whoever reads.
         "references": [
             None if one.origin is Origin.SHIPPED else reference_to_json(one)
@@ -470,7 +425,7 @@ def _slice(fields: Fields, goes: Goes) -> SliceState:
 
 
 def _stage(fields: Fields, stage: Stage, k: int) -> tuple[Reference, ReferenceLearner | None]:
-    """What is usual is either known or being learned."""
+    """Reads what is usual at a stage, which is either known or being learned."""
     known = fields.listed("references", len(Stage), len(Stage))[stage]
     learner = fields.listed("learners", len(Stage), len(Stage))[stage]
     where = f"references[{stage:d}]"

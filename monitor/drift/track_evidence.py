@@ -39,19 +39,15 @@ from monitor.frames.space import FloatArray, IntArray
 # Bets on levels beyond the band: factors on the variance.
 FACTORS = (1.25, 1.75, 2.5, 5.0)
 
-
 _BEYOND = np.log(np.array(FACTORS))
-
 
 # Common levels within the band, evenly from end to end: at the default tolerance a factor of 1.19
 # on the variance apart.
 STATES = 9
 
-
 # From one second to the next the common level jumps, or moves to the next state, up or down; else
 # it stays. By simulation of steps, ramps, waves and OU processes, and by delays on real drives.
 _JUMPS, _MOVES = 0.02, 0.1
-
 
 # Where it jumps to, and is at first: near the middle of the band, whose ends are three deviations
 # off.
@@ -63,7 +59,6 @@ _USUAL /= _USUAL.sum()
 
 # A second lies no farther than that outside the band: e⁴ in the variance.
 _CLIP = 4.0
-
 
 # Nor does it win more for any bet, in nats: one odd object must not outweigh all others.
 _MOST = 4.0
@@ -147,7 +142,7 @@ def common_level(
     low: FloatArray,
     high: FloatArray,
 ) -> CommonLevel:
-    """Take the seconds of m tracks into the chains of P slices; a slice without any stays as it is.
+    """Takes the seconds of m tracks into the chains of P slices; a slice without any stays.
 
     chain      (P, STATES) after the second before; zeros where there was none
     at         (m,) the slice of each
@@ -177,7 +172,7 @@ def common_level(
 
 
 def _moved(chain: FloatArray) -> FloatArray:
-    """(P, STATES) P(c | the past), a second later; as at first where there is no past."""
+    """Returns P(c | the past) a second later, (P, STATES); as at first where there is no past."""
     moves = np.zeros_like(chain)
     moves[:, 1:] += chain[:, :-1]
     moves[:, :-1] += chain[:, 1:]
@@ -185,15 +180,14 @@ def _moved(chain: FloatArray) -> FloatArray:
     moves[:, 0] += chain[:, 0]
     moves[:, -1] += chain[:, -1]
     later = (1 - _JUMPS - 2 * _MOVES) * chain + _MOVES * moves + _JUMPS * _USUAL
-    found: FloatArray = np.where(chain.any(axis=1, keepdims=True), later, _USUAL)
-    return found
+    return np.where(chain.any(axis=1, keepdims=True), later, _USUAL)
 
 
 def log_ratios(found: Residuals, sign: int, edge: FloatArray, since: IntArray) -> FloatArray:
-    """(m, 4) ln p(y | b)/p(y | e) of each block for each of FACTORS, e the end of the band.
+    """Returns ln p(y | b)/p(y | e) of each block for each of FACTORS, (m, 4).
 
     sign   +1 beyond the upper end, −1 beyond the lower one
-    edge   (m,) e
+    edge   (m,) e, the end of the band
     since  (m,) j, blocks of the track since the change
     """
     r = sign * (found.r - edge)

@@ -1,5 +1,7 @@
 """Whole tracks as one observation each: the mean likelihood ratio of a track that is over.
-For those who assume nothing of what the errors of one object have in common.
+
+This is the strict unit, for those who assume nothing of what the errors of one object have in
+common.
 
 L of one detection has E[L] ≤ 1 while nothing is wrong, and so has the arithmetic mean of any
 number of them, however they depend on each other. Proved if how many detections a track has tells
@@ -13,19 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from monitor.drift import keyed
+from monitor.drift.clocks import Arrivals, SourceTimes
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.track_seconds import (
-    Arrivals,
-    Records,
-    SourceTimes,
-    by_slice,
-    copied,
-    found,
-    joined,
-    longest_unseen,
-    put,
-    with_more,
-)
+from monitor.drift.keyed import Records
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE
@@ -33,12 +26,9 @@ from monitor.statistics.clusters import ALONE
 # A track that goes on for longer is used then; parked cars would else be heard of too late.
 LONGEST_NS = 60 * BLOCK_NS
 
-
 NOWHERE = -1
 
-
 _TINY = np.finfo(np.float64).tiny
-
 
 TRACK = np.dtype(
     [
@@ -72,7 +62,7 @@ class Finished:
 
     @property
     def m(self) -> int:
-        """How many."""
+        """Counts the tracks."""
         return int(self.slices.size)
 
 
@@ -109,11 +99,11 @@ class TrackMeans:
 
     @property
     def tracks(self) -> int:
-        """How many are followed, those that were used and go on among them."""
+        """Counts the tracks that are followed, those that were used and go on among them."""
         return self._tracks.size
 
     def take(self, rows: WatchedRows, likelihood: FloatArray) -> Finished:
-        """Tracks that are over by these rows.
+        """Takes in rows with their likelihood; returns the tracks that are over by them.
 
         Rows of no known track are not taken. Frames without rows tell the time as well.
         How rows are cut into calls changes nothing beyond rounding and the order of what is over,
@@ -128,13 +118,13 @@ class TrackMeans:
         return finished
 
     def forget(self, slices: IntArray) -> None:
-        """Tracks in these slices begin anew."""
+        """Begins anew with the tracks of these slices."""
         self._drop(np.isin(self._tracks["slice"], slices))
 
     def of_slices(self, slices: int) -> list[tuple[Records, FloatArray]]:
-        """Of each slice its tracks by key, and (m, C) ΣL of those that are not used yet."""
+        """Lists by slice its tracks by key, and (m, C) ΣL of those that are not used yet."""
         found: list[tuple[Records, FloatArray]] = []
-        for tracks in by_slice(self._tracks, slices):
+        for tracks in keyed.by_slice(self._tracks, slices):
             waits = tracks["row"] != NOWHERE
             sums = self._sums[tracks["row"][waits]]
             tracks["row"][waits] = np.arange(sums.shape[0])
@@ -142,11 +132,11 @@ class TrackMeans:
         return found
 
     def go_on(self, tracks: Records, sums: FloatArray) -> None:
-        """Tracks of one slice that go on, of times that do; as of_slices() has them."""
-        tracks, rows = copied(tracks), self._empty_rows(sums.shape[0])
+        """Goes on with the tracks of one slice, as of_slices() lists them, whose times go on."""
+        tracks, rows = keyed.copied(tracks), self._empty_rows(sums.shape[0])
         self._sums[rows] = sums
         tracks["row"][tracks["row"] != NOWHERE] = rows
-        self._tracks = with_more(self._tracks, tracks)
+        self._tracks = keyed.with_more(self._tracks, tracks)
 
     def _add(self, rows: WatchedRows, likelihood: FloatArray, arrivals: Arrivals) -> None:
         order = self._in_time(rows, arrivals)
@@ -155,7 +145,7 @@ class TrackMeans:
         key, frame = rows.track[order], rows.frame[order]
         time_ns, life = arrivals.time_ns[frame], arrivals.life[frame]
         another = (key[1:] != key[:-1]) | (life[1:] != life[:-1])
-        anew = np.append(True, another | (np.diff(time_ns) > self._idle_ns))
+        anew = np.append(True, another | (np.diff(time_ns) > self.settings.idle_ns))
         start = np.flatnonzero(anew)
         stretch = np.cumsum(anew) - 1
         last = np.append(start[1:], order.size) - 1
@@ -167,13 +157,13 @@ class TrackMeans:
         tracks["slice"] = rows.slices[order[start]]
         tracks["opened"] = time_ns[start]
         tracks["row"] = NOWHERE
-        place, old = found(self._tracks, tracks["key"])
+        place, old = keyed.found(self._tracks, tracks["key"])
         # Only the first stretch of a track here can go on: the others came after it was idle.
         before = self._tracks.take(place[old])
         old[old] = (before["life"] == tracks["life"][old]) & (
-            tracks["opened"][old] - before["last"] <= self._idle_ns
+            tracks["opened"][old] - before["last"] <= self.settings.idle_ns
         )
-        put(tracks, np.flatnonzero(old), self._tracks.take(place[old]))
+        keyed.put(tracks, np.flatnonzero(old), self._tracks.take(place[old]))
         used = old & (tracks["row"] == NOWHERE)
         tracks["last"] = time_ns[last]
         tracks["arrived"] = arrivals.number[frame[last]]
@@ -187,28 +177,25 @@ class TrackMeans:
             begins = np.flatnonzero(np.append(True, into[1:] != into[:-1]))
             sums = np.add.reduceat(likelihood.take(order[counts], axis=0), begins, axis=0)
             self._sums[tracks["row"][into[begins]]] += sums
-        others = np.ones(self._tracks.size, bool)
-        others[place[old]] = False
-        self._tracks = joined((self._tracks.compress(others), tracks))
+        self._tracks = keyed.replaced(self._tracks, place[old], tracks)
 
     def _in_time(self, rows: WatchedRows, arrivals: Arrivals) -> IntArray:
-        """Which rows are taken, by track, and those of one track in the order in which they came.
+        """Chooses the rows that are taken: by track, those of one track in the order they came in.
 
         They count as of the time by then: what is a little late came just now.
         """
-        late = arrivals.time_ns - rows.stamp_ns > self._idle_ns
+        late = arrivals.time_ns - rows.stamp_ns > self.settings.idle_ns
         tracked = rows.track != ALONE
         of_late = late[rows.frame] & tracked
         self.late += int(np.count_nonzero(of_late))
         taken = np.flatnonzero(tracked & ~of_late)
-        order: IntArray = taken[np.argsort(rows.track[taken], kind="stable")]
-        return order
+        return taken[np.argsort(rows.track[taken], kind="stable")]
 
     def _finished(self) -> Finished:
         tracks = self._tracks
         now, lives = self.times.now(tracks["life"])
         # This ends as well what came before the idle time of a track that is there again.
-        over = ~lives | (now - tracks["last"] > self._idle_ns)
+        over = ~lives | (now - tracks["last"] > self.settings.idle_ns)
         used = (over | (now - tracks["opened"] > LONGEST_NS)) & (tracks["row"] != NOWHERE)
         ended = tracks.compress(used)
         ended = ended.take(np.lexsort((ended["key"], ended["last"], ended["source"])))
@@ -227,7 +214,7 @@ class TrackMeans:
     def _make_room(self) -> None:
         many = self._tracks.size - self.settings.most_open
         if many > 0:
-            leaves = longest_unseen(self._tracks["arrived"], many)
+            leaves = keyed.longest_unseen(self._tracks["arrived"], many)
             unused = leaves & (self._tracks["row"] != NOWHERE)
             self.left_out += int(self._tracks["count"][unused].sum())
             self._drop(leaves)
@@ -248,7 +235,3 @@ class TrackMeans:
         rows, self._free = self._free[:many], self._free[many:]
         self._sums[rows] = 0.0
         return rows
-
-    @property
-    def _idle_ns(self) -> int:
-        return round(self.settings.idle_seconds * 1e9)

@@ -1,8 +1,7 @@
-"""What is watched: detections with their truth, frame by frame, and seconds of tracks.
+"""The learning of references: what is usual of every slice at both stages, in each epoch anew.
 
-What is usual of a slice at one stage, as it is being learned: sums of bounded size.
-
-What is usual of every slice at both stages: learned, and then frozen, in each epoch anew.
+It is learned from detections with ground truth, and from seconds of tracks, by sums of bounded
+size; then it is frozen. What a reference is, is said in reference.py.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from monitor.drift.bets import Direction, Stage
 from monitor.drift.correlation import FrameSums, TrackSums
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import (
+    Levels,
     LevelSums,
     NeesHistogram,
     Origin,
@@ -55,7 +55,7 @@ class WatchedRows:
 
     @property
     def n(self) -> int:
-        """How many."""
+        """Counts the detections."""
         return int(self.slices.size)
 
 
@@ -95,12 +95,11 @@ class Blocks:
     def lives(self) -> IntArray:
         """Numbers the track of each block, (m,); a key after a pause is another track."""
         keys = cluster_id((self.track, self.first))
-        numbers: IntArray = np.unique(keys, return_inverse=True)[1]
-        return numbers
+        return np.unique(keys, return_inverse=True)[1]
 
     @property
     def m(self) -> int:
-        """How many."""
+        """Counts the seconds."""
         return int(self.slices.size)
 
 
@@ -110,7 +109,7 @@ AT_ONCE = 512
 
 @dataclass(slots=True)
 class ReferenceLearner:
-    """Of one slice at one stage; K degrees of freedom.
+    """Learns the reference of one slice at one stage, by sums; K degrees of freedom.
 
     detections  so far
     total       Σ min(e/K, 64) over those that are taken in
@@ -128,46 +127,43 @@ class ReferenceLearner:
 
     @property
     def tracks(self) -> int:
-        """That have had a detection with truth."""
+        """Counts the tracks that have had a detection with ground truth."""
         self.take_in()
         return self.along_tracks.tracks
 
     @property
     def tracked(self) -> bool:
-        """Whether the track of any detection was known."""
+        """Tells whether the track of any detection was known."""
         return self.tracks > 0
 
     def waiting(self) -> tuple[FloatArray, ClusterArray, IntArray]:
-        """What is not taken in yet: NEES, track and frame of rows, as `add` has them."""
+        """Returns NEES, track and frame of rows that are not taken in yet, as `add` has them."""
         nothing = np.zeros(0), np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        nees, track, frame = (
-            np.concatenate(part) for part in zip(nothing, *self._waiting, strict=True)
-        )
+        nees, track, frame = map(np.concatenate, zip(nothing, *self._waiting, strict=True))
         return nees, track, frame
 
     def wait(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
-        """Rows that were added before: fewer than AT_ONCE."""
+        """Lets rows wait that were added before: fewer than AT_ONCE."""
         self._waiting.append((nees, track, frame))
         self._rows_waiting += int(nees.size)
 
     def add(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
-        """n detections, in the order in which their truth came. The arrays are kept for a while.
+        """Adds n detections, in the order in which their ground truth came; keeps the arrays.
 
         nees   (n,) ≥ 0, finite
         track  (n,) ALONE where unknown
         frame  (n,) ascending, over all calls: whole frames, none of which has come before
         """
         self.detections += int(nees.size)
-        self._waiting.append((nees, track, frame))
-        self._rows_waiting += int(nees.size)
+        self.wait(nees, track, frame)
         if self._rows_waiting >= AT_ONCE:
             self.take_in()
 
     def take_in(self) -> None:
-        """Add what waits to the sums."""
+        """Adds what waits to the sums."""
         if not self._waiting:
             return
-        nees, track, frame = (np.concatenate(part) for part in zip(*self._waiting, strict=True))
+        nees, track, frame = self.waiting()
         self._waiting.clear()
         self._rows_waiting = 0
         x = np.minimum(nees / self.k, LARGEST)
@@ -179,11 +175,11 @@ class ReferenceLearner:
     def add_blocks(
         self, level: FloatArray, count: IntArray, before: IntArray, mean: FloatArray
     ) -> None:
-        """m seconds of tracks, each track from its first on; (m,) each, see Blocks."""
+        """Adds m seconds of tracks, each track from its first on; (m,) each, see Blocks."""
         self.seconds.add(level, count, before, mean)
 
     def learned(self, origin: Origin, shortest_reference: int) -> Reference:
-        """What is usual, as far as it is known; what is not is as shipped.
+        """Returns what is usual, as far as it is known; what is not known is as shipped.
 
         nees_ratio is cut as in clusters.py: one gross outlier is one error.
 
@@ -208,10 +204,8 @@ class ReferenceLearner:
 # Detections of a slice whose tracks are too few to wait for, in multiples of those asked for.
 _PATIENCE = 10
 
-
 # NEES/K: no detector is more cautious.
 _LEAST_RATIO = 1e-6
-
 
 # NEES/K that differs from 1 by less is that of a calibrated detector.
 _NEARLY = 1.25
@@ -219,7 +213,7 @@ _NEARLY = 1.25
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsualArrays:
-    """Of G slices at one stage, (G,) each; zeros where there are no levels.
+    """References of G slices at one stage, (G,) each; zeros where there are no levels.
 
     map              of their NEES
     tempering, frame_tempering
@@ -244,18 +238,19 @@ class UsualArrays:
     length: FloatArray
 
     def anchor(self, direction: Direction) -> FloatArray:
-        """(G,) factor from usual squared errors to those from which a direction counts: nearly to
-        those of a calibrated detector, where usual ones are better than that; 1 elsewhere. So a
-        detector that was too cautious may become calibrated, or one that was overconfident.
+        """Returns the factor from usual squared errors to those that a direction begins at, (G,).
+
+        It leads nearly to the errors of a calibrated detector, where usual ones are better than
+        that, and is 1 elsewhere. So a detector that was too cautious may become calibrated, and so
+        may one that was overconfident.
         """
         over = direction is Direction.OVER
         nearly = 1 / _NEARLY if over else _NEARLY
         to_calibrated = nearly / np.maximum(self.ratio, _LEAST_RATIO)
-        factor: FloatArray = (np.maximum if over else np.minimum)(to_calibrated, 1.0)
-        return factor
+        return (np.maximum if over else np.minimum)(to_calibrated, 1.0)
 
     def take(self, chosen: IntArray) -> UsualArrays:
-        """Of some slices."""
+        """Chooses some slices."""
         return UsualArrays(
             self.map,
             *(getattr(self, name)[chosen] for name in self.__dataclass_fields__ if name != "map"),
@@ -264,7 +259,7 @@ class UsualArrays:
 
 @dataclass(slots=True)
 class Usual:
-    """Of all slices.
+    """References of all slices, known or being learned.
 
     given       by name of the slice, from recorded drives: in every epoch
     frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
@@ -281,7 +276,7 @@ class Usual:
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
 
     def grow(self, name: str, k: int) -> None:
-        """The next slice, of K degrees of freedom."""
+        """Adds the next slice, of K degrees of freedom."""
         self._given.append(self.given.get(name, {}))
         self.frame_size = np.append(self.frame_size, 0.0)
         self.references.append([shipped(k) for _ in Stage])
@@ -290,7 +285,7 @@ class Usual:
             self.begin_anew(len(self.references) - 1, stage)
 
     def begin_anew(self, slice: int, stage: Stage) -> None:
-        """Another epoch: what is usual is what was given, or is learned."""
+        """Begins another epoch: the reference is what was given, or is learned."""
         known = self.references[slice][stage]
         given = self._given[slice].get(stage)
         if given is None or given.k != known.k:
@@ -301,7 +296,7 @@ class Usual:
             self.put(slice, stage, given)
 
     def forget(self, slice: int, stage: Stage) -> None:
-        """What was being learned may be of a fault."""
+        """Begins to learn anew: what was being learned may be of a fault."""
         learner = self.learners[slice][stage]
         if learner is not None:
             self._learn_anew(slice, stage, learner.k)
@@ -311,21 +306,20 @@ class Usual:
         self.began.pop((slice, stage), None)
 
     def put(self, slice: int, stage: Stage, reference: Reference) -> None:
-        """Take a reference as what is usual from now on."""
+        """Takes a reference as what is usual from now on."""
         self.references[slice][stage] = reference
         self._arrays.pop(stage, None)
 
     def arrays(self, stage: Stage) -> UsualArrays:
-        """Of all slices."""
-        found = self._arrays.get(stage)
-        if found is None:
-            found = self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
-        return found
+        """Returns the references of all slices at one stage, as arrays."""
+        if stage not in self._arrays:
+            self._arrays[stage] = _arrays([of_slice[stage] for of_slice in self.references])
+        return self._arrays[stage]
 
     # ---- what counts
 
     def see(self, rows: WatchedRows) -> None:
-        """Whether tracks of what came are known."""
+        """Notes how large the last frame of each slice is, and whether its tracks are known."""
         slices = len(self.references)
         # Of the last frame of each: how frames are cut into calls must not matter.
         latest = np.zeros(slices, np.int64)
@@ -337,7 +331,7 @@ class Usual:
         self.frame_size[there] = np.where(tracked[there], 0.0, count[there])
 
     def worth(self, slice: int, stage: Stage) -> float:
-        """Independent detections that one of them is worth, by what is known of tracks lately."""
+        """Tells how many independent detections one is worth, by what is known of tracks lately."""
         reference, size = self.references[slice][stage], float(self.frame_size[slice])
         return reference.frame_tempering / size if size else reference.tempering
 
@@ -345,11 +339,11 @@ class Usual:
 
     @property
     def learning(self) -> bool:
-        """Whether anything is being learned."""
+        """Tells whether anything is being learned."""
         return any(one is not None for of_slice in self.learners for one in of_slice)
 
     def begin(self, slice: int, stages: Sequence[Stage], fed: float) -> None:
-        """Learning has begun by now, where it had not.
+        """Notes that learning has begun by now, where it had not.
 
         fed  s of driving with truth of the slice, so far
         """
@@ -366,7 +360,7 @@ class Usual:
         first_frame: int,
         fed: float,
     ) -> Iterator[Stage]:
-        """Take in what there is of a slice; the stages of which enough is known by now are frozen.
+        """Takes in what there is of a slice; yields the stages that are frozen by it.
 
         stages       that anything is to be learned of
         first_frame  number of the first of the rows' frames, of all
@@ -398,7 +392,7 @@ class Usual:
 
 
 def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
-    """Whether a reference can be learned: of as many detections and tracks as are asked for.
+    """Tells whether a reference can be learned: of as many detections and tracks as are asked for.
 
     Tracks are not waited for where none are known, nor after ten times the detections.
     """
@@ -409,18 +403,21 @@ def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:
     return waited or not learner.tracked or learner.tracks >= settings.reference_tracks
 
 
+_NO_LEVELS = Levels(mean=0.0, between=0.0, within=1.0, length=1.0, tracks=0, blocks=0)
+
+
 def _arrays(references: list[Reference]) -> UsualArrays:
-    levels = [one.levels for one in references]
+    levels = [one.levels or _NO_LEVELS for one in references]
     return UsualArrays(
         map=reference_map(references),
         number=np.arange(len(references)),
         tempering=np.array([one.tempering for one in references]),
         frame_tempering=np.array([one.frame_tempering for one in references]),
         ratio=np.array([one.nees_ratio for one in references]),
-        levels=np.array([one is not None for one in levels]),
+        levels=np.array([one.levels is not None for one in references]),
         calibrated=np.array([calibrated_level(one.k) for one in references]),
-        mean=np.array([0.0 if one is None else one.mean for one in levels]),
-        between=np.array([0.0 if one is None else one.between**2 for one in levels]),
-        within=np.array([1.0 if one is None else one.within**2 for one in levels]),
-        length=np.array([1.0 if one is None else one.length for one in levels]),
+        mean=np.array([one.mean for one in levels]),
+        between=np.array([one.between**2 for one in levels]),
+        within=np.array([one.within**2 for one in levels]),
+        length=np.array([one.length for one in levels]),
     )

@@ -18,8 +18,7 @@ import numpy as np
 from monitor.drift.alarms import Alarm, AlarmChange, DriftReading, key_of
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.family import Family
-from monitor.drift.family_reading import family_reading
+from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
 from monitor.drift.reorder import ReorderBuffer, ReorderState
 from monitor.drift.usual import BLOCK_NS, WatchedRows

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.drift.judging import DrivingClock
+from monitor.drift.clocks import DrivingClock
 from tests.calibration.drift.family_oracle import SlowClock
 
 SECOND = 10**9

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import Why
-from monitor.drift.bets import BETS, SEVERITIES, Stage
+from monitor.drift.bets import BETS, CHARTS_OF, SEVERITIES, Stage
 from monitor.drift.evidence import OF_TRACKS, DriftSettings, by_severity
 from monitor.drift.family import Family
-from monitor.drift.observed import CHARTS_OF
 from monitor.drift.reference import Levels, Origin, Reference, knot_levels, shipped
 from monitor.frames.slices import TOTAL
 from tests.calibration.drift.family_oracle import SlowFamily

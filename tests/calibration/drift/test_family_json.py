@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.drift.evidence import Unit
-from monitor.drift.family_reading import family_reading
+from monitor.drift.family import family_reading
 from monitor.drift.state import MOST_KEPT, family_state, restored_family
 from monitor.drift.state_json import (
     InvalidFamily,

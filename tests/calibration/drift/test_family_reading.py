@@ -10,7 +10,7 @@ import pytest
 from monitor.drift.alarms import DriftState
 from monitor.drift.bets import SEVERITIES, Severity, Stage
 from monitor.drift.evidence import DriftSettings, Unit, scale_of
-from monitor.drift.family_reading import family_reading
+from monitor.drift.family import family_reading
 from tests.calibration.drift.drives import drive, exact_reference, family_of, fed, from_ten
 
 STAYS = DriftSettings(calm_hours=0.0)

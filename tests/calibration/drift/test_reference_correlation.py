@@ -120,7 +120,7 @@ def test_the_tracks_that_may_go_on_are_bounded_and_the_longest_unseen_go_first(c
     sums = TrackSums()
     for at in range(0, ids.size, chunk):
         sums.add(np.ones(ids[at : at + chunk].size), ids[at : at + chunk])
-    assert sums.going_on.ids.tolist() == list(range(1, OPEN + 1))
+    assert sums.going_on["key"].tolist() == list(range(1, OPEN + 1))
     assert sums.tracks == 3 * OPEN
 
 

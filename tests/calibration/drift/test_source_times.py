@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.drift.track_seconds import SET_BACK_NS, SourceTimes
+from monitor.drift.clocks import SET_BACK_NS, SourceTimes
 
 SECOND = 10**9
 

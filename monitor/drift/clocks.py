@@ -1,0 +1,271 @@
+"""Clocks of sources, which go by the stamps of their frames with ground truth alone.
+
+DrivingClock counts the hours of driving in which the budget of false alarms is counted. SourceTimes
+tells which second it is, what is late and when a source begins anew. Stamps of different sources
+are never compared: one source may have its ground truth at once, another one minutes later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from monitor.drift.usual import BLOCK_NS
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+
+# s; of a longer pause between two frames of a source no more was driving.
+_LONGEST_STEP = 5.0
+
+# s; a stamp that lies so far back is of a clock that was set back: time goes on from there.
+_SET_BACK = 10.0
+
+# Frames of all sources, for each active source, after which a source without ground truth is active
+# no more: by frames, since nobody's clock tells when another source is over. At least so many.
+_SILENT, _LEAST_SILENT = 20, 50
+
+# Frames after which a source is forgotten.
+_GONE = 4096
+
+# A source that is set back by more begins anew: a drive played again, or after one wild stamp.
+SET_BACK_NS = 10 * BLOCK_NS
+
+# A source is over when, since it was last heard of, all of them moved on by this on average.
+# Long, because labels of one source may come in batches of minutes while others wait.
+SILENT_NS = 600 * BLOCK_NS
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ClockState:
+    """A driving clock of S sources; fields as there, but without `driven`."""
+
+    frames: int
+    active: int
+    source: IntArray
+    latest_ns: IntArray
+    seen_at: IntArray
+    waiting: FloatArray
+
+
+@dataclass(slots=True)
+class _Driving:
+    """One source of a driving clock.
+
+    latest_ns  event time of its ground truth
+    seen_at    number of its latest frame, of all
+    waiting    seconds that it drove since its tracks were last taken in
+    """
+
+    latest_ns: int
+    seen_at: int = 0
+    waiting: float = 0.0
+
+
+@dataclass(slots=True)
+class DrivingClock:
+    """Counts seconds of driving, of all sources together and by the share that each adds.
+
+    The sources of a vehicle drive the same hour, and their ground truth comes at different times:
+    one at once, another seconds later. If the time went by the frames of all, a source that is
+    behind would never be given any, and could never raise an alarm. So each source has a clock of
+    its own, and of what it drives the share that makes them one vehicle: 1 / S where S sources are
+    active.
+
+    driven  s
+    """
+
+    driven: float = 0.0
+    _frames: int = 0
+    _active: int = 1
+    _sources: dict[int, _Driving] = field(default_factory=dict)
+
+    def state(self) -> ClockState:
+        """Returns a value that `restore` makes the same clock of, but for what was driven."""
+        known = self._sources.values()
+        return ClockState(
+            frames=self._frames,
+            active=self._active,
+            source=np.array(list(self._sources), np.int64),
+            latest_ns=np.array([one.latest_ns for one in known], np.int64),
+            seen_at=np.array([one.seen_at for one in known], np.int64),
+            waiting=np.array([one.waiting for one in known], np.float64),
+        )
+
+    def restore(self, state: ClockState) -> None:
+        """Goes on from a state."""
+        self._frames, self._active = state.frames, state.active
+        columns = state.source, state.latest_ns, state.seen_at, state.waiting
+        rows = zip(*(one.tolist() for one in columns), strict=True)
+        self._sources = {name: _Driving(*row) for name, *row in rows}
+
+    def drive(self, source: int, stamp_ns: int) -> float:
+        """Takes in a frame with ground truth; returns the seconds that it adds."""
+        known = self._sources.get(source)
+        self._frames += 1
+        if known is None:
+            oldest = self._frames - _GONE
+            self._sources = {s: one for s, one in self._sources.items() if one.seen_at >= oldest}
+            self._sources[source] = _Driving(stamp_ns, self._frames)
+            return 0.0
+        step = (stamp_ns - known.latest_ns) * 1e-9
+        known.seen_at = self._frames
+        if step > 0 or step < -_SET_BACK:
+            known.latest_ns = stamp_ns
+        if step <= 0:
+            return 0.0
+        oldest = self._frames - max(_LEAST_SILENT, _SILENT * self._active)
+        self._active = sum(one.seen_at >= oldest for one in self._sources.values())
+        share = min(step, _LONGEST_STEP) / self._active
+        self.driven += share
+        return share
+
+    def wait(self, source: int, seconds: float) -> None:
+        """Notes that a source drove on, and that what its tracks say of it comes later."""
+        known = self._sources.get(source)
+        if known is not None:
+            known.waiting += seconds
+
+    def waited(self, source: int) -> float:
+        """Returns the seconds that a source drove since this was last asked; 0 once it is gone."""
+        known = self._sources.get(source)
+        if known is None:
+            return 0.0
+        seconds, known.waiting = known.waiting, 0.0
+        return seconds
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TimesState:
+    """Times of S sources, that which was not heard of for longest first; fields as in SourceTimes.
+
+    heard  (S,) elapsed when each was last heard of
+    """
+
+    frames: int
+    lives: int
+    turns: int
+    elapsed: int
+    source: IntArray
+    time_ns: IntArray
+    life: IntArray
+    turn: IntArray
+    heard: IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Arrivals:
+    """The times at which F frames came.
+
+    number   (F,) counts all frames that ever came
+    time_ns  (F,) time of their source by then: its latest stamp
+    life     (F,) of their source; another one where it begins anew, unique over sources
+    turn     (F,) the second of their source by then; unique over sources, lives and seconds
+    ended    turns that are over since the frames before, or came and went among these
+    by       position of the frame that showed it, of each of them
+    """
+
+    number: IntArray
+    time_ns: IntArray
+    life: IntArray
+    turn: IntArray
+    ended: tuple[int, ...]
+    by: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Source:
+    """One source; elapsed: of all sources when it was last heard of."""
+
+    time_ns: int
+    life: int
+    turn: int
+    elapsed: int = 0
+
+
+@dataclass(slots=True)
+class SourceTimes:
+    """Times of all sources that may go on.
+
+    most  sources at a time; those that were not heard of for longest are over
+    """
+
+    most: int
+    _frames: int = 0
+    _lives: int = 0
+    _turns: int = 0
+    # Σ over sources of how far each moved.
+    _elapsed: int = 0
+    # The one not heard of for longest comes first.
+    _sources: dict[int, _Source] = field(default_factory=dict)
+
+    def state(self) -> TimesState:
+        """Returns a value that `restore` makes the same times of."""
+        rows = [(name, s.time_ns, s.life, s.turn, s.elapsed) for name, s in self._sources.items()]
+        columns = np.array(rows, np.int64).reshape(-1, 5).T
+        return TimesState(self._frames, self._lives, self._turns, self._elapsed, *columns)
+
+    def restore(self, state: TimesState) -> None:
+        """Goes on from a state, in place of all."""
+        self._frames, self._lives = state.frames, state.lives
+        self._turns, self._elapsed = state.turns, state.elapsed
+        columns = state.source, state.time_ns, state.life, state.turn, state.heard
+        rows = zip(*(one.tolist() for one in columns), strict=True)
+        self._sources = {name: _Source(*row) for name, *row in rows}
+
+    def take(self, source: IntArray, stamp_ns: IntArray) -> Arrivals:
+        """Takes F frames in the order in which their ground truth came: (F,) each.
+
+        One by one, so that it does not matter how frames are cut into calls.
+        """
+        ended: list[int] = []
+        by: list[int] = []
+        rows = []
+        for frame, (name, stamp) in enumerate(zip(source.tolist(), stamp_ns.tolist(), strict=True)):
+            at = self._moved(name, stamp, ended)
+            by += [frame] * (len(ended) - len(by))
+            rows.append((at.time_ns, at.life, at.turn))
+        number = self._frames + np.arange(len(rows), dtype=np.int64)
+        self._frames += len(rows)
+        times, lives, turns = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+        return Arrivals(number, times, lives, turns, tuple(ended), tuple(by))
+
+    def _moved(self, name: int, stamp: int, ended: list[int]) -> _Source:
+        """Moves the time of a source to a stamp; adds the turns that are over by it to `ended`."""
+        at = self._sources.pop(name, None)
+        if at is not None and stamp < at.time_ns - SET_BACK_NS:
+            ended.append(at.turn)
+            at = None
+        if at is None:
+            self._lives += 1
+            self._turns += 1
+            at = _Source(stamp, self._lives, self._turns)
+        elif stamp > at.time_ns:
+            # A wild stamp must not make the others look silent.
+            self._elapsed += min(stamp - at.time_ns, BLOCK_NS)
+            if stamp // BLOCK_NS != at.time_ns // BLOCK_NS:
+                ended.append(at.turn)
+                self._turns += 1
+                at.turn = self._turns
+            at.time_ns = stamp
+        at.elapsed = self._elapsed
+        self._sources[name] = at
+        self._end_silent(ended)
+        return at
+
+    def _end_silent(self, ended: list[int]) -> None:
+        sources = self._sources
+        while True:
+            name, longest = next(iter(sources.items()))
+            silent = self._elapsed - longest.elapsed > SILENT_NS * len(sources)
+            if not silent and len(sources) <= self.most:
+                return
+            ended.append(sources.pop(name).turn)
+
+    def now(self, life: IntArray) -> tuple[IntArray, BoolArray]:
+        """Returns the time of the source of each life (n,), and whether it goes on; 0 where not."""
+        goes_on = sorted((at.life, at.time_ns) for at in self._sources.values())
+        # A last entry that is no life, so that every search ends at an entry.
+        lives, times = np.array([*goes_on, (np.iinfo(np.int64).max, 0)], np.int64).T
+        place = np.searchsorted(lives, life)
+        there: BoolArray = lives[place] == life
+        return np.where(there, times[place], 0), there
