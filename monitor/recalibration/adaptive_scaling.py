@@ -1,7 +1,7 @@
-"""Adaptive scaling: one factor on σ for each dimension that follows the detector, forgetting
-exponentially in event time. What it remembers is part of it, so that it can go on.
+"""Adaptive scaling: one factor on σ for each dimension that follows the detector.
 
-The fit of adaptive scaling: what it has become after having followed all tracks of some rows.
+It forgets exponentially in event time. What it remembers is part of its document, so that it can
+go on; a fit is the value after it has followed all tracks of some rows.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def fit_adaptive_scaling(
     time_constant_s: float = TIME_CONSTANT_S,
     prior: Prior[Scaled] | None = None,
 ) -> AdaptiveScaling:
-    """What there is after having followed all tracks of the rows.
+    """Returns the scaling after it has followed all tracks of the rows.
 
     rows    with event times and delays of their truth; the delay seen is the 95 % quantile
     prior   what few tracks are drawn towards, its strength in tracks; None: factors of 1 that

@@ -1,22 +1,16 @@
-"""What the methods share that give every detection its own factors on σ, by its predicted σ.
+"""Factors on σ that depend on the predicted σ alone, fitted to cells of rows with similar σ.
 
-S Σ S with another S for each detection.
+A cell puts rows together until what they say of their errors can be relied on. Two methods are
+fitted to cells (both named by Levi et al. 2019, section 3.1).
 
-Rows of similar predicted σ, put together until what they say of their errors can be relied on.
+Histogram binning: in each bin of σ the errors say what σ should have been. Zadrozny and Elkan's
+binning gives all of a bin one value. For deviations that "enforces minimal and maximal values"
+(Levi et al.), takes from the tracker what σ tells within a bin, and costs 0.01 nats on calibrated
+boxes. Here a bin gives a factor: one variance scaling for each. It jumps at the edges, so that of
+two detections with nearly equal σ the better may come out as the worse.
 
-Histogram binning and isotonic regression on σ are fitted to these cells.
-
-Histogram binning of the predicted σ (named by Levi et al. 2019, section 3.1): in each bin of σ
-the errors say what σ should have been.
-
-Zadrozny and Elkan's binning gives all of a bin one value. For deviations that "enforces minimal
-and maximal values" (Levi et al.), takes from the tracker what σ tells within a bin, and costs 0.01
-nats on calibrated boxes. Here a bin gives a factor: one variance scaling for each. It jumps at the
-edges, so that of two detections with nearly equal σ the better may come out as the worse;
-isotonic-std does not.
-
-Isotonic regression of the error's size on the predicted σ (named by Levi et al. 2019,
-section 3.1): of two detections the one with the larger σ never comes out as the better.
+Isotonic regression of the error's size on σ: of two detections the one with the larger σ never
+comes out as the better.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Reads values out of recalibrator documents, and says what is wrong with those it refuses.
+"""Checked fields of recalibrator documents, read from parsed JSON and written as such.
 
-Every reader takes an object and the name of a field, and raises InvalidRecalibrator.
+Every reader takes an object and the name of a field, and raises InvalidRecalibrator, which says
+what is wrong with the field.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _DEEPEST = 16
 
 
 def as_matrix(array: FloatArray) -> Matrix:
-    """A hashable copy."""
+    """Returns a hashable copy."""
     return tuple(tuple(row) for row in array.tolist())
 
 
@@ -68,7 +69,7 @@ def as_array(matrix: Matrix) -> FloatArray:
 def is_number(
     value: object, lowest: float = -LARGEST, highest: float = LARGEST
 ) -> TypeGuard[int | float]:
-    """Whether it lies in the range, and is a number rather than a truth value; NaN never does."""
+    """Tells whether a value is a number in the range; truth values and NaN never are."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return lowest <= value <= highest
@@ -77,7 +78,7 @@ def is_number(
 def number(
     parameters: Document, name: str, lowest: float = -LARGEST, highest: float = LARGEST
 ) -> float:
-    """A number from `lowest` to `highest`."""
+    """Reads a number from `lowest` to `highest`."""
     value = parameters.get(name)
     if not is_number(value, lowest, highest):
         raise InvalidRecalibrator(
@@ -87,7 +88,7 @@ def number(
 
 
 def whole(parameters: Document, name: str, least: int = 1, most: int = _LARGEST_COUNT) -> int:
-    """A whole number from `least` to `most`."""
+    """Reads a whole number from `least` to `most`."""
     value = parameters.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         wanted = f"of at least {least}" if most == _LARGEST_COUNT else f"from {least} to {most}"
@@ -100,7 +101,7 @@ def whole(parameters: Document, name: str, least: int = 1, most: int = _LARGEST_
 def member(
     parameters: Document, name: str, members: type[Member], default: Member | None = None
 ) -> Member:
-    """A member of an enumeration; the default, if there is one, where the field is absent."""
+    """Reads a member of an enumeration; the default, if there is one, where the field is absent."""
     value = parameters.get(name, default)
     if not isinstance(value, str) or value not in list(members):
         raise InvalidRecalibrator(
@@ -117,17 +118,17 @@ def numbers(
     highest: float = LARGEST,
     fewest: int = 1,
 ) -> tuple[float, ...]:
-    """A list of `length` numbers in the range, or of at least `fewest`."""
+    """Reads a list of `length` numbers in the range, or of at least `fewest`."""
     return _row(name, _list(parameters, name, length, fewest, "numbers"), lowest, highest)
 
 
 def factors(parameters: Document, name: str) -> tuple[float, ...]:
-    """A factor on σ for each dimension."""
+    """Reads a factor on σ for each dimension."""
     return numbers(parameters, name, None, LEAST_FACTOR, LARGEST_FACTOR)
 
 
 def curves(parameters: Document, name: str, lowest: float, highest: float) -> Curves:
-    """A list of numbers in the range for each dimension; none of them need have any."""
+    """Reads a list of numbers in the range for each dimension; a list may be empty."""
     return tuple(_row(name, row, lowest, highest) for row in _rows(parameters, name, 1))
 
 
@@ -160,7 +161,7 @@ def matrix(
     highest: float = LARGEST,
     why: str = "equally long ones",
 ) -> Matrix:
-    """Equally long lists of numbers in the range, as many and as long as is asked for.
+    """Reads equally long lists of numbers in the range, as many and as long as is asked for.
 
     why  what asks for so many, for the message
     """
@@ -175,7 +176,7 @@ def matrix(
 
 
 def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
-    """A symmetric positive definite k × k matrix, of squares of factors at most.
+    """Reads a symmetric positive definite k × k matrix, of squares of factors at most.
 
     So much so that rounding leaves it definite, however different the units of its rows are.
     """
@@ -194,7 +195,7 @@ def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
 def lower_triangles(
     parameters: Document, name: str, count: int, size: int, largest: float
 ) -> tuple[Matrix, ...]:
-    """Lower triangles, row by row, with a positive diagonal; zeros above are added."""
+    """Reads lower triangles, row by row, with a positive diagonal; adds the zeros above."""
     triangles = []
     for one in _list(parameters, name, count, 0, "lower triangles"):
         rows = _rows({name: one}, name, 0)
@@ -212,7 +213,7 @@ def lower_triangles(
 
 
 def permutation(parameters: Document, name: str, k: int) -> tuple[int, ...]:
-    """A list of 0 to k − 1 in any order; ascending where absent."""
+    """Reads a list of 0 to k − 1 in any order; ascending where absent."""
     values = parameters.get(name, list(range(k)))
     if (
         not isinstance(values, list)
@@ -226,7 +227,7 @@ def permutation(parameters: Document, name: str, k: int) -> tuple[int, ...]:
 
 
 def names(parameters: Document, name: str) -> tuple[str, ...]:
-    """A list of printable names, each of them once; it may be empty."""
+    """Reads a list of printable names, each of them once; it may be empty."""
     values = parameters.get(name)
     if not isinstance(values, list) or not all(
         isinstance(value, str) and value.isprintable() for value in values
@@ -240,7 +241,7 @@ def names(parameters: Document, name: str) -> tuple[str, ...]:
 
 
 def part(parameters: Document, name: str) -> Document:
-    """An object inside the object."""
+    """Reads an object inside the object."""
     value = parameters.get(name)
     if not isinstance(value, dict):
         raise InvalidRecalibrator(f"'{name}' is {shown(value)}: it must be an object.")
@@ -250,7 +251,7 @@ def part(parameters: Document, name: str) -> Document:
 def parts(
     parameters: Document, name: str, length: int | None = None, fewest: int = 1
 ) -> list[Document]:
-    """A list of `length` objects, or of at least `fewest`."""
+    """Reads a list of `length` objects, or of at least `fewest`."""
     values = _list(parameters, name, length, fewest, "objects")
     for value in values:
         if not isinstance(value, dict):
@@ -261,7 +262,7 @@ def parts(
 
 
 def range_buckets(content: Document, name: str) -> RangeBuckets | None:
-    """{"edges": […], "dimensions": […]}; None where absent."""
+    """Reads {"edges": […], "dimensions": […]}; None where absent."""
     if content.get(name) is None:
         return None
     value = part(content, name)
@@ -274,7 +275,7 @@ def range_buckets(content: Document, name: str) -> RangeBuckets | None:
 
 
 def shown(value: object) -> str:
-    """A value for a message, however large it is."""
+    """Shortens a value for a message, however large it is."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list) and (

@@ -1,10 +1,7 @@
-"""One order for the same rows, so that sums over them round alike however they came.
+"""Detections with ground truth, as the methods that need rows are fitted on.
 
-What correlated rows are worth for a mean over them, whatever the unit of what is averaged.
-
-What every fit asks of its detections, whether it sees rows or only sums of them.
-
-Detections with their truth, as the methods that need rows are fitted on.
+Rows of one object are alike, so that a row is worth less than one; the weights say how much. And
+sums over rows must round alike however the rows came: they are brought into one order first.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ _CHI_SQUARE_MEDIAN = 0.4549364231195724
 
 
 def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
-    """The design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
+    """Computes the design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
 
     The squares are taken in units of their own size before gross outliers are cut, so that D is
     the same in any unit. The size is by the median: by the mean, an outlier would be it.
@@ -36,7 +33,7 @@ def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
 
 
 def effect_on_mean(value: FloatArray, track: IntArray) -> FloatArray:
-    """The design effect D ≥ 1 of the mean of values of any sign of each column, (A,).
+    """Computes the design effect D ≥ 1 of the mean of values of any sign of each column, (A,).
 
     value, track  (n, A) and (n,), as in effect_on_mean_square
     """
@@ -77,7 +74,7 @@ _LARGEST = 1e100
 
 @dataclass(frozen=True)
 class FitRows:
-    """n usable detections with truth.
+    """Usable detections with ground truth, n of them.
 
     error  (n, K) truth − mean, angles wrapped
     track  (n,) number of the object each is of, −1 where it is of none; errors of one object
@@ -112,7 +109,7 @@ class FitRows:
 
     @cached_property
     def size_weight(self) -> FloatArray:
-        """(K,) what a row is worth where sizes of errors are fitted, in (0, 1].
+        """Weight of a row where sizes of errors are fitted, (K,) in (0, 1].
 
         1 over the design effect of z², z = error/σ of the dimension, in any unit of σ.
         """
@@ -122,7 +119,7 @@ class FitRows:
 
     @cached_property
     def location_weight(self) -> FloatArray:
-        """(K,) what a row is worth where their location is fitted too, in (0, 1].
+        """Weight of a row where the location of errors is fitted too, (K,) in (0, 1].
 
         1 over the larger of the design effects of z and z²: with a correlation ρ of z within a
         track, that of z² is ρ² for Gaussians.
@@ -133,7 +130,7 @@ class FitRows:
 
     @property
     def weight(self) -> float:
-        """What a row is worth for the sizes of errors in every dimension: the least, in (0, 1]."""
+        """Weight of a row for the sizes of errors in every dimension: the least, in (0, 1]."""
         return float(self.size_weight.min())
 
     @property
@@ -141,7 +138,7 @@ class FitRows:
         return np.clip(self.error / self.deviation, -_LARGEST, _LARGEST)
 
     def take(self, rows: IntArray) -> FitRows:
-        """Some of them."""
+        """Returns some of the rows."""
         return FitRows(
             self.space,
             self.estimates.take(rows),
@@ -157,7 +154,7 @@ class FitRows:
 
 
 def in_one_order(rows: FitRows) -> FitRows:
-    """The rows in an order that depends on what they are alone; equal rows may change places."""
+    """Sorts rows by their values alone; equal rows may change places."""
     sent = rows.estimates
     columns = (sent.mean.T, *sent.covariance.transpose(1, 2, 0), rows.error.T, rows.track[None])
     return rows.take(np.lexsort(np.concatenate(columns)))

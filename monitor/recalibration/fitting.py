@@ -1,9 +1,8 @@
-"""Slices of recorded rows in their hierarchy: which there are, and how a thin one borrows from
-the wider one it lies in. Serving finds its way by the same names: see chain_of.
+"""Fits of recalibrators by method and by slice.
 
-How each method is fitted: the one place that imports all fitting code. A method is one entry.
-
-Serving needs methods.py alone.
+It is the one file that imports all fitting code; serving needs selection.py alone. Slices form a
+hierarchy, and a thin slice borrows from the wider one it lies in. Serving finds its way by the
+same names: see chain_of.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class FitSlice:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What tells N rows apart.
+    """Streams, classes and range buckets that N rows are told apart by.
 
     names  of all streams, classes and range buckets; '' where a row has none
     index  (N,) which of them each row has
@@ -123,7 +122,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class SliceFit:
-    """What came of one slice.
+    """Outcome of the fit of one slice.
 
     recalibrator  None where it is left to the wider slice it lies in
     leans_on      name of the wider slice, or version of the earlier selection, whose fit it was
@@ -141,7 +140,7 @@ Fit = Callable[[FitRows, Recalibrator | None], Recalibrator]
 
 
 def worth(rows: FitRows) -> float:
-    """How many independent detections rows tell as much as.
+    """Counts how many independent detections the rows are worth.
 
     At most as many as tracks: few of them say little of how much alike the rows of each are.
     """
@@ -149,7 +148,7 @@ def worth(rows: FitRows) -> float:
 
 
 def prior_strength(rows: FitRows, strength: float) -> float:
-    """What a prior has to count for, so that it outweighs few tracks as it does few rows.
+    """Raises the strength of a prior, so that it outweighs few tracks as it does few rows.
 
     A scaling weighs a prior against the effective rows of its statistics, which a single track
     does not tell from its rows; it is drawn as if they were what the rows are worth.
@@ -210,7 +209,7 @@ def fit_slices(
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What a fit may be asked for; None leaves it to the method.
+    """Options that a fit may be asked for; None leaves one to the method.
 
     objective        what a scale satisfies
     full_input       what covariance scaling does to full covariances

@@ -1,22 +1,15 @@
-"""A strictly rising, piecewise straight map of normal quantiles to quantiles of the error, and the
-distributions that it makes of Gaussians.
-
-With ζ ~ N(0, 1), Q(ζ) is the error in units of σ. Everything about it is closed form: density,
-cumulative probability, quantiles, mean and variance.
-
-Fits the maps of isotonic-quantiles: as many pieces as the errors bear out, and not one more.
-
-With many pieces the map is Kuleshov's isotonic regression itself, and its density follows every
-whim of the rows; with one it is a shift and a scale. An information criterion says how many pay.
-
-Isotonic regression on quantiles (Kuleshov et al. 2018; the reference in Küppers et al. 2022).
+"""Isotonic regression on quantiles (Kuleshov et al. 2018; the reference in Küppers et al. 2022).
 
 Kuleshov's R maps the probability that the detector gives the truth, u = F(y), to the share of
 truths that got as little: R ∘ F is the recalibrated distribution. What R is fitted to, the ranks of
 u, rises by itself, so that isotonic regression gives back the empirical distribution, step by step
 (Levi et al. 2019, section 2). In z-space, where F is Φ, the same map is R(Φ(z)) = Φ(Q⁻¹(z)): the
 quantile of u at p is the quantile of the normalised errors z at p. Straight pieces of Q in place of
-steps have a density, and Gaussian tails beyond the outer knots one that is nowhere 0.
+steps have a density, and Gaussian tails beyond the outer knots one that is nowhere 0. Density,
+cumulative probability, quantiles, mean and variance are all in closed form.
+
+With many pieces the map is Kuleshov's isotonic regression itself, and its density follows every
+whim of the rows; with one it is a shift and a scale. An information criterion says how many pay.
 
 The map is the same for every detection, in units of its σ. Hence no move of the origin changes it,
 and mean and variance are two constants a dimension; moments taken over a grid of y, as others do,

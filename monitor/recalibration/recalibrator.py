@@ -1,12 +1,7 @@
-"""What a fitted recalibrator rests on: how much truth, of what time, and whose fit it leans on.
+"""The contract of every recalibrator: a frozen value that maps estimates to estimates.
 
-What every recalibration method is: a frozen value that maps estimates to estimates.
-
-Identity: what the detector says is what the tracker gets. In force until another is promoted.
-
-The distribution that a recalibrator itself gives each dimension, Gaussian or not.
-
-Whether what a recalibrator made can be given to a tracker, and if not, why.
+Beside it stand what a fit rests on, the distributions that a recalibrator gives, and the check
+that its results can be sent to a tracker. The methods themselves have files of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ class UnfitData(ValueError):
 
 
 class Output(StrEnum):
-    """What a method says of a detection, and so what the Gaussian that is forwarded stands for."""
+    """Shape of a method's distributions: what the Gaussian that is forwarded stands for."""
 
     GAUSSIAN = "gaussian"  # a Gaussian, and that is forwarded
     MOMENTS = "moments"  # another shape; forwarded are its mean and its variance about that mean
@@ -47,7 +42,7 @@ class Output(StrEnum):
 
 
 def weakest(outputs: Collection[Output]) -> Output:
-    """The least that is true of all of them; of none, that they are Gaussians."""
+    """Returns the least that is true of all of them; Gaussian if there are none."""
     for output in (Output.SURROGATE, Output.MOMENTS):
         if output in outputs:
             return output
@@ -69,20 +64,20 @@ class Recalibrator(Protocol):
 
     @property
     def output(self) -> Output:
-        """What it says of a detection; what apply makes is Gaussian with every method."""
+        """Shape of its own distributions; what apply returns is Gaussian with every method."""
         ...
 
     @property
     def keeps_definite(self) -> bool:
-        """Whether positive definite covariances stay so by the form of the method alone."""
+        """Tells whether positive definite covariances stay so by the form of the method alone."""
         ...
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """The recalibrated estimates; never writes into its argument."""
+        """Returns the recalibrated estimates; never writes into its argument."""
         ...
 
     def parameters(self) -> Document:
-        """All that makes it up, as JSON values; exact."""
+        """Returns all that makes it up, as JSON values; exact."""
         ...
 
 
@@ -90,13 +85,13 @@ class ShapedRecalibrator(Recalibrator, Protocol):
     """A method whose own distribution is no Gaussian: output is not Output.GAUSSIAN."""
 
     def marginals(self, estimates: Estimates) -> Marginals:
-        """The distribution of each dimension, of which apply forwards a Gaussian."""
+        """Returns the distribution of each dimension, of which apply forwards a Gaussian."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one recalibrator serves.
+    """Rows that one recalibrator serves.
 
     part  its rows, in the order of Shares.order
     """
@@ -107,7 +102,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """n rows among at least one recalibrator, none of them twice.
+    """Division of n rows among recalibrators, at least one and none of them twice.
 
     order  (n,) row numbers, those of one recalibrator side by side; None where one serves all
     """
@@ -116,7 +111,7 @@ class Shares:
     shares: tuple[Share, ...]
 
     def sorted(self, estimates: Estimates) -> Estimates:
-        """The estimates in that order."""
+        """Returns the estimates in that order."""
         return estimates if self.order is None else estimates.take(self.order)
 
 
@@ -129,7 +124,7 @@ class Clock(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From the first to the last event time of what was fitted on, in the unit of the clock."""
+    """Span of the event times that were fitted on, in the unit of the clock."""
 
     first: int | float
     last: int | float
@@ -142,7 +137,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What one fitted value rests on.
+    """Evidence that one fitted value rests on.
 
     rows            detections with truth, at least 1
     tracks          objects they are of; a detection without a track is one of its own
@@ -165,7 +160,7 @@ class Basis:
         return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
 
     def parameters(self) -> Document:
-        """All of it, as JSON values; without what is not known."""
+        """Returns all of it, as JSON values; without what is not known."""
         content: Document = {
             "rows": self.rows,
             "tracks": self.tracks,
@@ -231,7 +226,7 @@ class Identity:
 
 
 def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
-    """What it says of each detection and dimension, whatever Gaussian apply forwards of it."""
+    """Returns the method's own distribution of each detection and dimension, Gaussian or not."""
     if recalibrator.output is not Output.GAUSSIAN:
         return cast("ShapedRecalibrator", recalibrator).marginals(estimates)
     made = recalibrator.apply(estimates)
@@ -239,7 +234,7 @@ def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
 
 
 def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
-    """The same of several recalibrators, each for the rows that it serves."""
+    """Returns the distributions by several recalibrators, each for the rows that it serves."""
     if shares.order is None:
         return marginals_of(shares.shares[0].recalibrator, estimates)
     sent = shares.sorted(estimates)
@@ -287,7 +282,7 @@ class _Shared:
 
 
 def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bool) -> BoolArray:
-    """(n,) outcomes that could have been sent: finite, positive definite, of plausible deviations.
+    """Finds outcomes that can be sent, (n,): finite, positive definite, of plausible deviations.
 
     None if they are not as many as were sent.
 
@@ -323,7 +318,7 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
 
 
 def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Estimates:
-    """What was made, and what was sent in the rows that are not sound, (n,)."""
+    """Returns what was made, with what was sent in the rows that are not sound, (n,)."""
     if sound.all():
         return made
     if not sound.any():
@@ -336,7 +331,7 @@ def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Es
 
 
 def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:
-    """What is wrong with what was made, to be read after the name of a method; '' where nothing is.
+    """Describes the first fault of what was made, to be read after a method's name; '' without one.
 
     No method is taken at its word: all covariances are factorised.
     """

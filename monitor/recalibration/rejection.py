@@ -30,7 +30,7 @@ _LARGEST = 1e12
 
 
 class RejectedBy(StrEnum):
-    """What the threshold is on, and the error it bounds."""
+    """Score that the threshold is on, and the error it bounds."""
 
     ENTROPY = "entropy"  # entropy over log C of the mean opinion; share of wrong top classes
     DEVIATION = "deviation"  # σ_G, the joint block's generalised deviation; RMSE in its unit

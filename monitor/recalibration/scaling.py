@@ -1,18 +1,16 @@
-"""The factor on σ that makes normalised errors have their nominal size, by one of
-three objectives. On heavy tails no Gaussian scale satisfies both NEES and
-coverage, so the objective is the user's choice.
+"""Scalings of covariances in closed form, from sums over the errors.
 
-How a scaling leans on an earlier one when rows are few, and the factors it never goes beyond.
+The factor on σ makes normalised errors have their nominal size, by one of three objectives. On
+heavy tails no Gaussian scale satisfies both NEES and coverage, so the objective is the user's
+choice.
 
-A slice with little truth borrows from its parent in the same way: the parent's fit is the prior.
+Variance scaling has one factor on σ for each dimension (Levi et al. 2019, section 3.1).
+Covariance scaling has the correlation of the errors too: a detector that sends variances is given
+the correlations of the normalised residuals; one that sends covariances has their size corrected,
+and on request their shape.
 
-Variance scaling: one factor on σ for each dimension (Levi et al. 2019, section 3.1).
-
-Covariance scaling: the size and the correlation of the errors, in closed form.
-
-Estimation, for a detector that sends variances, gives it the correlations of the
-normalised residuals. Recalibration, for one that sends covariances, corrects
-their size, and on request their shape.
+With few rows a scaling leans on a prior: an earlier fit, or that of the wider slice. And no factor
+goes beyond a clamp.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ QUANTILE_LEVEL = 0.6827
 
 
 class Objective(StrEnum):
-    """What the scale is to satisfy."""
+    """Conditions that a scale can be fitted to satisfy."""
 
     MEAN = "mean"  # mean NEES = 1: maximum likelihood
     WINSORISED_MEAN = "winsorised-mean"  # mean of NEES cut at its 99 % point, as if calibrated
@@ -100,7 +98,7 @@ def _winsorised(statistics: StageStatistics, i: int) -> float:
 
 
 class Scaled(Protocol):
-    """What has a factor on σ for each dimension."""
+    """A fit that has a factor on σ for each dimension."""
 
     @property
     def scale(self) -> tuple[float, ...]:
@@ -109,7 +107,7 @@ class Scaled(Protocol):
 
 
 class Correlated(Scaled, Protocol):
-    """What also says how errors hang together: see CovarianceScaling."""
+    """A fit that also says how errors hang together: see CovarianceScaling."""
 
     @property
     def correlation(self) -> Matrix:
@@ -286,7 +284,7 @@ def fit_variance_scaling(
 
 
 class FullInput(StrEnum):
-    """What is done to a full covariance."""
+    """Ways to recalibrate a full covariance."""
 
     SCALE = "scale"  # S Σ S: the detector's correlations stay as they are
     WHITEN = "whiten"  # L A Lᵀ, Σ = L Lᵀ: errors that still correlate after whitening are corrected

@@ -1,19 +1,11 @@
-"""Which rows each recalibrator serves, so that every one of them is asked once for a frame.
+"""The selection: which recalibrator serves which slice, as the value that is promoted.
 
-A Gaussian process costs by the call as much as by the row; slices that share one go through
-it together.
+It knows its own version: the method and a hash of everything that makes it up. Its document names
+methods with their parameters; the parts that documents of class probabilities share are here too.
 
-The methods that a document of Gaussians may name. A method is one line here.
-
-Nothing that is imported needs an optimiser: fits in closed form stand beside what they fit, all
-others are reached through fitting.py alone.
-
-What the documents of estimates and of class probabilities have in common: JSON of a stated
-format that names methods with their parameters, and a version that is a hash of the content.
-
-The choice of a recalibrator by slice, with a fallback: the value that is promoted.
-
-It knows its own version: the method and a hash of everything that makes it up.
+Every recalibrator is asked once for a frame: a Gaussian process costs by the call as much as by
+the row, and slices that share one go through it together. Nothing that is imported needs an
+optimiser: fits are reached through fitting.py alone.
 """
 
 from __future__ import annotations
@@ -61,7 +53,7 @@ from monitor.statistics.measures import Marginals
 
 
 def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Shares:
-    """Who serves which rows. Only slices that a row is in are asked for.
+    """Divides rows among recalibrators. Only slices that a row is in are asked for.
 
     slices   (n,) index of the slice of each row, n at least 1
     serving  the recalibrator of a slice, by index; the same object where it is the same
@@ -91,7 +83,7 @@ def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Share
 
 
 def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
-    """Each estimate by the recalibrator that serves it; the very same if none changes any.
+    """Recalibrates each estimate by what serves it; returns its argument if none changes any.
 
     Raises ValueError where a recalibrator gives back others than it got.
     """
@@ -257,7 +249,7 @@ class Selection:
 
     @property
     def method(self) -> str:
-        """Of the first slice by name, or of the fallback if there are none."""
+        """Method of the first slice by name, or of the fallback if there are none."""
         first = min(self.by_slice, default=None)
         return (self.fallback if first is None else self.by_slice[first]).method
 
@@ -291,7 +283,7 @@ class Selection:
         return text_of(self._content(self.bases, self.basis), self.fitted_on, self.version)
 
     def fits(self, space: Space) -> bool:
-        """Whether it can be applied to estimates in this space."""
+        """Tells whether it can be applied to estimates in this space."""
         return not self.dimensions or self.dimensions == space.names
 
     def of(self, chain: Chain) -> Recalibrator:
@@ -320,22 +312,22 @@ class Selection:
     def marginals(
         self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]
     ) -> Marginals:
-        """What the recalibrators say of each dimension of n ≥ 1 estimates, Gaussian or not."""
+        """Returns the distributions of n ≥ 1 estimates by dimension, Gaussian or not."""
         return shared_marginals(estimates, self.shares(slices, chains))
 
     @cached_property
     def outputs(self) -> frozenset[Output]:
-        """What its recalibrators say of a detection; most often there is one."""
+        """Shapes of its recalibrators' distributions; most often there is one."""
         return frozenset(one.output for one in self.recalibrators)
 
     @cached_property
     def keeps_definite(self) -> bool:
-        """Whether all of its recalibrators keep covariances positive definite by their form."""
+        """Tells whether all recalibrators keep covariances positive definite by their form."""
         return all(one.keeps_definite for one in self.recalibrators)
 
     @property
     def changes_estimates(self) -> bool:
-        """Whether any of its recalibrators is more than the identity."""
+        """Tells whether any of its recalibrators is more than the identity."""
         return any(one.method != Identity.method for one in self.recalibrators)
 
     @property
@@ -353,7 +345,7 @@ def from_json(text: str | bytes) -> Selection:
 
 
 def from_content(content: Document) -> Selection:
-    """Of the parsed JSON. Raises InvalidRecalibrator for anything else."""
+    """Reads the parsed JSON. Raises InvalidRecalibrator for anything else."""
     check_format(content, FORMAT)
     dimensions = names(content, "dimensions")
     slices = part({"slices": {}, **content}, "slices")

@@ -1,8 +1,8 @@
-"""Temperature scaling: one factor for all log-probabilities (Guo et al. 2017, section 4.2).
+"""Scalings of the log-probabilities of classes, from one factor to a small network.
 
-Vector scaling: a weight and a bias of each class (Guo et al. 2017, section 4.2).
-
-Auxiliary scaling: a small network corrects what vector scaling leaves (Laves et al. 2019).
+Temperature scaling has one factor for all of them, vector scaling a weight and a bias of each class
+(both Guo et al. 2017, section 4.2). In auxiliary scaling a small network corrects what vector
+scaling leaves (Laves et al. 2019).
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The class recalibrator that is promoted: what serves which class names, and its document.
+"""The class recalibrator that is promoted: which classes it serves, how it is read or fitted.
 
 It knows its own version: the method and a hash of everything that makes it up.
-
-Which method is fitted how: of class recalibrators, by name. Not for serving.
-
-Recalibrators of either kind, of estimates or of class probabilities: the document says which.
 """
 
 from __future__ import annotations
@@ -62,7 +58,7 @@ class ClassSelection:
 
     @property
     def method(self) -> str:
-        """Of the recalibrator."""
+        """Method of the recalibrator."""
         return self.recalibrator.method
 
     @cached_property
@@ -85,7 +81,7 @@ class ClassSelection:
         return text_of(self._content(), self.fitted_on, self.version)
 
     def fits(self, class_names: tuple[str, ...]) -> bool:
-        """Whether it can be applied to probabilities of these classes."""
+        """Tells whether it can be applied to probabilities of these classes."""
         if self.classes:
             return self.classes == class_names
         return self.recalibrator.classes in (None, len(class_names))
@@ -96,7 +92,7 @@ class ClassSelection:
 
     @property
     def changes_probabilities(self) -> bool:
-        """Whether it is more than the identity."""
+        """Tells whether it is more than the identity."""
         return self.method != ClassIdentity.method
 
 
@@ -109,7 +105,7 @@ def class_selection_from_json(text: str | bytes) -> ClassSelection:
 
 
 def class_selection_from_content(content: Document) -> ClassSelection:
-    """Of the parsed JSON. Raises InvalidRecalibrator for anything else."""
+    """Reads the parsed JSON. Raises InvalidRecalibrator for anything else."""
     check_format(content, FORMAT)
     classes = names(content, "classes")
     if len(classes) == 1:

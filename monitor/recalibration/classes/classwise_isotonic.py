@@ -97,7 +97,7 @@ def _knots(part: Document, where: str) -> Knots:
 
 
 def fit_classwise_isotonic(rows: ClassRows) -> ClasswiseIsotonic:
-    """Of each class, the rising curve next to whether it is true, with every opinion counted.
+    """Fits to each class the rising curve nearest to whether it is true; every opinion counts.
 
     Several opinions of a row count for one row together. Each is brought to how often its class
     is true, and their mean then is a little less sure than it might be.

@@ -1,18 +1,11 @@
-"""Softmax over classes, and the mean of opinions: the same bits for a detection alone or not.
+"""Class probabilities as every class recalibrator takes, makes and is fitted to them.
+
+A class recalibrator works on log-probabilities, to which logits are brought first (log-softmax).
+What a softmax leaves out says nothing of the probabilities, so that a method serves both alike.
+Methods have files of their own, but for the identity.
 
 Scores are laid out in columns, (C, N): the loops run over the classes, the arithmetic over all N
-opinions, so that no sum depends on how many there are.
-
-What a fit to labels descends: the negative log-likelihood of averaged opinions.
-
-What every recalibrator of class probabilities is: a frozen value that maps opinions to opinions.
-
-All of them work on log-probabilities, to which logits are brought first (log-softmax). What a
-softmax leaves out says nothing of the probabilities, so that a model serves both alike.
-
-Opinions on classes with their truth, as the recalibrators of class probabilities are fitted.
-
-Class identity: probabilities as the detector sends them, made to add up to 1.
+opinions. No sum depends on how many there are, so that a detection has the same bits alone or not.
 """
 
 from __future__ import annotations
@@ -204,7 +197,7 @@ class ClassRows:
 
     @cached_property
     def weight(self) -> float:
-        """What a row is worth, in (0, 1]: 1 over the design effect of its cross-entropy."""
+        """Weight of a row, in (0, 1]: 1 over the design effect of its cross-entropy."""
         if self.n == 0 or self.track is None or np.all(self.track < 0):
             return 1.0
         loss = averaged_loss(self.columns, self.label).value
@@ -212,12 +205,12 @@ class ClassRows:
         return float(1 / effect[0])
 
     def take(self, rows: IntArray) -> ClassRows:
-        """Some of them."""
+        """Returns some of the rows."""
         track = None if self.track is None else self.track[rows]
         return ClassRows(self.log_probabilities[rows], self.label[rows], track)
 
     def ordered(self) -> ClassRows:
-        """The same rows in an order that does not depend on the one they came in.
+        """Sorts the rows by their values alone, whatever order they came in.
 
         By the bytes of all their values: rows that are equal in these are equal, and sums over
         them then round alike.

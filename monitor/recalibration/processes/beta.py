@@ -1,14 +1,10 @@
-"""GP-Beta: predicted cumulative probabilities under a beta map, whose three parameters are moved by
-one Gaussian process of the estimate in each dimension (Song et al. 2019; Küppers et al. 2022,
-section 3).
+"""GP-Beta: predicted cumulative probabilities under a beta map that depends on the estimate.
 
-Forwarded are mean and variance of the calibrated distribution, about the predicted mean.
+The three parameters of the map are moved by one Gaussian process of the estimate in each dimension
+(Song et al. 2019; Küppers et al. 2022, section 3). Forwarded are mean and variance of the
+calibrated distribution, about the predicted mean.
 
-Fits the factor and the line of a beta map at given latent values; and what they start from.
-
-Serving does not need this file.
-
-Fits GP-Beta: in each dimension the line and the latent values on it take turns, each at the
+In a fit the line that the parameters lie on and the latent values along it take turns, each at the
 other's optimum, until the bound stands still.
 """
 
@@ -244,7 +240,7 @@ def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
 
 
 def _line(packed: FloatArray) -> BetaLine:
-    """Of log factor, base and loading, or without a loading."""
+    """Unpacks the line of (log factor, base, loading), or of one without a loading."""
     base = (float(packed[1]), float(packed[2]), float(packed[3]))
     if packed.size == 4:
         return BetaLine(base, (0.0, 0.0, 0.0))
@@ -294,7 +290,7 @@ def fit_gp_beta(rows: FitRows, settings: ProcessSettings | None = None) -> GpBet
 
 
 def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> FittedDimension:
-    """Of one dimension; rows in their one order."""
+    """Fits one dimension; rows in their one order."""
     deviation, worth = rows.deviation[:, dimension], float(rows.location_weight[dimension])
     errors = BetaErrors(rows.error[:, dimension] / deviation, np.log(deviation))
     start = factor_on_deviation(errors.normalised)

@@ -1,19 +1,11 @@
-"""Quantiles of beta maps of a standard Gaussian, and a table of them along a line.
-
-A map has one latent value, so that for given levels a table of it serves all detections.
-
-Mean and variance of beta maps of a standard Gaussian, and a table of them along a line.
-
-Taken about the mean of the Gaussian, in its deviations: nothing depends on where a detection
-lies, so that large coordinates lose no digits. A map has one latent value, hence a table of it
-serves all detections.
-
-Distributions of each dimension that are a Gaussian under a beta map (Song et al. 2019).
-
-The likelihood of errors under a beta map whose three parameters lie on one line.
+"""Errors under beta maps on a line: their distributions, tables of these, and their likelihood.
 
 (log a, log b, c) = base + loading · f, f the one latent value of a detection: the three share it,
-so that an expectation is a one-dimensional rule (coregionalisation of rank 1, Song et al. 2019).
+so that an expectation is a one-dimensional rule (coregionalisation of rank 1, Song et al. 2019),
+and a table over f of quantiles or moments serves all detections.
+
+Moments are taken about the mean of the Gaussian that is mapped, in its deviations: nothing depends
+on where a detection lies, so that large coordinates lose no digits.
 """
 
 from __future__ import annotations
@@ -121,7 +113,10 @@ class QuantileTable:
 def quantile_table(
     lines: tuple[BetaLine, ...], ranges: tuple[tuple[float, float], ...], tau: tuple[float, ...]
 ) -> QuantileTable:
-    """Of one line a dimension and the range of its latent value, at levels within (0, 1)."""
+    """Tabulates quantiles for one line a dimension and the range of its latent value.
+
+    tau  levels within (0, 1)
+    """
     odds = log_odds(np.array(tau))[:, None]
     intervals = _FEWEST
     while True:
@@ -198,7 +193,7 @@ class BetaMoments:
 
 
 def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
-    """Of the maps at m points of a line, (m,), in deviations of the Gaussian that is mapped.
+    """Computes moments at m points of a line, (m,), in deviations of the Gaussian that is mapped.
 
     mean = ∫ t dG and variance = ∫ (t − mean)² dG, the mass on the nodes brought to 1;
     dmean/df = −∫ G' dt and dvariance/df = −2 ∫ (t − mean) G' dt, with G' = G (1 − G) dU/df.
@@ -259,7 +254,7 @@ class MomentTable:
 def moment_table(
     lines: tuple[BetaLine, ...], ranges: tuple[tuple[float, float], ...]
 ) -> MomentTable:
-    """Of one line a dimension and the range of its latent value."""
+    """Tabulates moments for one line a dimension and the range of its latent value."""
     steps, cubics = [], []
     for line, (low, high) in zip(lines, ranges, strict=True):
         width = (high - low) / _INTERVALS
@@ -315,7 +310,7 @@ class BetaErrors:
 
 @dataclass(frozen=True, slots=True)
 class BetaLikelihood:
-    """Of n errors, at a factor on σ and a line.
+    """Likelihood of n errors, at a factor on σ and a line.
 
     t                           (n,) error/(factor · σ), at most FURTHEST
     lower, upper                (n,) log Φ(t) and log Φ(−t)
@@ -407,7 +402,7 @@ class BetaLikelihood:
         return total, slope
 
     def along(self, line: BetaLine) -> BetaLikelihood:
-        """The same errors and factor, another line."""
+        """Returns the likelihood of the errors at another line, the factor unchanged."""
         return BetaLikelihood(
             self.t,
             self.lower,
@@ -420,7 +415,7 @@ class BetaLikelihood:
 
 
 def beta_likelihood(errors: BetaErrors, factor: float, line: BetaLine) -> BetaLikelihood:
-    """Of errors, at a factor on σ and a line."""
+    """Prepares the likelihood of errors at a factor on σ and a line."""
     t = np.clip(errors.normalised / factor, -FURTHEST, FURTHEST)
     log_unit = errors.log_deviation + np.log(factor)
     return BetaLikelihood(t, log_ndtr(t), log_ndtr(-t), hazard(-t), hazard(t), log_unit, line)

@@ -1,4 +1,4 @@
-"""The beta map of a standard Gaussian's cumulative probability: density, probability, quantiles.
+"""The beta map of a standard Gaussian's cumulative probability, as one latent value moves it.
 
 With F = Φ(t) the predicted probability, the calibrated one is (Song et al. 2019; Kull et al. 2017)
 
@@ -6,8 +6,6 @@ With F = Φ(t) the predicted probability, the calibrated one is (Song et al. 201
 
 All is written in U and in logarithms, so that no tail is rounded to 0 or 1. a = b = 1 and c = 0
 change nothing. Arrays of any shapes that broadcast.
-
-The three parameters of a beta map as one latent value moves them: a line, and its bounds.
 """
 
 from __future__ import annotations
@@ -124,7 +122,7 @@ class BetaLine:
         return low, high
 
     def bounded(self, low: float, high: float) -> bool:
-        """Whether all three are within BOUNDS over [low, high]; false where one is not finite."""
+        """Tells whether all three are within BOUNDS over [low, high]; not if one is not finite."""
         return all(
             abs(base + loading * end) <= bound
             for base, loading, bound in zip(self.base, self.loading, BOUNDS, strict=True)

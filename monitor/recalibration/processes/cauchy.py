@@ -1,16 +1,10 @@
-"""The Cauchy likelihood of errors, by the log of the factor that makes a scale of σ.
+"""GP-Cauchy: errors with heavy tails as Cauchy distributions whose scale depends on the estimate.
 
-error ~ Cauchy(0, γ) with γ = w σ and log w latent (Küppers et al. 2022, section 3).
-
-Cauchy distributions of each dimension, and the Gaussian that stands in for one.
-
-GP-Cauchy: errors with heavy tails as Cauchy distributions, their scale γ = w σ with log w a
-Gaussian process of the estimate, one for each dimension (Küppers et al. 2022, section 3).
+error ~ Cauchy(0, γ) with γ = w σ and log w a Gaussian process of the estimate, one for each
+dimension (Küppers et al. 2022, section 3).
 
 A Cauchy has no variance, so that UCE and ENCE are not defined for it. What is forwarded is a
 Gaussian that holds a stated share of the mass in the same central interval.
-
-Fits GP-Cauchy: each dimension's log w by a process with inputs of its own.
 """
 
 from __future__ import annotations
@@ -84,7 +78,7 @@ class CauchyLikelihood:
 
 
 def cauchy_likelihood(name: str, error: FloatArray, deviation: FloatArray) -> CauchyLikelihood:
-    """Of the errors (n,) of the dimension `name`, predicted with σ (n,).
+    """Prepares the likelihood of errors (n,) of the dimension `name`, predicted with σ (n,).
 
     Raises UnfitData where half of the errors or more are exactly 0: the likelihood then grows
     without bound as γ falls to 0.

@@ -1,5 +1,6 @@
-"""What a process looks at: features of an estimate, standardised, and never outside of the range
-that was seen in the fit.
+"""The features of an estimate that a Gaussian process looks at.
+
+They are standardised, and never outside of the range that was seen in the fit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FARTHEST = 1e6
 
 
 class FeatureKind(StrEnum):
-    """What is taken of one dimension of an estimate."""
+    """Functions of one dimension of an estimate."""
 
     MEAN = "mean"
     LOG_MEAN = "log-mean"  # of sizes and the like: positive throughout the fit

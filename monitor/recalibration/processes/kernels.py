@@ -1,10 +1,6 @@
-"""Bins of an input that hold about as many rows each, in which scores are looked at.
+"""The kernels of the Gaussian processes: how alike two points are, with derivatives for the fit.
 
-The kernels of the Gaussian processes: how alike two points are, with derivatives for the fit.
-
-Points are rows of standardised features; what they stand for is decided in gp_inputs.
-
-Where the inducing points of a process lie: centres of clusters of the points it is fitted on.
+Points are rows of standardised features; what they stand for is decided in inputs.py.
 """
 
 from __future__ import annotations
@@ -76,7 +72,7 @@ class NormalisedKernel:
     scale: FloatArray
 
     def matrix(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Of the expanded square: two products in place of n m D differences."""
+        """Expands the square: two products in place of n m D differences."""
         weight, square, offset = self.expanded(right)
         exponent: FloatArray = left @ weight
         exponent += (left * left) @ square

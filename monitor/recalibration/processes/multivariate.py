@@ -1,27 +1,15 @@
-"""Covariances put together from weights of triangular factors, many at once.
+"""GP-Normal for all dimensions at once: sizes and correlations that depend on the detection.
 
+(Küppers et al. 2022, section 3, covariance estimation and recalibration.) The covariance is
 Σ̂ = W G Gᵀ Wᵀ: W a factor of what the detector sent, G lower triangular with the rows
 (φ_i0 … φ_i,i−1, √exp f_i). With Σ = W Wᵀ = L D Lᵀ it is the LDLᵀ of Küppers et al. 2022, eq. 8:
 with Δ = diag(W), exp f_i multiplies D, and the unit triangular Δ G diag(G)⁻¹ Δ⁻¹ multiplies L.
 All arithmetic is by element, so that a detection gives the same bits alone and among others.
 
-How likely an error is in one dimension, given what those of the earlier dimensions were.
-
 Whitened errors are u_i = Σ_j<i φ_ij ε_j + exp(f_i/2) η_i with η_i ~ N(0, 1) and the innovations
-ε_j of the earlier rows as they were fitted: see triangular_factors, where their covariance is
-G Gᵀ (a moving average Cholesky factor, Zhang and Leng 2012). The joint density is a product over
-i, and each factor a regression on innovations that are already known, so that it is fitted by
-itself.
-
-A triangular factor of covariances as a function of the detection: a fitted value.
-
-GP-Normal for all dimensions at once: sizes and correlations of the errors that depend on the
-detection (Küppers et al. 2022, section 3, covariance estimation and recalibration).
-
-Fitting lives in gp_normal_multivariate_fit; nothing here needs an optimiser.
-
-Fits GP-Normal multivariate: covariance scaling in closed form, and what depends on the
-detection by a process for each row of the factor. Serving does not need this file.
+ε_j of the earlier rows as they were fitted: their covariance is G Gᵀ (a moving average Cholesky
+factor, Zhang and Leng 2012). The joint density is a product over i, and each factor a regression
+on innovations that are already known, so that a process for each row of G is fitted by itself.
 """
 
 from __future__ import annotations

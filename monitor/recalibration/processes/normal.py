@@ -1,11 +1,8 @@
-"""Reads a stack of latent values with one process of one output in each dimension.
+"""GP-Normal: a factor on the variance of each dimension that depends on the estimate.
 
-Gaussian errors whose variance is off by w = e^f, one latent a dimension: in closed form.
-
-GP-Normal: a factor on the variance of each dimension that depends on the estimate, by a
-Gaussian process (Küppers et al. 2022, section 3). It is fitted in gp_normal_fit.
-
-Fits GP-Normal; serving does not need this file.
+The log of the factor is a Gaussian process of the estimate (Küppers et al. 2022, section 3).
+Errors are Gaussian, and their likelihood is in closed form: variance off by w = e^f, one latent
+value f a dimension.
 """
 
 from __future__ import annotations
@@ -32,7 +29,10 @@ from monitor.recalibration.recalibrator import Output
 
 
 def single_outputs(parameters: Document, name: str, k: int | None = None) -> LatentStack:
-    """Of k dimensions, or of as many as there are. Raises InvalidRecalibrator."""
+    """Reads one process of one output for each of k dimensions, or of as many as there are.
+
+    Raises InvalidRecalibrator.
+    """
     document = part(parameters, name)
     try:
         stack = LatentStack.from_parameters(document, len(parts(document, "processes", k)))
@@ -70,13 +70,13 @@ class NormalLikelihood:
         return Expected(add_up(value), 0.5 * (e - 1.0), -0.25 * e)
 
     def of(self, output: int) -> NormalLikelihood:
-        """Of one of the outputs by itself."""
+        """Returns the likelihood of one output by itself."""
         one = slice(output, output + 1)
         return NormalLikelihood(self.square[one], self.log_deviation[one])
 
 
 def normal_likelihood(rows: FitRows) -> NormalLikelihood:
-    """Of all dimensions of some rows."""
+    """Prepares the likelihood of all dimensions of some rows."""
     deviation = rows.deviation.T
     return NormalLikelihood(np.square(rows.error.T / deviation), np.log(deviation))
 

@@ -1,15 +1,11 @@
-"""What of a process the data do not fix by themselves: its settings, and the parameters of its
-kernels and couplings as the one vector that an optimiser moves.
+"""The fit of a sparse process: which features it looks at, and with which kernels.
 
-Which features a process looks at: found one after the other, each has to pay for itself.
+Kernels and mixing are found by L-BFGS-B, with the best posterior at each. The bound is maximal in
+the posterior, so that its derivatives by the hyperparameters are those at a fixed posterior.
 
-All candidates are screened by a score test, the best few are tried, and the bound of the
-process decides: it falls with every input that says nothing.
-
-Fits a sparse process: kernels and mixing by L-BFGS-B, at each the best posterior.
-
-The bound is maximal in the posterior, so that its derivatives by the hyperparameters are those
-at a fixed posterior. Serving does not need this file.
+Features are found one after the other, and each has to pay for itself. All candidates are screened
+by a score test, the best few are tried, and the bound of the process decides: it falls with every
+input that says nothing. Serving does not need this file.
 """
 
 from __future__ import annotations
@@ -90,7 +86,7 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """What is not in the posterior.
+    """Parameters that are not in the posterior.
 
     scale   (J, P) of each latent's kernel; equal rows where a kernel is common to all
     mixing  (J, J) A, of as many latents as outputs
@@ -126,7 +122,7 @@ class Packing:
         return np.concatenate([np.full(self._logs, np.log(START_SCALE)), entries])
 
     def bounds(self) -> list[tuple[float, float]]:
-        """Of each entry."""
+        """Lists the least and the largest value of each entry."""
         entries = self.start().size - self._logs
         amplitude = (-AMPLITUDE[1], AMPLITUDE[1])
         if self.coupling is Coupling.INDEPENDENT:
@@ -155,7 +151,7 @@ class Packing:
         return np.concatenate([by_log_scale.sum(axis=0), entries])
 
     def kernels(self, hyper: Hyperparameters) -> list[Kernel]:
-        """Of each latent."""
+        """Builds the kernel of each latent."""
         return [kernel_of(self.form, scale) for scale in hyper.scale]
 
     @property
@@ -433,7 +429,7 @@ def choose_inputs(
 
 
 def evidence_share(expected: Expected) -> float:
-    """What a row says in truth, of what the likelihood takes it to say; in (0, 1].
+    """Estimates which share of a row's evidence is real, of what the likelihood takes; in (0, 1].
 
     Were the likelihood right, scores s = ∂E/∂f had the variance −∂²E/∂f² (White 1982). Errors
     with heavier tails vary more, and a process would follow them where there is nothing. The
@@ -457,7 +453,7 @@ class _Fitted:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What all trials have in common."""
+    """Data that all trials of inputs have in common."""
 
     likelihood: LatentLikelihood
     estimates: Estimates
@@ -470,7 +466,7 @@ class _Choice:
         return _Fitted(inputs, process, bound, share)
 
     def expected(self, fitted: _Fitted) -> Expected:
-        """Of each row at the process."""
+        """Computes the expectation of each row at the process."""
         return self.likelihood.expected(*fitted.process.at(fitted.inputs.of(self.estimates)))
 
     def reweighted(self, fitted: _Fitted) -> _Fitted:

@@ -1,14 +1,9 @@
-"""Gauss–Hermite rules: expectations under Gaussians as weighted sums over fixed nodes.
+"""A fitted sparse variational Gaussian process: latent means and variances of points.
 
-The derivatives are those of the rule itself, so that an optimiser sees one function.
-
-What a likelihood must tell a variational Gaussian process: its expectation, with derivatives.
-
-Several processes, each with inputs of its own, served together: one pass over a batch.
-
-A fitted sparse variational Gaussian process as a value: latent means and variances of points.
-
-Fitting lives in process_fit; nothing here needs an optimiser.
+Several processes, each with inputs of its own, are served together: one pass over a batch.
+Fitting lives in process_fit.py; nothing here needs an optimiser. What a fit needs of a likelihood,
+its expectation with derivatives, is stated here too: a Gauss–Hermite rule is a weighted sum over
+fixed nodes, with the derivatives of the rule itself, so that an optimiser sees one function.
 """
 
 from __future__ import annotations
@@ -205,7 +200,7 @@ class SparseProcess:
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Of each latent."""
+        """Kernel of each latent."""
         return tuple(kernel_of(self.form, np.array(scale)) for scale in self.scale)
 
     @cached_property

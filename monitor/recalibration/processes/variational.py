@@ -2,7 +2,7 @@
 
 Natural gradients: a step on the precisions and a Newton step on the means (Khan and Rue 2023,
 section 3), which for likelihoods that are log-concave in each output ends after a few. What the
-kernels are is decided in process_fit.
+kernels are is decided in process_fit.py.
 
 Rows lie in blocks. One large product would be spread over threads, which cost more than they
 gain at this size, and would round by how many there are.
@@ -61,7 +61,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What kernels and mixing make of the points.
+    """Matrices that kernels and mixing make of the points.
 
     root      (L, M, M) L_l with L_l L_lᵀ = k_l(Z, Z); inverse (L, M, M) of it
     cross     (L, B, ROWS, M) k_l(x, Z)
@@ -129,7 +129,7 @@ def prior(constant: FloatArray, latents: int, size: int) -> Posterior:
 
 
 def design_of(kernels: list[Kernel], mixing: FloatArray, points: Points) -> Design:
-    """Of the kernels of the latents; (J, L) mixing."""
+    """Builds the matrices from the kernels of the latents; mixing (J, L)."""
     z = points.inducing
     root = np.array([inducing_root(kernel, z) for kernel in kernels])
     inverse = np.linalg.solve(root, np.eye(len(z)))
