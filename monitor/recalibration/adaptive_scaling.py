@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
     LEAST_POSITIVE,
@@ -22,8 +21,8 @@ from monitor.recalibration.documents import (
     number,
     numbers,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.fit_rows import FitRows, in_one_order, numbered_objects
+from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import WIDE, Prior, Scaled
 from monitor.statistics.clusters import LARGEST
 
@@ -44,10 +43,9 @@ class LabelsTooLate(UnfitData):
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveScaling:
-    """Σ' = S Σ S with S = diag(scale), and the memory that the next tracks are added to.
+class AdaptiveScaling(Scaled):
+    """Scaled, with the memory that the next tracks are added to.
 
-    scale            K factors on σ, positive
     time_constant_s  τ, s of event time in which the weight of a track falls to 1/e
     delay_s          how late the labels came, s; below τ
     ended_s          event time of the end of the newest track, s
@@ -56,7 +54,6 @@ class AdaptiveScaling:
     prior_scale      K factors on σ that count for prior_tracks more, of any age
     """
 
-    scale: tuple[float, ...]
     time_constant_s: float
     delay_s: float
     ended_s: float
@@ -65,30 +62,6 @@ class AdaptiveScaling:
     prior_scale: tuple[float, ...]
     prior_tracks: float
     method: ClassVar[str] = "adaptive-scaling"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension on its own scale; correlations stay."""
-        return estimates.rescaled(np.array(self.scale))
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "scale": list(self.scale),
-            "time_constant_s": self.time_constant_s,
-            "delay_s": self.delay_s,
-            "ended_s": self.ended_s,
-            "tracks": self.tracks,
-            "nees": list(self.nees),
-            "prior_scale": list(self.prior_scale),
-            "prior_tracks": self.prior_tracks,
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> AdaptiveScaling:
@@ -276,12 +249,8 @@ def track_means(rows: FitRows, time_constant_s: float) -> tuple[FloatArray, Floa
     rows = in_one_order(rows)
     rows = rows.take(np.argsort(np.asarray(rows.time_s), kind="stable"))
     time_s = np.asarray(rows.time_s)
-    alone = rows.track < 0
-    names, numbered = np.unique(rows.track[~alone], return_inverse=True)
-    index = np.empty(rows.n, np.int64)
-    index[~alone] = numbered
-    index[alone] = names.size + np.arange(np.count_nonzero(alone))
-    ended_s = np.full(rows.tracks, -inf)
+    index, tracks = numbered_objects(rows.track)
+    ended_s = np.full(tracks, -inf)
     np.maximum.at(ended_s, index, time_s)
     weight = np.exp((time_s - ended_s[index]) / time_constant_s)
     z = np.clip(rows.error / rows.deviation, -_LARGEST_ERROR, _LARGEST_ERROR)

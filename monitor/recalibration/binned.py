@@ -32,8 +32,8 @@ from monitor.recalibration.documents import (
     check_lengths,
     curves,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.recalibrator import FittedMethod
 from monitor.recalibration.scaling import WIDE
 from monitor.statistics.measures import kurtosis
 
@@ -41,7 +41,7 @@ from monitor.statistics.measures import kurtosis
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-12, 1e12
 
 
-def deviations(estimates: Estimates) -> FloatArray:
+def _deviations(estimates: Estimates) -> FloatArray:
     """(K, n) predicted σ, each dimension in one piece."""
     return np.ascontiguousarray(estimates.deviation.T)
 
@@ -70,6 +70,12 @@ class DeviationCells:
     variance: FloatArray
     squared_error: FloatArray
     nees: FloatArray
+
+
+def _cells_by_dimension(rows: FitRows) -> list[DeviationCells]:
+    rows = prepared(rows)
+    columns = zip(rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True)
+    return [cells_of(*column) for column in columns]
 
 
 def cells_of(deviation: FloatArray, error: FloatArray, weight: float) -> DeviationCells:
@@ -132,7 +138,7 @@ def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> 
 
 
 @dataclass(frozen=True)
-class HistogramBinning:
+class HistogramBinning(FittedMethod):
     """Σ' = S Σ S with S = diag(s_b), b the bin that σ lies in, s_b² its mean NEES.
 
     edges    K lists of B_d − 1 σ, ascending: bins are closed on the left, the outer ones open
@@ -142,8 +148,6 @@ class HistogramBinning:
     edges: Curves
     factors: Curves
     method: ClassVar[str] = "histogram-binning"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -157,19 +161,12 @@ class HistogramBinning:
         )
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension by its own bin; correlations stay."""
-        deviation = deviations(estimates)
+        """Scales every dimension by its own bin; correlations stay."""
+        deviation = _deviations(estimates)
         factor = np.empty_like(deviation)
         for i, (edges, factors) in enumerate(self._bins):
             factors.take(edges.searchsorted(deviation[i], side="right"), out=factor[i])
         return estimates.rescaled(factor.T)
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "edges": [list(edges) for edges in self.edges],
-            "factors": [list(factors) for factors in self.factors],
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> HistogramBinning:
@@ -186,15 +183,11 @@ def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    rows = in_one_order(rows)
-    edges, factors = [], []
-    columns = zip(rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True)
-    for sigma, error, weight in columns:
-        cells = cells_of(sigma, error, weight)
-        edges.append(tuple(cells.start[1:].tolist()))
-        factors.append(tuple(WIDE.of(np.sqrt(cells.nees)).tolist()))
-    return HistogramBinning(tuple(edges), tuple(factors))
+    cells = _cells_by_dimension(rows)
+    return HistogramBinning(
+        tuple(tuple(one.start[1:].tolist()) for one in cells),
+        tuple(tuple(WIDE.of(np.sqrt(one.nees)).tolist()) for one in cells),
+    )
 
 
 # Knots nearer than this in log σ are one: between them a slope would be noise of rounding.
@@ -202,7 +195,7 @@ _NEAREST = 1e-9
 
 
 @dataclass(frozen=True)
-class IsotonicStd:
+class IsotonicStd(FittedMethod):
     """Σ' = S Σ S with S = diag(σ'/σ), σ' a nondecreasing function of σ.
 
     log σ' is a straight line in log σ between knots. Beyond the outer knots the factor of the
@@ -215,8 +208,6 @@ class IsotonicStd:
     deviation: Curves
     factor: Curves
     method: ClassVar[str] = "isotonic-std"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -224,22 +215,16 @@ class IsotonicStd:
         return len(self.factor)
 
     @cached_property
-    def _lines(self) -> tuple[_Line, ...]:
-        return tuple(_line(s, f) for s, f in zip(self.deviation, self.factor, strict=True))
+    def _lines(self) -> tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], ...]:
+        return tuple(map(_line, self.deviation, self.factor))
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension by its own curve; correlations stay."""
-        factor = np.log(deviations(estimates))
-        for i, line in enumerate(self._lines):
-            factor[i] = line.at(factor[i])
+        """Scales every dimension by its own curve; correlations stay."""
+        factor = np.log(_deviations(estimates))
+        for row, (knot, origin, value, slope) in zip(factor, self._lines, strict=True):
+            piece = knot.searchsorted(row, side="right")
+            row[:] = value[piece] + slope[piece] * (row - origin[piece])
         return estimates.rescaled(np.exp(factor, out=factor).T)
-
-    def parameters(self) -> Document:
-        """Both fields, as JSON values."""
-        return {
-            "deviation": [list(knots) for knots in self.deviation],
-            "factor": [list(values) for values in self.factor],
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicStd:
@@ -268,33 +253,18 @@ class IsotonicStd:
         return cls(deviation, factor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """log factor over log σ, straight in each of J + 1 pieces that J knots part.
+def _line(
+    deviation: tuple[float, ...], factor: tuple[float, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Log factor over log σ, straight in each of J + 1 pieces that J knots part.
 
-    knot           (J,) log σ
-    origin, value  (J + 1,) a point that the piece passes through
-    slope          (J + 1,)
+    returns  knots (J,); origin and value of a point of each piece, and its slope, all (J + 1,)
     """
-
-    knot: FloatArray
-    origin: FloatArray
-    value: FloatArray
-    slope: FloatArray
-
-    def at(self, x: FloatArray) -> FloatArray:
-        """Elementwise, so that a detection comes out alike in any company."""
-        piece = self.knot.searchsorted(x, side="right")
-        found: FloatArray = self.value[piece] + self.slope[piece] * (x - self.origin[piece])
-        return found
-
-
-def _line(deviation: tuple[float, ...], factor: tuple[float, ...]) -> _Line:
     knot, value = np.log(deviation), np.log(factor)
     slope = np.zeros(knot.size + 1)
     slope[1:-1] = np.diff(value) / np.diff(knot)
     # The first piece is level, through the first knot; each other begins at its knot.
-    return _Line(knot, np.append(knot[0], knot), np.append(value[0], value), slope)
+    return knot, np.append(knot[0], knot), np.append(value[0], value), slope
 
 
 def fit_isotonic_std(rows: FitRows) -> IsotonicStd:
@@ -309,15 +279,8 @@ def fit_isotonic_std(rows: FitRows) -> IsotonicStd:
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    rows = in_one_order(rows)
-    found = [
-        _curve(cells_of(sigma, error, weight))
-        for sigma, error, weight in zip(
-            rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True
-        )
-    ]
-    return IsotonicStd(tuple(d for d, _ in found), tuple(f for _, f in found))
+    deviation, factor = zip(*map(_curve, _cells_by_dimension(rows)), strict=True)
+    return IsotonicStd(deviation, factor)
 
 
 def _curve(cells: DeviationCells) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -6,10 +6,11 @@ what is wrong with the field.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -20,40 +21,52 @@ from monitor.frames.space import FloatArray
 Document = dict[str, Any]
 
 
-class InvalidRecalibrator(ValueError):
-    """A document does not describe a usable recalibrator."""
-
-
 # Lists of numbers; of a matrix they are equally long, of curves one a dimension.
 Matrix = tuple[tuple[float, ...], ...]
-
-
 Curves = tuple[tuple[float, ...], ...]
 
-
 Member = TypeVar("Member", bound=StrEnum)
-
+Read = TypeVar("Read")
+Arguments = ParamSpec("Arguments")
 
 _FLOAT = np.finfo(np.float64)
-
-
 LARGEST, LEAST_POSITIVE = float(_FLOAT.max), float(_FLOAT.tiny)
-
 
 # Factors on σ beyond these are of a wrong unit, and would overflow when squared twice.
 LEAST_FACTOR, LARGEST_FACTOR = 1e-12, 1e12
 
-
 # Least eigenvalue of a matrix whose diagonal is made 1.
 _NEAREST_SINGULAR = 1e-14
 
-
-# Of counts: more would not be kept in 64 bits.
+# Larger counts would not fit into 64 bits.
 _LARGEST_COUNT = 2**63 - 1
-
 
 # Levels of lists and objects; documents have fewer.
 _DEEPEST = 16
+
+
+class InvalidRecalibrator(ValueError):
+    """A document does not describe a usable recalibrator."""
+
+
+class Documented:
+    """A frozen dataclass whose document holds its fields."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def parameters(self) -> Document:
+        """Returns all fields but those that are None, as JSON values; exact."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: _as_json(value) for name, value in values.items() if value is not None}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_json(entry) for entry in value]
+    if isinstance(value, Documented):
+        return value.parameters()
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 def as_matrix(array: FloatArray) -> Matrix:
@@ -61,18 +74,28 @@ def as_matrix(array: FloatArray) -> Matrix:
     return tuple(tuple(row) for row in array.tolist())
 
 
-def as_array(matrix: Matrix) -> FloatArray:
-    """The array again."""
-    return np.array(matrix)
+def inside(
+    place: str,
+    read: Callable[Arguments, Read],
+    *arguments: Arguments.args,
+    **options: Arguments.kwargs,
+) -> Read:
+    """Calls a reader, and puts the place before what it raises InvalidRecalibrator with."""
+    try:
+        return read(*arguments, **options)
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"in {place}: {error}") from None
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(
     value: object, lowest: float = -LARGEST, highest: float = LARGEST
 ) -> TypeGuard[int | float]:
     """Tells whether a value is a number in the range; truth values and NaN never are."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return lowest <= value <= highest
+    return (_is_whole(value) or isinstance(value, float)) and lowest <= value <= highest
 
 
 def number(
@@ -90,7 +113,7 @@ def number(
 def whole(parameters: Document, name: str, least: int = 1, most: int = _LARGEST_COUNT) -> int:
     """Reads a whole number from `least` to `most`."""
     value = parameters.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+    if not _is_whole(value) or not least <= value <= most:
         wanted = f"of at least {least}" if most == _LARGEST_COUNT else f"from {least} to {most}"
         raise InvalidRecalibrator(
             f"'{name}' is {shown(value)}: it must be a whole number {wanted}."
@@ -180,7 +203,7 @@ def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
 
     So much so that rounding leaves it definite, however different the units of its rows are.
     """
-    array = as_array(matrix(parameters, name, k, k, -(LARGEST_FACTOR**2), LARGEST_FACTOR**2))
+    array = np.array(matrix(parameters, name, k, k, -(LARGEST_FACTOR**2), LARGEST_FACTOR**2))
     size = np.sqrt(np.maximum(np.diagonal(array), 0.0))
     if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
         raise InvalidRecalibrator(f"'{name}' is not symmetric: {array.tolist()}.")
@@ -217,7 +240,7 @@ def permutation(parameters: Document, name: str, k: int) -> tuple[int, ...]:
     values = parameters.get(name, list(range(k)))
     if (
         not isinstance(values, list)
-        or any(not isinstance(value, int) or isinstance(value, bool) for value in values)
+        or not all(_is_whole(value) for value in values)
         or sorted(values) != list(range(k))
     ):
         raise InvalidRecalibrator(
@@ -265,13 +288,13 @@ def range_buckets(content: Document, name: str) -> RangeBuckets | None:
     """Reads {"edges": […], "dimensions": […]}; None where absent."""
     if content.get(name) is None:
         return None
-    value = part(content, name)
-    try:
-        edges = numbers(value, "edges", None, LEAST_POSITIVE)
-        check_ascending("edges", (edges,))
-        return RangeBuckets(edges, names(value, "dimensions"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{name}': {error}") from None
+    return inside(f"'{name}'", _buckets, part(content, name))
+
+
+def _buckets(content: Document) -> RangeBuckets:
+    edges = numbers(content, "edges", None, LEAST_POSITIVE)
+    check_ascending("edges", (edges,))
+    return RangeBuckets(edges, names(content, "dimensions"))
 
 
 def shown(value: object) -> str:

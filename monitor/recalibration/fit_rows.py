@@ -20,6 +20,21 @@ from monitor.statistics.clusters import LARGEST, design_effect_of_rows
 _CHI_SQUARE_MEDIAN = 0.4549364231195724
 
 
+def numbered_objects(track: IntArray) -> tuple[IntArray, int]:
+    """Numbers the objects that rows are of; a row without a track is one of its own.
+
+    track    (n,) object of each row, −1 where it is of none
+    returns  (n,) 0 … U − 1, and U
+    """
+    tracked = track >= 0
+    distinct, number = np.unique(track[tracked], return_inverse=True)
+    found = np.empty(track.size, np.int64)
+    found[tracked] = number
+    alone = track.size - number.size
+    found[~tracked] = distinct.size + np.arange(alone)
+    return found, distinct.size + alone
+
+
 def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
     """Computes the design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
 
@@ -103,9 +118,8 @@ class FitRows:
 
     @cached_property
     def tracks(self) -> int:
-        """Objects; a row without a track is one of its own."""
-        alone = int(np.count_nonzero(self.track < 0))
-        return alone + int(np.unique(self.track[self.track >= 0]).size)
+        """Number of objects; a row without a track is one of its own."""
+        return numbered_objects(self.track)[1]
 
     @cached_property
     def size_weight(self) -> FloatArray:
@@ -151,6 +165,15 @@ class FitRows:
     def check(self) -> None:
         """Raises UnfitData without rows, or where a dimension has no error at all."""
         check_errors(self.space, self.n, (self.error != 0).any(axis=0))
+
+
+def prepared(rows: FitRows) -> FitRows:
+    """Checks rows as every fit does, and brings them into one order.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    rows.check()
+    return in_one_order(rows)
 
 
 def in_one_order(rows: FitRows) -> FitRows:

@@ -38,8 +38,8 @@ from monitor.recalibration.documents import (
     curves,
     numbers,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.recalibrator import FittedMethod, Output
 
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
@@ -271,7 +271,7 @@ _LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
 
 
 @dataclass(frozen=True)
-class IsotonicQuantiles:
+class IsotonicQuantiles(FittedMethod):
     """The truth lies at mean + σ Q(ζ), ζ ~ N(0, 1), with its own Q for each dimension.
 
     Forwarded are mean + σ E[Q] and S Σ S with S = sqrt(Var[Q]): moments, about the mean. On
@@ -284,7 +284,6 @@ class IsotonicQuantiles:
     maps: tuple[QuantileMap, ...]
     method: ClassVar[str] = "isotonic-quantiles"
     output: ClassVar[Output] = Output.MOMENTS
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -345,8 +344,7 @@ def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
     worth = (rows.n * rows.location_weight).tolist()
     return IsotonicQuantiles(tuple(map(fit_map, error.T, worth)))

@@ -19,6 +19,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.documents import (
     LEAST_POSITIVE,
     Document,
+    Documented,
     InvalidRecalibrator,
     is_number,
     member,
@@ -55,30 +56,24 @@ class Recalibrator(Protocol):
     @property
     def method(self) -> str:
         """The name on the command line."""
-        ...
 
     @property
     def k(self) -> int | None:
         """The number of dimensions it was fitted on; None if any will do."""
-        ...
 
     @property
     def output(self) -> Output:
         """Shape of its own distributions; what apply returns is Gaussian with every method."""
-        ...
 
     @property
     def keeps_definite(self) -> bool:
         """Tells whether positive definite covariances stay so by the form of the method alone."""
-        ...
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns the recalibrated estimates; never writes into its argument."""
-        ...
 
     def parameters(self) -> Document:
         """Returns all that makes it up, as JSON values; exact."""
-        ...
 
 
 class ShapedRecalibrator(Recalibrator, Protocol):
@@ -86,7 +81,6 @@ class ShapedRecalibrator(Recalibrator, Protocol):
 
     def marginals(self, estimates: Estimates) -> Marginals:
         """Returns the distribution of each dimension, of which apply forwards a Gaussian."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +117,7 @@ class Clock(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class Period(Documented):
     """Span of the event times that were fitted on, in the unit of the clock."""
 
     first: int | float
@@ -136,7 +130,7 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(Documented):
     """Evidence that one fitted value rests on.
 
     rows            detections with truth, at least 1
@@ -161,17 +155,9 @@ class Basis:
 
     def parameters(self) -> Document:
         """Returns all of it, as JSON values; without what is not known."""
-        content: Document = {
-            "rows": self.rows,
-            "tracks": self.tracks,
-            "effective_rows": self.effective_rows,
-        }
-        if self.period is not None:
-            content["first"], content["last"] = self.period.first, self.period.last
-            content["clock"] = str(self.period.clock)
-        if self.borrows_from is not None:
-            content["borrows_from"] = self.borrows_from
-        return content
+        content = Documented.parameters(self)
+        period = content.pop("period", {})
+        return {**content, **period}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Basis:
@@ -202,22 +188,28 @@ def _period(parameters: Document) -> Period | None:
     return Period(first, last, member(parameters, "clock", Clock))
 
 
+class FittedMethod(Documented):
+    """Defaults of a recalibrator: Gaussian, and positive definite by its form."""
+
+    __slots__ = ()
+    output: ClassVar[Output] = Output.GAUSSIAN
+
+    @property
+    def keeps_definite(self) -> bool:
+        """Says yes; see Recalibrator."""
+        return True
+
+
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Changes nothing."""
+class Identity(FittedMethod):
+    """Changes nothing: the detector's own estimates go on to the tracker."""
 
     method: ClassVar[str] = "identity"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
     k: ClassVar[None] = None
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """The very same estimates."""
+        """Returns its argument."""
         return estimates
-
-    def parameters(self) -> Document:
-        """None."""
-        return {}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Identity:

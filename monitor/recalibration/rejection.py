@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import betaincinv, stdtrit
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.documents import Document, member, number, whole
+from monitor.recalibration.documents import Document, Documented, member, number, whole
 from monitor.recalibration.fit_rows import effect_on_mean_square
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.class_measures import rank_rows
@@ -37,7 +37,7 @@ class RejectedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Documented):
     """Detections with a score above the threshold are too uncertain.
 
     by              what the score is
@@ -60,17 +60,6 @@ class Rejection:
         """(n,) which are too uncertain; one without a score, NaN, is not."""
         rejected: BoolArray = score > self.threshold
         return rejected
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "by": str(self.by),
-            "threshold": self.threshold,
-            "target_error": self.target_error,
-            "error": self.error,
-            "rejected_share": self.rejected_share,
-            "rows": self.rows,
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Rejection:

@@ -15,19 +15,19 @@ goes beyond a clamp.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from scipy.special import gammainc
 
 from monitor.frames.detections import Estimates
-from monitor.frames.space import FloatArray
+from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.documents import (
     Document,
     Matrix,
-    as_array,
     as_matrix,
     factors,
     member,
@@ -35,7 +35,7 @@ from monitor.recalibration.documents import (
     positive_definite_matrix,
 )
 from monitor.recalibration.fit_rows import check_errors
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.recalibrator import FittedMethod, UnfitData
 from monitor.statistics.bins import chi_square
 from monitor.statistics.reading import quantile_of_histogram, read
 from monitor.statistics.stage import StageStatistics
@@ -97,32 +97,23 @@ def _winsorised(statistics: StageStatistics, i: int) -> float:
     return float(np.exp(0.5 * (low + high)))
 
 
-class Scaled(Protocol):
-    """A fit that has a factor on σ for each dimension."""
+@dataclass(frozen=True, slots=True)
+class Scaled(FittedMethod):
+    """Σ' = S Σ S with S = diag(scale).
+
+    scale  K factors on σ, positive
+    """
+
+    scale: tuple[float, ...]
 
     @property
-    def scale(self) -> tuple[float, ...]:
-        """K factors on σ."""
-        ...
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.scale)
 
-
-class Correlated(Scaled, Protocol):
-    """A fit that also says how errors hang together: see CovarianceScaling."""
-
-    @property
-    def correlation(self) -> Matrix:
-        """(K, K) of normalised errors."""
-        ...
-
-    @property
-    def whitened(self) -> Matrix:
-        """(K, K) mean of whitened errors' products."""
-        ...
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The dimensions in the order they are whitened in."""
-        ...
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Scales every dimension by itself; correlations stay."""
+        return estimates.rescaled(np.array(self.scale))
 
 
 Previous = TypeVar("Previous", bound=Scaled, covariant=True)
@@ -213,7 +204,7 @@ def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArra
 
     Positive definite where A₀ is, however few the rows; a unit diagonal stays one.
     """
-    shrunk: FloatArray = share * matrix + (1 - share) * as_array(before)
+    shrunk: FloatArray = share * matrix + (1 - share) * np.array(before)
     return shrunk
 
 
@@ -234,31 +225,14 @@ def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class VarianceScaling:
-    """Σ' = S Σ S with S = diag(scale).
+class VarianceScaling(Scaled):
+    """Scaled with factors in closed form.
 
-    scale      K factors on σ, positive
     objective  what they satisfy
     """
 
-    scale: tuple[float, ...]
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "variance-scaling"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension on its own scale; correlations stay."""
-        return estimates.rescaled(np.array(self.scale))
-
-    def parameters(self) -> Document:
-        """scale and objective."""
-        return {"scale": list(self.scale), "objective": str(self.objective)}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> VarianceScaling:
@@ -283,6 +257,28 @@ def fit_variance_scaling(
     return VarianceScaling(tuple(clamp.of(scale).tolist()), objective)
 
 
+def by_form(
+    estimates: Estimates,
+    alone: BoolArray,
+    estimated: Callable[[Estimates], FloatArray],
+    recalibrated: Callable[[Estimates], FloatArray],
+) -> FloatArray:
+    """Makes covariances (n, K, K) of estimates whose forms need different functions.
+
+    alone         (n,) rows that have variances alone
+    estimated     covariances of those rows
+    recalibrated  covariances of the other rows
+    """
+    if alone.all():
+        return estimated(estimates)
+    if not alone.any():
+        return recalibrated(estimates)
+    covariance = np.empty_like(estimates.covariance)
+    covariance[alone] = estimated(estimates.take(alone))
+    covariance[~alone] = recalibrated(estimates.take(~alone))
+    return covariance
+
+
 class FullInput(StrEnum):
     """Ways to recalibrate a full covariance."""
 
@@ -291,50 +287,35 @@ class FullInput(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CovarianceScaling:
+class CovarianceScaling(Scaled):
     """Σ' = S D C D S for variances, S Σ S or L A Lᵀ for covariances.
 
-    scale        K factors on σ, S = diag(scale)
     correlation  (K, K) C, about zero, of z = r/σ: of the residuals, not of the truth
     whitened     (K, K) A = mean of (L⁻¹r)(L⁻¹r)ᵀ, in the order `order`
     order        the dimensions in the order they are whitened in
     """
 
-    scale: tuple[float, ...]
     correlation: Matrix
     whitened: Matrix
     order: tuple[int, ...]
     full_input: FullInput = FullInput.SCALE
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "covariance-scaling"
-    output: ClassVar[Output] = Output.GAUSSIAN
 
     @property
     def keeps_definite(self) -> bool:
-        """Not where it whitens: L A Lᵀ is as near to singular as Σ and A together."""
+        """Says no where it whitens: L A Lᵀ is as near to singular as Σ and A together."""
         return self.full_input is FullInput.SCALE
 
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
-
     def apply(self, estimates: Estimates) -> Estimates:
-        """Variances become full covariances; covariances stay so."""
+        """Makes full covariances of variances; covariances stay so."""
         diagonal = estimates.diagonal
-        if diagonal.all():
-            covariance = self._estimated(estimates)
-        elif not diagonal.any():
-            covariance = self._recalibrated(estimates)
-        else:
-            covariance = np.empty_like(estimates.covariance)
-            covariance[diagonal] = self._estimated(estimates.take(diagonal))
-            covariance[~diagonal] = self._recalibrated(estimates.take(~diagonal))
+        covariance = by_form(estimates, diagonal, self._estimated, self._recalibrated)
         return Estimates(estimates.mean, covariance, np.zeros_like(diagonal))
 
     def _estimated(self, estimates: Estimates) -> FloatArray:
         s, deviation = np.array(self.scale), estimates.deviation
-        shape = as_array(self.correlation) * (s[:, None] * s)
+        shape = np.array(self.correlation) * (s[:, None] * s)
         # The outer product first: it is symmetric to the last bit, and stays so.
         result: FloatArray = (deviation[:, :, None] * deviation[:, None, :]) * shape
         return result
@@ -345,21 +326,10 @@ class CovarianceScaling:
             return estimates.rescaled(np.array(self.scale)).covariance
         order = np.array(self.order)
         factor = np.linalg.cholesky(covariance[:, order[:, None], order])
-        whitened = factor @ as_array(self.whitened) @ factor.transpose(0, 2, 1)
+        whitened = factor @ np.array(self.whitened) @ factor.transpose(0, 2, 1)
         result = np.empty_like(covariance)
         result[:, order[:, None], order] = 0.5 * (whitened + whitened.transpose(0, 2, 1))
         return result
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "scale": list(self.scale),
-            "correlation": [list(row) for row in self.correlation],
-            "whitened": [list(row) for row in self.whitened],
-            "order": list(self.order),
-            "full_input": str(self.full_input),
-            "objective": str(self.objective),
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> CovarianceScaling:
@@ -379,7 +349,7 @@ def fit_covariance_scaling(
     statistics: StageStatistics,
     objective: Objective = Objective.MEAN,
     full_input: FullInput = FullInput.SCALE,
-    prior: Prior[Correlated] | None = None,
+    prior: Prior[CovarianceScaling] | None = None,
     clamp: Clamp = WIDE,
 ) -> CovarianceScaling:
     """Closed form from the sums, drawn towards the prior, and then clamped.

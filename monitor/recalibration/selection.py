@@ -28,6 +28,7 @@ from monitor.recalibration.documents import (
     Document,
     InvalidRecalibrator,
     check_depth,
+    inside,
     names,
     part,
     range_buckets,
@@ -193,21 +194,23 @@ def read_method(
         raise InvalidRecalibrator(
             f"'{where}.method' is {shown(found)}: it must be one of {', '.join(methods)}."
         )
-    try:
-        return methods[found](part({"parameters": {}, **content}, "parameters"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{where}': {error}") from None
+    parameters = inside(f"'{where}'", part, {"parameters": {}, **content}, "parameters")
+    return inside(f"'{where}'", methods[found], parameters)
+
+
+def _optional(
+    content: Document, name: str, read: Callable[[Document], Made], place: str
+) -> Made | None:
+    """Reads an object inside the content; None where it is absent."""
+    if content.get(name) is None:
+        return None
+    return inside(f"'{place}'", lambda: read(part(content, name)))
 
 
 def read_rejection(content: Document, by: RejectedBy) -> Rejection | None:
     """None where there is none. Raises InvalidRecalibrator for a score of another kind."""
-    if content.get("rejection") is None:
-        return None
-    try:
-        rejection = Rejection.from_parameters(part(content, "rejection"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in 'rejection': {error}") from None
-    if rejection.by is not by:
+    rejection = _optional(content, "rejection", Rejection.from_parameters, "rejection")
+    if rejection is not None and rejection.by is not by:
         raise InvalidRecalibrator(
             f"'rejection.by' is '{rejection.by}': with this 'format' it must be '{by}'."
         )
@@ -386,13 +389,5 @@ def _read_one(content: object, where: str, k: int) -> tuple[Recalibrator, Basis 
         raise InvalidRecalibrator(
             f"'{where}' has {recalibrator.k} dimensions but 'dimensions' names {k}."
         )
-    return recalibrator, _read_basis(described, where)
-
-
-def _read_basis(described: Document, where: str) -> Basis | None:
-    if described.get("basis") is None:
-        return None
-    try:
-        return Basis.from_parameters(part(described, "basis"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{where}.basis': {error}") from None
+    basis = _optional(described, "basis", Basis.from_parameters, f"{where}.basis")
+    return recalibrator, basis

@@ -25,6 +25,7 @@ from monitor.recalibration.classes.probabilities import (
 )
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     Matrix,
     as_matrix,
@@ -43,7 +44,7 @@ _STEPS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature:
+class Temperature(Documented):
     """p̂ = softmax(log p / T), of any number of classes; the most likely class stays so.
 
     temperature  T; above 1 the detector is too sure of itself
@@ -60,10 +61,6 @@ class Temperature:
         scores /= self.temperature
         softmax(scores)
         return as_opinions(scores, log_probabilities.shape)
-
-    def parameters(self) -> Document:
-        """The temperature."""
-        return {"temperature": self.temperature}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Temperature:
@@ -122,7 +119,7 @@ LEAST_WEIGHT, LARGEST_WEIGHT = 1e-5, 1e5
 
 
 @dataclass(frozen=True, slots=True)
-class VectorScaling:
+class VectorScaling(Documented):
     """p̂ = softmax(w log p + b); the most likely class may change.
 
     weight, bias  (C,) w > 0 and b, of which only differences matter
@@ -145,10 +142,6 @@ class VectorScaling:
         scores += np.array(self.bias)[:, None]
         softmax(scores)
         return as_opinions(scores, log_probabilities.shape)
-
-    def parameters(self) -> Document:
-        """weight and bias."""
-        return {"weight": list(self.weight), "bias": list(self.bias)}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> VectorScaling:
@@ -220,7 +213,7 @@ _LEAST_SPREAD = 1e-3
 
 
 @dataclass(frozen=True)
-class AuxiliaryScaling:
+class AuxiliaryScaling(Documented):
     """p̂ = softmax(w log p + b + W₂ φ(W₁ u + b₁)), φ a leaky ReLU; the top class may change.
 
     u is log p of each class less `centre`, over `spread`, and clipped to what the fit has seen:
@@ -275,20 +268,6 @@ class AuxiliaryScaling:
         """W₁ transposed, its biases, and W₂ transposed."""
         hidden, output = np.array(self.hidden), np.array(self.output)
         return hidden.T.copy(), np.array(self.hidden_bias), output.T.copy()
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "weight": list(self.weight),
-            "bias": list(self.bias),
-            "centre": list(self.centre),
-            "spread": list(self.spread),
-            "lowest": list(self.lowest),
-            "highest": list(self.highest),
-            "hidden": [list(row) for row in self.hidden],
-            "hidden_bias": list(self.hidden_bias),
-            "output": [list(row) for row in self.output],
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> AuxiliaryScaling:

@@ -20,7 +20,7 @@ from monitor.recalibration.classes.probabilities import (
     as_opinions,
     softmax,
 )
-from monitor.recalibration.documents import Document, InvalidRecalibrator, numbers, parts
+from monitor.recalibration.documents import Document, InvalidRecalibrator, inside, numbers, parts
 from monitor.recalibration.recalibrator import UnfitData
 
 # Knots of a class at most.
@@ -81,18 +81,15 @@ class ClasswiseIsotonic:
     def from_parameters(cls, parameters: Document) -> ClasswiseIsotonic:
         """The inverse of parameters; raises InvalidRecalibrator."""
         each = parts(parameters, "knots", fewest=2)
-        return cls(tuple(_knots(part, f"knots[{c}]") for c, part in enumerate(each)))
+        return cls(tuple(inside(f"'knots[{c}]'", _knots, one) for c, one in enumerate(each)))
 
 
-def _knots(part: Document, where: str) -> Knots:
-    try:
-        sent = numbers(part, "sent", None, _LOWEST, 0.0, fewest=2)
-        made = numbers(part, "made", len(sent), _LOWEST, 0.0)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{where}': {error}") from None
+def _knots(part: Document) -> Knots:
+    sent = numbers(part, "sent", None, _LOWEST, 0.0, fewest=2)
+    made = numbers(part, "made", len(sent), _LOWEST, 0.0)
     for name, values in (("sent", sent), ("made", made)):
         if any(one > other for one, other in pairwise(values)):
-            raise InvalidRecalibrator(f"in '{where}': '{name}' must never fall.")
+            raise InvalidRecalibrator(f"'{name}' must never fall.")
     return sent, made
 
 

@@ -30,17 +30,14 @@ class ScoreFamily(Protocol):
     @property
     def bounds(self) -> FloatArray:
         """(P, 2) lowest and highest value of each parameter, 0 between them."""
-        ...
 
     def scores(self, parameters: FloatArray, columns: FloatArray) -> FloatArray:
         """(C, N) scores of log-probabilities (C, N)."""
-        ...
 
     def slope(
         self, parameters: FloatArray, columns: FloatArray, by_score: FloatArray
     ) -> FloatArray:
         """(P,) derivative of a loss by the parameters, from that by the scores (C, N)."""
-        ...
 
 
 def fit_family(family: ScoreFamily, rows: ClassRows) -> FloatArray:

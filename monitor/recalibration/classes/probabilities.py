@@ -19,7 +19,8 @@ from scipy.special import logsumexp
 
 from monitor.frames.cholesky import add_up
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.documents import Document
+from monitor.recalibration.documents import Document, Documented
+from monitor.recalibration.fit_rows import numbered_objects
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.clusters import design_effect_of_rows
 
@@ -113,12 +114,10 @@ class ClassRecalibrator(Protocol):
     @property
     def method(self) -> str:
         """The name on the command line."""
-        ...
 
     @property
     def classes(self) -> int | None:
         """C it was fitted on; None if any will do."""
-        ...
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities, (n, M, C), of as many opinions; each opinion by itself.
@@ -128,11 +127,9 @@ class ClassRecalibrator(Protocol):
 
         log_probabilities  (n, M, C) from from_logits or from_probabilities
         """
-        ...
 
     def parameters(self) -> Document:
         """All that makes it up, as JSON values; exact."""
-        ...
 
 
 def from_logits(logits: FloatArray) -> FloatArray:
@@ -189,11 +186,8 @@ class ClassRows:
 
     @cached_property
     def tracks(self) -> int:
-        """Objects; a row without a track is one of its own."""
-        if self.track is None:
-            return self.n
-        alone = int(np.count_nonzero(self.track < 0))
-        return alone + int(np.unique(self.track[self.track >= 0]).size)
+        """Number of objects; a row without a track is one of its own."""
+        return self.n if self.track is None else numbered_objects(self.track)[1]
 
     @cached_property
     def weight(self) -> float:
@@ -223,19 +217,14 @@ class ClassRows:
         return self.take(np.argsort(as_bytes.ravel(), kind="stable"))
 
     def fold(self, folds: int) -> IntArray:
-        """(n,) 0 … folds − 1: which part of an inner validation each row is in.
+        """Puts each row into a part of an inner validation, (n,) 0 … folds − 1.
 
         Drawn, with a fixed seed, for a track or a row without one. Not dealt out evenly over the
         classes: parts that share their class frequencies share what these owe to chance, and a
         bias of a class would be confirmed by it.
         """
-        unit = np.arange(self.n)
-        if self.track is not None:
-            tracked = self.track >= 0
-            distinct, number = np.unique(self.track[tracked], return_inverse=True)
-            unit[tracked] = number
-            unit[~tracked] = distinct.size + np.arange(self.n - number.size)
-        units = int(unit.max(initial=-1)) + 1
+        alone = np.full(self.n, -1)
+        unit, units = numbered_objects(alone if self.track is None else self.track)
         return np.random.default_rng(0).permutation(units)[unit] % folds
 
     def check(self) -> None:
@@ -276,7 +265,7 @@ class ClassRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassIdentity:
+class ClassIdentity(Documented):
     """Changes nothing but a sum a little off 1."""
 
     method: ClassVar[str] = "class-identity"
@@ -287,10 +276,6 @@ class ClassIdentity:
         scores = as_columns(log_probabilities)
         softmax(scores)
         return as_opinions(scores, log_probabilities.shape)
-
-    def parameters(self) -> Document:
-        """None."""
-        return {}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> ClassIdentity:

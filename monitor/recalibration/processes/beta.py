@@ -22,36 +22,38 @@ from scipy.special import ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import Document, InvalidRecalibrator, factors, parts
-from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.beta_likelihood import (
     BetaErrors,
     BetaLikelihood,
+    CubicTable,
     LineMarginals,
-    MomentTable,
-    QuantileTable,
+    Ranges,
     beta_likelihood,
     moment_table,
     quantile_table,
 )
 from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine, Triple
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
-from monitor.recalibration.processes.kernels import BINS, equal_count_bins
 from monitor.recalibration.processes.normal import single_outputs
 from monitor.recalibration.processes.process_fit import (
+    BINS,
+    USUAL,
     ProcessSettings,
     choose_inputs,
+    equal_count_bins,
     evidence_share,
     fit_process,
 )
 from monitor.recalibration.processes.sparse_process import LatentStack, SparseProcess, latent_nodes
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.recalibrator import FittedMethod, Output
 
 # Tables of quantiles, one for each set of levels that is asked for.
 KEPT = 8
 
 
 @dataclass(frozen=True)
-class GpBeta:
+class GpBeta(FittedMethod):
     """G = sigmoid(a log F − b log(1 − F) + c) with F = Φ((y − mean)/(factor σ)).
 
     The factor is one number a dimension: a beta map of a Gaussian far too narrow has a dip in
@@ -70,7 +72,6 @@ class GpBeta:
     latent: LatentStack
     method: ClassVar[str] = "gp-beta"
     output: ClassVar[Output] = Output.MOMENTS
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -79,9 +80,9 @@ class GpBeta:
 
     def apply(self, estimates: Estimates) -> Estimates:
         """The mean moved, and S Σ S: correlations stay."""
-        shift, spread = self._moments.at(self.latent.means(estimates))
+        shift, log_spread = self._moments.at(self.latent.means(estimates))
         factor = np.array(self.factor)
-        made = estimates.rescaled(spread.T * factor)
+        made = estimates.rescaled(np.exp(log_spread).T * factor)
         mean = estimates.mean + estimates.deviation * (shift.T * factor)
         return Estimates(mean, made.covariance, made.diagonal)
 
@@ -94,24 +95,16 @@ class GpBeta:
         return LineMarginals(estimates.mean, unit, a, b, c, latent, self._quantiles)
 
     @cached_property
-    def _moments(self) -> MomentTable:
+    def _moments(self) -> CubicTable:
         return moment_table(self.lines, self._ranges)
 
     @cached_property
-    def _quantiles(self) -> Callable[[tuple[float, ...]], QuantileTable]:
+    def _quantiles(self) -> Callable[[tuple[float, ...]], CubicTable]:
         return lru_cache(KEPT)(partial(quantile_table, self.lines, self._ranges))
 
     @property
-    def _ranges(self) -> tuple[tuple[float, float], ...]:
+    def _ranges(self) -> Ranges:
         return tuple(zip(self.latent.low, self.latent.high, strict=True))
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "factor": list(self.factor),
-            "lines": [line.parameters() for line in self.lines],
-            "latent": self.latent.parameters(),
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpBeta:
@@ -266,16 +259,14 @@ class FittedDimension:
     high: float
 
 
-def fit_gp_beta(rows: FitRows, settings: ProcessSettings | None = None) -> GpBeta:
+def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
     """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
 
     Raises UnfitData without rows, or where a dimension has no error at all; ValueError for
     coupled outputs.
     """
-    settings = settings or ProcessSettings()
     settings.require_independent(GpBeta.method)
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     fitted = [fit_dimension(rows, i, settings) for i in range(rows.space.k)]
     return GpBeta(
         tuple(one.factor for one in fitted),

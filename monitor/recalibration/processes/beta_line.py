@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, numbers
+from monitor.recalibration.documents import Document, Documented, numbers
 
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
 
@@ -91,7 +91,7 @@ BOUNDS: Triple = (LARGEST, LARGEST, LARGEST_SHIFT)
 
 
 @dataclass(frozen=True, slots=True)
-class BetaLine:
+class BetaLine(Documented):
     """(log a, log b, c) = base + loading · f."""
 
     base: Triple
@@ -128,10 +128,6 @@ class BetaLine:
             for base, loading, bound in zip(self.base, self.loading, BOUNDS, strict=True)
             for end in (low, high)
         )
-
-    def parameters(self) -> Document:
-        """Both fields, as JSON values."""
-        return {"base": list(self.base), "loading": list(self.loading)}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> BetaLine:

@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import Document, number
-from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.normal import single_outputs
 from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
@@ -29,7 +29,7 @@ from monitor.recalibration.processes.sparse_process import (
     expected_under_normal,
     stack_of,
 )
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.recalibrator import FittedMethod, Output, UnfitData
 
 # |log w| at most: errors and σ of any two units of length are closer.
 LARGEST_LOG = 40.0
@@ -149,7 +149,7 @@ LEVELS = (0.001, 0.9999)
 
 
 @dataclass(frozen=True)
-class GpCauchy:
+class GpCauchy(FittedMethod):
     """Cauchy(mean, γ), γ = e^m σ with m = E[log w] at the estimate.
 
     With e^m, and no term for the variance of log w, half of the errors lie within ±γ however
@@ -163,7 +163,6 @@ class GpCauchy:
     surrogate_level: float = SURROGATE_LEVEL
     method: ClassVar[str] = "gp-cauchy"
     output: ClassVar[Output] = Output.SURROGATE
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -184,10 +183,6 @@ class GpCauchy:
         scale: FloatArray = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
         return scale
 
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {"log_weight": self.log_weight.parameters(), "surrogate_level": self.surrogate_level}
-
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpCauchy:
         """The inverse of parameters; raises InvalidRecalibrator."""
@@ -205,21 +200,22 @@ class GpCauchySettings(ProcessSettings):
     surrogate_level: float = SURROGATE_LEVEL
 
 
-def fit_gp_cauchy(rows: FitRows, settings: GpCauchySettings | None = None) -> GpCauchy:
+USUAL = GpCauchySettings()
+
+
+def fit_gp_cauchy(rows: FitRows, settings: GpCauchySettings = USUAL) -> GpCauchy:
     """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
 
     Raises UnfitData without rows, where half of a dimension's errors or more are exactly 0, and
     for a level that no surrogate is made of; ValueError for coupled outputs.
     """
-    settings = settings or GpCauchySettings()
     settings.require_independent(GpCauchy.method)
     if not LEVELS[0] <= settings.surrogate_level <= LEVELS[1]:
         raise UnfitData(
             f"surrogate_level is {settings.surrogate_level}: choose a share between {LEVELS[0]} "
             f"and {LEVELS[1]}."
         )
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     fitted = []
     for i, name in enumerate(rows.space.names):
         likelihood = cauchy_likelihood(name, rows.error[:, i], rows.deviation[:, i])

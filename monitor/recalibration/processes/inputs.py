@@ -15,6 +15,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     member,
     number,
@@ -45,7 +46,7 @@ class FeatureKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(Documented):
     """(g(v) − centre) / scale of a value v that is clipped to [low, high] first.
 
     dimension   position of it
@@ -60,17 +61,6 @@ class Feature:
     high: float
     centre: float
     scale: float
-
-    def parameters(self) -> Document:
-        """All fields."""
-        return {
-            "kind": str(self.kind),
-            "dimension": self.dimension,
-            "low": self.low,
-            "high": self.high,
-            "centre": self.centre,
-            "scale": self.scale,
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> Feature:

@@ -26,9 +26,9 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     Matrix,
-    as_array,
     as_matrix,
     factors,
     numbers,
@@ -36,16 +36,17 @@ from monitor.recalibration.documents import (
     permutation,
     positive_definite_matrix,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.inputs import Inputs
-from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
+from monitor.recalibration.processes.process_fit import USUAL, ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     LatentStack,
     SparseProcess,
     stack_of,
 )
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.recalibrator import FittedMethod, UnfitData
+from monitor.recalibration.scaling import by_form
 
 # Above it no rounding can make a covariance indefinite: the smallest eigenvalue of correlations R
 # is at least det R · ((K − 1)/K)^(K − 1) > det R / e.
@@ -222,7 +223,7 @@ LARGEST_VARIANCE = 50.0
 
 
 @dataclass(frozen=True)
-class TriangularProcess:
+class TriangularProcess(Documented):
     """E[u uᵀ] of errors u = W⁻¹ r that a factor W of what the detector sent has whitened.
 
     With A = M Mᵀ it is M G Gᵀ Mᵀ: where nothing depends on the detection G is the identity, and
@@ -253,15 +254,7 @@ class TriangularProcess:
 
     @cached_property
     def _root(self) -> FloatArray:
-        return np.asarray(np.linalg.cholesky(as_array(self.moment)), dtype=np.float64)
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "moment": [list(row) for row in self.moment],
-            "weights": self.weights.parameters(),
-            "most_uncertain": list(self.most_uncertain),
-        }
+        return np.asarray(np.linalg.cholesky(np.array(self.moment)), dtype=np.float64)
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> TriangularProcess:
@@ -281,7 +274,7 @@ class TriangularProcess:
 
 
 @dataclass(frozen=True)
-class GpNormalMultivariate:
+class GpNormalMultivariate(FittedMethod):
     """Σ̂ = W M G Gᵀ Mᵀ Wᵀ: W = diag(σ) of variances, W = L of covariances Σ = L Lᵀ.
 
     M and G are those of a TriangularProcess. Weights are served by the moments of their
@@ -299,8 +292,6 @@ class GpNormalMultivariate:
     variances: TriangularProcess | None
     covariances: TriangularProcess | None
     method: ClassVar[str] = "gp-normal-multivariate"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -311,14 +302,7 @@ class GpNormalMultivariate:
         """Variances become full covariances where they were fitted; covariances stay so."""
         # One variance is a whole covariance.
         alone = estimates.diagonal & (self.k > 1)
-        if alone.all():
-            covariance = self._estimated(estimates)
-        elif not alone.any():
-            covariance = self._recalibrated(estimates)
-        else:
-            covariance = np.empty_like(estimates.covariance)
-            covariance[alone] = self._estimated(estimates.take(alone))
-            covariance[~alone] = self._recalibrated(estimates.take(~alone))
+        covariance = by_form(estimates, alone, self._estimated, self._recalibrated)
         diagonal = alone if self.variances is None else np.zeros_like(alone)
         return Estimates(estimates.mean, covariance, diagonal)
 
@@ -341,15 +325,6 @@ class GpNormalMultivariate:
         keep_definite(made, factor)
         back = np.argsort(self.order)
         return _permuted(made, tuple(back.tolist()))
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values; without the forms that were not fitted."""
-        content: Document = {"order": list(self.order), "scale": list(self.scale)}
-        if self.variances is not None:
-            content["variances"] = self.variances.parameters()
-        if self.covariances is not None:
-            content["covariances"] = self.covariances.parameters()
-        return content
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpNormalMultivariate:
@@ -388,11 +363,8 @@ SINGULAR = 1e-9
 _DIGITS = 2.0**16
 
 
-AS_USUAL = ProcessSettings()
-
-
 def fit_gp_normal_multivariate(
-    rows: FitRows, settings: ProcessSettings = AS_USUAL
+    rows: FitRows, settings: ProcessSettings = USUAL
 ) -> GpNormalMultivariate:
     """Each form of covariance by itself, of the detections that came with it.
 
@@ -404,8 +376,7 @@ def fit_gp_normal_multivariate(
     """
     # The closed form of the likelihood has f and φ independent of each other.
     settings.require_independent(GpNormalMultivariate.method)
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     k = rows.space.k
     alone = rows.estimates.diagonal & (k > 1)
     scale = np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))

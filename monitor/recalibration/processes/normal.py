@@ -15,9 +15,16 @@ import numpy as np
 from monitor.frames.cholesky import add_up
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, InvalidRecalibrator, part, parts, whole
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
+from monitor.recalibration.documents import (
+    Document,
+    InvalidRecalibrator,
+    inside,
+    part,
+    parts,
+    whole,
+)
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.processes.process_fit import USUAL, ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     MARGIN,
     Coupling,
@@ -25,7 +32,7 @@ from monitor.recalibration.processes.sparse_process import (
     LatentStack,
     stack_of,
 )
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.recalibrator import FittedMethod
 
 
 def single_outputs(parameters: Document, name: str, k: int | None = None) -> LatentStack:
@@ -34,10 +41,9 @@ def single_outputs(parameters: Document, name: str, k: int | None = None) -> Lat
     Raises InvalidRecalibrator.
     """
     document = part(parameters, name)
-    try:
-        stack = LatentStack.from_parameters(document, len(parts(document, "processes", k)))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{name}': {error}") from None
+    place = f"'{name}'"
+    dimensions = len(inside(place, parts, document, "processes", k))
+    stack = inside(place, LatentStack.from_parameters, document, dimensions)
     outputs = [process.outputs for process in stack.processes]
     if set(outputs) != {1}:
         raise InvalidRecalibrator(
@@ -82,7 +88,7 @@ def normal_likelihood(rows: FitRows) -> NormalLikelihood:
 
 
 @dataclass(frozen=True)
-class GpNormal:
+class GpNormal(FittedMethod):
     """Σ' = S Σ S with S = diag(√w), log w_d ~ GP (eq. 5); correlations stay.
 
     Served is w = E_q[e^f] = exp(m + v/2): an error whose factor is uncertain varies by the
@@ -95,8 +101,6 @@ class GpNormal:
 
     log_factor: LatentStack
     method: ClassVar[str] = "gp-normal"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -110,7 +114,7 @@ class GpNormal:
         return estimates.rescaled(np.exp(logs, out=logs).T)
 
     def parameters(self) -> Document:
-        """The processes with their inputs, and the range of log w."""
+        """Returns the processes with their inputs, and the range of log w."""
         return {"dimensions": self.k, **self.log_factor.parameters()}
 
     @classmethod
@@ -126,15 +130,13 @@ class GpNormal:
         return cls(stack)
 
 
-def fit_gp_normal(rows: FitRows, settings: ProcessSettings | None = None) -> GpNormal:
+def fit_gp_normal(rows: FitRows, settings: ProcessSettings = USUAL) -> GpNormal:
     """The factors that rows with truth ask for: the same whatever order the rows come in.
 
     With independent latents every dimension finds inputs of its own; coupled, all have the
     same. Raises UnfitData without rows, or where a dimension has no error.
     """
-    settings = settings or ProcessSettings()
-    rows = in_one_order(rows)
-    rows.check()
+    rows = prepared(rows)
     likelihood = normal_likelihood(rows)
     parts = [(likelihood, rows.weight)]
     if settings.coupling is Coupling.INDEPENDENT:

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.space import FloatArray
+from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs, paper_inputs
 from monitor.recalibration.processes.kernels import (
-    BINS,
     Kernel,
     KernelForm,
-    equal_count_bins,
     inducing_points,
     kernel_of,
     scale_count,
@@ -82,6 +80,9 @@ class ProcessSettings:
                 f"coupling '{self.coupling}': {method} fits its outputs one by one. "
                 "Use gp-normal for coupled variances."
             )
+
+
+USUAL = ProcessSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +386,10 @@ PAYS = 3.0
 MOST = 3
 
 
+# Bins of an input that hold about as many rows each, in which scores are looked at.
+BINS = 8
+
+
 # Candidates tried at each step, the best by the screen.
 TRIED = 2
 
@@ -426,6 +431,12 @@ def choose_inputs(
             break
         best = choice.reweighted(winner)
     return best.inputs, best.process
+
+
+def equal_count_bins(column: FloatArray) -> IntArray:
+    """Finds the bin of each value, (n,) 0 … BINS − 1; equal values are in one bin."""
+    edges = np.quantile(column, np.arange(1, BINS) / BINS)
+    return np.searchsorted(edges, column, side="right")
 
 
 def evidence_share(expected: Expected) -> float:

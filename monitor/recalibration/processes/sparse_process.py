@@ -21,9 +21,10 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     Matrix,
-    as_array,
+    inside,
     lower_triangles,
     matrix,
     member,
@@ -60,11 +61,9 @@ class LatentLikelihood(Protocol):
     @property
     def start(self) -> FloatArray:
         """(J,) constant latent values to begin with: best where nothing depends on the input."""
-        ...
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
         """The expectation under Gaussians; both (J, n)."""
-        ...
 
 
 # Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
@@ -154,7 +153,7 @@ class Coupling(StrEnum):
 
 
 @dataclass(frozen=True)
-class SparseProcess:
+class SparseProcess(Documented):
     """f(x) = c + A g(x): J outputs of L latents, over points of D features.
 
     g_l has a kernel of unit size, M inducing points Z with u_l = g_l(Z) = L_l v_l,
@@ -207,7 +206,7 @@ class SparseProcess:
     def weights(self) -> tuple[FloatArray, FloatArray]:
         """α (L, M) and Q (L, M, M): with k = k_l(Z, x), mean_l = kᵀ α and the variance is
         k(x, x) + kᵀ Q k."""
-        z = as_array(self.inducing)
+        z = np.array(self.inducing)
         alpha, quadratic = [], []
         for kernel, location, spread in zip(self.kernels, self.location, self.spread, strict=True):
             root = inducing_root(kernel, z)
@@ -229,7 +228,7 @@ class SparseProcess:
         if not self.latents:
             return mean, variance
         blocks = in_blocks(points)
-        z, mixing = as_array(self.inducing), as_array(self.mixing)
+        z, mixing = np.array(self.inducing), np.array(self.mixing)
         alpha, quadratic = self.weights
         for latent, kernel in enumerate(self.kernels):
             k = kernel.matrix(blocks, z)
@@ -241,16 +240,9 @@ class SparseProcess:
         return mean, variance
 
     def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "form": str(self.form),
-            "constant": list(self.constant),
-            "inducing": [list(row) for row in self.inducing],
-            "scale": [list(row) for row in self.scale],
-            "mixing": [list(row) for row in self.mixing],
-            "location": [list(row) for row in self.location],
-            "spread": [[list(row[: i + 1]) for i, row in enumerate(one)] for one in self.spread],
-        }
+        """Returns all fields, as JSON values; without the zeros of the spread."""
+        spread = [[list(row[: i + 1]) for i, row in enumerate(one)] for one in self.spread]
+        return {**Documented.parameters(self), "spread": spread}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> SparseProcess:
@@ -335,7 +327,7 @@ MARGIN = float(np.log(2.0))
 
 
 @dataclass(frozen=True)
-class LatentStack:
+class LatentStack(Documented):
     """J latent values of each estimate, the outputs of all processes one after the other.
 
     inputs     of each process
@@ -393,7 +385,7 @@ class LatentStack:
         return _compile(self.inputs, self.processes)
 
     def parameters(self) -> Document:
-        """All fields, as JSON values."""
+        """Returns each process with its inputs, and the range, as JSON values."""
         return {
             "processes": [
                 {**inputs.parameters(), **process.parameters()}
@@ -408,11 +400,9 @@ class LatentStack:
         """The inverse of parameters, of estimates of k dimensions; raises InvalidRecalibrator."""
         inputs, processes = [], []
         for i, part in enumerate(parts(parameters, "processes")):
-            try:
-                inputs.append(Inputs.from_parameters(part, k))
-                processes.append(SparseProcess.from_parameters(part))
-            except InvalidRecalibrator as error:
-                raise InvalidRecalibrator(f"in 'processes' at {i}: {error}") from None
+            place = f"'processes' at {i}"
+            inputs.append(inside(place, Inputs.from_parameters, part, k))
+            processes.append(inside(place, SparseProcess.from_parameters, part))
             if processes[i].latents:
                 _check_points(i, inputs[i], processes[i])
         outputs = sum(process.outputs for process in processes)
@@ -549,7 +539,7 @@ def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _C
     quadratic, mixing = np.zeros((latents, most, most)), np.zeros((ends[-1], latents))
     latent = 0
     for one, process, (first, last) in zip(inputs, processes, pairwise(ends), strict=True):
-        m, z = len(process.inducing), as_array(process.inducing)
+        m, z = len(process.inducing), np.array(process.inducing)
         places = [column[feature] for feature in one.features] if process.latents else []
         for own, kernel in enumerate(process.kernels):
             assert isinstance(kernel, NormalisedKernel)  # else nothing is compiled
@@ -558,7 +548,7 @@ def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _C
             offset[latent, :m] = b
             alpha[latent, :m, latent] = process.weights[0][own]
             quadratic[latent, :m, :m] = process.weights[1][own]
-            mixing[first:last, latent] = as_array(process.mixing)[:, own]
+            mixing[first:last, latent] = np.array(process.mixing)[:, own]
             latent += 1
     used = [np.flatnonzero(entries) for entries in mixing.T]
     constant = np.concatenate([process.constant for process in processes])
