@@ -19,7 +19,7 @@ grow with the distance from the origin.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -102,8 +102,7 @@ class QuantileMap:
         """
         zeta = self.normals(error)
         piece = self.error_knots.searchsorted(error, side="right")
-        density: FloatArray = -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
-        return density
+        return -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
 
     @cached_property
     def moments(self) -> tuple[float, float]:
@@ -147,26 +146,24 @@ class QuantileMarginals:
 
     def log_density(self, value: FloatArray) -> FloatArray:
         """(n, K) in nats per unit of the dimension; value (n, K)."""
-        error = (value - self.mean) / self.deviation
-        found = np.empty_like(error)
-        for i, one in enumerate(self.maps):
-            found[:, i] = one.log_density(error[:, i])
-        return found - np.log(self.deviation)
+        return self._each(QuantileMap.log_density, value) - np.log(self.deviation)
 
     def cumulative(self, value: FloatArray) -> FloatArray:
         """(n, K) R(F(y)) = Φ(Q⁻¹(z)), F the sent Gaussian (Kuleshov et al. 2018); value (n, K)."""
-        error = (value - self.mean) / self.deviation
-        found = np.empty_like(error)
-        for i, one in enumerate(self.maps):
-            found[:, i] = one.normals(error[:, i])
-        probability: FloatArray = ndtr(found)
+        probability: FloatArray = ndtr(self._each(QuantileMap.normals, value))
         return probability
+
+    def _each(
+        self, function: Callable[[QuantileMap, FloatArray], FloatArray], value: FloatArray
+    ) -> FloatArray:
+        """(n, K) a function of each map at the normalised errors of a value (n, K)."""
+        error = (value - self.mean) / self.deviation
+        return np.stack([function(*one) for one in zip(self.maps, error.T, strict=True)], axis=1)
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
         """(T, n, K) mean + σ Q(Φ⁻¹(τ))."""
         error = np.stack([one.errors(ndtri(tau)) for one in self.maps], axis=1)
-        found: FloatArray = self.mean + self.deviation * error[:, None, :]
-        return found
+        return self.mean + self.deviation * error[:, None, :]
 
 
 def _anchors(knots: FloatArray) -> FloatArray:
@@ -178,10 +175,7 @@ def _along(x: FloatArray, knots: FloatArray, values: FloatArray, slopes: FloatAr
     piece = knots.searchsorted(x, side="right")
     found = _anchors(values)[piece] + slopes[piece] * (x - _anchors(knots)[piece])
     # Rounding must not carry a piece past the knot that the next one begins at.
-    within: FloatArray = np.clip(
-        found, np.append(-np.inf, values)[piece], np.append(values, np.inf)[piece]
-    )
-    return within
+    return np.clip(found, np.append(-np.inf, values)[piece], np.append(values, np.inf)[piece])
 
 
 # Knots are even in ζ, and each ladder step halves their distance.

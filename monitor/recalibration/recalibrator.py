@@ -300,13 +300,12 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
     ):
         return np.ones(n, bool)
     # The factor is of the lower triangle: it does not see what is above.
-    sound: BoolArray = (
+    return (
         np.isfinite(made.mean).all(axis=1)
         & np.isfinite(made.covariance).all(axis=(1, 2))
         & ((variance >= least) & (variance <= most)).all(axis=1)
         & positive_definite(factorise(made.covariance))
     )
-    return sound
 
 
 def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Estimates:

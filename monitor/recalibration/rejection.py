@@ -58,8 +58,7 @@ class Rejection(Documented):
 
     def rejects(self, score: FloatArray) -> BoolArray:
         """(n,) which are too uncertain; one without a score, NaN, is not."""
-        rejected: BoolArray = score > self.threshold
-        return rejected
+        return score > self.threshold
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Rejection:

@@ -157,8 +157,7 @@ class Clamp:
 
     def of(self, factor: FloatArray) -> FloatArray:
         """The factors within the range."""
-        within: FloatArray = np.clip(factor, self.lowest, self.highest)
-        return within
+        return np.clip(factor, self.lowest, self.highest)
 
     def reached(self, model: Scaled) -> tuple[bool, ...]:
         """Which dimensions of a model were fitted to an end of the range."""
@@ -177,8 +176,7 @@ def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
     found = read(statistics, bins=1)
     worth = [found.dimensions[name].n_eff for name in statistics.space.names]
     rows = np.array([*worth, found.joint.n_eff])
-    share: FloatArray = rows / (rows + strength)
-    return share
+    return rows / (rows + strength)
 
 
 def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray) -> FloatArray:
@@ -195,8 +193,7 @@ def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray
             f"the prior has {len(before)} dimensions and the rows have {scale.size}: "
             "give a fit over the same ones."
         )
-    shrunk: FloatArray = np.exp(share * np.log(scale) + (1 - share) * np.log(before))
-    return shrunk
+    return np.exp(share * np.log(scale) + (1 - share) * np.log(before))
 
 
 def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArray:
@@ -204,8 +201,7 @@ def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArra
 
     Positive definite where A₀ is, however few the rows; a unit diagonal stays one.
     """
-    shrunk: FloatArray = share * matrix + (1 - share) * np.array(before)
-    return shrunk
+    return share * matrix + (1 - share) * np.array(before)
 
 
 def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
@@ -317,8 +313,8 @@ class CovarianceScaling(Scaled):
         s, deviation = np.array(self.scale), estimates.deviation
         shape = np.array(self.correlation) * (s[:, None] * s)
         # The outer product first: it is symmetric to the last bit, and stays so.
-        result: FloatArray = (deviation[:, :, None] * deviation[:, None, :]) * shape
-        return result
+        covariance: FloatArray = (deviation[:, :, None] * deviation[:, None, :]) * shape
+        return covariance
 
     def _recalibrated(self, estimates: Estimates) -> FloatArray:
         covariance = estimates.covariance

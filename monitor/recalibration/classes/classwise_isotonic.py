@@ -17,8 +17,7 @@ from monitor.recalibration.classes.probabilities import (
     LEAST,
     ClassRows,
     as_columns,
-    as_opinions,
-    softmax,
+    opinions_of,
 )
 from monitor.recalibration.documents import Document, InvalidRecalibrator, inside, numbers, parts
 from monitor.recalibration.recalibrator import UnfitData
@@ -66,8 +65,7 @@ class ClasswiseIsotonic:
         scores = as_columns(log_probabilities)
         for column, (sent, made) in zip(scores, self._arrays, strict=True):
             column[:] = np.interp(column, sent, made)
-        softmax(scores)
-        return as_opinions(scores, log_probabilities.shape)
+        return opinions_of(scores, log_probabilities.shape)
 
     @cached_property
     def _arrays(self) -> tuple[tuple[FloatArray, FloatArray], ...]:

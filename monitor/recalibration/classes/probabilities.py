@@ -29,23 +29,18 @@ def as_columns(log_probabilities: FloatArray) -> FloatArray:
     """(C, n · M), a copy of (n, M, C)."""
     n, opinions, classes = log_probabilities.shape
     rows = log_probabilities.reshape(n * opinions, classes)
-    columns: FloatArray = np.array(rows.T, np.float64, order="C", copy=True)
-    return columns
+    return np.array(rows.T, np.float64, order="C", copy=True)
 
 
-def as_opinions(columns: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-    """The inverse of as_columns: contiguous, of the shape (n, M, C)."""
-    return np.ascontiguousarray(columns.T).reshape(shape)
+def opinions_of(scores: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """Turns scores (C, n · M) into probabilities of the shape (n, M, C); overwrites the scores.
 
-
-def softmax(scores: FloatArray) -> None:
-    """Turn scores (C, N) into probabilities over the first axis, in place; NaN spreads over all C.
-
-    p_c = exp(s_c) / Σ exp(s_c')
+    p_c = exp(s_c) / Σ exp(s_c'). A NaN spreads over all C.
     """
     scores -= scores.max(axis=0)
     np.exp(scores, out=scores)
     scores /= add_up(scores)
+    return np.ascontiguousarray(scores.T).reshape(shape)
 
 
 def averaged(probabilities: FloatArray) -> FloatArray:
@@ -141,8 +136,7 @@ def from_logits(logits: FloatArray) -> FloatArray:
 
 def from_probabilities(probabilities: FloatArray) -> FloatArray:
     """Their logarithms, at least log LEAST."""
-    bounded: FloatArray = np.log(np.maximum(probabilities, LEAST))
-    return bounded
+    return np.log(np.maximum(probabilities, LEAST))
 
 
 # How far log-probabilities may lie outside their range.
@@ -273,9 +267,7 @@ class ClassIdentity(Documented):
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Their exponentials, (n, M, C)."""
-        scores = as_columns(log_probabilities)
-        softmax(scores)
-        return as_opinions(scores, log_probabilities.shape)
+        return opinions_of(as_columns(log_probabilities), log_probabilities.shape)
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> ClassIdentity:

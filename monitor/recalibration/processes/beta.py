@@ -229,15 +229,15 @@ def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
         if value[-1] > best:
             best, found = float(value[-1]), vector[:, -1]
     found = found * np.sign(found[np.abs(found).argmax()]) / np.linalg.norm(found)
-    return float(found[0]), float(found[1]), float(found[2])
+    log_a, log_b, c = found.tolist()
+    return log_a, log_b, c
 
 
 def _line(packed: FloatArray) -> BetaLine:
     """Unpacks the line of (log factor, base, loading), or of one without a loading."""
-    base = (float(packed[1]), float(packed[2]), float(packed[3]))
-    if packed.size == 4:
-        return BetaLine(base, (0.0, 0.0, 0.0))
-    return BetaLine(base, (float(packed[4]), float(packed[5]), float(packed[6])))
+    log_a, log_b, c, *loading = packed[1:].tolist()
+    by_a, by_b, by_c = loading or (0.0, 0.0, 0.0)
+    return BetaLine((log_a, log_b, c), (by_a, by_b, by_c))
 
 
 TURNS = 6
@@ -247,16 +247,9 @@ TURNS = 6
 LEAST_GAIN = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class FittedDimension:
-    """One dimension of a GpBeta; the latent values that are served lie from low to high."""
-
-    factor: float
-    line: BetaLine
-    inputs: Inputs
-    process: SparseProcess
-    low: float
-    high: float
+# Factor, line, inputs and process of one dimension; the latent values that are served lie between
+# the last two.
+FittedDimension = tuple[float, BetaLine, Inputs, SparseProcess, float, float]
 
 
 def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
@@ -268,16 +261,8 @@ def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
     settings.require_independent(GpBeta.method)
     rows = prepared(rows)
     fitted = [fit_dimension(rows, i, settings) for i in range(rows.space.k)]
-    return GpBeta(
-        tuple(one.factor for one in fitted),
-        tuple(one.line for one in fitted),
-        LatentStack(
-            tuple(one.inputs for one in fitted),
-            tuple(one.process for one in fitted),
-            tuple(one.low for one in fitted),
-            tuple(one.high for one in fitted),
-        ),
-    )
+    factor, line, *stack = zip(*fitted, strict=True)
+    return GpBeta(factor, line, LatentStack(*stack))
 
 
 def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> FittedDimension:
@@ -294,7 +279,7 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     if not process.latents:
         factor, constant = refined(errors, start, BetaLine.neutral(), worth)
         still = SparseProcess(settings.kernel, (0.0,))
-        return FittedDimension(factor, constant, Inputs((), rows.space.k), still, 0.0, 0.0)
+        return factor, constant, Inputs((), rows.space.k), still, 0.0, 0.0
     points = inputs.of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
     share = evidence_share(likelihood.along(line).expected(*process.at(points)))
@@ -303,7 +288,7 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     )
     latent, _ = process.at(points)
     low, high = line.within(float(latent.min()), float(latent.max()))
-    return FittedDimension(factor, line, inputs, process, low, high)
+    return factor, line, inputs, process, low, high
 
 
 def _in_turns(

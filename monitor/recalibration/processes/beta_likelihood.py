@@ -67,8 +67,7 @@ class BetaMarginals:
     def log_density(self, value: FloatArray) -> FloatArray:
         """log g = log N(value; mean, unit²) + log dG/dF."""
         t = (value - self.mean) / self.unit
-        density: FloatArray = beta_line.log_density(t, self.a, self.b, self.c) - np.log(self.unit)
-        return density
+        return beta_line.log_density(t, self.a, self.b, self.c) - np.log(self.unit)
 
     def cumulative(self, value: FloatArray) -> FloatArray:
         """G."""
@@ -82,8 +81,7 @@ class BetaMarginals:
         t = self.standard_quantiles(np.where(inside, tau, 0.5))
         if not inside.all():
             t = np.where(inside[:, None, None], t, np.copysign(np.inf, tau - 0.5)[:, None, None])
-        found: FloatArray = self.mean + self.unit * t
-        return found
+        return self.mean + self.unit * t
 
     def standard_quantiles(self, tau: FloatArray) -> FloatArray:
         """(T, n, K) in units, at levels within (0, 1)."""
@@ -93,8 +91,7 @@ class BetaMarginals:
 
 def log_odds(tau: FloatArray) -> FloatArray:
     """log τ/(1 − τ) of levels within (0, 1); log1p keeps the digits near 1."""
-    found: FloatArray = np.log(tau) - np.log1p(-tau)
-    return found
+    return np.log(tau) - np.log1p(-tau)
 
 
 @dataclass(frozen=True, slots=True)

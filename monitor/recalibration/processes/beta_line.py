@@ -35,8 +35,7 @@ def logit(t: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray) -> FloatAr
 
 def slope(t: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
     """dU/dt = a φ/Φ + b φ/(1 − Φ), positive."""
-    found: FloatArray = a * hazard(-t) + b * hazard(t)
-    return found
+    return a * hazard(-t) + b * hazard(t)
 
 
 def log_density(t: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:

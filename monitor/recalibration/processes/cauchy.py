@@ -117,8 +117,7 @@ class CauchyMarginals:
         """1/2 + arctan(t)/π."""
         # arctan2(1, −t)/π is the same, without a cancellation in the lower tail.
         t = (value - self.location) / self.scale
-        probability: FloatArray = np.arctan2(1.0, -t) / np.pi
-        return probability
+        return np.arctan2(1.0, -t) / np.pi
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
         """location + γ tan(π (τ − 1/2)); infinite at 0 and 1."""
@@ -128,8 +127,7 @@ class CauchyMarginals:
                 tau < 0.5, -1 / np.tan(np.pi * np.minimum(tau, 0.5)), np.tan(np.pi * (tau - 0.5))
             )
         unit = np.where(tau == 1, np.inf, unit)
-        found: FloatArray = self.location + self.scale * unit[:, None, None]
-        return found
+        return self.location + self.scale * unit[:, None, None]
 
 
 def surrogate_ratio(level: float) -> float:
@@ -180,8 +178,7 @@ class GpCauchy(FittedMethod):
 
     def _scale(self, estimates: Estimates) -> FloatArray:
         """(n, K) γ."""
-        scale: FloatArray = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
-        return scale
+        return estimates.deviation * np.exp(self.log_weight.means(estimates)).T
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpCauchy:

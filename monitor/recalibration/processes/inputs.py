@@ -198,15 +198,11 @@ def _raw(kind: FeatureKind, dimension: int, estimates: Estimates) -> FloatArray:
     if kind is FeatureKind.VARIANCE:
         return estimates.covariance[:, dimension, dimension]
     mean = estimates.mean[:, dimension]
-    if kind is FeatureKind.COSINE:
+    if kind in (FeatureKind.COSINE_OF_TWICE, FeatureKind.SINE_OF_TWICE):
+        mean = 2.0 * mean
+    if kind in (FeatureKind.COSINE, FeatureKind.COSINE_OF_TWICE):
         return np.cos(mean)
-    if kind is FeatureKind.SINE:
-        return np.sin(mean)
-    if kind is FeatureKind.COSINE_OF_TWICE:
-        return np.cos(2.0 * mean)
-    if kind is FeatureKind.SINE_OF_TWICE:
-        return np.sin(2.0 * mean)
-    return mean
+    return np.sin(mean) if kind in (FeatureKind.SINE, FeatureKind.SINE_OF_TWICE) else mean
 
 
 def _curved(kind: FeatureKind, raw: FloatArray) -> FloatArray:

@@ -91,8 +91,7 @@ class PaperKernel:
         for gap, spread in self._pairs(left, right):
             exponent += gap * gap / spread
             determinant *= spread / square
-        found: FloatArray = np.exp(-0.5 * exponent) / np.sqrt(determinant)
-        return found
+        return np.exp(-0.5 * exponent) / np.sqrt(determinant)
 
     def diagonal(self, points: FloatArray) -> FloatArray:
         """θ^K |2 Σ + θ² I|^(−½)."""

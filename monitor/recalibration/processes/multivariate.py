@@ -351,8 +351,7 @@ def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:
     if order == tuple(range(len(order))):
         return covariance
     places = np.array(order)
-    permuted: FloatArray = covariance[:, places[:, None], places]
-    return permuted
+    return covariance[:, places[:, None], places]
 
 
 # As covariance scaling: a share of the mean eigenvalue below which errors repeat each other.
@@ -380,14 +379,11 @@ def fit_gp_normal_multivariate(
     k = rows.space.k
     alone = rows.estimates.diagonal & (k > 1)
     scale = np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))
-    return GpNormalMultivariate(
-        rows.space.order,
-        tuple(scale.tolist()),
-        _fitted(rows.take(np.flatnonzero(alone)), "variances", settings) if alone.any() else None,
-        None
-        if alone.all()
-        else _fitted(rows.take(np.flatnonzero(~alone)), "covariances", settings),
+    variances, covariances = (
+        _fitted(rows.take(np.flatnonzero(some)), form, settings) if some.any() else None
+        for form, some in (("variances", alone), ("covariances", ~alone))
     )
+    return GpNormalMultivariate(rows.space.order, tuple(scale.tolist()), variances, covariances)
 
 
 def _fitted(rows: FitRows, form: str, settings: ProcessSettings) -> TriangularProcess:

@@ -101,8 +101,7 @@ def gauss_hermite(count: int) -> tuple[FloatArray, FloatArray]:
 def latent_nodes(mean: FloatArray, variance: FloatArray, count: int = NODES) -> FloatArray:
     """(count, n) latent values m + √v x at which the rule looks, under N(m, v); both (n,)."""
     node, _ = gauss_hermite(count)
-    nodes: FloatArray = mean + np.sqrt(np.maximum(variance, LEAST_VARIANCE)) * node[:, None]
-    return nodes
+    return mean + np.sqrt(np.maximum(variance, LEAST_VARIANCE)) * node[:, None]
 
 
 def expected_under_normal(
