@@ -30,12 +30,23 @@ from monitor.statistics.clusters import LARGEST
 # late, is of a clock that was set back.
 _SET_BACK = 10.0
 
-
-# Of documents: sums beyond are no sums over tracks, and their quotients would overflow.
+# Limits of documents: sums beyond are no sums over tracks, and their quotients would overflow.
 _MOST_TRACKS, _LARGEST_SUM = 1e15, 1e30
 
-
 _PRIOR_TRACKS = (1e-100, 1e100)
+
+
+# Long against labels that come seconds late, and short against a drive.
+TIME_CONSTANT_S = 60.0
+
+# Tracks that "nothing is wrong" counts for where there is no other prior.
+PRIOR_TRACKS = 3.0
+
+# The share of labels that have come by the delay that a fit sees.
+_DELAY_LEVEL = 0.95
+
+# In σ: no error is larger, so that its square is finite.
+_LARGEST_ERROR = 1e100
 
 
 class LabelsTooLate(UnfitData):
@@ -65,7 +76,7 @@ class AdaptiveScaling(Scaled):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> AdaptiveScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         scale = factors(parameters, "scale")
         k = len(scale)
         found = cls(
@@ -104,7 +115,7 @@ def followed(
     delay_s: float,
     votes: FloatArray | None = None,
 ) -> AdaptiveScaling:
-    """The scaling after T new whole tracks, taken in the order in which they ended.
+    """Adds T new whole tracks to the scaling, taken in the order in which they ended.
 
     s² = (n₀ s₀² + Σ v x)/(n₀ + Σ v), v = exp(−age/τ), x the mean z² of a track: where much is
     remembered, the maximum of the likelihood (Levi et al. 2019, eq. 12) under exponential
@@ -170,22 +181,6 @@ def _check(scaling: AdaptiveScaling, nees: FloatArray, ended_s: FloatArray, dela
         raise ValueError(f"labels come {delay_s} s late: give a delay of 0 s or more.")
 
 
-# Long against labels that come seconds late, and short against a drive.
-TIME_CONSTANT_S = 60.0
-
-
-# Tracks that "nothing is wrong" counts for where there is no other prior.
-PRIOR_TRACKS = 3.0
-
-
-# The share of labels that have come by the delay that a fit sees.
-_DELAY_LEVEL = 0.95
-
-
-# In σ: no error is larger, so that its square is finite.
-_LARGEST_ERROR = 1e100
-
-
 def fit_adaptive_scaling(
     rows: FitRows,
     time_constant_s: float = TIME_CONSTANT_S,
@@ -241,7 +236,7 @@ def fit_adaptive_scaling(
 
 
 def track_means(rows: FitRows, time_constant_s: float) -> tuple[FloatArray, FloatArray]:
-    """Mean z² of each track and dimension, (T, K), and when each ended, (T,), in s.
+    """Averages z² of each track and dimension, (T, K), and tells when each ended, (T,), in s.
 
     A car that stands beside the road for minutes is one track: within it too, what is older than
     its end by a time constant counts for 1/e. A row without a track is one of its own.

@@ -41,17 +41,19 @@ from monitor.statistics.measures import kurtosis
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-12, 1e12
 
 
-def _deviations(estimates: Estimates) -> FloatArray:
-    """(K, n) predicted σ, each dimension in one piece."""
-    return np.ascontiguousarray(estimates.deviation.T)
-
-
 # The deviation of 50 Gaussian errors is known to a tenth: 1 / sqrt(2 · 50).
 FEWEST_ROWS = 50.0
 
-
 # Within these the kurtosis of errors is taken.
 COARSE_CELLS = 8
+
+# Knots nearer than this in log σ are one: between them a slope would be noise of rounding.
+_NEAREST = 1e-9
+
+
+def _deviations(estimates: Estimates) -> FloatArray:
+    """(K, n) predicted σ, each dimension in one piece."""
+    return np.ascontiguousarray(estimates.deviation.T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def _cells_by_dimension(rows: FitRows) -> list[DeviationCells]:
 
 
 def cells_of(deviation: FloatArray, error: FloatArray, weight: float) -> DeviationCells:
-    """Cells of equal count, as many as the cube root of what the rows are worth.
+    """Cuts rows into cells of equal count, as many as the cube root of what the rows are worth.
 
     Each cell costs 1/(2n) nats of likelihood for its noise, n rows in all, and C cells are too
     coarse by an amount that falls as 1/C². Rows of equal σ are never parted. Neighbours are
@@ -96,7 +98,7 @@ def cells_of(deviation: FloatArray, error: FloatArray, weight: float) -> Deviati
 
 
 def _gaussian_worth(sigma: FloatArray, error: FloatArray, weight: float) -> float:
-    """How many Gaussian errors tell as much of a variance as one of these, at most 1.
+    """Weighs an error by how many Gaussian ones tell as much of a variance, at most 1.
 
     A mean of n squares z² of kurtosis κ scatters by (κ − 1)/n, and for Gaussian z by 2/n: a
     row is worth 2/(κ − 1). z is taken within a few coarse cells, so that a σ that is wrong
@@ -109,7 +111,7 @@ def _gaussian_worth(sigma: FloatArray, error: FloatArray, weight: float) -> floa
 
 
 def _cut(sigma: FloatArray, error: FloatArray, weight: float, cells: int) -> DeviationCells:
-    """So many cells or fewer of rows that ascend in σ."""
+    """Cuts rows that ascend in σ into so many cells or fewer."""
     variance, squared_error = np.square(sigma), np.square(error)
     n, cells = sigma.size, max(1, cells)
     first = np.unique(np.searchsorted(sigma, sigma[np.arange(cells) * n // cells]))
@@ -125,7 +127,7 @@ def _cut(sigma: FloatArray, error: FloatArray, weight: float, cells: int) -> Dev
 
 
 def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> IntArray:
-    """Which cells to begin at, so that each is thick enough; the last takes in what is left."""
+    """Chooses the cells to begin at, so that each is thick enough; the last takes in the rest."""
     end = np.append(first[1:], n)
     begins: list[int] = []
     begin, gathered = 0, 0.0
@@ -170,7 +172,7 @@ class HistogramBinning(FittedMethod):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> HistogramBinning:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         edges = curves(parameters, "edges", LEAST_DEVIATION, LARGEST_DEVIATION)
         check_ascending("edges", edges)
         factors = curves(parameters, "factors", WIDE.lowest, WIDE.highest)
@@ -179,7 +181,7 @@ class HistogramBinning(FittedMethod):
 
 
 def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
-    """Bins of equal count, each in closed form; few rows make one bin: variance scaling.
+    """Fits bins of equal count, each in closed form; few rows make one bin: variance scaling.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
@@ -188,10 +190,6 @@ def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
         tuple(tuple(one.start[1:].tolist()) for one in cells),
         tuple(tuple(WIDE.of(np.sqrt(one.nees)).tolist()) for one in cells),
     )
-
-
-# Knots nearer than this in log σ are one: between them a slope would be noise of rounding.
-_NEAREST = 1e-9
 
 
 @dataclass(frozen=True)
@@ -228,7 +226,7 @@ class IsotonicStd(FittedMethod):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicStd:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         deviation = curves(parameters, "deviation", LEAST_DEVIATION, LARGEST_DEVIATION)
         check_ascending("deviation", deviation)
         factor = curves(parameters, "factor", WIDE.lowest, WIDE.highest)
@@ -268,7 +266,7 @@ def _line(
 
 
 def fit_isotonic_std(rows: FitRows) -> IsotonicStd:
-    """The most likely nondecreasing σ'(σ), over cells of rows with similar σ.
+    """Fits the most likely nondecreasing σ'(σ), over cells of rows with similar σ.
 
     Errors that are Gaussian with variance v_c, v_1 ≤ v_2 ≤ …, are likeliest where
     Σ_c n_c (log v_c + m_c / v_c) is least, m_c the mean squared error of cell c. But for a constant

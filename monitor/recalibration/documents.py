@@ -20,7 +20,6 @@ from monitor.frames.space import FloatArray
 # JSON objects: what json.loads gives.
 Document = dict[str, Any]
 
-
 # Lists of numbers; of a matrix they are equally long, of curves one a dimension.
 Matrix = tuple[tuple[float, ...], ...]
 Curves = tuple[tuple[float, ...], ...]
@@ -46,7 +45,7 @@ _DEEPEST = 16
 
 
 class InvalidRecalibrator(ValueError):
-    """A document does not describe a usable recalibrator."""
+    """A document that does not describe a usable recalibrator."""
 
 
 class Documented:

@@ -20,6 +20,10 @@ from monitor.statistics.clusters import LARGEST, design_effect_of_rows
 _CHI_SQUARE_MEDIAN = 0.4549364231195724
 
 
+# In σ: no error is larger for what it says of others, so that its square is finite.
+_LARGEST = 1e100
+
+
 def numbered_objects(track: IntArray) -> tuple[IntArray, int]:
     """Numbers the objects that rows are of; a row without a track is one of its own.
 
@@ -81,10 +85,6 @@ def check_errors(space: Space, n: int, any_error: BoolArray) -> None:
                 f"dimension '{name}' has no error in {n} rows: nothing can be fitted to it. "
                 "Leave the dimension out or check the ground truth."
             )
-
-
-# In σ: no error is larger for what it says of others, so that its square is finite.
-_LARGEST = 1e100
 
 
 @dataclass(frozen=True)

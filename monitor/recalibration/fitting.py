@@ -36,6 +36,12 @@ WHOLE = "fallback"
 _PARTS = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
 
 
+Fit = Callable[[FitRows, Recalibrator | None], Recalibrator]
+
+# The fit that a scaling is drawn towards: an earlier one, or that of a wider slice.
+Towards = Prior[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class FitSlice:
     """Rows that may have a recalibrator of their own.
@@ -119,9 +125,6 @@ class SliceFit:
     recalibrator: Recalibrator | None
     leans_on: str | None
     reason: str = ""
-
-
-Fit = Callable[[FitRows, Recalibrator | None], Recalibrator]
 
 
 def worth(rows: FitRows) -> float:
@@ -211,13 +214,9 @@ class FitOptions:
     time_constant: float | None = None
 
 
-# An earlier fit, or that of a wider slice, that a scaling is drawn towards.
-Towards = Prior[Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """How one method is fitted.
+    """Description of how one method is fitted.
 
     fit      of rows; raises UnfitData
     uses     names of the options that mean something to it

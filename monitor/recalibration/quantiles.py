@@ -44,11 +44,22 @@ from monitor.recalibration.recalibrator import FittedMethod, Output
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
 
-
 _HALF_LOG_TAU = 0.5 * math.log(math.tau)
 
-
 _ROOT_TAU = math.sqrt(math.tau)
+
+
+# Knots are even in ζ, and each ladder step halves their distance.
+KNOTS = (3, 5, 9, 17, 33, 65, 129)
+
+# Effective rows beyond each outer knot, which the slope of its tail is fitted to.
+TAIL_ROWS = 20.0
+
+# An error of a million σ is a mismatch; more of it would only spoil the arithmetic.
+LARGEST_ERROR = 1e6
+
+# Of the normal distribution there is nothing beyond; and knots of a fit are not nearer.
+_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class QuantileMap:
 
     @cached_property
     def moments(self) -> tuple[float, float]:
-        """Mean of Q(ζ), and variance about that mean, in σ and σ².
+        """Mean and variance of Q(ζ) in σ and σ².
 
         Over each piece from l to u, of slope b and through the knot (k, q), the integrals of 1, ζ
         and ζ² are P = Φ(u) − Φ(l), E = φ(l) − φ(u) and P + l φ(l) − u φ(u). About the mean, and
@@ -178,16 +189,8 @@ def _along(x: FloatArray, knots: FloatArray, values: FloatArray, slopes: FloatAr
     return np.clip(found, np.append(-np.inf, values)[piece], np.append(values, np.inf)[piece])
 
 
-# Knots are even in ζ, and each ladder step halves their distance.
-KNOTS = (3, 5, 9, 17, 33, 65, 129)
-
-
-# Effective rows beyond each outer knot, which the slope of its tail is fitted to.
-TAIL_ROWS = 20.0
-
-
 def fit_map(error: FloatArray, worth: float) -> QuantileMap:
-    """The map of the least p log log n − n · mean log density, p how many numbers were fitted.
+    """Chooses the map of the least p log log n − n · mean log density, of p fitted numbers.
 
     Akaike's 1 in place of log log n would now and then fit a shift to Gaussian errors that have
     none, and ½ log n would miss what a few hundred rows show of a tail.
@@ -256,14 +259,6 @@ def _bounded(slope: float) -> float:
     return float(min(max(slope, LEAST_SLOPE), LARGEST_SLOPE))
 
 
-# An error of a million σ is a mismatch; more of it would only spoil the arithmetic.
-LARGEST_ERROR = 1e6
-
-
-# Of the normal distribution there is nothing beyond; and knots of a fit are not nearer.
-_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
-
-
 @dataclass(frozen=True)
 class IsotonicQuantiles(FittedMethod):
     """The truth lies at mean + σ Q(ζ), ζ ~ N(0, 1), with its own Q for each dimension.
@@ -295,7 +290,7 @@ class IsotonicQuantiles(FittedMethod):
         return np.sqrt([one.moments[1] for one in self.maps])
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Mean and covariance of the recalibrated distributions."""
+        """Returns mean and covariance of the recalibrated distributions."""
         mean = estimates.mean + estimates.deviation * self.shift
         return Estimates(mean, estimates.rescaled(self.scale).covariance, estimates.diagonal)
 
@@ -314,7 +309,7 @@ class IsotonicQuantiles(FittedMethod):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicQuantiles:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         normal = curves(parameters, "normal", -_LARGEST_NORMAL, _LARGEST_NORMAL)
         if not all(normal):
             raise InvalidRecalibrator("'normal' has no entry for a dimension: give at least one.")
@@ -334,7 +329,7 @@ class IsotonicQuantiles(FittedMethod):
 
 
 def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
-    """One map for each dimension, of as many pieces as its errors bear out.
+    """Fits one map for each dimension, of as many pieces as its errors bear out.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """

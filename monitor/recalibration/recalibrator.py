@@ -77,7 +77,7 @@ class Recalibrator(Protocol):
 
 
 class ShapedRecalibrator(Recalibrator, Protocol):
-    """A method whose own distribution is no Gaussian: output is not Output.GAUSSIAN."""
+    """A recalibrator whose own distributions are no Gaussians: output is not Output.GAUSSIAN."""
 
     def marginals(self, estimates: Estimates) -> Marginals:
         """Returns the distribution of each dimension, of which apply forwards a Gaussian."""
@@ -161,7 +161,7 @@ class Basis(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Basis:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         rows, tracks = whole(parameters, "rows"), whole(parameters, "tracks")
         effective = number(parameters, "effective_rows", LEAST_POSITIVE, rows)
         borrows_from = parameters.get("borrows_from")
@@ -213,7 +213,7 @@ class Identity(FittedMethod):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Identity:
-        """The inverse of parameters."""
+        """Reads what parameters returned."""
         return cls()
 
 

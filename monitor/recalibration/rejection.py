@@ -21,10 +21,8 @@ from monitor.statistics.class_statistics import entropy_of_columns
 # How sure the fit is that the error of what is kept stays within the target.
 SURENESS = 0.95
 
-
 # Fewer kept rows, in independent ones, say too little of the mean of an unbounded loss.
 FEWEST = 30
-
 
 _LARGEST = 1e12
 
@@ -62,7 +60,7 @@ class Rejection(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Rejection:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         by = member(parameters, "by", RejectedBy)
         highest = 1.0 if by is RejectedBy.ENTROPY else _LARGEST
         return cls(
@@ -87,7 +85,7 @@ def fit_rejection(
     by: RejectedBy,
     track: IntArray | None = None,
 ) -> Rejection:
-    """The largest threshold with which the error of what is kept stays within the target.
+    """Fits the largest threshold with which the error of what is kept stays within the target.
 
     Every score is tried as a threshold, rows of equal score together; the curve need not fall.
     A mean within the target by luck is outside it next time, in most fits: so it is the upper

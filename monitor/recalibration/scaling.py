@@ -43,7 +43,6 @@ from monitor.statistics.stage import StageStatistics
 # Winsorised: NEES is cut at this quantile of a calibrated χ²₁.
 WINSOR_LEVEL = 0.99
 
-
 # Quantile: the central interval whose coverage is matched.
 QUANTILE_LEVEL = 0.6827
 
@@ -57,7 +56,7 @@ class Objective(StrEnum):
 
 
 def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
-    """Factor on σ of each dimension, (K,).
+    """Fits the factor on σ of each dimension, (K,).
 
     mean: s_d = sqrt(mean NEES_d), the maximum of the likelihood (Levi et al.
     2019, eq. 12; its print has three misprints: √(2π s σ) for √(2π) s σ, T/2 log s
@@ -156,11 +155,11 @@ class Clamp:
             )
 
     def of(self, factor: FloatArray) -> FloatArray:
-        """The factors within the range."""
+        """Cuts factors to the range."""
         return np.clip(factor, self.lowest, self.highest)
 
     def reached(self, model: Scaled) -> tuple[bool, ...]:
-        """Which dimensions of a model were fitted to an end of the range."""
+        """Tells which dimensions of a model were fitted to an end of the range."""
         return tuple(not self.lowest < factor < self.highest for factor in model.scale)
 
 
@@ -205,7 +204,7 @@ def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArra
 
 
 def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
-    """A with the roots of its eigenvalues within the range; as it was where they are.
+    """Brings the roots of the eigenvalues of A into the range; unchanged where they are in it.
 
     Where errors are whitened with L, L A Lᵀ then has a deviation within the range of that of
     L Lᵀ in every direction, not in the dimensions alone. Positive definite as before.
@@ -232,7 +231,7 @@ class VarianceScaling(Scaled):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> VarianceScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         return cls(
             factors(parameters, "scale"),
             member(parameters, "objective", Objective, Objective.MEAN),
@@ -245,7 +244,7 @@ def fit_variance_scaling(
     prior: Prior[Scaled] | None = None,
     clamp: Clamp = WIDE,
 ) -> VarianceScaling:
-    """Closed form from the sums, drawn towards the prior, and then clamped. Raises UnfitData."""
+    """Fits in closed form from the sums, draws to the prior, then clamps. Raises UnfitData."""
     scale = fit_scale(statistics, objective)
     if prior is not None:
         share = own_share(statistics, prior.strength)
@@ -329,7 +328,7 @@ class CovarianceScaling(Scaled):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> CovarianceScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         scale = factors(parameters, "scale")
         return cls(
             scale,
@@ -348,7 +347,7 @@ def fit_covariance_scaling(
     prior: Prior[CovarianceScaling] | None = None,
     clamp: Clamp = WIDE,
 ) -> CovarianceScaling:
-    """Closed form from the sums, drawn towards the prior, and then clamped.
+    """Fits in closed form from the sums, draws towards the prior, and then clamps.
 
     Raises UnfitData where the rows, with the prior, do not span all dimensions, since a
     correlation of 1 would make a covariance that no tracker can invert.

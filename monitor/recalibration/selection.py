@@ -52,6 +52,29 @@ from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
 
+METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
+    Identity.method: Identity.from_parameters,
+    VarianceScaling.method: VarianceScaling.from_parameters,
+    CovarianceScaling.method: CovarianceScaling.from_parameters,
+    AdaptiveScaling.method: AdaptiveScaling.from_parameters,
+    HistogramBinning.method: HistogramBinning.from_parameters,
+    IsotonicStd.method: IsotonicStd.from_parameters,
+    IsotonicQuantiles.method: IsotonicQuantiles.from_parameters,
+    GpNormal.method: GpNormal.from_parameters,
+    GpNormalMultivariate.method: GpNormalMultivariate.from_parameters,
+    GpBeta.method: GpBeta.from_parameters,
+    GpCauchy.method: GpCauchy.from_parameters,
+}
+
+Made = TypeVar("Made")
+
+FORMAT = "calibration-monitor/recalibrator/1"
+
+MOST_SLICES = 4096
+
+# Names of the slice of a detection and of the wider ones it lies in, finest first.
+Chain = tuple[str, ...]
+
 
 def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Shares:
     """Divides rows among recalibrators. Only slices that a row is in are asked for.
@@ -113,24 +136,6 @@ def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:
             "a recalibrator gives back as many estimates as it gets."
         )
     return outcome
-
-
-METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
-    Identity.method: Identity.from_parameters,
-    VarianceScaling.method: VarianceScaling.from_parameters,
-    CovarianceScaling.method: CovarianceScaling.from_parameters,
-    AdaptiveScaling.method: AdaptiveScaling.from_parameters,
-    HistogramBinning.method: HistogramBinning.from_parameters,
-    IsotonicStd.method: IsotonicStd.from_parameters,
-    IsotonicQuantiles.method: IsotonicQuantiles.from_parameters,
-    GpNormal.method: GpNormal.from_parameters,
-    GpNormalMultivariate.method: GpNormalMultivariate.from_parameters,
-    GpBeta.method: GpBeta.from_parameters,
-    GpCauchy.method: GpCauchy.from_parameters,
-}
-
-
-Made = TypeVar("Made")
 
 
 def version_of(method: str, content: Document) -> str:
@@ -208,7 +213,7 @@ def _optional(
 
 
 def read_rejection(content: Document, by: RejectedBy) -> Rejection | None:
-    """None where there is none. Raises InvalidRecalibrator for a score of another kind."""
+    """Reads a rejection; None without one. Raises InvalidRecalibrator for another kind of score."""
     rejection = _optional(content, "rejection", Rejection.from_parameters, "rejection")
     if rejection is not None and rejection.by is not by:
         raise InvalidRecalibrator(
@@ -217,19 +222,9 @@ def read_rejection(content: Document, by: RejectedBy) -> Rejection | None:
     return rejection
 
 
-FORMAT = "calibration-monitor/recalibrator/1"
-
-
-MOST_SLICES = 4096
-
-
-# Names of the slice of a detection and of the wider ones it lies in, finest first.
-Chain = tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class Selection:
-    """Which recalibrator serves which slice.
+    """The choice of a recalibrator for each slice.
 
     dimensions  names it was fitted on; empty: any (only the identity is)
     by_slice    slice name → recalibrator
@@ -290,7 +285,7 @@ class Selection:
         return not self.dimensions or self.dimensions == space.names
 
     def of(self, chain: Chain) -> Recalibrator:
-        """The recalibrator that serves a slice: of the first name that has one."""
+        """Finds the recalibrator that serves a slice: of the first name that has one."""
         for name in chain:
             found = self.by_slice.get(name)
             if found is not None:
@@ -298,11 +293,11 @@ class Selection:
         return self.fallback
 
     def shares(self, slices: IntArray, chains: Sequence[Chain]) -> Shares:
-        """Which recalibrator serves which of n ≥ 1 rows; slices (n,) index into chains."""
+        """Divides n ≥ 1 rows among the recalibrators; slices (n,) index into chains."""
         return share_out(slices, lambda i: self.of(chains[i]))
 
     def apply(self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]) -> Estimates:
-        """Each estimate by the recalibrator of its slice, or else of a wider one.
+        """Recalibrates each estimate by the recalibrator of its slice, or else of a wider one.
 
         slices  (n,) index into chains
         """
@@ -335,7 +330,7 @@ class Selection:
 
     @property
     def recalibrators(self) -> tuple[Recalibrator, ...]:
-        """All of them, the fallback first."""
+        """All recalibrators, the fallback first."""
         return self.fallback, *self.by_slice.values()
 
 
@@ -343,7 +338,7 @@ IDENTITY = Selection((), Identity())
 
 
 def from_json(text: str | bytes) -> Selection:
-    """The inverse of to_json. Raises InvalidRecalibrator for anything else."""
+    """Reads what to_json returned. Raises InvalidRecalibrator for anything else."""
     return from_content(content_of(text))
 
 

@@ -10,7 +10,7 @@ says how strong the decay is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import ClassVar
 
@@ -84,12 +84,12 @@ class Temperature(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Temperature:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         return cls(number(parameters, "temperature", 1 / LARGEST, LARGEST))
 
 
 def fit_temperature(rows: ClassRows) -> Temperature:
-    """The T of least loss, to about 1e-10.
+    """Fits the T of least loss, to about 1e-10.
 
     Raises UnfitData where the rows do not determine it: the loss then falls to one end.
     """
@@ -98,7 +98,7 @@ def fit_temperature(rows: ClassRows) -> Temperature:
 
 
 def inverse_temperature(rows: ClassRows) -> float:
-    """1/T of least loss: a root of its derivative. See fit."""
+    """Finds the 1/T of least loss: a root of its derivative. See fit_temperature."""
     # Half a second to import, and only a fit needs it.
     from scipy.optimize import brentq
 
@@ -160,7 +160,7 @@ class VectorScaling(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> VectorScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
         return cls(weight, numbers(parameters, "bias", len(weight), -LARGEST, LARGEST))
 
@@ -196,7 +196,7 @@ class VectorFamily:
 
 
 def fit_vector_scaling(rows: ClassRows) -> VectorScaling:
-    """Weights and biases of least loss, with decay towards temperature scaling; see fit_family.
+    """Fits weights and biases of least loss, with decay towards one temperature; see fit_family.
 
     Raises UnfitData where the temperature is not determined, with rows of a single class, and
     with too few to leave some out.
@@ -247,8 +247,7 @@ class AuxiliaryScaling(Documented):
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities of each opinion, (n, M, C)."""
-        weight, bias, centre, spread, lowest, highest = self._by_class
-        hidden, hidden_bias, output = self._network
+        weight, bias, centre, spread, lowest, highest, hidden, hidden_bias, output = self._arrays
         rows = log_probabilities.reshape(-1, 1, self.classes)
         u = np.clip((rows - centre) / spread, lowest, highest)
         # A product of its own for each opinion: BLAS rounds by shape.
@@ -257,19 +256,13 @@ class AuxiliaryScaling(Documented):
         return opinions_of(scores, log_probabilities.shape)
 
     @cached_property
-    def _by_class(self) -> tuple[FloatArray, ...]:
-        standard = self.centre, self.spread, self.lowest, self.highest
-        return tuple(np.array(values) for values in (self.weight, self.bias, *standard))
-
-    @cached_property
-    def _network(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """W₁ transposed, its biases, and W₂ transposed."""
-        hidden, output = np.array(self.hidden), np.array(self.output)
-        return hidden.T.copy(), np.array(self.hidden_bias), output.T.copy()
+    def _arrays(self) -> tuple[FloatArray, ...]:
+        """Arrays of all fields, in their order; W₁ and W₂ transposed."""
+        return tuple(np.array(getattr(self, entry.name)).T.copy() for entry in fields(self))
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> AuxiliaryScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
         classes, ends = len(weight), (-LARGEST, LARGEST)
         hidden_bias = numbers(parameters, "hidden_bias", None, *ends)
@@ -279,13 +272,17 @@ class AuxiliaryScaling(Documented):
                 f"'hidden_bias' holds {units} units: more than {_MOST_SERVED} would hold up every "
                 "frame."
             )
+        bias, centre, lowest, highest = (
+            numbers(parameters, name, classes, *ends)
+            for name in ("bias", "centre", "lowest", "highest")
+        )
         return cls(
             weight,
-            numbers(parameters, "bias", classes, *ends),
-            numbers(parameters, "centre", classes, *ends),
+            bias,
+            centre,
             numbers(parameters, "spread", classes, _LEAST_SPREAD, LARGEST),
-            numbers(parameters, "lowest", classes, *ends),
-            numbers(parameters, "highest", classes, *ends),
+            lowest,
+            highest,
             matrix(parameters, "hidden", units, classes, *ends),
             hidden_bias,
             matrix(parameters, "output", classes, units, *ends),
@@ -350,7 +347,7 @@ class NetworkFamily:
 
 
 def fit_auxiliary_scaling(rows: ClassRows, seed: int = 0) -> AuxiliaryScaling:
-    """The network of least loss, with decay towards vector scaling; see fit_family.
+    """Fits the network of least loss, with decay towards vector scaling; see fit_family.
 
     Without decay it overfits, as the paper reports of 100 classes. And as vector scaling itself
     is pulled to temperature scaling, it is that as long as the rows do not speak against it.
@@ -392,7 +389,7 @@ Family = VectorFamily | NetworkFamily
 
 
 def fit_family(family: Family, rows: ClassRows) -> FloatArray:
-    """(P,) parameters θ that minimise Σ_i loss_i + decay/2 |θ|², the decay chosen among DECAYS.
+    """Finds the θ (P,) that minimises Σ_i loss_i + decay/2 |θ|², the decay chosen among DECAYS.
 
     Weaker and weaker decay is tried, each on all but one of FOLDS parts of the rows, until two in
     a row do not lower the loss of the parts left out. Of those tried the strongest is taken that

@@ -32,13 +32,21 @@ from monitor.recalibration.selection import (
 
 FORMAT = "calibration-monitor/class-recalibrator/1"
 
-
 CLASS_METHODS: Mapping[str, Callable[[Document], ClassRecalibrator]] = {
     ClassIdentity.method: ClassIdentity.from_parameters,
     Temperature.method: Temperature.from_parameters,
     VectorScaling.method: VectorScaling.from_parameters,
     AuxiliaryScaling.method: AuxiliaryScaling.from_parameters,
     ClasswiseIsotonic.method: ClasswiseIsotonic.from_parameters,
+}
+
+
+CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
+    ClassIdentity.method: lambda rows: ClassIdentity(),
+    class_scaling.Temperature.method: class_scaling.fit_temperature,
+    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
+    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
+    classwise_isotonic.ClasswiseIsotonic.method: classwise_isotonic.fit_classwise_isotonic,
 }
 
 
@@ -100,7 +108,7 @@ CLASS_IDENTITY = ClassSelection((), ClassIdentity())
 
 
 def class_selection_from_json(text: str | bytes) -> ClassSelection:
-    """The inverse of to_json. Raises InvalidRecalibrator for anything else."""
+    """Reads what to_json returned. Raises InvalidRecalibrator for anything else."""
     return class_selection_from_content(content_of(text))
 
 
@@ -123,17 +131,8 @@ def class_selection_from_content(content: Document) -> ClassSelection:
     return selection
 
 
-CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
-    ClassIdentity.method: lambda rows: ClassIdentity(),
-    class_scaling.Temperature.method: class_scaling.fit_temperature,
-    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
-    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
-    classwise_isotonic.ClasswiseIsotonic.method: classwise_isotonic.fit_classwise_isotonic,
-}
-
-
 def fit_classes(method: str, rows: ClassRows) -> ClassRecalibrator:
-    """A method of CLASS_FITS fitted to the rows, with its defaults. Raises UnfitData."""
+    """Fits a method of CLASS_FITS to the rows, with its defaults. Raises UnfitData."""
     if method not in CLASS_FITS:
         raise UnfitData(f"method {method!r} is unknown: use one of {', '.join(CLASS_FITS)}.")
     return CLASS_FITS[method](rows)
@@ -143,7 +142,7 @@ AnySelection = Selection | ClassSelection
 
 
 def any_selection_from_json(text: str | bytes) -> AnySelection:
-    """The inverse of to_json of either, its version worked out: nothing is left for later.
+    """Reads what to_json of either returned, its version worked out: nothing is left for later.
 
     Pure, so that it may run in any thread. Raises InvalidRecalibrator for anything else.
     """

@@ -25,17 +25,13 @@ from monitor.recalibration.recalibrator import UnfitData
 # Knots of a class at most.
 MOST_KNOTS = 64
 
-
 # A class with fewer rows of it, or of others, in independent rows, is left as it is.
 FEWEST = 10
 
-
 _LOWEST = float(np.log(LEAST))
-
 
 # Log-probabilities sent, ascending, and what is made of them.
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
-
 
 UNCHANGED: Knots = ((_LOWEST, 0.0), (_LOWEST, 0.0))
 
@@ -77,7 +73,7 @@ class ClasswiseIsotonic:
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> ClasswiseIsotonic:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         each = parts(parameters, "knots", fewest=2)
         return cls(tuple(inside(f"'knots[{c}]'", _knots, one) for c, one in enumerate(each)))
 

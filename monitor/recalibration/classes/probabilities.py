@@ -24,6 +24,15 @@ from monitor.recalibration.fit_rows import numbered_objects
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.clusters import design_effect_of_rows
 
+# The least probability that is told from none; log-probabilities are bounded by its log.
+LEAST = 1e-12
+
+# Beyond this no parameter makes sense, and products of a few of them still are finite.
+LARGEST = 1e6
+
+# How far log-probabilities may lie outside their range.
+_ROUNDING = 1e-6
+
 
 def as_columns(log_probabilities: FloatArray) -> FloatArray:
     """(C, n · M), a copy of (n, M, C)."""
@@ -95,14 +104,6 @@ def averaged_loss(scores: FloatArray, label: IntArray) -> AveragedLoss:
     return AveragedLoss(value, probability)
 
 
-# The least probability that is told from none; log-probabilities are bounded by its log.
-LEAST = 1e-12
-
-
-# Beyond this no parameter makes sense, and products of a few of them still are finite.
-LARGEST = 1e6
-
-
 class ClassRecalibrator(Protocol):
     """One fitted method. Immutable, so that it may be swapped between two frames."""
 
@@ -135,12 +136,8 @@ def from_logits(logits: FloatArray) -> FloatArray:
 
 
 def from_probabilities(probabilities: FloatArray) -> FloatArray:
-    """Their logarithms, at least log LEAST."""
+    """Takes logarithms, at least log LEAST."""
     return np.log(np.maximum(probabilities, LEAST))
-
-
-# How far log-probabilities may lie outside their range.
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -266,10 +263,10 @@ class ClassIdentity(Documented):
     classes: ClassVar[None] = None
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Their exponentials, (n, M, C)."""
+        """Takes exponentials, (n, M, C)."""
         return opinions_of(as_columns(log_probabilities), log_probabilities.shape)
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> ClassIdentity:
-        """The inverse of parameters."""
+        """Reads what parameters returned."""
         return cls()

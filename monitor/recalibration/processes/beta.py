@@ -52,6 +52,30 @@ from monitor.recalibration.recalibrator import FittedMethod, Output
 KEPT = 8
 
 
+# The central interval whose width the factor on σ matches at first.
+LEVEL = 0.95
+
+# How far the log of the factor may move from there.
+FURTHEST_FACTOR = 5.0
+
+# Deviations of a Gaussian prior on (log a, log b, c) and on the loading: a few rows must not
+# make a map that says their errors are certain.
+PRIOR = np.array([2.0, 2.0, 5.0])
+
+# Nats: a step that gains less is the last one.
+LEAST_LINE_GAIN = 1e-3
+
+# Turns of the line and the latent values, at most.
+TURNS = 6
+
+# Nats: a turn that gains less is the last one.
+LEAST_GAIN = 0.1
+
+# Factor, line, inputs and process of one dimension; the latent values that are served lie between
+# the last two.
+FittedDimension = tuple[float, BetaLine, Inputs, SparseProcess, float, float]
+
+
 @dataclass(frozen=True)
 class GpBeta(FittedMethod):
     """G = sigmoid(a log F − b log(1 − F) + c) with F = Φ((y − mean)/(factor σ)).
@@ -108,7 +132,7 @@ class GpBeta(FittedMethod):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpBeta:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         factor = factors(parameters, "factor")
         k = len(factor)
         latent = single_outputs(parameters, "latent", k)
@@ -124,23 +148,6 @@ class GpBeta(FittedMethod):
         # Made now: the first frame must not wait for the table.
         _ = model._moments
         return model
-
-
-# The central interval whose width the factor on σ matches at first.
-LEVEL = 0.95
-
-
-# How far the log of the factor may move from there.
-FURTHEST_FACTOR = 5.0
-
-
-# Deviations of a Gaussian prior on (log a, log b, c) and on the loading: a few rows must not
-# make a map that says their errors are certain.
-PRIOR = np.array([2.0, 2.0, 5.0])
-
-
-# Nats: a step that gains less is the last one.
-LEAST_LINE_GAIN = 1e-3
 
 
 def factor_on_deviation(normalised: FloatArray) -> float:
@@ -162,7 +169,7 @@ def refined(
     *,
     factor_moves: bool = True,
 ) -> tuple[float, BetaLine]:
-    """The factor and the line of the largest bound, from given ones.
+    """Finds the factor and the line of the largest bound, from given ones.
 
     The loading has length 1, since the size of the latent values is the process's; it is 0
     without latent values.
@@ -208,7 +215,7 @@ def refined(
 
 
 def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
-    """The loading, of length 1, along which the constant map misses most.
+    """Finds the loading, of length 1, along which the constant map misses most.
 
     Slopes of the log-likelihood by (log a, log b, c) are averaged in bins of each candidate
     input, (n, D). Of the products B of those averages and W of all slopes, the largest
@@ -240,20 +247,8 @@ def _line(packed: FloatArray) -> BetaLine:
     return BetaLine((log_a, log_b, c), (by_a, by_b, by_c))
 
 
-TURNS = 6
-
-
-# Nats: a turn that gains less is the last one.
-LEAST_GAIN = 0.1
-
-
-# Factor, line, inputs and process of one dimension; the latent values that are served lie between
-# the last two.
-FittedDimension = tuple[float, BetaLine, Inputs, SparseProcess, float, float]
-
-
 def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
-    """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
+    """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
     Raises UnfitData without rows, or where a dimension has no error at all; ValueError for
     coupled outputs.
@@ -283,29 +278,10 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     points = inputs.of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
     share = evidence_share(likelihood.along(line).expected(*process.at(points)))
-    factor, line, process = _in_turns(
-        errors, factor, line, process, points, share * worth, settings
-    )
-    latent, _ = process.at(points)
-    low, high = line.within(float(latent.min()), float(latent.max()))
-    return factor, line, inputs, process, low, high
-
-
-def _in_turns(
-    errors: BetaErrors,
-    factor: float,
-    line: BetaLine,
-    process: SparseProcess,
-    points: FloatArray,
-    weight: float,
-    settings: ProcessSettings,
-) -> tuple[float, BetaLine, SparseProcess]:
-    """Factor and line at the latent values, the latent values at factor and line, until no turn
-    gains."""
-    bound = float("-inf")
+    weight, bound = share * worth, float("-inf")
     for _ in range(TURNS):
-        latent = process.at(points)
-        moved = refined(errors, factor, line, weight, latent)
+        # Factor and line at the latent values, then the latent values at factor and line.
+        moved = refined(errors, factor, line, weight, process.at(points))
         found, reached = fit_process(beta_likelihood(errors, *moved), points, weight, settings)
         if not reached > bound:
             break
@@ -313,4 +289,6 @@ def _in_turns(
         (factor, line), process = moved, found
         if gain < LEAST_GAIN:
             break
-    return factor, line, process
+    latent, _ = process.at(points)
+    low, high = line.within(float(latent.min()), float(latent.max()))
+    return factor, line, inputs, process, low, high

@@ -76,7 +76,7 @@ class BetaMarginals:
         return probability
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
-        """By inversion of G, to 1e-9 in τ; infinite at 0 and 1."""
+        """Inverts G, to 1e-9 in τ; infinite at 0 and 1."""
         inside = (tau > 0) & (tau < 1)
         t = self.standard_quantiles(np.where(inside, tau, 0.5))
         if not inside.all():
@@ -346,7 +346,7 @@ class BetaLikelihood:
         return log_a, log_b, c
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
-        """By the fixed rule of 20 nodes; both (1, n)."""
+        """Expectation by the fixed rule of 20 nodes; both (1, n)."""
         return expected_under_normal(self.log_likelihood, mean, variance)
 
     def expected_by_map(self, latent: FloatArray) -> tuple[float, FloatArray]:

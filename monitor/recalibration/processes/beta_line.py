@@ -21,6 +21,17 @@ from monitor.recalibration.documents import Document, Documented, numbers
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
 
 
+Triple = tuple[float, float, float]
+
+# |log a| and |log b| at most: a tail up to 7 times as wide or narrow as the factor on σ says.
+LARGEST = 4.0
+
+# |c| at most, in nats of the odds.
+LARGEST_SHIFT = 30.0
+
+BOUNDS: Triple = (LARGEST, LARGEST, LARGEST_SHIFT)
+
+
 def hazard(t: FloatArray) -> FloatArray:
     """φ(t)/(1 − Φ(t)), without a rounding to 0/0 in the tail."""
     found: FloatArray = np.sqrt(2 / np.pi) / erfcx(t / np.sqrt(2))
@@ -75,20 +86,6 @@ def standard_quantile(u: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray
     return found
 
 
-Triple = tuple[float, float, float]
-
-
-# |log a| and |log b| at most: a tail up to 7 times as wide or narrow as the factor on σ says.
-LARGEST = 4.0
-
-
-# |c| at most, in nats of the odds.
-LARGEST_SHIFT = 30.0
-
-
-BOUNDS: Triple = (LARGEST, LARGEST, LARGEST_SHIFT)
-
-
 @dataclass(frozen=True, slots=True)
 class BetaLine(Documented):
     """(log a, log b, c) = base + loading · f."""
@@ -130,7 +127,7 @@ class BetaLine(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> BetaLine:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         return cls(_triple(parameters, "base"), _triple(parameters, "loading"))
 
 

@@ -35,6 +35,13 @@ from monitor.recalibration.recalibrator import FittedMethod, Output, UnfitData
 LARGEST_LOG = 40.0
 
 
+# The share of a Gaussian within one σ.
+SURROGATE_LEVEL = 0.6827
+
+# Levels that surrogates are made of; beyond them σ_s/γ is that of a point or of no interval.
+LEVELS = (0.001, 0.9999)
+
+
 @dataclass(frozen=True, slots=True)
 class CauchyLikelihood:
     """n errors of one dimension, one latent value f = log w each.
@@ -73,7 +80,7 @@ class CauchyLikelihood:
         return -value, np.copysign((1 - small) / (1 + small), u)
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
-        """By the fixed rule of 20 nodes; both (1, n)."""
+        """Expectation by the fixed rule of 20 nodes; both (1, n)."""
         return expected_under_normal(self.log_likelihood, mean, variance)
 
 
@@ -138,14 +145,6 @@ def surrogate_ratio(level: float) -> float:
     return math.tan(math.pi * level / 2) / float(ndtri((1 + level) / 2))
 
 
-# The share of a Gaussian within one σ.
-SURROGATE_LEVEL = 0.6827
-
-
-# Levels that surrogates are made of; beyond them σ_s/γ is that of a point or of no interval.
-LEVELS = (0.001, 0.9999)
-
-
 @dataclass(frozen=True)
 class GpCauchy(FittedMethod):
     """Cauchy(mean, γ), γ = e^m σ with m = E[log w] at the estimate.
@@ -174,22 +173,19 @@ class GpCauchy(FittedMethod):
 
     def marginals(self, estimates: Estimates) -> CauchyMarginals:
         """The Cauchy of each dimension."""
-        return CauchyMarginals(estimates.mean, self._scale(estimates))
-
-    def _scale(self, estimates: Estimates) -> FloatArray:
-        """(n, K) γ."""
-        return estimates.deviation * np.exp(self.log_weight.means(estimates)).T
+        scale = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
+        return CauchyMarginals(estimates.mean, scale)
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpCauchy:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         level = number(parameters, "surrogate_level", *LEVELS)
         return cls(single_outputs(parameters, "log_weight"), level)
 
 
 @dataclass(frozen=True, slots=True)
 class GpCauchySettings(ProcessSettings):
-    """How a GP-Cauchy is to be.
+    """Settings of the fit of a GP-Cauchy.
 
     surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree
     """
@@ -201,7 +197,7 @@ USUAL = GpCauchySettings()
 
 
 def fit_gp_cauchy(rows: FitRows, settings: GpCauchySettings = USUAL) -> GpCauchy:
-    """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
+    """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
     Raises UnfitData without rows, where half of a dimension's errors or more are exactly 0, and
     for a level that no surrogate is made of; ValueError for coupled outputs.

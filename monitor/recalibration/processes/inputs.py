@@ -27,7 +27,6 @@ from monitor.recalibration.fit_rows import FitRows
 # A feature whose spread is this small against its size does not vary.
 CONSTANT = 1e-9
 
-
 # Standardised values beyond this are not told apart.
 FARTHEST = 1e6
 
@@ -64,7 +63,7 @@ class Feature(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> Feature:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         feature = cls(
             member(parameters, "kind", FeatureKind),
             whole(parameters, "dimension", 0, k - 1),
@@ -96,7 +95,7 @@ class Inputs:
     k: int
 
     def also(self, feature: Feature) -> Inputs:
-        """With one more."""
+        """Adds a feature."""
         return Inputs((*self.features, feature), self.k)
 
     def of(self, estimates: Estimates) -> FloatArray:
@@ -129,7 +128,7 @@ class Inputs:
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> Inputs:
-        """The inverse of parameters, of k dimensions; raises InvalidRecalibrator."""
+        """Reads what parameters returned, of k dimensions; raises InvalidRecalibrator."""
         each = parts(parameters, "inputs", fewest=0)
         features = tuple(Feature.from_parameters(one, k) for one in each)
         if len(set(features)) < len(features):
@@ -138,7 +137,7 @@ class Inputs:
 
 
 def candidate_inputs(rows: FitRows) -> Inputs:
-    """Every mean (its log where all means of the dimension are positive, its cosine and sine
+    """Lists every mean (its log where all means of the dimension are positive, its cosine and sine
     where it is an angle) and every log σ; none that does not vary over the rows."""
     kinds = [
         (kind, i)
@@ -151,7 +150,7 @@ def candidate_inputs(rows: FitRows) -> Inputs:
 
 
 def paper_inputs(rows: FitRows) -> Inputs:
-    """Every mean, standardised, and then every variance in the same units, as the kernel of
+    """Lists every mean, standardised, and then every variance in the same units, as the kernel of
     Küppers et al. 2022, eq. 6, takes them; no features where no mean varies."""
     means = [_feature(FeatureKind.MEAN, i, rows.estimates) for i in range(rows.space.k)]
     vary = [feature for feature in means if feature is not None]
@@ -167,7 +166,6 @@ def _variance(mean: Feature, estimates: Estimates) -> Feature:
 
 
 _LOGS = (FeatureKind.LOG_MEAN, FeatureKind.LOG_DEVIATION)
-
 
 _POSITIVE = (*_LOGS, FeatureKind.VARIANCE)
 

@@ -12,9 +12,14 @@ import numpy as np
 
 from monitor.frames.space import FloatArray
 
+# Points looked at; more of them move the centres by less than matters.
+LOOKED_AT = 2000
+
+_ROUNDS = 15
+
 
 class KernelForm(StrEnum):
-    """Which kernel, by the name it has in documents."""
+    """Forms of kernels, by their names in documents."""
 
     NORMALISED = "normalised"  # k(x, x) = 1: as uncertain a priori wherever nothing was seen
     PAPER = "paper"  # Küppers et al. 2022, eq. 6
@@ -144,13 +149,6 @@ def kernel_of(form: KernelForm, scale: FloatArray) -> Kernel:
 def scale_count(form: KernelForm, width: int) -> int:
     """P: how many scales a kernel of points of this width has."""
     return width if form is KernelForm.NORMALISED else 1
-
-
-# Points looked at; more of them move the centres by less than matters.
-LOOKED_AT = 2000
-
-
-_ROUNDS = 15
 
 
 def inducing_points(points: FloatArray, count: int) -> FloatArray:

@@ -48,18 +48,37 @@ from monitor.recalibration.processes.sparse_process import (
 from monitor.recalibration.recalibrator import FittedMethod, UnfitData
 from monitor.recalibration.scaling import by_form
 
-# Above it no rounding can make a covariance indefinite: the smallest eigenvalue of correlations R
-# is at least det R · ((K − 1)/K)^(K − 1) > det R / e.
+# Above this determinant no rounding can make a covariance indefinite: the smallest eigenvalue of
+# correlations R is at least det R · ((K − 1)/K)^(K − 1) > det R / e.
 _SAFE_DETERMINANT = 1e-9
-
 
 # By how much correlations are drawn to zero below it: R (1 − δ) + δ I has eigenvalues above δ, a
 # million times what rounding takes away.
 _DRAWN = 1e-9
 
 
+# Exponents beyond it overflow; a search for the best step may look there.
+_LARGEST_EXPONENT = 500.0
+
+# Share of the mean square of all errors that is never explained. Weights that depend on a detection
+# could explain a few rows that are repeated often to the last place, and be ever surer of it.
+UNEXPLAINED = 1e-4
+
+# Directions of the innovations that hardly vary are left out of a regression on them.
+_ALIKE = 1e-2
+
+# Variances of weights in documents: between errors of unit size weights are of the order of one.
+LARGEST_VARIANCE = 50.0
+
+# As covariance scaling: a share of the mean eigenvalue below which errors repeat each other.
+SINGULAR = 1e-9
+
+# Rows that differ by less, as a share of the binary mantissa, count as one: about five digits.
+_DIGITS = 2.0**16
+
+
 def row_of_weights(i: int) -> slice:
-    """Where f_i, φ_i0 … φ_i,i−1 lie among the K (K + 1) / 2 weights, which go row by row."""
+    """Finds f_i, φ_i0 … φ_i,i−1 among the K (K + 1) / 2 weights, which go row by row."""
     first = i * (i + 1) // 2
     return slice(first, first + i + 1)
 
@@ -149,19 +168,6 @@ def _drawn_to_zero(covariance: FloatArray) -> FloatArray:
     return drawn
 
 
-# Beyond it exp overflows; a search for the best step may look there.
-_LARGEST_EXPONENT = 500.0
-
-
-# Of the mean square of all errors: what is never explained. Weights that depend on the detection
-# could explain a few rows that are repeated often to the last place, and be ever surer of it.
-UNEXPLAINED = 1e-4
-
-
-# Directions of the innovations that hardly vary are left out of a regression on them.
-_ALIKE = 1e-2
-
-
 @dataclass(frozen=True, slots=True)
 class TriangularRow:
     """log N(u_i; Σ_j φ_ij ε_j, exp f_i); its 1 + i latent outputs are f_i, φ_i0 … φ_i,i−1.
@@ -218,10 +224,6 @@ class TriangularRow:
         return Expected(value, by_mean, by_variance)
 
 
-# Between errors of unit size weights are of the order of one.
-LARGEST_VARIANCE = 50.0
-
-
 @dataclass(frozen=True)
 class TriangularProcess(Documented):
     """E[u uᵀ] of errors u = W⁻¹ r that a factor W of what the detector sent has whitened.
@@ -258,7 +260,7 @@ class TriangularProcess(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> TriangularProcess:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         moment = positive_definite_matrix(parameters, "moment", k)
         weights = LatentStack.from_parameters(part(parameters, "weights"), k)
         outputs = [process.outputs for process in weights.processes]
@@ -328,7 +330,7 @@ class GpNormalMultivariate(FittedMethod):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpNormalMultivariate:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         scale = factors(parameters, "scale")
         k = len(scale)
         order = permutation(parameters, "order", k)
@@ -347,25 +349,17 @@ class GpNormalMultivariate(FittedMethod):
 
 
 def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:
-    """Rows and columns in another order."""
+    """Puts rows and columns into another order."""
     if order == tuple(range(len(order))):
         return covariance
     places = np.array(order)
     return covariance[:, places[:, None], places]
 
 
-# As covariance scaling: a share of the mean eigenvalue below which errors repeat each other.
-SINGULAR = 1e-9
-
-
-# Of a binary mantissa: about five decimal digits.
-_DIGITS = 2.0**16
-
-
 def fit_gp_normal_multivariate(
     rows: FitRows, settings: ProcessSettings = USUAL
 ) -> GpNormalMultivariate:
-    """Each form of covariance by itself, of the detections that came with it.
+    """Fits each form of covariance by itself, to the detections that came with it.
 
     The likelihood is a product over the dimensions, so that K small processes are fitted, each
     with the inputs that pay for themselves. The same rows in any order give the same bits.
@@ -424,7 +418,7 @@ def _row_by_row(
 
 
 def _different(rows: FitRows) -> int:
-    """How many rows differ in the first five digits of anything.
+    """Counts rows that differ in the first five digits of anything.
 
     Weights that depend on the detection could take in a few that are repeated often, to the last
     place and never sure enough of it.

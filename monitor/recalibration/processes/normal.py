@@ -108,7 +108,7 @@ class GpNormal(FittedMethod):
         return self.log_factor.outputs
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Each estimate by its own factors; they lie within a range whatever the estimate is."""
+        """Scales each estimate by its own factors, which lie within a range for any estimate."""
         logs = self.log_factor.log_expectations(estimates)
         logs *= 0.5
         return estimates.rescaled(np.exp(logs, out=logs).T)
@@ -119,7 +119,7 @@ class GpNormal(FittedMethod):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpNormal:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         k = whole(parameters, "dimensions", 1, 1000)
         stack = LatentStack.from_parameters(parameters, k)
         if stack.outputs != k:
@@ -131,7 +131,7 @@ class GpNormal(FittedMethod):
 
 
 def fit_gp_normal(rows: FitRows, settings: ProcessSettings = USUAL) -> GpNormal:
-    """The factors that rows with truth ask for: the same whatever order the rows come in.
+    """Fits the factors that rows with ground truth ask for, in whatever order they come.
 
     With independent latents every dimension finds inputs of its own; coupled, all have the
     same. Raises UnfitData without rows, or where a dimension has no error.

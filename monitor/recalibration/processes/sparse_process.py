@@ -40,6 +40,33 @@ from monitor.recalibration.processes.kernels import (
     scale_count,
 )
 
+# Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
+NODES = 20
+
+# Below it the derivative by the variance would be a difference of equal numbers.
+LEAST_VARIANCE = 1e-12
+
+# Latent values looked at together: their arrays stay in the cache, which is three times as fast.
+_TOGETHER = 5000
+
+# Latent values, (Q, n), to the log-likelihood of n errors at each of them and its slope.
+LogLikelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+
+# Added to the diagonal of the inducing points' kernel matrix, as a share of its mean.
+JITTER = 1e-6
+
+# Points of a document at most: the time of a frame grows with their square.
+MOST_INDUCING = 256
+
+# Rows a matrix product is made of: products round by their shape, and must not by the batch.
+BLOCK = 32
+
+# Latent values of documents: e^±100 is beyond every unit.
+LARGEST = 100.0
+
+# Beyond what a fit says of its own rows, the log of a factor goes by a factor of two at most.
+MARGIN = float(np.log(2.0))
+
 
 @dataclass(frozen=True, slots=True)
 class Expected:
@@ -56,7 +83,7 @@ class Expected:
 
 
 class LatentLikelihood(Protocol):
-    """How likely the errors of n detections are, given J latent values at each."""
+    """Likelihood of the errors of n detections, given J latent values at each."""
 
     @property
     def start(self) -> FloatArray:
@@ -64,22 +91,6 @@ class LatentLikelihood(Protocol):
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
         """The expectation under Gaussians; both (J, n)."""
-
-
-# Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
-NODES = 20
-
-
-# Below it the derivative by the variance would be a difference of equal numbers.
-LEAST_VARIANCE = 1e-12
-
-
-# Latent values looked at together: their arrays stay in the cache, which is three times as fast.
-_TOGETHER = 5000
-
-
-# Latent values, (Q, n), to the log-likelihood of n errors at each of them and its slope.
-LogLikelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 
 @cache
@@ -132,20 +143,8 @@ def node_groups(count: int, n: int) -> Iterator[slice]:
         yield slice(first, first + size)
 
 
-# Added to the diagonal of the inducing points' kernel matrix, as a share of its mean.
-JITTER = 1e-6
-
-
-# Points of a document at most: the time of a frame grows with their square.
-MOST_INDUCING = 256
-
-
-# Rows a matrix product is made of: products round by their shape, and must not by the batch.
-BLOCK = 32
-
-
 class Coupling(StrEnum):
-    """How the J outputs hang together."""
+    """Ways in which the J outputs hang together."""
 
     INDEPENDENT = "independent"  # a latent an output, each with its own kernel
     COREGIONALISED = "coregionalised"  # f = c + A g of J latents of one kernel, B = A Aᵀ
@@ -217,7 +216,7 @@ class SparseProcess(Documented):
         return np.array(alpha), np.array(quadratic)
 
     def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean (J, n) and variance (J, n) of the outputs at points (n, D).
+        """Computes mean (J, n) and variance (J, n) of the outputs at points (n, D).
 
         Every point by itself: the same bits alone as among others.
         """
@@ -245,7 +244,7 @@ class SparseProcess(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> SparseProcess:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         form = member(parameters, "form", KernelForm)
         constant = numbers(parameters, "constant", None, -1e3, 1e3)
         inducing = matrix(parameters, "inducing", None, None, -1e7, 1e7)
@@ -317,14 +316,6 @@ def in_blocks(points: FloatArray, size: int = BLOCK) -> FloatArray:
     return blocks.reshape(count, size, width)
 
 
-# Latent values of documents: e^±100 is beyond every unit.
-LARGEST = 100.0
-
-
-# Beyond what a fit says of its own rows, the log of a factor goes by a factor of two at most.
-MARGIN = float(np.log(2.0))
-
-
 @dataclass(frozen=True)
 class LatentStack(Documented):
     """J latent values of each estimate, the outputs of all processes one after the other.
@@ -358,7 +349,7 @@ class LatentStack(Documented):
         return self._limited(mean)
 
     def at(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance (J, n) as the processes have them; each estimate by itself."""
+        """Computes mean and variance (J, n) without limits; each estimate by itself."""
         if self._compiled is not None:
             return self._compiled.at(estimates)
         parts = [
@@ -377,7 +368,7 @@ class LatentStack(Documented):
 
     @cached_property
     def _compiled(self) -> _Compiled | None:
-        """None where a kernel is not the normalised one."""
+        """All processes as one; None where a kernel is not the normalised one."""
         kernels = [kernel for process in self.processes for kernel in process.kernels]
         if not all(isinstance(kernel, NormalisedKernel) for kernel in kernels):
             return None
@@ -396,7 +387,7 @@ class LatentStack(Documented):
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> LatentStack:
-        """The inverse of parameters, of estimates of k dimensions; raises InvalidRecalibrator."""
+        """Reads what parameters returned, of k dimensions; raises InvalidRecalibrator."""
         inputs, processes = [], []
         for i, part in enumerate(parts(parameters, "processes")):
             place = f"'processes' at {i}"
