@@ -24,69 +24,6 @@ _CHI_SQUARE_MEDIAN = 0.4549364231195724
 _LARGEST = 1e100
 
 
-def numbered_objects(track: IntArray) -> tuple[IntArray, int]:
-    """Numbers the objects that rows are of; a row without a track is one of its own.
-
-    track    (n,) object of each row, −1 where it is of none
-    returns  (n,) 0 … U − 1, and U
-    """
-    tracked = track >= 0
-    distinct, number = np.unique(track[tracked], return_inverse=True)
-    found = np.empty(track.size, np.int64)
-    found[tracked] = number
-    alone = track.size - number.size
-    found[~tracked] = distinct.size + np.arange(alone)
-    return found, distinct.size + alone
-
-
-def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
-    """Computes the design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
-
-    The squares are taken in units of their own size before gross outliers are cut, so that D is
-    the same in any unit. The size is by the median: by the mean, an outlier would be it.
-
-    square  (n, A)
-    track   (n,) object of each row, −1 where it is of none
-    """
-    return design_effect_of_rows(square / _size(square), np.ones(square.shape[1]), track)
-
-
-def effect_on_mean(value: FloatArray, track: IntArray) -> FloatArray:
-    """Computes the design effect D ≥ 1 of the mean of values of any sign of each column, (A,).
-
-    value, track  (n, A) and (n,), as in effect_on_mean_square
-    """
-    furthest = np.sqrt(LARGEST)
-    near = np.clip(value / np.sqrt(_size(np.square(value))), -furthest, furthest)
-    return design_effect_of_rows(near, np.ones(value.shape[1]), track)
-
-
-def _size(square: FloatArray) -> FloatArray:
-    """(A,) about the mean of squares without outliers; positive."""
-    size: FloatArray = np.median(square, axis=0) / _CHI_SQUARE_MEDIAN
-    # Half of the rows or more are 0 to the last bit.
-    size = np.where(size > 0, size, square.mean(axis=0))
-    return np.where(size > 0, size, 1.0)
-
-
-def check_errors(space: Space, n: int, any_error: BoolArray) -> None:
-    """Raises UnfitData without rows, or where a dimension has no error at all.
-
-    n          rows
-    any_error  (K,) whether any of them has an error other than 0
-    """
-    if n == 0:
-        raise UnfitData(
-            "cannot fit on 0 detections with ground truth: widen the selection of rows."
-        )
-    for name, some in zip(space.names, any_error, strict=True):
-        if not some:
-            raise UnfitData(
-                f"dimension '{name}' has no error in {n} rows: nothing can be fitted to it. "
-                "Leave the dimension out or check the ground truth."
-            )
-
-
 @dataclass(frozen=True)
 class FitRows:
     """Usable detections with ground truth, n of them.
@@ -181,3 +118,66 @@ def in_one_order(rows: FitRows) -> FitRows:
     sent = rows.estimates
     columns = (sent.mean.T, *sent.covariance.transpose(1, 2, 0), rows.error.T, rows.track[None])
     return rows.take(np.lexsort(np.concatenate(columns)))
+
+
+def check_errors(space: Space, n: int, any_error: BoolArray) -> None:
+    """Raises UnfitData without rows, or where a dimension has no error at all.
+
+    n          rows
+    any_error  (K,) whether any of them has an error other than 0
+    """
+    if n == 0:
+        raise UnfitData(
+            "cannot fit on 0 detections with ground truth: widen the selection of rows."
+        )
+    for name, some in zip(space.names, any_error, strict=True):
+        if not some:
+            raise UnfitData(
+                f"dimension '{name}' has no error in {n} rows: nothing can be fitted to it. "
+                "Leave the dimension out or check the ground truth."
+            )
+
+
+def numbered_objects(track: IntArray) -> tuple[IntArray, int]:
+    """Numbers the objects that rows are of; a row without a track is one of its own.
+
+    track    (n,) object of each row, −1 where it is of none
+    returns  (n,) 0 … U − 1, and U
+    """
+    tracked = track >= 0
+    distinct, number = np.unique(track[tracked], return_inverse=True)
+    found = np.empty(track.size, np.int64)
+    found[tracked] = number
+    alone = track.size - number.size
+    found[~tracked] = distinct.size + np.arange(alone)
+    return found, distinct.size + alone
+
+
+def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
+    """Computes the design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
+
+    The squares are taken in units of their own size before gross outliers are cut, so that D is
+    the same in any unit. The size is by the median: by the mean, an outlier would be it.
+
+    square  (n, A)
+    track   (n,) object of each row, −1 where it is of none
+    """
+    return design_effect_of_rows(square / _size(square), np.ones(square.shape[1]), track)
+
+
+def effect_on_mean(value: FloatArray, track: IntArray) -> FloatArray:
+    """Computes the design effect D ≥ 1 of the mean of values of any sign of each column, (A,).
+
+    value, track  (n, A) and (n,), as in effect_on_mean_square
+    """
+    furthest = np.sqrt(LARGEST)
+    near = np.clip(value / np.sqrt(_size(np.square(value))), -furthest, furthest)
+    return design_effect_of_rows(near, np.ones(value.shape[1]), track)
+
+
+def _size(square: FloatArray) -> FloatArray:
+    """(A,) about the mean of squares without outliers; positive."""
+    size: FloatArray = np.median(square, axis=0) / _CHI_SQUARE_MEDIAN
+    # Half of the rows or more are 0 to the last bit.
+    size = np.where(size > 0, size, square.mean(axis=0))
+    return np.where(size > 0, size, 1.0)

@@ -55,45 +55,11 @@ class Objective(StrEnum):
     QUANTILE = "quantile"  # 68 % of errors within one σ
 
 
-def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
-    """Fits the factor on σ of each dimension, (K,).
+class FullInput(StrEnum):
+    """Ways to recalibrate a full covariance."""
 
-    mean: s_d = sqrt(mean NEES_d), the maximum of the likelihood (Levi et al.
-    2019, eq. 12; its print has three misprints: √(2π s σ) for √(2π) s σ, T/2 log s
-    for T log s, and a minus for the plus before the last sum). The other two are
-    read off the NEES histogram, whose bins are 4 % wide.
-
-    Raises UnfitData without rows, or where a dimension has no error at all.
-    """
-    nees = np.diagonal(statistics.normalised)
-    check_errors(statistics.space, statistics.n, nees > 0)
-    mean_nees = nees / statistics.n
-    if objective is Objective.MEAN:
-        return np.sqrt(mean_nees)
-    histogram_scale = _winsorised if objective is Objective.WINSORISED_MEAN else _quantile
-    return np.sqrt([histogram_scale(statistics, i) for i in range(statistics.space.k)])
-
-
-def _quantile(statistics: StageStatistics, i: int) -> float:
-    counts = statistics.histogram(i)
-    quantile = quantile_of_histogram(statistics.binning.nees, counts, QUANTILE_LEVEL)
-    return quantile / chi_square((QUANTILE_LEVEL,), 1).item()
-
-
-def _winsorised(statistics: StageStatistics, i: int) -> float:
-    """The v with mean min(NEES/v, c) = E min(χ²₁, c); found by bisection on log v."""
-    counts = statistics.histogram(i).astype(np.float64)
-    lower, upper = statistics.binning.nees.bounds
-    centre = np.sqrt(np.maximum(lower, upper[0] / 2) * np.minimum(upper, lower[-1] * 2))
-    cut = chi_square((WINSOR_LEVEL,), 1).item()
-    # E[χ²₁; χ²₁ ≤ c] = F_3(c)
-    expected = float(gammainc(1.5, cut / 2)) + cut * (1.0 - WINSOR_LEVEL)
-    low, high = np.log(centre[0]) - 1.0, np.log(centre[-1]) + 1.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        mean = float((counts * np.minimum(centre / np.exp(middle), cut)).sum() / counts.sum())
-        low, high = (middle, high) if mean > expected else (low, middle)
-    return float(np.exp(0.5 * (low + high)))
+    SCALE = "scale"  # S Σ S: the detector's correlations stay as they are
+    WHITEN = "whiten"  # L A Lᵀ, Σ = L Lᵀ: errors that still correlate after whitening are corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,59 +132,6 @@ class Clamp:
 WIDE = Clamp()
 
 
-def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
-    """n / (n + n₀) for the effective rows n of each dimension, and of all jointly; (K + 1,).
-
-    The sums hold squared errors that were cut at 64 σ² row by row. Where σ is too small by so
-    much that most are beyond, rows of one object look independent, and n is too high.
-    """
-    found = read(statistics, bins=1)
-    worth = [found.dimensions[name].n_eff for name in statistics.space.names]
-    rows = np.array([*worth, found.joint.n_eff])
-    return rows / (rows + strength)
-
-
-def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray) -> FloatArray:
-    """log s ← (n log s + n₀ log s₀) / (n + n₀), dimension by dimension; (K,).
-
-    It is where the likelihood of log s, a parabola of curvature 2n about the fit, meets a
-    Gaussian about the prior that n₀ such rows would have made.
-
-    share  (K,) from own_share
-    raises UnfitData where the prior has other dimensions
-    """
-    if len(before) != scale.size:
-        raise UnfitData(
-            f"the prior has {len(before)} dimensions and the rows have {scale.size}: "
-            "give a fit over the same ones."
-        )
-    return np.exp(share * np.log(scale) + (1 - share) * np.log(before))
-
-
-def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArray:
-    """(n A + n₀ A₀) / (n + n₀).
-
-    Positive definite where A₀ is, however few the rows; a unit diagonal stays one.
-    """
-    return share * matrix + (1 - share) * np.array(before)
-
-
-def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
-    """Brings the roots of the eigenvalues of A into the range; unchanged where they are in it.
-
-    Where errors are whitened with L, L A Lᵀ then has a deviation within the range of that of
-    L Lᵀ in every direction, not in the dimensions alone. Positive definite as before.
-    """
-    values, vectors = np.linalg.eigh(matrix)
-    root = np.sqrt(values)
-    within = clamp.of(root)
-    if np.array_equal(within, root):
-        return matrix
-    half = vectors * within
-    clamped: FloatArray = half @ half.T
-    return 0.5 * (clamped + clamped.T)
-
-
 @dataclass(frozen=True, slots=True)
 class VarianceScaling(Scaled):
     """Scaled with factors in closed form.
@@ -236,49 +149,6 @@ class VarianceScaling(Scaled):
             factors(parameters, "scale"),
             member(parameters, "objective", Objective, Objective.MEAN),
         )
-
-
-def fit_variance_scaling(
-    statistics: StageStatistics,
-    objective: Objective = Objective.MEAN,
-    prior: Prior[Scaled] | None = None,
-    clamp: Clamp = WIDE,
-) -> VarianceScaling:
-    """Fits in closed form from the sums, draws to the prior, then clamps. Raises UnfitData."""
-    scale = fit_scale(statistics, objective)
-    if prior is not None:
-        share = own_share(statistics, prior.strength)
-        scale = shrunk_scale(scale, prior.previous.scale, share[:-1])
-    return VarianceScaling(tuple(clamp.of(scale).tolist()), objective)
-
-
-def by_form(
-    estimates: Estimates,
-    alone: BoolArray,
-    estimated: Callable[[Estimates], FloatArray],
-    recalibrated: Callable[[Estimates], FloatArray],
-) -> FloatArray:
-    """Makes covariances (n, K, K) of estimates whose forms need different functions.
-
-    alone         (n,) rows that have variances alone
-    estimated     covariances of those rows
-    recalibrated  covariances of the other rows
-    """
-    if alone.all():
-        return estimated(estimates)
-    if not alone.any():
-        return recalibrated(estimates)
-    covariance = np.empty_like(estimates.covariance)
-    covariance[alone] = estimated(estimates.take(alone))
-    covariance[~alone] = recalibrated(estimates.take(~alone))
-    return covariance
-
-
-class FullInput(StrEnum):
-    """Ways to recalibrate a full covariance."""
-
-    SCALE = "scale"  # S Σ S: the detector's correlations stay as they are
-    WHITEN = "whiten"  # L A Lᵀ, Σ = L Lᵀ: errors that still correlate after whitening are corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +208,136 @@ class CovarianceScaling(Scaled):
             member(parameters, "full_input", FullInput, FullInput.SCALE),
             member(parameters, "objective", Objective, Objective.MEAN),
         )
+
+
+def by_form(
+    estimates: Estimates,
+    alone: BoolArray,
+    estimated: Callable[[Estimates], FloatArray],
+    recalibrated: Callable[[Estimates], FloatArray],
+) -> FloatArray:
+    """Makes covariances (n, K, K) of estimates whose forms need different functions.
+
+    alone         (n,) rows that have variances alone
+    estimated     covariances of those rows
+    recalibrated  covariances of the other rows
+    """
+    if alone.all():
+        return estimated(estimates)
+    if not alone.any():
+        return recalibrated(estimates)
+    covariance = np.empty_like(estimates.covariance)
+    covariance[alone] = estimated(estimates.take(alone))
+    covariance[~alone] = recalibrated(estimates.take(~alone))
+    return covariance
+
+
+def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
+    """Fits the factor on σ of each dimension, (K,).
+
+    mean: s_d = sqrt(mean NEES_d), the maximum of the likelihood (Levi et al.
+    2019, eq. 12; its print has three misprints: √(2π s σ) for √(2π) s σ, T/2 log s
+    for T log s, and a minus for the plus before the last sum). The other two are
+    read off the NEES histogram, whose bins are 4 % wide.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    nees = np.diagonal(statistics.normalised)
+    check_errors(statistics.space, statistics.n, nees > 0)
+    mean_nees = nees / statistics.n
+    if objective is Objective.MEAN:
+        return np.sqrt(mean_nees)
+    histogram_scale = _winsorised if objective is Objective.WINSORISED_MEAN else _quantile
+    return np.sqrt([histogram_scale(statistics, i) for i in range(statistics.space.k)])
+
+
+def _quantile(statistics: StageStatistics, i: int) -> float:
+    counts = statistics.histogram(i)
+    quantile = quantile_of_histogram(statistics.binning.nees, counts, QUANTILE_LEVEL)
+    return quantile / chi_square((QUANTILE_LEVEL,), 1).item()
+
+
+def _winsorised(statistics: StageStatistics, i: int) -> float:
+    """The v with mean min(NEES/v, c) = E min(χ²₁, c); found by bisection on log v."""
+    counts = statistics.histogram(i).astype(np.float64)
+    lower, upper = statistics.binning.nees.bounds
+    centre = np.sqrt(np.maximum(lower, upper[0] / 2) * np.minimum(upper, lower[-1] * 2))
+    cut = chi_square((WINSOR_LEVEL,), 1).item()
+    # E[χ²₁; χ²₁ ≤ c] = F_3(c)
+    expected = float(gammainc(1.5, cut / 2)) + cut * (1.0 - WINSOR_LEVEL)
+    low, high = np.log(centre[0]) - 1.0, np.log(centre[-1]) + 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        mean = float((counts * np.minimum(centre / np.exp(middle), cut)).sum() / counts.sum())
+        low, high = (middle, high) if mean > expected else (low, middle)
+    return float(np.exp(0.5 * (low + high)))
+
+
+def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
+    """n / (n + n₀) for the effective rows n of each dimension, and of all jointly; (K + 1,).
+
+    The sums hold squared errors that were cut at 64 σ² row by row. Where σ is too small by so
+    much that most are beyond, rows of one object look independent, and n is too high.
+    """
+    found = read(statistics, bins=1)
+    worth = [found.dimensions[name].n_eff for name in statistics.space.names]
+    rows = np.array([*worth, found.joint.n_eff])
+    return rows / (rows + strength)
+
+
+def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray) -> FloatArray:
+    """log s ← (n log s + n₀ log s₀) / (n + n₀), dimension by dimension; (K,).
+
+    It is where the likelihood of log s, a parabola of curvature 2n about the fit, meets a
+    Gaussian about the prior that n₀ such rows would have made.
+
+    share  (K,) from own_share
+    raises UnfitData where the prior has other dimensions
+    """
+    if len(before) != scale.size:
+        raise UnfitData(
+            f"the prior has {len(before)} dimensions and the rows have {scale.size}: "
+            "give a fit over the same ones."
+        )
+    return np.exp(share * np.log(scale) + (1 - share) * np.log(before))
+
+
+def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArray:
+    """(n A + n₀ A₀) / (n + n₀).
+
+    Positive definite where A₀ is, however few the rows; a unit diagonal stays one.
+    """
+    return share * matrix + (1 - share) * np.array(before)
+
+
+def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
+    """Brings the roots of the eigenvalues of A into the range; unchanged where they are in it.
+
+    Where errors are whitened with L, L A Lᵀ then has a deviation within the range of that of
+    L Lᵀ in every direction, not in the dimensions alone. Positive definite as before.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    root = np.sqrt(values)
+    within = clamp.of(root)
+    if np.array_equal(within, root):
+        return matrix
+    half = vectors * within
+    clamped: FloatArray = half @ half.T
+    return 0.5 * (clamped + clamped.T)
+
+
+def fit_variance_scaling(
+    statistics: StageStatistics,
+    objective: Objective = Objective.MEAN,
+    prior: Prior[Scaled] | None = None,
+    clamp: Clamp = WIDE,
+) -> VarianceScaling:
+    """Fits in closed form from the sums, draws to the prior, then clamps. Raises UnfitData."""
+    scale = fit_scale(statistics, objective)
+    if prior is not None:
+        share = own_share(statistics, prior.strength)
+        scale = shrunk_scale(scale, prior.previous.scale, share[:-1])
+    return VarianceScaling(tuple(clamp.of(scale).tolist()), objective)
 
 
 def fit_covariance_scaling(

@@ -203,13 +203,7 @@ def fit_process(
             "look for errors and deviations that are not finite or differ by many powers of ten."
         )
     if points.size and np.ptp(points, axis=0).any():
-        inducing = inducing_points(points, settings.inducing)
-        packing = Packing(settings.kernel, settings.coupling, constant.size, points.shape[1])
-        packed = packing.start()
-        before = prior(constant, constant.size, len(inducing))
-        place = _Place(packed, packing.unpack(packed), before, -np.inf)
-        blocks = Points(n, in_blocks(points, ROWS), inducing)
-        search = _Search(likelihood, weight, constant, blocks, packing, place)
+        search = _Search(likelihood, points, weight, settings, constant)
         search.run()
         if np.isfinite(search.place.value):
             return search.process(), search.place.value
@@ -230,19 +224,24 @@ class _Place:
     value: float
 
 
-@dataclass(slots=True)
 class _Search:
-    """One fit: all that does not change in it, and the place that it has come to.
+    """One fit: all that does not change in it, and the place that it has come to."""
 
-    constant  (J,) latent values that it begins with
-    """
-
-    likelihood: LatentLikelihood
-    weight: float
-    constant: FloatArray
-    points: Points
-    packing: Packing
-    place: _Place
+    def __init__(
+        self,
+        likelihood: LatentLikelihood,
+        points: FloatArray,
+        weight: float,
+        settings: ProcessSettings,
+        constant: FloatArray,
+    ) -> None:
+        inducing = inducing_points(points, settings.inducing)
+        self.likelihood, self.weight, self.constant = likelihood, weight, constant
+        self.points = Points(points.shape[0], in_blocks(points, ROWS), inducing)
+        self.packing = Packing(settings.kernel, settings.coupling, constant.size, points.shape[1])
+        start = self.packing.start()
+        before = prior(constant, constant.size, len(inducing))
+        self.place = _Place(start, self.packing.unpack(start), before, -np.inf)
 
     def run(self) -> None:
         """Climbs; the value stays −∞ where not even the start has a bound."""

@@ -275,22 +275,18 @@ class SparseProcess(Documented):
         )
         spread = lower_triangles(parameters, "spread", latents, m, 1e6)
         process = cls(form, constant, inducing, scale, mixing, location, spread)
-        process._check()
-        return process
-
-    def _check(self) -> None:
-        """Raises InvalidRecalibrator where serving would not give finite numbers."""
-        if self.form is KernelForm.PAPER and (
-            self.width % 2 or any(v < 0 for row in self.inducing for v in row[self.width // 2 :])
+        if form is KernelForm.PAPER and (
+            width % 2 or any(v < 0 for row in inducing for v in row[width // 2 :])
         ):
             raise InvalidRecalibrator(
-                f"'inducing' of the kernel '{self.form}' must hold means and then as many "
+                f"'inducing' of the kernel '{form}' must hold means and then as many "
                 "variances, none of them negative."
             )
-        if not all(np.isfinite(part).all() for part in self.weights):
+        if not all(np.isfinite(part).all() for part in process.weights):
             raise InvalidRecalibrator(
                 "'inducing' and 'scale' make a singular kernel matrix: fit again."
             )
+        return process
 
 
 def inducing_root(kernel: Kernel, inducing: FloatArray) -> FloatArray:
