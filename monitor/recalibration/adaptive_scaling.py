@@ -1,7 +1,7 @@
-"""Adaptive scaling: one factor on σ for each dimension that follows the detector, forgetting
-exponentially in event time. What it remembers is part of it, so that it can go on.
+"""Adaptive scaling: one factor on σ for each dimension that follows the detector.
 
-The fit of adaptive scaling: what it has become after having followed all tracks of some rows.
+It forgets exponentially in event time. What it remembers is part of its document, so that it can
+go on; a fit is the value after it has followed all tracks of some rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
     LEAST_POSITIVE,
@@ -22,8 +21,8 @@ from monitor.recalibration.documents import (
     number,
     numbers,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.fit_rows import FitRows, in_one_order, numbered_objects
+from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import WIDE, Prior, Scaled
 from monitor.statistics.clusters import LARGEST
 
@@ -31,12 +30,23 @@ from monitor.statistics.clusters import LARGEST
 # late, is of a clock that was set back.
 _SET_BACK = 10.0
 
-
-# Of documents: sums beyond are no sums over tracks, and their quotients would overflow.
+# Limits of documents: sums beyond are no sums over tracks, and their quotients would overflow.
 _MOST_TRACKS, _LARGEST_SUM = 1e15, 1e30
 
-
 _PRIOR_TRACKS = (1e-100, 1e100)
+
+
+# Long against labels that come seconds late, and short against a drive.
+TIME_CONSTANT_S = 60.0
+
+# Tracks that "nothing is wrong" counts for where there is no other prior.
+PRIOR_TRACKS = 3.0
+
+# The share of labels that have come by the delay that a fit sees.
+_DELAY_LEVEL = 0.95
+
+# In σ: no error is larger, so that its square is finite.
+_LARGEST_ERROR = 1e100
 
 
 class LabelsTooLate(UnfitData):
@@ -44,10 +54,9 @@ class LabelsTooLate(UnfitData):
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveScaling:
-    """Σ' = S Σ S with S = diag(scale), and the memory that the next tracks are added to.
+class AdaptiveScaling(Scaled):
+    """Scaled, with the memory that the next tracks are added to.
 
-    scale            K factors on σ, positive
     time_constant_s  τ, s of event time in which the weight of a track falls to 1/e
     delay_s          how late the labels came, s; below τ
     ended_s          event time of the end of the newest track, s
@@ -56,7 +65,6 @@ class AdaptiveScaling:
     prior_scale      K factors on σ that count for prior_tracks more, of any age
     """
 
-    scale: tuple[float, ...]
     time_constant_s: float
     delay_s: float
     ended_s: float
@@ -65,34 +73,10 @@ class AdaptiveScaling:
     prior_scale: tuple[float, ...]
     prior_tracks: float
     method: ClassVar[str] = "adaptive-scaling"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension on its own scale; correlations stay."""
-        return estimates.rescaled(np.array(self.scale))
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "scale": list(self.scale),
-            "time_constant_s": self.time_constant_s,
-            "delay_s": self.delay_s,
-            "ended_s": self.ended_s,
-            "tracks": self.tracks,
-            "nees": list(self.nees),
-            "prior_scale": list(self.prior_scale),
-            "prior_tracks": self.prior_tracks,
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> AdaptiveScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         scale = factors(parameters, "scale")
         k = len(scale)
         found = cls(
@@ -131,7 +115,7 @@ def followed(
     delay_s: float,
     votes: FloatArray | None = None,
 ) -> AdaptiveScaling:
-    """The scaling after T new whole tracks, taken in the order in which they ended.
+    """Adds T new whole tracks to the scaling, taken in the order in which they ended.
 
     s² = (n₀ s₀² + Σ v x)/(n₀ + Σ v), v = exp(−age/τ), x the mean z² of a track: where much is
     remembered, the maximum of the likelihood (Levi et al. 2019, eq. 12) under exponential
@@ -197,28 +181,12 @@ def _check(scaling: AdaptiveScaling, nees: FloatArray, ended_s: FloatArray, dela
         raise ValueError(f"labels come {delay_s} s late: give a delay of 0 s or more.")
 
 
-# Long against labels that come seconds late, and short against a drive.
-TIME_CONSTANT_S = 60.0
-
-
-# Tracks that "nothing is wrong" counts for where there is no other prior.
-PRIOR_TRACKS = 3.0
-
-
-# The share of labels that have come by the delay that a fit sees.
-_DELAY_LEVEL = 0.95
-
-
-# In σ: no error is larger, so that its square is finite.
-_LARGEST_ERROR = 1e100
-
-
 def fit_adaptive_scaling(
     rows: FitRows,
     time_constant_s: float = TIME_CONSTANT_S,
     prior: Prior[Scaled] | None = None,
 ) -> AdaptiveScaling:
-    """What there is after having followed all tracks of the rows.
+    """Returns the scaling after it has followed all tracks of the rows.
 
     rows    with event times and delays of their truth; the delay seen is the 95 % quantile
     prior   what few tracks are drawn towards, its strength in tracks; None: factors of 1 that
@@ -268,7 +236,7 @@ def fit_adaptive_scaling(
 
 
 def track_means(rows: FitRows, time_constant_s: float) -> tuple[FloatArray, FloatArray]:
-    """Mean z² of each track and dimension, (T, K), and when each ended, (T,), in s.
+    """Averages z² of each track and dimension, (T, K), and tells when each ended, (T,), in s.
 
     A car that stands beside the road for minutes is one track: within it too, what is older than
     its end by a time constant counts for 1/e. A row without a track is one of its own.
@@ -276,12 +244,8 @@ def track_means(rows: FitRows, time_constant_s: float) -> tuple[FloatArray, Floa
     rows = in_one_order(rows)
     rows = rows.take(np.argsort(np.asarray(rows.time_s), kind="stable"))
     time_s = np.asarray(rows.time_s)
-    alone = rows.track < 0
-    names, numbered = np.unique(rows.track[~alone], return_inverse=True)
-    index = np.empty(rows.n, np.int64)
-    index[~alone] = numbered
-    index[alone] = names.size + np.arange(np.count_nonzero(alone))
-    ended_s = np.full(rows.tracks, -inf)
+    index, tracks = numbered_objects(rows.track)
+    ended_s = np.full(tracks, -inf)
     np.maximum.at(ended_s, index, time_s)
     weight = np.exp((time_s - ended_s[index]) / time_constant_s)
     z = np.clip(rows.error / rows.deviation, -_LARGEST_ERROR, _LARGEST_ERROR)

@@ -1,22 +1,16 @@
-"""What the methods share that give every detection its own factors on σ, by its predicted σ.
+"""Factors on σ that depend on the predicted σ alone, fitted to cells of rows with similar σ.
 
-S Σ S with another S for each detection.
+A cell puts rows together until what they say of their errors can be relied on. Two methods are
+fitted to cells (both named by Levi et al. 2019, section 3.1).
 
-Rows of similar predicted σ, put together until what they say of their errors can be relied on.
+Histogram binning: in each bin of σ the errors say what σ should have been. Zadrozny and Elkan's
+binning gives all of a bin one value. For deviations that "enforces minimal and maximal values"
+(Levi et al.), takes from the tracker what σ tells within a bin, and costs 0.01 nats on calibrated
+boxes. Here a bin gives a factor: one variance scaling for each. It jumps at the edges, so that of
+two detections with nearly equal σ the better may come out as the worse.
 
-Histogram binning and isotonic regression on σ are fitted to these cells.
-
-Histogram binning of the predicted σ (named by Levi et al. 2019, section 3.1): in each bin of σ
-the errors say what σ should have been.
-
-Zadrozny and Elkan's binning gives all of a bin one value. For deviations that "enforces minimal
-and maximal values" (Levi et al.), takes from the tracker what σ tells within a bin, and costs 0.01
-nats on calibrated boxes. Here a bin gives a factor: one variance scaling for each. It jumps at the
-edges, so that of two detections with nearly equal σ the better may come out as the worse;
-isotonic-std does not.
-
-Isotonic regression of the error's size on the predicted σ (named by Levi et al. 2019,
-section 3.1): of two detections the one with the larger σ never comes out as the better.
+Isotonic regression of the error's size on σ: of two detections the one with the larger σ never
+comes out as the better.
 """
 
 from __future__ import annotations
@@ -38,8 +32,8 @@ from monitor.recalibration.documents import (
     check_lengths,
     curves,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.recalibrator import FittedMethod
 from monitor.recalibration.scaling import WIDE
 from monitor.statistics.measures import kurtosis
 
@@ -47,17 +41,19 @@ from monitor.statistics.measures import kurtosis
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-12, 1e12
 
 
-def deviations(estimates: Estimates) -> FloatArray:
-    """(K, n) predicted σ, each dimension in one piece."""
-    return np.ascontiguousarray(estimates.deviation.T)
-
-
 # The deviation of 50 Gaussian errors is known to a tenth: 1 / sqrt(2 · 50).
 FEWEST_ROWS = 50.0
 
-
 # Within these the kurtosis of errors is taken.
 COARSE_CELLS = 8
+
+# Knots nearer than this in log σ are one: between them a slope would be noise of rounding.
+_NEAREST = 1e-9
+
+
+def _deviations(estimates: Estimates) -> FloatArray:
+    """(K, n) predicted σ, each dimension in one piece."""
+    return np.ascontiguousarray(estimates.deviation.T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +74,14 @@ class DeviationCells:
     nees: FloatArray
 
 
+def _cells_by_dimension(rows: FitRows) -> list[DeviationCells]:
+    rows = prepared(rows)
+    columns = zip(rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True)
+    return [cells_of(*column) for column in columns]
+
+
 def cells_of(deviation: FloatArray, error: FloatArray, weight: float) -> DeviationCells:
-    """Cells of equal count, as many as the cube root of what the rows are worth.
+    """Cuts rows into cells of equal count, as many as the cube root of what the rows are worth.
 
     Each cell costs 1/(2n) nats of likelihood for its noise, n rows in all, and C cells are too
     coarse by an amount that falls as 1/C². Rows of equal σ are never parted. Neighbours are
@@ -96,7 +98,7 @@ def cells_of(deviation: FloatArray, error: FloatArray, weight: float) -> Deviati
 
 
 def _gaussian_worth(sigma: FloatArray, error: FloatArray, weight: float) -> float:
-    """How many Gaussian errors tell as much of a variance as one of these, at most 1.
+    """Weighs an error by how many Gaussian ones tell as much of a variance, at most 1.
 
     A mean of n squares z² of kurtosis κ scatters by (κ − 1)/n, and for Gaussian z by 2/n: a
     row is worth 2/(κ − 1). z is taken within a few coarse cells, so that a σ that is wrong
@@ -109,7 +111,7 @@ def _gaussian_worth(sigma: FloatArray, error: FloatArray, weight: float) -> floa
 
 
 def _cut(sigma: FloatArray, error: FloatArray, weight: float, cells: int) -> DeviationCells:
-    """So many cells or fewer of rows that ascend in σ."""
+    """Cuts rows that ascend in σ into so many cells or fewer."""
     variance, squared_error = np.square(sigma), np.square(error)
     n, cells = sigma.size, max(1, cells)
     first = np.unique(np.searchsorted(sigma, sigma[np.arange(cells) * n // cells]))
@@ -125,7 +127,7 @@ def _cut(sigma: FloatArray, error: FloatArray, weight: float, cells: int) -> Dev
 
 
 def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> IntArray:
-    """Which cells to begin at, so that each is thick enough; the last takes in what is left."""
+    """Chooses the cells to begin at, so that each is thick enough; the last takes in the rest."""
     end = np.append(first[1:], n)
     begins: list[int] = []
     begin, gathered = 0, 0.0
@@ -138,7 +140,7 @@ def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> 
 
 
 @dataclass(frozen=True)
-class HistogramBinning:
+class HistogramBinning(FittedMethod):
     """Σ' = S Σ S with S = diag(s_b), b the bin that σ lies in, s_b² its mean NEES.
 
     edges    K lists of B_d − 1 σ, ascending: bins are closed on the left, the outer ones open
@@ -148,8 +150,6 @@ class HistogramBinning:
     edges: Curves
     factors: Curves
     method: ClassVar[str] = "histogram-binning"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -163,23 +163,16 @@ class HistogramBinning:
         )
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension by its own bin; correlations stay."""
-        deviation = deviations(estimates)
+        """Scales every dimension by its own bin; correlations stay."""
+        deviation = _deviations(estimates)
         factor = np.empty_like(deviation)
         for i, (edges, factors) in enumerate(self._bins):
             factors.take(edges.searchsorted(deviation[i], side="right"), out=factor[i])
         return estimates.rescaled(factor.T)
 
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "edges": [list(edges) for edges in self.edges],
-            "factors": [list(factors) for factors in self.factors],
-        }
-
     @classmethod
     def from_parameters(cls, parameters: Document) -> HistogramBinning:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         edges = curves(parameters, "edges", LEAST_DEVIATION, LARGEST_DEVIATION)
         check_ascending("edges", edges)
         factors = curves(parameters, "factors", WIDE.lowest, WIDE.highest)
@@ -188,27 +181,19 @@ class HistogramBinning:
 
 
 def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
-    """Bins of equal count, each in closed form; few rows make one bin: variance scaling.
+    """Fits bins of equal count, each in closed form; few rows make one bin: variance scaling.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    rows = in_one_order(rows)
-    edges, factors = [], []
-    columns = zip(rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True)
-    for sigma, error, weight in columns:
-        cells = cells_of(sigma, error, weight)
-        edges.append(tuple(cells.start[1:].tolist()))
-        factors.append(tuple(WIDE.of(np.sqrt(cells.nees)).tolist()))
-    return HistogramBinning(tuple(edges), tuple(factors))
-
-
-# Knots nearer than this in log σ are one: between them a slope would be noise of rounding.
-_NEAREST = 1e-9
+    cells = _cells_by_dimension(rows)
+    return HistogramBinning(
+        tuple(tuple(one.start[1:].tolist()) for one in cells),
+        tuple(tuple(WIDE.of(np.sqrt(one.nees)).tolist()) for one in cells),
+    )
 
 
 @dataclass(frozen=True)
-class IsotonicStd:
+class IsotonicStd(FittedMethod):
     """Σ' = S Σ S with S = diag(σ'/σ), σ' a nondecreasing function of σ.
 
     log σ' is a straight line in log σ between knots. Beyond the outer knots the factor of the
@@ -221,8 +206,6 @@ class IsotonicStd:
     deviation: Curves
     factor: Curves
     method: ClassVar[str] = "isotonic-std"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -230,26 +213,20 @@ class IsotonicStd:
         return len(self.factor)
 
     @cached_property
-    def _lines(self) -> tuple[_Line, ...]:
-        return tuple(_line(s, f) for s, f in zip(self.deviation, self.factor, strict=True))
+    def _lines(self) -> tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], ...]:
+        return tuple(map(_line, self.deviation, self.factor))
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension by its own curve; correlations stay."""
-        factor = np.log(deviations(estimates))
-        for i, line in enumerate(self._lines):
-            factor[i] = line.at(factor[i])
+        """Scales every dimension by its own curve; correlations stay."""
+        factor = np.log(_deviations(estimates))
+        for row, (knot, origin, value, slope) in zip(factor, self._lines, strict=True):
+            piece = knot.searchsorted(row, side="right")
+            row[:] = value[piece] + slope[piece] * (row - origin[piece])
         return estimates.rescaled(np.exp(factor, out=factor).T)
-
-    def parameters(self) -> Document:
-        """Both fields, as JSON values."""
-        return {
-            "deviation": [list(knots) for knots in self.deviation],
-            "factor": [list(values) for values in self.factor],
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicStd:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         deviation = curves(parameters, "deviation", LEAST_DEVIATION, LARGEST_DEVIATION)
         check_ascending("deviation", deviation)
         factor = curves(parameters, "factor", WIDE.lowest, WIDE.highest)
@@ -274,37 +251,22 @@ class IsotonicStd:
         return cls(deviation, factor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """log factor over log σ, straight in each of J + 1 pieces that J knots part.
+def _line(
+    deviation: tuple[float, ...], factor: tuple[float, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Log factor over log σ, straight in each of J + 1 pieces that J knots part.
 
-    knot           (J,) log σ
-    origin, value  (J + 1,) a point that the piece passes through
-    slope          (J + 1,)
+    returns  knots (J,); origin and value of a point of each piece, and its slope, all (J + 1,)
     """
-
-    knot: FloatArray
-    origin: FloatArray
-    value: FloatArray
-    slope: FloatArray
-
-    def at(self, x: FloatArray) -> FloatArray:
-        """Elementwise, so that a detection comes out alike in any company."""
-        piece = self.knot.searchsorted(x, side="right")
-        found: FloatArray = self.value[piece] + self.slope[piece] * (x - self.origin[piece])
-        return found
-
-
-def _line(deviation: tuple[float, ...], factor: tuple[float, ...]) -> _Line:
     knot, value = np.log(deviation), np.log(factor)
     slope = np.zeros(knot.size + 1)
     slope[1:-1] = np.diff(value) / np.diff(knot)
     # The first piece is level, through the first knot; each other begins at its knot.
-    return _Line(knot, np.append(knot[0], knot), np.append(value[0], value), slope)
+    return knot, np.append(knot[0], knot), np.append(value[0], value), slope
 
 
 def fit_isotonic_std(rows: FitRows) -> IsotonicStd:
-    """The most likely nondecreasing σ'(σ), over cells of rows with similar σ.
+    """Fits the most likely nondecreasing σ'(σ), over cells of rows with similar σ.
 
     Errors that are Gaussian with variance v_c, v_1 ≤ v_2 ≤ …, are likeliest where
     Σ_c n_c (log v_c + m_c / v_c) is least, m_c the mean squared error of cell c. But for a constant
@@ -315,15 +277,8 @@ def fit_isotonic_std(rows: FitRows) -> IsotonicStd:
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    rows = in_one_order(rows)
-    found = [
-        _curve(cells_of(sigma, error, weight))
-        for sigma, error, weight in zip(
-            rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True
-        )
-    ]
-    return IsotonicStd(tuple(d for d, _ in found), tuple(f for _, f in found))
+    deviation, factor = zip(*map(_curve, _cells_by_dimension(rows)), strict=True)
+    return IsotonicStd(deviation, factor)
 
 
 def _curve(cells: DeviationCells) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,14 +1,16 @@
-"""Reads values out of recalibrator documents, and says what is wrong with those it refuses.
+"""Checked fields of recalibrator documents, read from parsed JSON and written as such.
 
-Every reader takes an object and the name of a field, and raises InvalidRecalibrator.
+Every reader takes an object and the name of a field, and raises InvalidRecalibrator, which says
+what is wrong with the field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -18,66 +20,87 @@ from monitor.frames.space import FloatArray
 # JSON objects: what json.loads gives.
 Document = dict[str, Any]
 
-
-class InvalidRecalibrator(ValueError):
-    """A document does not describe a usable recalibrator."""
-
-
 # Lists of numbers; of a matrix they are equally long, of curves one a dimension.
 Matrix = tuple[tuple[float, ...], ...]
-
-
 Curves = tuple[tuple[float, ...], ...]
 
-
 Member = TypeVar("Member", bound=StrEnum)
-
+Read = TypeVar("Read")
+Arguments = ParamSpec("Arguments")
 
 _FLOAT = np.finfo(np.float64)
-
-
 LARGEST, LEAST_POSITIVE = float(_FLOAT.max), float(_FLOAT.tiny)
-
 
 # Factors on σ beyond these are of a wrong unit, and would overflow when squared twice.
 LEAST_FACTOR, LARGEST_FACTOR = 1e-12, 1e12
 
-
 # Least eigenvalue of a matrix whose diagonal is made 1.
 _NEAREST_SINGULAR = 1e-14
 
-
-# Of counts: more would not be kept in 64 bits.
+# Larger counts would not fit into 64 bits.
 _LARGEST_COUNT = 2**63 - 1
-
 
 # Levels of lists and objects; documents have fewer.
 _DEEPEST = 16
 
 
+class InvalidRecalibrator(ValueError):
+    """A document that does not describe a usable recalibrator."""
+
+
+class Documented:
+    """A frozen dataclass whose document holds its fields."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def parameters(self) -> Document:
+        """Returns all fields but those that are None, as JSON values; exact."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: _as_json(value) for name, value in values.items() if value is not None}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_json(entry) for entry in value]
+    if isinstance(value, Documented):
+        return value.parameters()
+    return str(value) if isinstance(value, StrEnum) else value
+
+
 def as_matrix(array: FloatArray) -> Matrix:
-    """A hashable copy."""
+    """Returns a hashable copy."""
     return tuple(tuple(row) for row in array.tolist())
 
 
-def as_array(matrix: Matrix) -> FloatArray:
-    """The array again."""
-    return np.array(matrix)
+def inside(
+    place: str,
+    read: Callable[Arguments, Read],
+    *arguments: Arguments.args,
+    **options: Arguments.kwargs,
+) -> Read:
+    """Calls a reader, and puts the place before what it raises InvalidRecalibrator with."""
+    try:
+        return read(*arguments, **options)
+    except InvalidRecalibrator as error:
+        raise InvalidRecalibrator(f"in {place}: {error}") from None
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(
     value: object, lowest: float = -LARGEST, highest: float = LARGEST
 ) -> TypeGuard[int | float]:
-    """Whether it lies in the range, and is a number rather than a truth value; NaN never does."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return lowest <= value <= highest
+    """Tells whether a value is a number in the range; truth values and NaN never are."""
+    return (_is_whole(value) or isinstance(value, float)) and lowest <= value <= highest
 
 
 def number(
     parameters: Document, name: str, lowest: float = -LARGEST, highest: float = LARGEST
 ) -> float:
-    """A number from `lowest` to `highest`."""
+    """Reads a number from `lowest` to `highest`."""
     value = parameters.get(name)
     if not is_number(value, lowest, highest):
         raise InvalidRecalibrator(
@@ -87,9 +110,9 @@ def number(
 
 
 def whole(parameters: Document, name: str, least: int = 1, most: int = _LARGEST_COUNT) -> int:
-    """A whole number from `least` to `most`."""
+    """Reads a whole number from `least` to `most`."""
     value = parameters.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+    if not _is_whole(value) or not least <= value <= most:
         wanted = f"of at least {least}" if most == _LARGEST_COUNT else f"from {least} to {most}"
         raise InvalidRecalibrator(
             f"'{name}' is {shown(value)}: it must be a whole number {wanted}."
@@ -100,7 +123,7 @@ def whole(parameters: Document, name: str, least: int = 1, most: int = _LARGEST_
 def member(
     parameters: Document, name: str, members: type[Member], default: Member | None = None
 ) -> Member:
-    """A member of an enumeration; the default, if there is one, where the field is absent."""
+    """Reads a member of an enumeration; the default, if there is one, where the field is absent."""
     value = parameters.get(name, default)
     if not isinstance(value, str) or value not in list(members):
         raise InvalidRecalibrator(
@@ -117,17 +140,17 @@ def numbers(
     highest: float = LARGEST,
     fewest: int = 1,
 ) -> tuple[float, ...]:
-    """A list of `length` numbers in the range, or of at least `fewest`."""
+    """Reads a list of `length` numbers in the range, or of at least `fewest`."""
     return _row(name, _list(parameters, name, length, fewest, "numbers"), lowest, highest)
 
 
 def factors(parameters: Document, name: str) -> tuple[float, ...]:
-    """A factor on σ for each dimension."""
+    """Reads a factor on σ for each dimension."""
     return numbers(parameters, name, None, LEAST_FACTOR, LARGEST_FACTOR)
 
 
 def curves(parameters: Document, name: str, lowest: float, highest: float) -> Curves:
-    """A list of numbers in the range for each dimension; none of them need have any."""
+    """Reads a list of numbers in the range for each dimension; a list may be empty."""
     return tuple(_row(name, row, lowest, highest) for row in _rows(parameters, name, 1))
 
 
@@ -160,7 +183,7 @@ def matrix(
     highest: float = LARGEST,
     why: str = "equally long ones",
 ) -> Matrix:
-    """Equally long lists of numbers in the range, as many and as long as is asked for.
+    """Reads equally long lists of numbers in the range, as many and as long as is asked for.
 
     why  what asks for so many, for the message
     """
@@ -175,11 +198,11 @@ def matrix(
 
 
 def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
-    """A symmetric positive definite k × k matrix, of squares of factors at most.
+    """Reads a symmetric positive definite k × k matrix, of squares of factors at most.
 
     So much so that rounding leaves it definite, however different the units of its rows are.
     """
-    array = as_array(matrix(parameters, name, k, k, -(LARGEST_FACTOR**2), LARGEST_FACTOR**2))
+    array = np.array(matrix(parameters, name, k, k, -(LARGEST_FACTOR**2), LARGEST_FACTOR**2))
     size = np.sqrt(np.maximum(np.diagonal(array), 0.0))
     if not np.allclose(array, array.T, rtol=1e-9, atol=1e-12):
         raise InvalidRecalibrator(f"'{name}' is not symmetric: {array.tolist()}.")
@@ -194,7 +217,7 @@ def positive_definite_matrix(parameters: Document, name: str, k: int) -> Matrix:
 def lower_triangles(
     parameters: Document, name: str, count: int, size: int, largest: float
 ) -> tuple[Matrix, ...]:
-    """Lower triangles, row by row, with a positive diagonal; zeros above are added."""
+    """Reads lower triangles, row by row, with a positive diagonal; adds the zeros above."""
     triangles = []
     for one in _list(parameters, name, count, 0, "lower triangles"):
         rows = _rows({name: one}, name, 0)
@@ -212,11 +235,11 @@ def lower_triangles(
 
 
 def permutation(parameters: Document, name: str, k: int) -> tuple[int, ...]:
-    """A list of 0 to k − 1 in any order; ascending where absent."""
+    """Reads a list of 0 to k − 1 in any order; ascending where absent."""
     values = parameters.get(name, list(range(k)))
     if (
         not isinstance(values, list)
-        or any(not isinstance(value, int) or isinstance(value, bool) for value in values)
+        or not all(_is_whole(value) for value in values)
         or sorted(values) != list(range(k))
     ):
         raise InvalidRecalibrator(
@@ -226,7 +249,7 @@ def permutation(parameters: Document, name: str, k: int) -> tuple[int, ...]:
 
 
 def names(parameters: Document, name: str) -> tuple[str, ...]:
-    """A list of printable names, each of them once; it may be empty."""
+    """Reads a list of printable names, each of them once; it may be empty."""
     values = parameters.get(name)
     if not isinstance(values, list) or not all(
         isinstance(value, str) and value.isprintable() for value in values
@@ -240,7 +263,7 @@ def names(parameters: Document, name: str) -> tuple[str, ...]:
 
 
 def part(parameters: Document, name: str) -> Document:
-    """An object inside the object."""
+    """Reads an object inside the object."""
     value = parameters.get(name)
     if not isinstance(value, dict):
         raise InvalidRecalibrator(f"'{name}' is {shown(value)}: it must be an object.")
@@ -250,7 +273,7 @@ def part(parameters: Document, name: str) -> Document:
 def parts(
     parameters: Document, name: str, length: int | None = None, fewest: int = 1
 ) -> list[Document]:
-    """A list of `length` objects, or of at least `fewest`."""
+    """Reads a list of `length` objects, or of at least `fewest`."""
     values = _list(parameters, name, length, fewest, "objects")
     for value in values:
         if not isinstance(value, dict):
@@ -261,20 +284,20 @@ def parts(
 
 
 def range_buckets(content: Document, name: str) -> RangeBuckets | None:
-    """{"edges": […], "dimensions": […]}; None where absent."""
+    """Reads {"edges": […], "dimensions": […]}; None where absent."""
     if content.get(name) is None:
         return None
-    value = part(content, name)
-    try:
-        edges = numbers(value, "edges", None, LEAST_POSITIVE)
-        check_ascending("edges", (edges,))
-        return RangeBuckets(edges, names(value, "dimensions"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{name}': {error}") from None
+    return inside(f"'{name}'", _buckets, part(content, name))
+
+
+def _buckets(content: Document) -> RangeBuckets:
+    edges = numbers(content, "edges", None, LEAST_POSITIVE)
+    check_ascending("edges", (edges,))
+    return RangeBuckets(edges, names(content, "dimensions"))
 
 
 def shown(value: object) -> str:
-    """A value for a message, however large it is."""
+    """Shortens a value for a message, however large it is."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list) and (

@@ -1,10 +1,7 @@
-"""One order for the same rows, so that sums over them round alike however they came.
+"""Detections with ground truth, as the methods that need rows are fitted on.
 
-What correlated rows are worth for a mean over them, whatever the unit of what is averaged.
-
-What every fit asks of its detections, whether it sees rows or only sums of them.
-
-Detections with their truth, as the methods that need rows are fitted on.
+Rows of one object are alike, so that a row is worth less than one; the weights say how much. And
+sums over rows must round alike however the rows came: they are brought into one order first.
 """
 
 from __future__ import annotations
@@ -23,61 +20,13 @@ from monitor.statistics.clusters import LARGEST, design_effect_of_rows
 _CHI_SQUARE_MEDIAN = 0.4549364231195724
 
 
-def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
-    """The design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
-
-    The squares are taken in units of their own size before gross outliers are cut, so that D is
-    the same in any unit. The size is by the median: by the mean, an outlier would be it.
-
-    square  (n, A)
-    track   (n,) object of each row, −1 where it is of none
-    """
-    return design_effect_of_rows(square / _size(square), np.ones(square.shape[1]), track)
-
-
-def effect_on_mean(value: FloatArray, track: IntArray) -> FloatArray:
-    """The design effect D ≥ 1 of the mean of values of any sign of each column, (A,).
-
-    value, track  (n, A) and (n,), as in effect_on_mean_square
-    """
-    furthest = np.sqrt(LARGEST)
-    near = np.clip(value / np.sqrt(_size(np.square(value))), -furthest, furthest)
-    return design_effect_of_rows(near, np.ones(value.shape[1]), track)
-
-
-def _size(square: FloatArray) -> FloatArray:
-    """(A,) about the mean of squares without outliers; positive."""
-    size: FloatArray = np.median(square, axis=0) / _CHI_SQUARE_MEDIAN
-    # Half of the rows or more are 0 to the last bit.
-    size = np.where(size > 0, size, square.mean(axis=0))
-    return np.where(size > 0, size, 1.0)
-
-
-def check_errors(space: Space, n: int, any_error: BoolArray) -> None:
-    """Raises UnfitData without rows, or where a dimension has no error at all.
-
-    n          rows
-    any_error  (K,) whether any of them has an error other than 0
-    """
-    if n == 0:
-        raise UnfitData(
-            "cannot fit on 0 detections with ground truth: widen the selection of rows."
-        )
-    for name, some in zip(space.names, any_error, strict=True):
-        if not some:
-            raise UnfitData(
-                f"dimension '{name}' has no error in {n} rows: nothing can be fitted to it. "
-                "Leave the dimension out or check the ground truth."
-            )
-
-
 # In σ: no error is larger for what it says of others, so that its square is finite.
 _LARGEST = 1e100
 
 
 @dataclass(frozen=True)
 class FitRows:
-    """n usable detections with truth.
+    """Usable detections with ground truth, n of them.
 
     error  (n, K) truth − mean, angles wrapped
     track  (n,) number of the object each is of, −1 where it is of none; errors of one object
@@ -106,13 +55,12 @@ class FitRows:
 
     @cached_property
     def tracks(self) -> int:
-        """Objects; a row without a track is one of its own."""
-        alone = int(np.count_nonzero(self.track < 0))
-        return alone + int(np.unique(self.track[self.track >= 0]).size)
+        """Number of objects; a row without a track is one of its own."""
+        return numbered_objects(self.track)[1]
 
     @cached_property
     def size_weight(self) -> FloatArray:
-        """(K,) what a row is worth where sizes of errors are fitted, in (0, 1].
+        """Weight of a row where sizes of errors are fitted, (K,) in (0, 1].
 
         1 over the design effect of z², z = error/σ of the dimension, in any unit of σ.
         """
@@ -122,7 +70,7 @@ class FitRows:
 
     @cached_property
     def location_weight(self) -> FloatArray:
-        """(K,) what a row is worth where their location is fitted too, in (0, 1].
+        """Weight of a row where the location of errors is fitted too, (K,) in (0, 1].
 
         1 over the larger of the design effects of z and z²: with a correlation ρ of z within a
         track, that of z² is ρ² for Gaussians.
@@ -133,7 +81,7 @@ class FitRows:
 
     @property
     def weight(self) -> float:
-        """What a row is worth for the sizes of errors in every dimension: the least, in (0, 1]."""
+        """Weight of a row for the sizes of errors in every dimension: the least, in (0, 1]."""
         return float(self.size_weight.min())
 
     @property
@@ -141,7 +89,7 @@ class FitRows:
         return np.clip(self.error / self.deviation, -_LARGEST, _LARGEST)
 
     def take(self, rows: IntArray) -> FitRows:
-        """Some of them."""
+        """Returns some of the rows."""
         return FitRows(
             self.space,
             self.estimates.take(rows),
@@ -156,8 +104,80 @@ class FitRows:
         check_errors(self.space, self.n, (self.error != 0).any(axis=0))
 
 
+def prepared(rows: FitRows) -> FitRows:
+    """Checks rows as every fit does, and brings them into one order.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    rows.check()
+    return in_one_order(rows)
+
+
 def in_one_order(rows: FitRows) -> FitRows:
-    """The rows in an order that depends on what they are alone; equal rows may change places."""
+    """Sorts rows by their values alone; equal rows may change places."""
     sent = rows.estimates
     columns = (sent.mean.T, *sent.covariance.transpose(1, 2, 0), rows.error.T, rows.track[None])
     return rows.take(np.lexsort(np.concatenate(columns)))
+
+
+def check_errors(space: Space, n: int, any_error: BoolArray) -> None:
+    """Raises UnfitData without rows, or where a dimension has no error at all.
+
+    n          rows
+    any_error  (K,) whether any of them has an error other than 0
+    """
+    if n == 0:
+        raise UnfitData(
+            "cannot fit on 0 detections with ground truth: widen the selection of rows."
+        )
+    for name, some in zip(space.names, any_error, strict=True):
+        if not some:
+            raise UnfitData(
+                f"dimension '{name}' has no error in {n} rows: nothing can be fitted to it. "
+                "Leave the dimension out or check the ground truth."
+            )
+
+
+def numbered_objects(track: IntArray) -> tuple[IntArray, int]:
+    """Numbers the objects that rows are of; a row without a track is one of its own.
+
+    track    (n,) object of each row, −1 where it is of none
+    returns  (n,) 0 … U − 1, and U
+    """
+    tracked = track >= 0
+    distinct, number = np.unique(track[tracked], return_inverse=True)
+    found = np.empty(track.size, np.int64)
+    found[tracked] = number
+    alone = track.size - number.size
+    found[~tracked] = distinct.size + np.arange(alone)
+    return found, distinct.size + alone
+
+
+def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:
+    """Computes the design effect D ≥ 1 of the mean of non-negative squares of each column, (A,).
+
+    The squares are taken in units of their own size before gross outliers are cut, so that D is
+    the same in any unit. The size is by the median: by the mean, an outlier would be it.
+
+    square  (n, A)
+    track   (n,) object of each row, −1 where it is of none
+    """
+    return design_effect_of_rows(square / _size(square), np.ones(square.shape[1]), track)
+
+
+def effect_on_mean(value: FloatArray, track: IntArray) -> FloatArray:
+    """Computes the design effect D ≥ 1 of the mean of values of any sign of each column, (A,).
+
+    value, track  (n, A) and (n,), as in effect_on_mean_square
+    """
+    furthest = np.sqrt(LARGEST)
+    near = np.clip(value / np.sqrt(_size(np.square(value))), -furthest, furthest)
+    return design_effect_of_rows(near, np.ones(value.shape[1]), track)
+
+
+def _size(square: FloatArray) -> FloatArray:
+    """(A,) about the mean of squares without outliers; positive."""
+    size: FloatArray = np.median(square, axis=0) / _CHI_SQUARE_MEDIAN
+    # Half of the rows or more are 0 to the last bit.
+    size = np.where(size > 0, size, square.mean(axis=0))
+    return np.where(size > 0, size, 1.0)

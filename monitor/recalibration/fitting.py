@@ -1,15 +1,14 @@
-"""Slices of recorded rows in their hierarchy: which there are, and how a thin one borrows from
-the wider one it lies in. Serving finds its way by the same names: see chain_of.
+"""Fits of recalibrators by method and by slice.
 
-How each method is fitted: the one place that imports all fitting code. A method is one entry.
-
-Serving needs methods.py alone.
+It is the one file that imports all fitting code; serving needs selection.py alone. Slices form a
+hierarchy, and a thin slice borrows from the wider one it lies in. Serving finds its way by the
+same names: see chain_of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,39 +16,30 @@ import numpy as np
 from monitor.frames.slices import LEVELS, SliceBy, chain_of
 from monitor.frames.space import IntArray
 from monitor.recalibration import adaptive_scaling, binned, quantiles, scaling
-from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S, AdaptiveScaling
-from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes import beta, cauchy, multivariate, normal
-from monitor.recalibration.processes.beta import GpBeta
-from monitor.recalibration.processes.cauchy import GpCauchy, GpCauchySettings
 from monitor.recalibration.processes.kernels import KernelForm
-from monitor.recalibration.processes.multivariate import GpNormalMultivariate
-from monitor.recalibration.processes.normal import GpNormal
 from monitor.recalibration.processes.process_fit import ProcessSettings
 from monitor.recalibration.processes.sparse_process import Coupling
-from monitor.recalibration.quantiles import IsotonicQuantiles
 from monitor.recalibration.recalibrator import Identity, Recalibrator, UnfitData
-from monitor.recalibration.scaling import (
-    WIDE,
-    Clamp,
-    CovarianceScaling,
-    FullInput,
-    Objective,
-    Prior,
-    VarianceScaling,
-)
+from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
 from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.stage import StageStatistics, observe
 
-# What the widest fit, of all rows, is called where another leans on it.
+# The name of the widest fit, of all rows, where another leans on it.
 WHOLE = "fallback"
-
 
 # In the order of chain_of.
 _PARTS = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
+
+
+Fit = Callable[[FitRows, Recalibrator | None], Recalibrator]
+
+# The fit that a scaling is drawn towards: an earlier one, or that of a wider slice.
+Towards = Prior[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,7 @@ class FitSlice:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What tells N rows apart.
+    """Streams, classes and range buckets that N rows are told apart by.
 
     names  of all streams, classes and range buckets; '' where a row has none
     index  (N,) which of them each row has
@@ -77,12 +67,12 @@ class Parts:
     index: Mapping[SliceBy, IntArray]
 
     def chains(self) -> tuple[IntArray, tuple[Chain, ...]]:
-        """(N,) the slice of each row, as fine as can be, and the chain of names of each slice."""
+        """Finds the finest slice of each row, (N,), and the chain of names of each slice."""
         slices, named = self._told_apart(_PARTS)
         return slices, tuple(chain_of(*row) for row in named)
 
     def slices(self, by: Collection[SliceBy]) -> tuple[FitSlice, ...]:
-        """All slices of the rows that these tell apart, and those they lie in; widest first.
+        """Lists all slices of the rows that these tell apart, and those they lie in; widest first.
 
         Ranges alone are no slices where classes are told apart: the hierarchy is class × range,
         class, stream, all.
@@ -110,7 +100,7 @@ class Parts:
     def _told_apart(
         self, level: tuple[SliceBy, ...]
     ) -> tuple[IntArray, list[tuple[str, str, str]]]:
-        """(N,) the slice of each row at one level; stream, class and range of each slice."""
+        """Finds the slice of each row at one level, (N,); and stream, class and range of each."""
         shape = tuple(len(self.names[part]) for part in level)
         codes = np.ravel_multi_index(tuple(self.index[part] for part in level), shape)
         found, slices = np.unique(codes, return_inverse=True)
@@ -123,7 +113,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class SliceFit:
-    """What came of one slice.
+    """Outcome of the fit of one slice.
 
     recalibrator  None where it is left to the wider slice it lies in
     leans_on      name of the wider slice, or version of the earlier selection, whose fit it was
@@ -137,11 +127,8 @@ class SliceFit:
     reason: str = ""
 
 
-Fit = Callable[[FitRows, Recalibrator | None], Recalibrator]
-
-
 def worth(rows: FitRows) -> float:
-    """How many independent detections rows tell as much as.
+    """Counts how many independent detections the rows are worth.
 
     At most as many as tracks: few of them say little of how much alike the rows of each are.
     """
@@ -149,7 +136,7 @@ def worth(rows: FitRows) -> float:
 
 
 def prior_strength(rows: FitRows, strength: float) -> float:
-    """What a prior has to count for, so that it outweighs few tracks as it does few rows.
+    """Raises the strength of a prior, so that it outweighs few tracks as it does few rows.
 
     A scaling weighs a prior against the effective rows of its statistics, which a single track
     does not tell from its rows; it is drawn as if they were what the rows are worth.
@@ -166,7 +153,7 @@ def fit_slices(
     fewest: float,
     previous: Selection | None = None,
 ) -> dict[str, SliceFit]:
-    """The fit of each slice, by name.
+    """Fits each slice; returns the outcomes by name.
 
     A slice worth fewer rows than `fewest` is thin: what can be drawn towards another fit is
     drawn towards that of the finest wider slice that has one, the rest is left to it.
@@ -182,7 +169,6 @@ def fit_slices(
         fitted = (n for n in entry.wider if n in found and found[n].recalibrator is not None)
         wider = next(fitted, WHOLE)
         parent = found[wider].recalibrator if wider in found else whole
-        earlier = None if previous is None else previous.by_slice.get(entry.name)
         thin = worth(rows) < fewest
         if thin and not borrows:
             reason = (
@@ -191,26 +177,22 @@ def fit_slices(
             )
             found[entry.name] = SliceFit(rows, None, wider, reason)
             continue
-        leans_on, towards = None, None
-        if previous is not None and earlier is not None:
-            leans_on, towards = previous.version, earlier
-        elif thin:
-            leans_on, towards = wider, parent
+        leans_on, towards = (wider, parent) if thin else (None, None)
+        left_to, earlier = wider, None
+        if previous is not None and entry.name in previous.by_slice:
+            # The limit of a fit that is drawn towards it, on fewer and fewer rows.
+            left_to, earlier = previous.version, previous.by_slice[entry.name]
+            leans_on, towards = left_to, earlier
         try:
             found[entry.name] = SliceFit(rows, fit(rows, towards), leans_on)
         except UnfitData as error:
-            reason = str(error).rstrip(".")
-            if previous is not None and earlier is not None:
-                # The limit of a fit that is drawn towards it, on fewer and fewer rows.
-                found[entry.name] = SliceFit(rows, earlier, previous.version, reason)
-            else:
-                found[entry.name] = SliceFit(rows, None, wider, reason)
+            found[entry.name] = SliceFit(rows, earlier, left_to, str(error).rstrip("."))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What a fit may be asked for; None leaves it to the method.
+    """Options that a fit may be asked for; None leaves one to the method.
 
     objective        what a scale satisfies
     full_input       what covariance scaling does to full covariances
@@ -231,19 +213,10 @@ class FitOptions:
     surrogate_level: float | None = None
     time_constant: float | None = None
 
-    def given(self) -> dict[str, Any]:
-        """Those that are asked for, by name."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-# An earlier fit, or that of a wider slice, that a scaling is drawn towards.
-Towards = Prior[Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """How one method is fitted.
+    """Description of how one method is fitted.
 
     fit      of rows; raises UnfitData
     uses     names of the options that mean something to it
@@ -255,88 +228,77 @@ class Fitting:
     borrows: bool = False
 
 
-def _identity(rows: FitRows, options: FitOptions, prior: Towards | None) -> Identity:
-    return Identity()
+def _fitting(fit: Callable[..., Recalibrator], *uses: str, borrows: bool = False) -> Fitting:
+    """Describes a method.
+
+    fit   of rows, with a prior if it borrows, and the options it uses by their names; an option
+          that is not asked for is left to its default
+    """
+
+    def fitted(rows: FitRows, options: FitOptions, prior: Towards | None) -> Recalibrator:
+        asked = {name: getattr(options, name) for name in uses}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return fit(rows, prior=prior, **given) if borrows else fit(rows, **given)
+
+    return Fitting(fitted, frozenset(uses), borrows)
 
 
-def _variance_scaling(rows: FitRows, options: FitOptions, prior: Towards | None) -> VarianceScaling:
-    return scaling.fit_variance_scaling(
-        statistics_of(rows), options.objective or Objective.MEAN, prior, options.clamp or WIDE
-    )
+def _of_sums(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
+    """Adapts a fit of statistics to rows."""
+    return lambda rows, **given: fit(statistics_of(rows), **given)
 
 
-def _covariance_scaling(
-    rows: FitRows, options: FitOptions, prior: Towards | None
-) -> CovarianceScaling:
-    return scaling.fit_covariance_scaling(
-        statistics_of(rows),
-        options.objective or Objective.MEAN,
-        options.full_input or FullInput.SCALE,
-        prior,
-        options.clamp or WIDE,
-    )
+def _of_settings(
+    fit: Callable[[FitRows, Any], Recalibrator], settings: Callable[..., Any]
+) -> Callable[..., Recalibrator]:
+    """Adapts a fit of a Gaussian process, whose options are fields of its settings."""
+    return lambda rows, **given: fit(rows, settings(**given))
 
 
-def _adaptive_scaling(rows: FitRows, options: FitOptions, prior: Towards | None) -> AdaptiveScaling:
+def _adaptive_scaling(
+    rows: FitRows, prior: Towards | None, time_constant: float = TIME_CONSTANT_S
+) -> Recalibrator:
     if prior is not None and rows.n:
         # Priors count for effective rows; what this method remembers are tracks.
         tracks = prior.strength * worth(rows) / (rows.n * rows.weight)
         prior = Prior(prior.previous, tracks)
-    wanted = options.time_constant
-    return adaptive_scaling.fit_adaptive_scaling(
-        rows, TIME_CONSTANT_S if wanted is None else wanted, prior
-    )
-
-
-def _of_rows(fit: Callable[[FitRows], Recalibrator]) -> Fitting:
-    """A method with nothing to choose."""
-
-    def fitted(rows: FitRows, options: FitOptions, prior: Towards | None) -> Recalibrator:
-        return fit(rows)
-
-    return Fitting(fitted)
-
-
-def _process(
-    fit: Callable[[FitRows, Any], Recalibrator], settings: Callable[..., Any], *uses: str
-) -> Fitting:
-    """A method of Gaussian processes.
-
-    settings  of the fit; has the options it uses under the names that FitOptions has for them
-    """
-
-    def fitted(rows: FitRows, options: FitOptions, prior: Towards | None) -> Recalibrator:
-        given = options.given()
-        return fit(rows, settings(**{name: given[name] for name in uses if name in given}))
-
-    return Fitting(fitted, frozenset(uses))
+    return adaptive_scaling.fit_adaptive_scaling(rows, time_constant, prior)
 
 
 FITTINGS: Mapping[str, Fitting] = {
-    Identity.method: Fitting(_identity),
-    VarianceScaling.method: Fitting(_variance_scaling, frozenset({"objective", "clamp"}), True),
-    CovarianceScaling.method: Fitting(
-        _covariance_scaling, frozenset({"objective", "full_input", "clamp"}), True
+    Identity.method: _fitting(lambda rows: Identity()),
+    scaling.VarianceScaling.method: _fitting(
+        _of_sums(scaling.fit_variance_scaling), "objective", "clamp", borrows=True
     ),
-    AdaptiveScaling.method: Fitting(_adaptive_scaling, frozenset({"time_constant"}), True),
-    HistogramBinning.method: _of_rows(binned.fit_histogram_binning),
-    IsotonicStd.method: _of_rows(binned.fit_isotonic_std),
-    IsotonicQuantiles.method: _of_rows(quantiles.fit_isotonic_quantiles),
-    GpNormal.method: _process(
-        normal.fit_gp_normal, ProcessSettings, "inducing", "kernel", "coupling"
+    scaling.CovarianceScaling.method: _fitting(
+        _of_sums(scaling.fit_covariance_scaling), "objective", "full_input", "clamp", borrows=True
     ),
-    GpNormalMultivariate.method: _process(
-        multivariate.fit_gp_normal_multivariate, ProcessSettings, "inducing", "kernel"
+    adaptive_scaling.AdaptiveScaling.method: _fitting(
+        _adaptive_scaling, "time_constant", borrows=True
     ),
-    GpBeta.method: _process(beta.fit_gp_beta, ProcessSettings, "inducing", "kernel"),
-    GpCauchy.method: _process(
-        cauchy.fit_gp_cauchy, GpCauchySettings, "inducing", "kernel", "surrogate_level"
+    binned.HistogramBinning.method: _fitting(binned.fit_histogram_binning),
+    binned.IsotonicStd.method: _fitting(binned.fit_isotonic_std),
+    quantiles.IsotonicQuantiles.method: _fitting(quantiles.fit_isotonic_quantiles),
+    normal.GpNormal.method: _fitting(
+        _of_settings(normal.fit_gp_normal, ProcessSettings), "inducing", "kernel", "coupling"
+    ),
+    multivariate.GpNormalMultivariate.method: _fitting(
+        _of_settings(multivariate.fit_gp_normal_multivariate, ProcessSettings), "inducing", "kernel"
+    ),
+    beta.GpBeta.method: _fitting(
+        _of_settings(beta.fit_gp_beta, ProcessSettings), "inducing", "kernel"
+    ),
+    cauchy.GpCauchy.method: _fitting(
+        _of_settings(cauchy.fit_gp_cauchy, cauchy.GpCauchySettings),
+        "inducing",
+        "kernel",
+        "surrogate_level",
     ),
 }
 
 
 def statistics_of(rows: FitRows) -> StageStatistics:
-    """The sums that the scalings are read off, with how much alike the rows of a track are."""
+    """Adds up what the scalings are read off, with how much alike the rows of a track are."""
     cluster = cluster_id((rows.track,))
     cluster[rows.track < 0] = ALONE
     return observe(rows.space, Binning(), rows.error, rows.estimates.covariance, cluster)

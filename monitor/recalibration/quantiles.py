@@ -1,22 +1,15 @@
-"""A strictly rising, piecewise straight map of normal quantiles to quantiles of the error, and the
-distributions that it makes of Gaussians.
-
-With ζ ~ N(0, 1), Q(ζ) is the error in units of σ. Everything about it is closed form: density,
-cumulative probability, quantiles, mean and variance.
-
-Fits the maps of isotonic-quantiles: as many pieces as the errors bear out, and not one more.
-
-With many pieces the map is Kuleshov's isotonic regression itself, and its density follows every
-whim of the rows; with one it is a shift and a scale. An information criterion says how many pay.
-
-Isotonic regression on quantiles (Kuleshov et al. 2018; the reference in Küppers et al. 2022).
+"""Isotonic regression on quantiles (Kuleshov et al. 2018; the reference in Küppers et al. 2022).
 
 Kuleshov's R maps the probability that the detector gives the truth, u = F(y), to the share of
 truths that got as little: R ∘ F is the recalibrated distribution. What R is fitted to, the ranks of
 u, rises by itself, so that isotonic regression gives back the empirical distribution, step by step
 (Levi et al. 2019, section 2). In z-space, where F is Φ, the same map is R(Φ(z)) = Φ(Q⁻¹(z)): the
 quantile of u at p is the quantile of the normalised errors z at p. Straight pieces of Q in place of
-steps have a density, and Gaussian tails beyond the outer knots one that is nowhere 0.
+steps have a density, and Gaussian tails beyond the outer knots one that is nowhere 0. Density,
+cumulative probability, quantiles, mean and variance are all in closed form.
+
+With many pieces the map is Kuleshov's isotonic regression itself, and its density follows every
+whim of the rows; with one it is a shift and a scale. An information criterion says how many pay.
 
 The map is the same for every detection, in units of its σ. Hence no move of the origin changes it,
 and mean and variance are two constants a dimension; moments taken over a grid of y, as others do,
@@ -26,7 +19,7 @@ grow with the distance from the origin.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,17 +38,28 @@ from monitor.recalibration.documents import (
     curves,
     numbers,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.recalibrator import FittedMethod, Output
 
 # No part of a distribution is squeezed or stretched more.
 LEAST_SLOPE, LARGEST_SLOPE = 1e-3, 1e6
 
-
 _HALF_LOG_TAU = 0.5 * math.log(math.tau)
 
-
 _ROOT_TAU = math.sqrt(math.tau)
+
+
+# Knots are even in ζ, and each ladder step halves their distance.
+KNOTS = (3, 5, 9, 17, 33, 65, 129)
+
+# Effective rows beyond each outer knot, which the slope of its tail is fitted to.
+TAIL_ROWS = 20.0
+
+# An error of a million σ is a mismatch; more of it would only spoil the arithmetic.
+LARGEST_ERROR = 1e6
+
+# Of the normal distribution there is nothing beyond; and knots of a fit are not nearer.
+_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,11 @@ class QuantileMap:
         """
         zeta = self.normals(error)
         piece = self.error_knots.searchsorted(error, side="right")
-        density: FloatArray = -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
-        return density
+        return -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
 
     @cached_property
     def moments(self) -> tuple[float, float]:
-        """Mean of Q(ζ), and variance about that mean, in σ and σ².
+        """Mean and variance of Q(ζ) in σ and σ².
 
         Over each piece from l to u, of slope b and through the knot (k, q), the integrals of 1, ζ
         and ζ² are P = Φ(u) − Φ(l), E = φ(l) − φ(u) and P + l φ(l) − u φ(u). About the mean, and
@@ -154,26 +157,24 @@ class QuantileMarginals:
 
     def log_density(self, value: FloatArray) -> FloatArray:
         """(n, K) in nats per unit of the dimension; value (n, K)."""
-        error = (value - self.mean) / self.deviation
-        found = np.empty_like(error)
-        for i, one in enumerate(self.maps):
-            found[:, i] = one.log_density(error[:, i])
-        return found - np.log(self.deviation)
+        return self._each(QuantileMap.log_density, value) - np.log(self.deviation)
 
     def cumulative(self, value: FloatArray) -> FloatArray:
         """(n, K) R(F(y)) = Φ(Q⁻¹(z)), F the sent Gaussian (Kuleshov et al. 2018); value (n, K)."""
-        error = (value - self.mean) / self.deviation
-        found = np.empty_like(error)
-        for i, one in enumerate(self.maps):
-            found[:, i] = one.normals(error[:, i])
-        probability: FloatArray = ndtr(found)
+        probability: FloatArray = ndtr(self._each(QuantileMap.normals, value))
         return probability
+
+    def _each(
+        self, function: Callable[[QuantileMap, FloatArray], FloatArray], value: FloatArray
+    ) -> FloatArray:
+        """(n, K) a function of each map at the normalised errors of a value (n, K)."""
+        error = (value - self.mean) / self.deviation
+        return np.stack([function(*one) for one in zip(self.maps, error.T, strict=True)], axis=1)
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
         """(T, n, K) mean + σ Q(Φ⁻¹(τ))."""
         error = np.stack([one.errors(ndtri(tau)) for one in self.maps], axis=1)
-        found: FloatArray = self.mean + self.deviation * error[:, None, :]
-        return found
+        return self.mean + self.deviation * error[:, None, :]
 
 
 def _anchors(knots: FloatArray) -> FloatArray:
@@ -185,22 +186,11 @@ def _along(x: FloatArray, knots: FloatArray, values: FloatArray, slopes: FloatAr
     piece = knots.searchsorted(x, side="right")
     found = _anchors(values)[piece] + slopes[piece] * (x - _anchors(knots)[piece])
     # Rounding must not carry a piece past the knot that the next one begins at.
-    within: FloatArray = np.clip(
-        found, np.append(-np.inf, values)[piece], np.append(values, np.inf)[piece]
-    )
-    return within
-
-
-# Knots are even in ζ, and each ladder step halves their distance.
-KNOTS = (3, 5, 9, 17, 33, 65, 129)
-
-
-# Effective rows beyond each outer knot, which the slope of its tail is fitted to.
-TAIL_ROWS = 20.0
+    return np.clip(found, np.append(-np.inf, values)[piece], np.append(values, np.inf)[piece])
 
 
 def fit_map(error: FloatArray, worth: float) -> QuantileMap:
-    """The map of the least p log log n − n · mean log density, p how many numbers were fitted.
+    """Chooses the map of the least p log log n − n · mean log density, of p fitted numbers.
 
     Akaike's 1 in place of log log n would now and then fit a shift to Gaussian errors that have
     none, and ½ log n would miss what a few hundred rows show of a tail.
@@ -269,16 +259,8 @@ def _bounded(slope: float) -> float:
     return float(min(max(slope, LEAST_SLOPE), LARGEST_SLOPE))
 
 
-# An error of a million σ is a mismatch; more of it would only spoil the arithmetic.
-LARGEST_ERROR = 1e6
-
-
-# Of the normal distribution there is nothing beyond; and knots of a fit are not nearer.
-_LARGEST_NORMAL, _NEAREST_NORMAL = 10.0, 1e-3
-
-
 @dataclass(frozen=True)
-class IsotonicQuantiles:
+class IsotonicQuantiles(FittedMethod):
     """The truth lies at mean + σ Q(ζ), ζ ~ N(0, 1), with its own Q for each dimension.
 
     Forwarded are mean + σ E[Q] and S Σ S with S = sqrt(Var[Q]): moments, about the mean. On
@@ -291,7 +273,6 @@ class IsotonicQuantiles:
     maps: tuple[QuantileMap, ...]
     method: ClassVar[str] = "isotonic-quantiles"
     output: ClassVar[Output] = Output.MOMENTS
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -309,7 +290,7 @@ class IsotonicQuantiles:
         return np.sqrt([one.moments[1] for one in self.maps])
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Mean and covariance of the recalibrated distributions."""
+        """Returns mean and covariance of the recalibrated distributions."""
         mean = estimates.mean + estimates.deviation * self.shift
         return Estimates(mean, estimates.rescaled(self.scale).covariance, estimates.diagonal)
 
@@ -328,7 +309,7 @@ class IsotonicQuantiles:
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> IsotonicQuantiles:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         normal = curves(parameters, "normal", -_LARGEST_NORMAL, _LARGEST_NORMAL)
         if not all(normal):
             raise InvalidRecalibrator("'normal' has no entry for a dimension: give at least one.")
@@ -348,12 +329,11 @@ class IsotonicQuantiles:
 
 
 def fit_isotonic_quantiles(rows: FitRows) -> IsotonicQuantiles:
-    """One map for each dimension, of as many pieces as its errors bear out.
+    """Fits one map for each dimension, of as many pieces as its errors bear out.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
     """
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     error = np.clip(rows.error / rows.deviation, -LARGEST_ERROR, LARGEST_ERROR)
     worth = (rows.n * rows.location_weight).tolist()
     return IsotonicQuantiles(tuple(map(fit_map, error.T, worth)))

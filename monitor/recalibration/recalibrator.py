@@ -1,12 +1,7 @@
-"""What a fitted recalibrator rests on: how much truth, of what time, and whose fit it leans on.
+"""The contract of every recalibrator: a frozen value that maps estimates to estimates.
 
-What every recalibration method is: a frozen value that maps estimates to estimates.
-
-Identity: what the detector says is what the tracker gets. In force until another is promoted.
-
-The distribution that a recalibrator itself gives each dimension, Gaussian or not.
-
-Whether what a recalibrator made can be given to a tracker, and if not, why.
+Beside it stand what a fit rests on, the distributions that a recalibrator gives, and the check
+that its results can be sent to a tracker. The methods themselves have files of their own.
 """
 
 from __future__ import annotations
@@ -24,6 +19,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.documents import (
     LEAST_POSITIVE,
     Document,
+    Documented,
     InvalidRecalibrator,
     is_number,
     member,
@@ -39,7 +35,7 @@ class UnfitData(ValueError):
 
 
 class Output(StrEnum):
-    """What a method says of a detection, and so what the Gaussian that is forwarded stands for."""
+    """Shape of a method's distributions: what the Gaussian that is forwarded stands for."""
 
     GAUSSIAN = "gaussian"  # a Gaussian, and that is forwarded
     MOMENTS = "moments"  # another shape; forwarded are its mean and its variance about that mean
@@ -47,7 +43,7 @@ class Output(StrEnum):
 
 
 def weakest(outputs: Collection[Output]) -> Output:
-    """The least that is true of all of them; of none, that they are Gaussians."""
+    """Returns the least that is true of all of them; Gaussian if there are none."""
     for output in (Output.SURROGATE, Output.MOMENTS):
         if output in outputs:
             return output
@@ -60,43 +56,36 @@ class Recalibrator(Protocol):
     @property
     def method(self) -> str:
         """The name on the command line."""
-        ...
 
     @property
     def k(self) -> int | None:
         """The number of dimensions it was fitted on; None if any will do."""
-        ...
 
     @property
     def output(self) -> Output:
-        """What it says of a detection; what apply makes is Gaussian with every method."""
-        ...
+        """Shape of its own distributions; what apply returns is Gaussian with every method."""
 
     @property
     def keeps_definite(self) -> bool:
-        """Whether positive definite covariances stay so by the form of the method alone."""
-        ...
+        """Tells whether positive definite covariances stay so by the form of the method alone."""
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """The recalibrated estimates; never writes into its argument."""
-        ...
+        """Returns the recalibrated estimates; never writes into its argument."""
 
     def parameters(self) -> Document:
-        """All that makes it up, as JSON values; exact."""
-        ...
+        """Returns all that makes it up, as JSON values; exact."""
 
 
 class ShapedRecalibrator(Recalibrator, Protocol):
-    """A method whose own distribution is no Gaussian: output is not Output.GAUSSIAN."""
+    """A recalibrator whose own distributions are no Gaussians: output is not Output.GAUSSIAN."""
 
     def marginals(self, estimates: Estimates) -> Marginals:
-        """The distribution of each dimension, of which apply forwards a Gaussian."""
-        ...
+        """Returns the distribution of each dimension, of which apply forwards a Gaussian."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one recalibrator serves.
+    """Rows that one recalibrator serves.
 
     part  its rows, in the order of Shares.order
     """
@@ -107,7 +96,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """n rows among at least one recalibrator, none of them twice.
+    """Division of n rows among recalibrators, at least one and none of them twice.
 
     order  (n,) row numbers, those of one recalibrator side by side; None where one serves all
     """
@@ -116,7 +105,7 @@ class Shares:
     shares: tuple[Share, ...]
 
     def sorted(self, estimates: Estimates) -> Estimates:
-        """The estimates in that order."""
+        """Returns the estimates in that order."""
         return estimates if self.order is None else estimates.take(self.order)
 
 
@@ -128,8 +117,8 @@ class Clock(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
-    """From the first to the last event time of what was fitted on, in the unit of the clock."""
+class Period(Documented):
+    """Span of the event times that were fitted on, in the unit of the clock."""
 
     first: int | float
     last: int | float
@@ -141,8 +130,8 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """What one fitted value rests on.
+class Basis(Documented):
+    """Evidence that one fitted value rests on.
 
     rows            detections with truth, at least 1
     tracks          objects they are of; a detection without a track is one of its own
@@ -165,22 +154,14 @@ class Basis:
         return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
 
     def parameters(self) -> Document:
-        """All of it, as JSON values; without what is not known."""
-        content: Document = {
-            "rows": self.rows,
-            "tracks": self.tracks,
-            "effective_rows": self.effective_rows,
-        }
-        if self.period is not None:
-            content["first"], content["last"] = self.period.first, self.period.last
-            content["clock"] = str(self.period.clock)
-        if self.borrows_from is not None:
-            content["borrows_from"] = self.borrows_from
-        return content
+        """Returns all of it, as JSON values; without what is not known."""
+        content = Documented.parameters(self)
+        period = content.pop("period", {})
+        return {**content, **period}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Basis:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         rows, tracks = whole(parameters, "rows"), whole(parameters, "tracks")
         effective = number(parameters, "effective_rows", LEAST_POSITIVE, rows)
         borrows_from = parameters.get("borrows_from")
@@ -207,31 +188,37 @@ def _period(parameters: Document) -> Period | None:
     return Period(first, last, member(parameters, "clock", Clock))
 
 
+class FittedMethod(Documented):
+    """Defaults of a recalibrator: Gaussian, and positive definite by its form."""
+
+    __slots__ = ()
+    output: ClassVar[Output] = Output.GAUSSIAN
+
+    @property
+    def keeps_definite(self) -> bool:
+        """Says yes; see Recalibrator."""
+        return True
+
+
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Changes nothing."""
+class Identity(FittedMethod):
+    """Changes nothing: the detector's own estimates go on to the tracker."""
 
     method: ClassVar[str] = "identity"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
     k: ClassVar[None] = None
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """The very same estimates."""
+        """Returns its argument."""
         return estimates
-
-    def parameters(self) -> Document:
-        """None."""
-        return {}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Identity:
-        """The inverse of parameters."""
+        """Reads what parameters returned."""
         return cls()
 
 
 def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
-    """What it says of each detection and dimension, whatever Gaussian apply forwards of it."""
+    """Returns the method's own distribution of each detection and dimension, Gaussian or not."""
     if recalibrator.output is not Output.GAUSSIAN:
         return cast("ShapedRecalibrator", recalibrator).marginals(estimates)
     made = recalibrator.apply(estimates)
@@ -239,7 +226,7 @@ def marginals_of(recalibrator: Recalibrator, estimates: Estimates) -> Marginals:
 
 
 def shared_marginals(estimates: Estimates, shares: Shares) -> Marginals:
-    """The same of several recalibrators, each for the rows that it serves."""
+    """Returns the distributions by several recalibrators, each for the rows that it serves."""
     if shares.order is None:
         return marginals_of(shares.shares[0].recalibrator, estimates)
     sent = shares.sorted(estimates)
@@ -287,7 +274,7 @@ class _Shared:
 
 
 def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bool) -> BoolArray:
-    """(n,) outcomes that could have been sent: finite, positive definite, of plausible deviations.
+    """Finds outcomes that can be sent, (n,): finite, positive definite, of plausible deviations.
 
     None if they are not as many as were sent.
 
@@ -313,17 +300,16 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
     ):
         return np.ones(n, bool)
     # The factor is of the lower triangle: it does not see what is above.
-    sound: BoolArray = (
+    return (
         np.isfinite(made.mean).all(axis=1)
         & np.isfinite(made.covariance).all(axis=(1, 2))
         & ((variance >= least) & (variance <= most)).all(axis=1)
         & positive_definite(factorise(made.covariance))
     )
-    return sound
 
 
 def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Estimates:
-    """What was made, and what was sent in the rows that are not sound, (n,)."""
+    """Returns what was made, with what was sent in the rows that are not sound, (n,)."""
     if sound.all():
         return made
     if not sound.any():
@@ -336,7 +322,7 @@ def sent_where_unsound(sent: Estimates, made: Estimates, sound: BoolArray) -> Es
 
 
 def fault_of(sent: Estimates, made: Estimates, limits: Limits) -> str:
-    """What is wrong with what was made, to be read after the name of a method; '' where nothing is.
+    """Describes the first fault of what was made, to be read after a method's name; '' without one.
 
     No method is taken at its word: all covariances are factorised.
     """

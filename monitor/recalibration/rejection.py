@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import betaincinv, stdtrit
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.documents import Document, member, number, whole
+from monitor.recalibration.documents import Document, Documented, member, number, whole
 from monitor.recalibration.fit_rows import effect_on_mean_square
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.class_measures import rank_rows
@@ -21,23 +21,21 @@ from monitor.statistics.class_statistics import entropy_of_columns
 # How sure the fit is that the error of what is kept stays within the target.
 SURENESS = 0.95
 
-
 # Fewer kept rows, in independent ones, say too little of the mean of an unbounded loss.
 FEWEST = 30
-
 
 _LARGEST = 1e12
 
 
 class RejectedBy(StrEnum):
-    """What the threshold is on, and the error it bounds."""
+    """Score that the threshold is on, and the error it bounds."""
 
     ENTROPY = "entropy"  # entropy over log C of the mean opinion; share of wrong top classes
     DEVIATION = "deviation"  # σ_G, the joint block's generalised deviation; RMSE in its unit
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Documented):
     """Detections with a score above the threshold are too uncertain.
 
     by              what the score is
@@ -58,23 +56,11 @@ class Rejection:
 
     def rejects(self, score: FloatArray) -> BoolArray:
         """(n,) which are too uncertain; one without a score, NaN, is not."""
-        rejected: BoolArray = score > self.threshold
-        return rejected
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "by": str(self.by),
-            "threshold": self.threshold,
-            "target_error": self.target_error,
-            "error": self.error,
-            "rejected_share": self.rejected_share,
-            "rows": self.rows,
-        }
+        return score > self.threshold
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Rejection:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         by = member(parameters, "by", RejectedBy)
         highest = 1.0 if by is RejectedBy.ENTROPY else _LARGEST
         return cls(
@@ -99,7 +85,7 @@ def fit_rejection(
     by: RejectedBy,
     track: IntArray | None = None,
 ) -> Rejection:
-    """The largest threshold with which the error of what is kept stays within the target.
+    """Fits the largest threshold with which the error of what is kept stays within the target.
 
     Every score is tried as a threshold, rows of equal score together; the curve need not fall.
     A mean within the target by luck is outside it next time, in most fits: so it is the upper

@@ -1,35 +1,33 @@
-"""The factor on σ that makes normalised errors have their nominal size, by one of
-three objectives. On heavy tails no Gaussian scale satisfies both NEES and
-coverage, so the objective is the user's choice.
+"""Scalings of covariances in closed form, from sums over the errors.
 
-How a scaling leans on an earlier one when rows are few, and the factors it never goes beyond.
+The factor on σ makes normalised errors have their nominal size, by one of three objectives. On
+heavy tails no Gaussian scale satisfies both NEES and coverage, so the objective is the user's
+choice.
 
-A slice with little truth borrows from its parent in the same way: the parent's fit is the prior.
+Variance scaling has one factor on σ for each dimension (Levi et al. 2019, section 3.1).
+Covariance scaling has the correlation of the errors too: a detector that sends variances is given
+the correlations of the normalised residuals; one that sends covariances has their size corrected,
+and on request their shape.
 
-Variance scaling: one factor on σ for each dimension (Levi et al. 2019, section 3.1).
-
-Covariance scaling: the size and the correlation of the errors, in closed form.
-
-Estimation, for a detector that sends variances, gives it the correlations of the
-normalised residuals. Recalibration, for one that sends covariances, corrects
-their size, and on request their shape.
+With few rows a scaling leans on a prior: an earlier fit, or that of the wider slice. And no factor
+goes beyond a clamp.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from scipy.special import gammainc
 
 from monitor.frames.detections import Estimates
-from monitor.frames.space import FloatArray
+from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.documents import (
     Document,
     Matrix,
-    as_array,
     as_matrix,
     factors,
     member,
@@ -37,7 +35,7 @@ from monitor.recalibration.documents import (
     positive_definite_matrix,
 )
 from monitor.recalibration.fit_rows import check_errors
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.recalibrator import FittedMethod, UnfitData
 from monitor.statistics.bins import chi_square
 from monitor.statistics.reading import quantile_of_histogram, read
 from monitor.statistics.stage import StageStatistics
@@ -45,86 +43,42 @@ from monitor.statistics.stage import StageStatistics
 # Winsorised: NEES is cut at this quantile of a calibrated χ²₁.
 WINSOR_LEVEL = 0.99
 
-
 # Quantile: the central interval whose coverage is matched.
 QUANTILE_LEVEL = 0.6827
 
 
 class Objective(StrEnum):
-    """What the scale is to satisfy."""
+    """Conditions that a scale can be fitted to satisfy."""
 
     MEAN = "mean"  # mean NEES = 1: maximum likelihood
     WINSORISED_MEAN = "winsorised-mean"  # mean of NEES cut at its 99 % point, as if calibrated
     QUANTILE = "quantile"  # 68 % of errors within one σ
 
 
-def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
-    """Factor on σ of each dimension, (K,).
+class FullInput(StrEnum):
+    """Ways to recalibrate a full covariance."""
 
-    mean: s_d = sqrt(mean NEES_d), the maximum of the likelihood (Levi et al.
-    2019, eq. 12; its print has three misprints: √(2π s σ) for √(2π) s σ, T/2 log s
-    for T log s, and a minus for the plus before the last sum). The other two are
-    read off the NEES histogram, whose bins are 4 % wide.
+    SCALE = "scale"  # S Σ S: the detector's correlations stay as they are
+    WHITEN = "whiten"  # L A Lᵀ, Σ = L Lᵀ: errors that still correlate after whitening are corrected
 
-    Raises UnfitData without rows, or where a dimension has no error at all.
+
+@dataclass(frozen=True, slots=True)
+class Scaled(FittedMethod):
+    """Σ' = S Σ S with S = diag(scale).
+
+    scale  K factors on σ, positive
     """
-    nees = np.diagonal(statistics.normalised)
-    check_errors(statistics.space, statistics.n, nees > 0)
-    mean_nees = nees / statistics.n
-    if objective is Objective.MEAN:
-        return np.sqrt(mean_nees)
-    histogram_scale = _winsorised if objective is Objective.WINSORISED_MEAN else _quantile
-    return np.sqrt([histogram_scale(statistics, i) for i in range(statistics.space.k)])
 
-
-def _quantile(statistics: StageStatistics, i: int) -> float:
-    counts = statistics.histogram(i)
-    quantile = quantile_of_histogram(statistics.binning.nees, counts, QUANTILE_LEVEL)
-    return quantile / chi_square((QUANTILE_LEVEL,), 1).item()
-
-
-def _winsorised(statistics: StageStatistics, i: int) -> float:
-    """The v with mean min(NEES/v, c) = E min(χ²₁, c); found by bisection on log v."""
-    counts = statistics.histogram(i).astype(np.float64)
-    lower, upper = statistics.binning.nees.bounds
-    centre = np.sqrt(np.maximum(lower, upper[0] / 2) * np.minimum(upper, lower[-1] * 2))
-    cut = chi_square((WINSOR_LEVEL,), 1).item()
-    # E[χ²₁; χ²₁ ≤ c] = F_3(c)
-    expected = float(gammainc(1.5, cut / 2)) + cut * (1.0 - WINSOR_LEVEL)
-    low, high = np.log(centre[0]) - 1.0, np.log(centre[-1]) + 1.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        mean = float((counts * np.minimum(centre / np.exp(middle), cut)).sum() / counts.sum())
-        low, high = (middle, high) if mean > expected else (low, middle)
-    return float(np.exp(0.5 * (low + high)))
-
-
-class Scaled(Protocol):
-    """What has a factor on σ for each dimension."""
+    scale: tuple[float, ...]
 
     @property
-    def scale(self) -> tuple[float, ...]:
-        """K factors on σ."""
-        ...
+    def k(self) -> int:
+        """Number of dimensions."""
+        return len(self.scale)
 
-
-class Correlated(Scaled, Protocol):
-    """What also says how errors hang together: see CovarianceScaling."""
-
-    @property
-    def correlation(self) -> Matrix:
-        """(K, K) of normalised errors."""
-        ...
-
-    @property
-    def whitened(self) -> Matrix:
-        """(K, K) mean of whitened errors' products."""
-        ...
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The dimensions in the order they are whitened in."""
-        ...
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Scales every dimension by itself; correlations stay."""
+        return estimates.rescaled(np.array(self.scale))
 
 
 Previous = TypeVar("Previous", bound=Scaled, covariant=True)
@@ -167,16 +121,156 @@ class Clamp:
             )
 
     def of(self, factor: FloatArray) -> FloatArray:
-        """The factors within the range."""
-        within: FloatArray = np.clip(factor, self.lowest, self.highest)
-        return within
+        """Cuts factors to the range."""
+        return np.clip(factor, self.lowest, self.highest)
 
     def reached(self, model: Scaled) -> tuple[bool, ...]:
-        """Which dimensions of a model were fitted to an end of the range."""
+        """Tells which dimensions of a model were fitted to an end of the range."""
         return tuple(not self.lowest < factor < self.highest for factor in model.scale)
 
 
 WIDE = Clamp()
+
+
+@dataclass(frozen=True, slots=True)
+class VarianceScaling(Scaled):
+    """Scaled with factors in closed form.
+
+    objective  what they satisfy
+    """
+
+    objective: Objective = Objective.MEAN
+    method: ClassVar[str] = "variance-scaling"
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> VarianceScaling:
+        """Reads what parameters returned; raises InvalidRecalibrator."""
+        return cls(
+            factors(parameters, "scale"),
+            member(parameters, "objective", Objective, Objective.MEAN),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CovarianceScaling(Scaled):
+    """Σ' = S D C D S for variances, S Σ S or L A Lᵀ for covariances.
+
+    correlation  (K, K) C, about zero, of z = r/σ: of the residuals, not of the truth
+    whitened     (K, K) A = mean of (L⁻¹r)(L⁻¹r)ᵀ, in the order `order`
+    order        the dimensions in the order they are whitened in
+    """
+
+    correlation: Matrix
+    whitened: Matrix
+    order: tuple[int, ...]
+    full_input: FullInput = FullInput.SCALE
+    objective: Objective = Objective.MEAN
+    method: ClassVar[str] = "covariance-scaling"
+
+    @property
+    def keeps_definite(self) -> bool:
+        """Says no where it whitens: L A Lᵀ is as near to singular as Σ and A together."""
+        return self.full_input is FullInput.SCALE
+
+    def apply(self, estimates: Estimates) -> Estimates:
+        """Makes full covariances of variances; covariances stay so."""
+        diagonal = estimates.diagonal
+        covariance = by_form(estimates, diagonal, self._estimated, self._recalibrated)
+        return Estimates(estimates.mean, covariance, np.zeros_like(diagonal))
+
+    def _estimated(self, estimates: Estimates) -> FloatArray:
+        s, deviation = np.array(self.scale), estimates.deviation
+        shape = np.array(self.correlation) * (s[:, None] * s)
+        # The outer product first: it is symmetric to the last bit, and stays so.
+        covariance: FloatArray = (deviation[:, :, None] * deviation[:, None, :]) * shape
+        return covariance
+
+    def _recalibrated(self, estimates: Estimates) -> FloatArray:
+        covariance = estimates.covariance
+        if self.full_input is FullInput.SCALE:
+            return estimates.rescaled(np.array(self.scale)).covariance
+        order = np.array(self.order)
+        factor = np.linalg.cholesky(covariance[:, order[:, None], order])
+        whitened = factor @ np.array(self.whitened) @ factor.transpose(0, 2, 1)
+        result = np.empty_like(covariance)
+        result[:, order[:, None], order] = 0.5 * (whitened + whitened.transpose(0, 2, 1))
+        return result
+
+    @classmethod
+    def from_parameters(cls, parameters: Document) -> CovarianceScaling:
+        """Reads what parameters returned; raises InvalidRecalibrator."""
+        scale = factors(parameters, "scale")
+        return cls(
+            scale,
+            positive_definite_matrix(parameters, "correlation", len(scale)),
+            positive_definite_matrix(parameters, "whitened", len(scale)),
+            permutation(parameters, "order", len(scale)),
+            member(parameters, "full_input", FullInput, FullInput.SCALE),
+            member(parameters, "objective", Objective, Objective.MEAN),
+        )
+
+
+def by_form(
+    estimates: Estimates,
+    alone: BoolArray,
+    estimated: Callable[[Estimates], FloatArray],
+    recalibrated: Callable[[Estimates], FloatArray],
+) -> FloatArray:
+    """Makes covariances (n, K, K) of estimates whose forms need different functions.
+
+    alone         (n,) rows that have variances alone
+    estimated     covariances of those rows
+    recalibrated  covariances of the other rows
+    """
+    if alone.all():
+        return estimated(estimates)
+    if not alone.any():
+        return recalibrated(estimates)
+    covariance = np.empty_like(estimates.covariance)
+    covariance[alone] = estimated(estimates.take(alone))
+    covariance[~alone] = recalibrated(estimates.take(~alone))
+    return covariance
+
+
+def fit_scale(statistics: StageStatistics, objective: Objective) -> FloatArray:
+    """Fits the factor on σ of each dimension, (K,).
+
+    mean: s_d = sqrt(mean NEES_d), the maximum of the likelihood (Levi et al.
+    2019, eq. 12; its print has three misprints: √(2π s σ) for √(2π) s σ, T/2 log s
+    for T log s, and a minus for the plus before the last sum). The other two are
+    read off the NEES histogram, whose bins are 4 % wide.
+
+    Raises UnfitData without rows, or where a dimension has no error at all.
+    """
+    nees = np.diagonal(statistics.normalised)
+    check_errors(statistics.space, statistics.n, nees > 0)
+    mean_nees = nees / statistics.n
+    if objective is Objective.MEAN:
+        return np.sqrt(mean_nees)
+    histogram_scale = _winsorised if objective is Objective.WINSORISED_MEAN else _quantile
+    return np.sqrt([histogram_scale(statistics, i) for i in range(statistics.space.k)])
+
+
+def _quantile(statistics: StageStatistics, i: int) -> float:
+    counts = statistics.histogram(i)
+    quantile = quantile_of_histogram(statistics.binning.nees, counts, QUANTILE_LEVEL)
+    return quantile / chi_square((QUANTILE_LEVEL,), 1).item()
+
+
+def _winsorised(statistics: StageStatistics, i: int) -> float:
+    """The v with mean min(NEES/v, c) = E min(χ²₁, c); found by bisection on log v."""
+    counts = statistics.histogram(i).astype(np.float64)
+    lower, upper = statistics.binning.nees.bounds
+    centre = np.sqrt(np.maximum(lower, upper[0] / 2) * np.minimum(upper, lower[-1] * 2))
+    cut = chi_square((WINSOR_LEVEL,), 1).item()
+    # E[χ²₁; χ²₁ ≤ c] = F_3(c)
+    expected = float(gammainc(1.5, cut / 2)) + cut * (1.0 - WINSOR_LEVEL)
+    low, high = np.log(centre[0]) - 1.0, np.log(centre[-1]) + 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        mean = float((counts * np.minimum(centre / np.exp(middle), cut)).sum() / counts.sum())
+        low, high = (middle, high) if mean > expected else (low, middle)
+    return float(np.exp(0.5 * (low + high)))
 
 
 def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
@@ -188,8 +282,7 @@ def own_share(statistics: StageStatistics, strength: float) -> FloatArray:
     found = read(statistics, bins=1)
     worth = [found.dimensions[name].n_eff for name in statistics.space.names]
     rows = np.array([*worth, found.joint.n_eff])
-    share: FloatArray = rows / (rows + strength)
-    return share
+    return rows / (rows + strength)
 
 
 def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray) -> FloatArray:
@@ -206,8 +299,7 @@ def shrunk_scale(scale: FloatArray, before: tuple[float, ...], share: FloatArray
             f"the prior has {len(before)} dimensions and the rows have {scale.size}: "
             "give a fit over the same ones."
         )
-    shrunk: FloatArray = np.exp(share * np.log(scale) + (1 - share) * np.log(before))
-    return shrunk
+    return np.exp(share * np.log(scale) + (1 - share) * np.log(before))
 
 
 def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArray:
@@ -215,12 +307,11 @@ def shrunk_matrix(matrix: FloatArray, before: Matrix, share: float) -> FloatArra
 
     Positive definite where A₀ is, however few the rows; a unit diagonal stays one.
     """
-    shrunk: FloatArray = share * matrix + (1 - share) * as_array(before)
-    return shrunk
+    return share * matrix + (1 - share) * np.array(before)
 
 
 def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
-    """A with the roots of its eigenvalues within the range; as it was where they are.
+    """Brings the roots of the eigenvalues of A into the range; unchanged where they are in it.
 
     Where errors are whitened with L, L A Lᵀ then has a deviation within the range of that of
     L Lᵀ in every direction, not in the dimensions alone. Positive definite as before.
@@ -235,49 +326,13 @@ def clamped_matrix(matrix: FloatArray, clamp: Clamp) -> FloatArray:
     return 0.5 * (clamped + clamped.T)
 
 
-@dataclass(frozen=True, slots=True)
-class VarianceScaling:
-    """Σ' = S Σ S with S = diag(scale).
-
-    scale      K factors on σ, positive
-    objective  what they satisfy
-    """
-
-    scale: tuple[float, ...]
-    objective: Objective = Objective.MEAN
-    method: ClassVar[str] = "variance-scaling"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Every dimension on its own scale; correlations stay."""
-        return estimates.rescaled(np.array(self.scale))
-
-    def parameters(self) -> Document:
-        """scale and objective."""
-        return {"scale": list(self.scale), "objective": str(self.objective)}
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> VarianceScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
-        return cls(
-            factors(parameters, "scale"),
-            member(parameters, "objective", Objective, Objective.MEAN),
-        )
-
-
 def fit_variance_scaling(
     statistics: StageStatistics,
     objective: Objective = Objective.MEAN,
     prior: Prior[Scaled] | None = None,
     clamp: Clamp = WIDE,
 ) -> VarianceScaling:
-    """Closed form from the sums, drawn towards the prior, and then clamped. Raises UnfitData."""
+    """Fits in closed form from the sums, draws to the prior, then clamps. Raises UnfitData."""
     scale = fit_scale(statistics, objective)
     if prior is not None:
         share = own_share(statistics, prior.strength)
@@ -285,106 +340,14 @@ def fit_variance_scaling(
     return VarianceScaling(tuple(clamp.of(scale).tolist()), objective)
 
 
-class FullInput(StrEnum):
-    """What is done to a full covariance."""
-
-    SCALE = "scale"  # S Σ S: the detector's correlations stay as they are
-    WHITEN = "whiten"  # L A Lᵀ, Σ = L Lᵀ: errors that still correlate after whitening are corrected
-
-
-@dataclass(frozen=True, slots=True)
-class CovarianceScaling:
-    """Σ' = S D C D S for variances, S Σ S or L A Lᵀ for covariances.
-
-    scale        K factors on σ, S = diag(scale)
-    correlation  (K, K) C, about zero, of z = r/σ: of the residuals, not of the truth
-    whitened     (K, K) A = mean of (L⁻¹r)(L⁻¹r)ᵀ, in the order `order`
-    order        the dimensions in the order they are whitened in
-    """
-
-    scale: tuple[float, ...]
-    correlation: Matrix
-    whitened: Matrix
-    order: tuple[int, ...]
-    full_input: FullInput = FullInput.SCALE
-    objective: Objective = Objective.MEAN
-    method: ClassVar[str] = "covariance-scaling"
-    output: ClassVar[Output] = Output.GAUSSIAN
-
-    @property
-    def keeps_definite(self) -> bool:
-        """Not where it whitens: L A Lᵀ is as near to singular as Σ and A together."""
-        return self.full_input is FullInput.SCALE
-
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return len(self.scale)
-
-    def apply(self, estimates: Estimates) -> Estimates:
-        """Variances become full covariances; covariances stay so."""
-        diagonal = estimates.diagonal
-        if diagonal.all():
-            covariance = self._estimated(estimates)
-        elif not diagonal.any():
-            covariance = self._recalibrated(estimates)
-        else:
-            covariance = np.empty_like(estimates.covariance)
-            covariance[diagonal] = self._estimated(estimates.take(diagonal))
-            covariance[~diagonal] = self._recalibrated(estimates.take(~diagonal))
-        return Estimates(estimates.mean, covariance, np.zeros_like(diagonal))
-
-    def _estimated(self, estimates: Estimates) -> FloatArray:
-        s, deviation = np.array(self.scale), estimates.deviation
-        shape = as_array(self.correlation) * (s[:, None] * s)
-        # The outer product first: it is symmetric to the last bit, and stays so.
-        result: FloatArray = (deviation[:, :, None] * deviation[:, None, :]) * shape
-        return result
-
-    def _recalibrated(self, estimates: Estimates) -> FloatArray:
-        covariance = estimates.covariance
-        if self.full_input is FullInput.SCALE:
-            return estimates.rescaled(np.array(self.scale)).covariance
-        order = np.array(self.order)
-        factor = np.linalg.cholesky(covariance[:, order[:, None], order])
-        whitened = factor @ as_array(self.whitened) @ factor.transpose(0, 2, 1)
-        result = np.empty_like(covariance)
-        result[:, order[:, None], order] = 0.5 * (whitened + whitened.transpose(0, 2, 1))
-        return result
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "scale": list(self.scale),
-            "correlation": [list(row) for row in self.correlation],
-            "whitened": [list(row) for row in self.whitened],
-            "order": list(self.order),
-            "full_input": str(self.full_input),
-            "objective": str(self.objective),
-        }
-
-    @classmethod
-    def from_parameters(cls, parameters: Document) -> CovarianceScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
-        scale = factors(parameters, "scale")
-        return cls(
-            scale,
-            positive_definite_matrix(parameters, "correlation", len(scale)),
-            positive_definite_matrix(parameters, "whitened", len(scale)),
-            permutation(parameters, "order", len(scale)),
-            member(parameters, "full_input", FullInput, FullInput.SCALE),
-            member(parameters, "objective", Objective, Objective.MEAN),
-        )
-
-
 def fit_covariance_scaling(
     statistics: StageStatistics,
     objective: Objective = Objective.MEAN,
     full_input: FullInput = FullInput.SCALE,
-    prior: Prior[Correlated] | None = None,
+    prior: Prior[CovarianceScaling] | None = None,
     clamp: Clamp = WIDE,
 ) -> CovarianceScaling:
-    """Closed form from the sums, drawn towards the prior, and then clamped.
+    """Fits in closed form from the sums, draws towards the prior, and then clamps.
 
     Raises UnfitData where the rows, with the prior, do not span all dimensions, since a
     correlation of 1 would make a covariance that no tracker can invert.

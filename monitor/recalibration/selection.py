@@ -1,19 +1,11 @@
-"""Which rows each recalibrator serves, so that every one of them is asked once for a frame.
+"""The selection: which recalibrator serves which slice, as the value that is promoted.
 
-A Gaussian process costs by the call as much as by the row; slices that share one go through
-it together.
+It knows its own version: the method and a hash of everything that makes it up. Its document names
+methods with their parameters; the parts that documents of class probabilities share are here too.
 
-The methods that a document of Gaussians may name. A method is one line here.
-
-Nothing that is imported needs an optimiser: fits in closed form stand beside what they fit, all
-others are reached through fitting.py alone.
-
-What the documents of estimates and of class probabilities have in common: JSON of a stated
-format that names methods with their parameters, and a version that is a hash of the content.
-
-The choice of a recalibrator by slice, with a fallback: the value that is promoted.
-
-It knows its own version: the method and a hash of everything that makes it up.
+Every recalibrator is asked once for a frame: a Gaussian process costs by the call as much as by
+the row, and slices that share one go through it together. Nothing that is imported needs an
+optimiser: fits are reached through fitting.py alone.
 """
 
 from __future__ import annotations
@@ -36,6 +28,7 @@ from monitor.recalibration.documents import (
     Document,
     InvalidRecalibrator,
     check_depth,
+    inside,
     names,
     part,
     range_buckets,
@@ -59,9 +52,32 @@ from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
 
+METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
+    Identity.method: Identity.from_parameters,
+    VarianceScaling.method: VarianceScaling.from_parameters,
+    CovarianceScaling.method: CovarianceScaling.from_parameters,
+    AdaptiveScaling.method: AdaptiveScaling.from_parameters,
+    HistogramBinning.method: HistogramBinning.from_parameters,
+    IsotonicStd.method: IsotonicStd.from_parameters,
+    IsotonicQuantiles.method: IsotonicQuantiles.from_parameters,
+    GpNormal.method: GpNormal.from_parameters,
+    GpNormalMultivariate.method: GpNormalMultivariate.from_parameters,
+    GpBeta.method: GpBeta.from_parameters,
+    GpCauchy.method: GpCauchy.from_parameters,
+}
+
+Made = TypeVar("Made")
+
+FORMAT = "calibration-monitor/recalibrator/1"
+
+MOST_SLICES = 4096
+
+# Names of the slice of a detection and of the wider ones it lies in, finest first.
+Chain = tuple[str, ...]
+
 
 def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Shares:
-    """Who serves which rows. Only slices that a row is in are asked for.
+    """Divides rows among recalibrators. Only slices that a row is in are asked for.
 
     slices   (n,) index of the slice of each row, n at least 1
     serving  the recalibrator of a slice, by index; the same object where it is the same
@@ -91,7 +107,7 @@ def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Share
 
 
 def recalibrated(estimates: Estimates, shares: Shares) -> Estimates:
-    """Each estimate by the recalibrator that serves it; the very same if none changes any.
+    """Recalibrates each estimate by what serves it; returns its argument if none changes any.
 
     Raises ValueError where a recalibrator gives back others than it got.
     """
@@ -120,24 +136,6 @@ def _checked(recalibrator: Recalibrator, part: Estimates) -> Estimates:
             "a recalibrator gives back as many estimates as it gets."
         )
     return outcome
-
-
-METHODS: Mapping[str, Callable[[Document], Recalibrator]] = {
-    Identity.method: Identity.from_parameters,
-    VarianceScaling.method: VarianceScaling.from_parameters,
-    CovarianceScaling.method: CovarianceScaling.from_parameters,
-    AdaptiveScaling.method: AdaptiveScaling.from_parameters,
-    HistogramBinning.method: HistogramBinning.from_parameters,
-    IsotonicStd.method: IsotonicStd.from_parameters,
-    IsotonicQuantiles.method: IsotonicQuantiles.from_parameters,
-    GpNormal.method: GpNormal.from_parameters,
-    GpNormalMultivariate.method: GpNormalMultivariate.from_parameters,
-    GpBeta.method: GpBeta.from_parameters,
-    GpCauchy.method: GpCauchy.from_parameters,
-}
-
-
-Made = TypeVar("Made")
 
 
 def version_of(method: str, content: Document) -> str:
@@ -201,40 +199,32 @@ def read_method(
         raise InvalidRecalibrator(
             f"'{where}.method' is {shown(found)}: it must be one of {', '.join(methods)}."
         )
-    try:
-        return methods[found](part({"parameters": {}, **content}, "parameters"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{where}': {error}") from None
+    parameters = inside(f"'{where}'", part, {"parameters": {}, **content}, "parameters")
+    return inside(f"'{where}'", methods[found], parameters)
+
+
+def _optional(
+    content: Document, name: str, read: Callable[[Document], Made], place: str
+) -> Made | None:
+    """Reads an object inside the content; None where it is absent."""
+    if content.get(name) is None:
+        return None
+    return inside(f"'{place}'", lambda: read(part(content, name)))
 
 
 def read_rejection(content: Document, by: RejectedBy) -> Rejection | None:
-    """None where there is none. Raises InvalidRecalibrator for a score of another kind."""
-    if content.get("rejection") is None:
-        return None
-    try:
-        rejection = Rejection.from_parameters(part(content, "rejection"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in 'rejection': {error}") from None
-    if rejection.by is not by:
+    """Reads a rejection; None without one. Raises InvalidRecalibrator for another kind of score."""
+    rejection = _optional(content, "rejection", Rejection.from_parameters, "rejection")
+    if rejection is not None and rejection.by is not by:
         raise InvalidRecalibrator(
             f"'rejection.by' is '{rejection.by}': with this 'format' it must be '{by}'."
         )
     return rejection
 
 
-FORMAT = "calibration-monitor/recalibrator/1"
-
-
-MOST_SLICES = 4096
-
-
-# Names of the slice of a detection and of the wider ones it lies in, finest first.
-Chain = tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class Selection:
-    """Which recalibrator serves which slice.
+    """The choice of a recalibrator for each slice.
 
     dimensions  names it was fitted on; empty: any (only the identity is)
     by_slice    slice name → recalibrator
@@ -257,7 +247,7 @@ class Selection:
 
     @property
     def method(self) -> str:
-        """Of the first slice by name, or of the fallback if there are none."""
+        """Method of the first slice by name, or of the fallback if there are none."""
         first = min(self.by_slice, default=None)
         return (self.fallback if first is None else self.by_slice[first]).method
 
@@ -291,11 +281,11 @@ class Selection:
         return text_of(self._content(self.bases, self.basis), self.fitted_on, self.version)
 
     def fits(self, space: Space) -> bool:
-        """Whether it can be applied to estimates in this space."""
+        """Tells whether it can be applied to estimates in this space."""
         return not self.dimensions or self.dimensions == space.names
 
     def of(self, chain: Chain) -> Recalibrator:
-        """The recalibrator that serves a slice: of the first name that has one."""
+        """Finds the recalibrator that serves a slice: of the first name that has one."""
         for name in chain:
             found = self.by_slice.get(name)
             if found is not None:
@@ -303,11 +293,11 @@ class Selection:
         return self.fallback
 
     def shares(self, slices: IntArray, chains: Sequence[Chain]) -> Shares:
-        """Which recalibrator serves which of n ≥ 1 rows; slices (n,) index into chains."""
+        """Divides n ≥ 1 rows among the recalibrators; slices (n,) index into chains."""
         return share_out(slices, lambda i: self.of(chains[i]))
 
     def apply(self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]) -> Estimates:
-        """Each estimate by the recalibrator of its slice, or else of a wider one.
+        """Recalibrates each estimate by the recalibrator of its slice, or else of a wider one.
 
         slices  (n,) index into chains
         """
@@ -320,27 +310,27 @@ class Selection:
     def marginals(
         self, estimates: Estimates, slices: IntArray, chains: Sequence[Chain]
     ) -> Marginals:
-        """What the recalibrators say of each dimension of n ≥ 1 estimates, Gaussian or not."""
+        """Returns the distributions of n ≥ 1 estimates by dimension, Gaussian or not."""
         return shared_marginals(estimates, self.shares(slices, chains))
 
     @cached_property
     def outputs(self) -> frozenset[Output]:
-        """What its recalibrators say of a detection; most often there is one."""
+        """Shapes of its recalibrators' distributions; most often there is one."""
         return frozenset(one.output for one in self.recalibrators)
 
     @cached_property
     def keeps_definite(self) -> bool:
-        """Whether all of its recalibrators keep covariances positive definite by their form."""
+        """Tells whether all recalibrators keep covariances positive definite by their form."""
         return all(one.keeps_definite for one in self.recalibrators)
 
     @property
     def changes_estimates(self) -> bool:
-        """Whether any of its recalibrators is more than the identity."""
+        """Tells whether any of its recalibrators is more than the identity."""
         return any(one.method != Identity.method for one in self.recalibrators)
 
     @property
     def recalibrators(self) -> tuple[Recalibrator, ...]:
-        """All of them, the fallback first."""
+        """All recalibrators, the fallback first."""
         return self.fallback, *self.by_slice.values()
 
 
@@ -348,12 +338,12 @@ IDENTITY = Selection((), Identity())
 
 
 def from_json(text: str | bytes) -> Selection:
-    """The inverse of to_json. Raises InvalidRecalibrator for anything else."""
+    """Reads what to_json returned. Raises InvalidRecalibrator for anything else."""
     return from_content(content_of(text))
 
 
 def from_content(content: Document) -> Selection:
-    """Of the parsed JSON. Raises InvalidRecalibrator for anything else."""
+    """Reads the parsed JSON. Raises InvalidRecalibrator for anything else."""
     check_format(content, FORMAT)
     dimensions = names(content, "dimensions")
     slices = part({"slices": {}, **content}, "slices")
@@ -394,13 +384,5 @@ def _read_one(content: object, where: str, k: int) -> tuple[Recalibrator, Basis 
         raise InvalidRecalibrator(
             f"'{where}' has {recalibrator.k} dimensions but 'dimensions' names {k}."
         )
-    return recalibrator, _read_basis(described, where)
-
-
-def _read_basis(described: Document, where: str) -> Basis | None:
-    if described.get("basis") is None:
-        return None
-    try:
-        return Basis.from_parameters(part(described, "basis"))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{where}.basis': {error}") from None
+    basis = _optional(described, "basis", Basis.from_parameters, f"{where}.basis")
+    return recalibrator, basis

@@ -1,1 +1,1 @@
-"""Pure: recalibration of class probabilities, one file a method, and the document of one."""
+"""Recalibration of class probabilities: methods and their document, as pure values."""

@@ -1,30 +1,32 @@
-"""Temperature scaling: one factor for all log-probabilities (Guo et al. 2017, section 4.2).
+"""Scalings of the log-probabilities of classes, from one factor to a small network.
 
-Vector scaling: a weight and a bias of each class (Guo et al. 2017, section 4.2).
+Temperature scaling has one factor for all of them, vector scaling a weight and a bias of each class
+(both Guo et al. 2017, section 4.2). In auxiliary scaling a small network corrects what vector
+scaling leaves (Laves et al. 2019).
 
-Auxiliary scaling: a small network corrects what vector scaling leaves (Laves et al. 2019).
+Each but the first is fitted with weight decay towards the simpler one before it; inner validation
+says how strong the decay is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
-from monitor.frames.space import FloatArray
-from monitor.recalibration.classes.optimisation import fit_family
+from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.classes.probabilities import (
     LARGEST,
     ClassRows,
     as_columns,
-    as_opinions,
     averaged_loss,
-    softmax,
+    opinions_of,
 )
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     Matrix,
     as_matrix,
@@ -34,16 +36,36 @@ from monitor.recalibration.documents import (
 )
 from monitor.recalibration.recalibrator import UnfitData
 
-# No fit says less or more than these.
+# No temperature that is fitted is beyond these.
 COLDEST, HOTTEST = 0.01, 100.0
-
 
 # Steps of log T of a factor of 1.5 or so, among which the optimum is searched.
 _STEPS = 24
 
+# A weight of 0 or less would turn a class upside down.
+LEAST_WEIGHT, LARGEST_WEIGHT = 1e-5, 1e5
+
+# The slope of the leaky ReLU below 0.
+_LEAK = 0.01
+
+# Hidden units are as many as classes, but of many classes a few tell as much in a tenth the time.
+_MOST_HIDDEN = 32
+
+# Hidden units of a document at most: the time of a frame grows with them.
+_MOST_SERVED = 1024
+
+# The spread of a class whose probability hardly changes; what it tells is not made larger.
+_LEAST_SPREAD = 1e-3
+
+# Strengths of the decay, from strong to weak. In rows: with the likelihood's sum it is a Gaussian
+# prior of variance 1/strength, so that it means the same for any number of rows.
+DECAYS = (1000.0, 100.0, 10.0, 1.0)
+FOLDS = 5
+DOUBT = 2.0
+
 
 @dataclass(frozen=True, slots=True)
-class Temperature:
+class Temperature(Documented):
     """p̂ = softmax(log p / T), of any number of classes; the most likely class stays so.
 
     temperature  T; above 1 the detector is too sure of itself
@@ -58,21 +80,16 @@ class Temperature:
         """Recalibrated probabilities of each opinion, (n, M, C)."""
         scores = as_columns(log_probabilities)
         scores /= self.temperature
-        softmax(scores)
-        return as_opinions(scores, log_probabilities.shape)
-
-    def parameters(self) -> Document:
-        """The temperature."""
-        return {"temperature": self.temperature}
+        return opinions_of(scores, log_probabilities.shape)
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> Temperature:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         return cls(number(parameters, "temperature", 1 / LARGEST, LARGEST))
 
 
 def fit_temperature(rows: ClassRows) -> Temperature:
-    """The T of least loss, to about 1e-10.
+    """Fits the T of least loss, to about 1e-10.
 
     Raises UnfitData where the rows do not determine it: the loss then falls to one end.
     """
@@ -81,7 +98,7 @@ def fit_temperature(rows: ClassRows) -> Temperature:
 
 
 def inverse_temperature(rows: ClassRows) -> float:
-    """1/T of least loss: a root of its derivative. See fit."""
+    """Finds the 1/T of least loss: a root of its derivative. See fit_temperature."""
     # Half a second to import, and only a fit needs it.
     from scipy.optimize import brentq
 
@@ -117,12 +134,8 @@ def _undetermined(n: int, *, hot: bool) -> str:
     )
 
 
-# A weight of 0 or less would turn a class upside down.
-LEAST_WEIGHT, LARGEST_WEIGHT = 1e-5, 1e5
-
-
 @dataclass(frozen=True, slots=True)
-class VectorScaling:
+class VectorScaling(Documented):
     """p̂ = softmax(w log p + b); the most likely class may change.
 
     weight, bias  (C,) w > 0 and b, of which only differences matter
@@ -143,16 +156,11 @@ class VectorScaling:
         scores = as_columns(log_probabilities)
         scores *= np.array(self.weight)[:, None]
         scores += np.array(self.bias)[:, None]
-        softmax(scores)
-        return as_opinions(scores, log_probabilities.shape)
-
-    def parameters(self) -> Document:
-        """weight and bias."""
-        return {"weight": list(self.weight), "bias": list(self.bias)}
+        return opinions_of(scores, log_probabilities.shape)
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> VectorScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
         return cls(weight, numbers(parameters, "bias", len(weight), -LARGEST, LARGEST))
 
@@ -166,7 +174,7 @@ class VectorFamily:
 
     @property
     def bounds(self) -> FloatArray:
-        """(2 C, 2): weights stay positive."""
+        """Lowest and highest value of each parameter, (2 C, 2): weights stay positive."""
         lowest = np.repeat([0.01 - 1.0, -100.0], self.classes)
         return np.stack([lowest, np.full(2 * self.classes, 100.0)], axis=1)
 
@@ -175,20 +183,20 @@ class VectorFamily:
         return self.inverse_temperature * (1.0 + parameters[: self.classes])
 
     def scores(self, parameters: FloatArray, columns: FloatArray) -> FloatArray:
-        """(C, N); see ScoreFamily."""
+        """Scores of log-probabilities (C, N), (C, N)."""
         bias = parameters[self.classes :]
         return self.weight(parameters)[:, None] * columns + bias[:, None]
 
     def slope(
         self, parameters: FloatArray, columns: FloatArray, by_score: FloatArray
     ) -> FloatArray:
-        """(2 C,); see ScoreFamily."""
+        """Derivative of a loss by the parameters, (2 C,), from that by the scores (C, N)."""
         by_weight = self.inverse_temperature * (by_score * columns).sum(axis=1)
         return np.append(by_weight, by_score.sum(axis=1))
 
 
 def fit_vector_scaling(rows: ClassRows) -> VectorScaling:
-    """Weights and biases of least loss, with decay towards temperature scaling; see fit_family.
+    """Fits weights and biases of least loss, with decay towards one temperature; see fit_family.
 
     Raises UnfitData where the temperature is not determined, with rows of a single class, and
     with too few to leave some out.
@@ -203,24 +211,8 @@ def fit_vector_scaling(rows: ClassRows) -> VectorScaling:
     )
 
 
-# Of the leaky ReLU, below 0.
-_LEAK = 0.01
-
-
-# Hidden units are as many as classes, but of many classes a few tell as much in a tenth the time.
-_MOST_HIDDEN = 32
-
-
-# Of a document at most: the time of a frame grows with them.
-_MOST_SERVED = 1024
-
-
-# Of a class whose probability hardly changes; what it tells is not made larger than that.
-_LEAST_SPREAD = 1e-3
-
-
 @dataclass(frozen=True)
-class AuxiliaryScaling:
+class AuxiliaryScaling(Documented):
     """p̂ = softmax(w log p + b + W₂ φ(W₁ u + b₁)), φ a leaky ReLU; the top class may change.
 
     u is log p of each class less `centre`, over `spread`, and clipped to what the fit has seen:
@@ -255,44 +247,22 @@ class AuxiliaryScaling:
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities of each opinion, (n, M, C)."""
-        weight, bias, centre, spread, lowest, highest = self._by_class
-        hidden, hidden_bias, output = self._network
+        weight, bias, centre, spread, lowest, highest, hidden, hidden_bias, output = self._arrays
         rows = log_probabilities.reshape(-1, 1, self.classes)
         u = np.clip((rows - centre) / spread, lowest, highest)
         # A product of its own for each opinion: BLAS rounds by shape.
         correction = _leaky(u @ hidden + hidden_bias) @ output
         scores = as_columns(rows * weight + (bias + correction))
-        softmax(scores)
-        return as_opinions(scores, log_probabilities.shape)
+        return opinions_of(scores, log_probabilities.shape)
 
     @cached_property
-    def _by_class(self) -> tuple[FloatArray, ...]:
-        standard = self.centre, self.spread, self.lowest, self.highest
-        return tuple(np.array(values) for values in (self.weight, self.bias, *standard))
-
-    @cached_property
-    def _network(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """W₁ transposed, its biases, and W₂ transposed."""
-        hidden, output = np.array(self.hidden), np.array(self.output)
-        return hidden.T.copy(), np.array(self.hidden_bias), output.T.copy()
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "weight": list(self.weight),
-            "bias": list(self.bias),
-            "centre": list(self.centre),
-            "spread": list(self.spread),
-            "lowest": list(self.lowest),
-            "highest": list(self.highest),
-            "hidden": [list(row) for row in self.hidden],
-            "hidden_bias": list(self.hidden_bias),
-            "output": [list(row) for row in self.output],
-        }
+    def _arrays(self) -> tuple[FloatArray, ...]:
+        """Arrays of all fields, in their order; W₁ and W₂ transposed."""
+        return tuple(np.array(getattr(self, entry.name)).T.copy() for entry in fields(self))
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> AuxiliaryScaling:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         weight = numbers(parameters, "weight", None, LEAST_WEIGHT, LARGEST_WEIGHT, fewest=2)
         classes, ends = len(weight), (-LARGEST, LARGEST)
         hidden_bias = numbers(parameters, "hidden_bias", None, *ends)
@@ -302,13 +272,17 @@ class AuxiliaryScaling:
                 f"'hidden_bias' holds {units} units: more than {_MOST_SERVED} would hold up every "
                 "frame."
             )
+        bias, centre, lowest, highest = (
+            numbers(parameters, name, classes, *ends)
+            for name in ("bias", "centre", "lowest", "highest")
+        )
         return cls(
             weight,
-            numbers(parameters, "bias", classes, *ends),
-            numbers(parameters, "centre", classes, *ends),
+            bias,
+            centre,
             numbers(parameters, "spread", classes, _LEAST_SPREAD, LARGEST),
-            numbers(parameters, "lowest", classes, *ends),
-            numbers(parameters, "highest", classes, *ends),
+            lowest,
+            highest,
             matrix(parameters, "hidden", units, classes, *ends),
             hidden_bias,
             matrix(parameters, "output", classes, units, *ends),
@@ -336,7 +310,7 @@ class NetworkFamily:
 
     @property
     def bounds(self) -> FloatArray:
-        """(P, 2), P = H (C + 1) + C (H + 1)."""
+        """Lowest and highest value of each parameter, (P, 2) with P = H (C + 1) + C (H + 1)."""
         units, classes = self.drawn.shape
         return np.tile([-100.0, 100.0], (units * (2 * classes + 1) + classes, 1))
 
@@ -350,7 +324,7 @@ class NetworkFamily:
         return self.drawn + first[:, 1:], first[:, :1], second[:, 1:], second[:, :1]
 
     def scores(self, parameters: FloatArray, columns: FloatArray) -> FloatArray:
-        """(C, N); see ScoreFamily."""
+        """Scores of log-probabilities (C, N), (C, N)."""
         hidden, hidden_bias, output, bias = self.network(parameters)
         active = _leaky(hidden @ self.standard(columns) + hidden_bias)
         return self.weight * columns + (output @ active + (self.bias + bias))
@@ -358,7 +332,7 @@ class NetworkFamily:
     def slope(
         self, parameters: FloatArray, columns: FloatArray, by_score: FloatArray
     ) -> FloatArray:
-        """(P,); see ScoreFamily."""
+        """Derivative of a loss by the parameters, (P,), from that by the scores (C, N)."""
         hidden, hidden_bias, output, _ = self.network(parameters)
         u = self.standard(columns)
         unit = hidden @ u + hidden_bias
@@ -373,7 +347,7 @@ class NetworkFamily:
 
 
 def fit_auxiliary_scaling(rows: ClassRows, seed: int = 0) -> AuxiliaryScaling:
-    """The network of least loss, with decay towards vector scaling; see fit_family.
+    """Fits the network of least loss, with decay towards vector scaling; see fit_family.
 
     Without decay it overfits, as the paper reports of 100 classes. And as vector scaling itself
     is pulled to temperature scaling, it is that as long as the rows do not speak against it.
@@ -408,3 +382,88 @@ def fit_auxiliary_scaling(rows: ClassRows, seed: int = 0) -> AuxiliaryScaling:
         hidden_bias=tuple(hidden_bias[:, 0].tolist()),
         output=as_matrix(output),
     )
+
+
+# Maps of log-probabilities to scores, by P parameters; the simpler family where all are 0.
+Family = VectorFamily | NetworkFamily
+
+
+def fit_family(family: Family, rows: ClassRows) -> FloatArray:
+    """Finds the θ (P,) that minimises Σ_i loss_i + decay/2 |θ|², the decay chosen among DECAYS.
+
+    Weaker and weaker decay is tried, each on all but one of FOLDS parts of the rows, until two in
+    a row do not lower the loss of the parts left out. Of those tried the strongest is taken that
+    is not worse than the best by more than DOUBT standard errors of their difference. That may be
+    no θ at all: the larger family is used only where the rows show that it must be.
+
+    source  the one-standard-error rule: Hastie et al. 2009, section 7.10; with two, none of 80
+            simulated sets of one temperature was given more
+    raises  UnfitData with too few rows or tracks to leave a part out
+    """
+    chosen = _chosen(_held_out_losses(family, rows), rows.weight)
+    parameters = np.zeros(len(family.bounds))
+    for decay in DECAYS[:chosen]:
+        parameters = _descend(family, rows, decay, parameters)
+    return parameters
+
+
+def _held_out_losses(family: Family, rows: ClassRows) -> list[FloatArray]:
+    """(n,) each: of every row by a fit without its part; of the simpler family, then by DECAYS."""
+    fold = rows.fold(FOLDS)
+    if np.unique(fold).size < FOLDS:
+        raise UnfitData(
+            f"{rows.n} rows are too few to leave out one of {FOLDS} parts for validation. Use "
+            "temperature, or rows of more objects."
+        )
+    inside = [rows.take(np.flatnonzero(fold != part)) for part in range(FOLDS)]
+    outside = [np.flatnonzero(fold == part) for part in range(FOLDS)]
+    found = [np.zeros(len(family.bounds))] * FOLDS
+    losses = [_losses(family, rows, outside, found)]
+    for decay in DECAYS:
+        found = [
+            _descend(family, part, decay, start) for part, start in zip(inside, found, strict=True)
+        ]
+        losses.append(_losses(family, rows, outside, found))
+        if np.argmin([loss.mean() for loss in losses]) < len(losses) - 2:
+            break
+    return losses
+
+
+def _losses(
+    family: Family, rows: ClassRows, parts: list[IntArray], found: list[FloatArray]
+) -> FloatArray:
+    loss = np.empty(rows.n)
+    for part, parameters in zip(parts, found, strict=True):
+        some = rows.take(part)
+        loss[part] = averaged_loss(family.scores(parameters, some.columns), some.label).value
+    return loss
+
+
+def _chosen(losses: list[FloatArray], weight: float) -> int:
+    """Number of the first candidate that does not lose to the best by more than chance."""
+    excess = np.array(losses) - min(losses, key=lambda loss: float(loss.mean()))
+    doubt = DOUBT * excess.std(axis=1) / np.sqrt(excess.shape[1] * weight)
+    return int(np.flatnonzero(excess.mean(axis=1) <= doubt)[0])
+
+
+def _descend(family: Family, rows: ClassRows, decay: float, start: FloatArray) -> FloatArray:
+    # Half a second to import, and only a fit needs it.
+    from scipy.optimize import minimize
+
+    columns, label, n = rows.columns, rows.label, rows.n
+
+    def objective(parameters: FloatArray) -> tuple[float, FloatArray]:
+        loss = averaged_loss(family.scores(parameters, columns), label)
+        slope = family.slope(parameters, columns, loss.by_score)
+        value = float(loss.value.sum()) + 0.5 * decay * float(parameters @ parameters)
+        return value / n, (slope + decay * parameters) / n
+
+    found = minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=family.bounds,
+        options={"maxiter": 100, "maxcor": 20, "ftol": 1e-7, "gtol": 1e-6},
+    )
+    return np.asarray(found.x, np.float64)

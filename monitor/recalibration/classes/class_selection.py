@@ -1,10 +1,6 @@
-"""The class recalibrator that is promoted: what serves which class names, and its document.
+"""The class recalibrator that is promoted: which classes it serves, how it is read or fitted.
 
 It knows its own version: the method and a hash of everything that makes it up.
-
-Which method is fitted how: of class recalibrators, by name. Not for serving.
-
-Recalibrators of either kind, of estimates or of class probabilities: the document says which.
 """
 
 from __future__ import annotations
@@ -36,13 +32,21 @@ from monitor.recalibration.selection import (
 
 FORMAT = "calibration-monitor/class-recalibrator/1"
 
-
 CLASS_METHODS: Mapping[str, Callable[[Document], ClassRecalibrator]] = {
     ClassIdentity.method: ClassIdentity.from_parameters,
     Temperature.method: Temperature.from_parameters,
     VectorScaling.method: VectorScaling.from_parameters,
     AuxiliaryScaling.method: AuxiliaryScaling.from_parameters,
     ClasswiseIsotonic.method: ClasswiseIsotonic.from_parameters,
+}
+
+
+CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
+    ClassIdentity.method: lambda rows: ClassIdentity(),
+    class_scaling.Temperature.method: class_scaling.fit_temperature,
+    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
+    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
+    classwise_isotonic.ClasswiseIsotonic.method: classwise_isotonic.fit_classwise_isotonic,
 }
 
 
@@ -62,7 +66,7 @@ class ClassSelection:
 
     @property
     def method(self) -> str:
-        """Of the recalibrator."""
+        """Method of the recalibrator."""
         return self.recalibrator.method
 
     @cached_property
@@ -85,7 +89,7 @@ class ClassSelection:
         return text_of(self._content(), self.fitted_on, self.version)
 
     def fits(self, class_names: tuple[str, ...]) -> bool:
-        """Whether it can be applied to probabilities of these classes."""
+        """Tells whether it can be applied to probabilities of these classes."""
         if self.classes:
             return self.classes == class_names
         return self.recalibrator.classes in (None, len(class_names))
@@ -96,7 +100,7 @@ class ClassSelection:
 
     @property
     def changes_probabilities(self) -> bool:
-        """Whether it is more than the identity."""
+        """Tells whether it is more than the identity."""
         return self.method != ClassIdentity.method
 
 
@@ -104,12 +108,12 @@ CLASS_IDENTITY = ClassSelection((), ClassIdentity())
 
 
 def class_selection_from_json(text: str | bytes) -> ClassSelection:
-    """The inverse of to_json. Raises InvalidRecalibrator for anything else."""
+    """Reads what to_json returned. Raises InvalidRecalibrator for anything else."""
     return class_selection_from_content(content_of(text))
 
 
 def class_selection_from_content(content: Document) -> ClassSelection:
-    """Of the parsed JSON. Raises InvalidRecalibrator for anything else."""
+    """Reads the parsed JSON. Raises InvalidRecalibrator for anything else."""
     check_format(content, FORMAT)
     classes = names(content, "classes")
     if len(classes) == 1:
@@ -127,17 +131,8 @@ def class_selection_from_content(content: Document) -> ClassSelection:
     return selection
 
 
-CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
-    ClassIdentity.method: lambda rows: ClassIdentity(),
-    class_scaling.Temperature.method: class_scaling.fit_temperature,
-    class_scaling.VectorScaling.method: class_scaling.fit_vector_scaling,
-    class_scaling.AuxiliaryScaling.method: class_scaling.fit_auxiliary_scaling,
-    classwise_isotonic.ClasswiseIsotonic.method: classwise_isotonic.fit_classwise_isotonic,
-}
-
-
 def fit_classes(method: str, rows: ClassRows) -> ClassRecalibrator:
-    """A method of CLASS_FITS fitted to the rows, with its defaults. Raises UnfitData."""
+    """Fits a method of CLASS_FITS to the rows, with its defaults. Raises UnfitData."""
     if method not in CLASS_FITS:
         raise UnfitData(f"method {method!r} is unknown: use one of {', '.join(CLASS_FITS)}.")
     return CLASS_FITS[method](rows)
@@ -147,7 +142,7 @@ AnySelection = Selection | ClassSelection
 
 
 def any_selection_from_json(text: str | bytes) -> AnySelection:
-    """The inverse of to_json of either, its version worked out: nothing is left for later.
+    """Reads what to_json of either returned, its version worked out: nothing is left for later.
 
     Pure, so that it may run in any thread. Raises InvalidRecalibrator for anything else.
     """

@@ -17,26 +17,21 @@ from monitor.recalibration.classes.probabilities import (
     LEAST,
     ClassRows,
     as_columns,
-    as_opinions,
-    softmax,
+    opinions_of,
 )
-from monitor.recalibration.documents import Document, InvalidRecalibrator, numbers, parts
+from monitor.recalibration.documents import Document, InvalidRecalibrator, inside, numbers, parts
 from monitor.recalibration.recalibrator import UnfitData
 
 # Knots of a class at most.
 MOST_KNOTS = 64
 
-
 # A class with fewer rows of it, or of others, in independent rows, is left as it is.
 FEWEST = 10
 
-
 _LOWEST = float(np.log(LEAST))
-
 
 # Log-probabilities sent, ascending, and what is made of them.
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
-
 
 UNCHANGED: Knots = ((_LOWEST, 0.0), (_LOWEST, 0.0))
 
@@ -66,8 +61,7 @@ class ClasswiseIsotonic:
         scores = as_columns(log_probabilities)
         for column, (sent, made) in zip(scores, self._arrays, strict=True):
             column[:] = np.interp(column, sent, made)
-        softmax(scores)
-        return as_opinions(scores, log_probabilities.shape)
+        return opinions_of(scores, log_probabilities.shape)
 
     @cached_property
     def _arrays(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
@@ -79,25 +73,22 @@ class ClasswiseIsotonic:
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> ClasswiseIsotonic:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         each = parts(parameters, "knots", fewest=2)
-        return cls(tuple(_knots(part, f"knots[{c}]") for c, part in enumerate(each)))
+        return cls(tuple(inside(f"'knots[{c}]'", _knots, one) for c, one in enumerate(each)))
 
 
-def _knots(part: Document, where: str) -> Knots:
-    try:
-        sent = numbers(part, "sent", None, _LOWEST, 0.0, fewest=2)
-        made = numbers(part, "made", len(sent), _LOWEST, 0.0)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{where}': {error}") from None
+def _knots(part: Document) -> Knots:
+    sent = numbers(part, "sent", None, _LOWEST, 0.0, fewest=2)
+    made = numbers(part, "made", len(sent), _LOWEST, 0.0)
     for name, values in (("sent", sent), ("made", made)):
         if any(one > other for one, other in pairwise(values)):
-            raise InvalidRecalibrator(f"in '{where}': '{name}' must never fall.")
+            raise InvalidRecalibrator(f"'{name}' must never fall.")
     return sent, made
 
 
 def fit_classwise_isotonic(rows: ClassRows) -> ClasswiseIsotonic:
-    """Of each class, the rising curve next to whether it is true, with every opinion counted.
+    """Fits to each class the rising curve nearest to whether it is true; every opinion counts.
 
     Several opinions of a row count for one row together. Each is brought to how often its class
     is true, and their mean then is a little less sure than it might be.

@@ -1,18 +1,11 @@
-"""Softmax over classes, and the mean of opinions: the same bits for a detection alone or not.
+"""Class probabilities as every class recalibrator takes, makes and is fitted to them.
+
+A class recalibrator works on log-probabilities, to which logits are brought first (log-softmax).
+What a softmax leaves out says nothing of the probabilities, so that a method serves both alike.
+Methods have files of their own, but for the identity.
 
 Scores are laid out in columns, (C, N): the loops run over the classes, the arithmetic over all N
-opinions, so that no sum depends on how many there are.
-
-What a fit to labels descends: the negative log-likelihood of averaged opinions.
-
-What every recalibrator of class probabilities is: a frozen value that maps opinions to opinions.
-
-All of them work on log-probabilities, to which logits are brought first (log-softmax). What a
-softmax leaves out says nothing of the probabilities, so that a model serves both alike.
-
-Opinions on classes with their truth, as the recalibrators of class probabilities are fitted.
-
-Class identity: probabilities as the detector sends them, made to add up to 1.
+opinions. No sum depends on how many there are, so that a detection has the same bits alone or not.
 """
 
 from __future__ import annotations
@@ -26,32 +19,37 @@ from scipy.special import logsumexp
 
 from monitor.frames.cholesky import add_up
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.documents import Document
+from monitor.recalibration.documents import Document, Documented
+from monitor.recalibration.fit_rows import numbered_objects
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.statistics.clusters import design_effect_of_rows
+
+# The least probability that is told from none; log-probabilities are bounded by its log.
+LEAST = 1e-12
+
+# Beyond this no parameter makes sense, and products of a few of them still are finite.
+LARGEST = 1e6
+
+# How far log-probabilities may lie outside their range.
+_ROUNDING = 1e-6
 
 
 def as_columns(log_probabilities: FloatArray) -> FloatArray:
     """(C, n · M), a copy of (n, M, C)."""
     n, opinions, classes = log_probabilities.shape
     rows = log_probabilities.reshape(n * opinions, classes)
-    columns: FloatArray = np.array(rows.T, np.float64, order="C", copy=True)
-    return columns
+    return np.array(rows.T, np.float64, order="C", copy=True)
 
 
-def as_opinions(columns: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-    """The inverse of as_columns: contiguous, of the shape (n, M, C)."""
-    return np.ascontiguousarray(columns.T).reshape(shape)
+def opinions_of(scores: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """Turns scores (C, n · M) into probabilities of the shape (n, M, C); overwrites the scores.
 
-
-def softmax(scores: FloatArray) -> None:
-    """Turn scores (C, N) into probabilities over the first axis, in place; NaN spreads over all C.
-
-    p_c = exp(s_c) / Σ exp(s_c')
+    p_c = exp(s_c) / Σ exp(s_c'). A NaN spreads over all C.
     """
     scores -= scores.max(axis=0)
     np.exp(scores, out=scores)
     scores /= add_up(scores)
+    return np.ascontiguousarray(scores.T).reshape(shape)
 
 
 def averaged(probabilities: FloatArray) -> FloatArray:
@@ -106,26 +104,16 @@ def averaged_loss(scores: FloatArray, label: IntArray) -> AveragedLoss:
     return AveragedLoss(value, probability)
 
 
-# The least probability that is told from none; log-probabilities are bounded by its log.
-LEAST = 1e-12
-
-
-# Beyond this no parameter makes sense, and products of a few of them still are finite.
-LARGEST = 1e6
-
-
 class ClassRecalibrator(Protocol):
     """One fitted method. Immutable, so that it may be swapped between two frames."""
 
     @property
     def method(self) -> str:
         """The name on the command line."""
-        ...
 
     @property
     def classes(self) -> int | None:
         """C it was fitted on; None if any will do."""
-        ...
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities, (n, M, C), of as many opinions; each opinion by itself.
@@ -135,11 +123,9 @@ class ClassRecalibrator(Protocol):
 
         log_probabilities  (n, M, C) from from_logits or from_probabilities
         """
-        ...
 
     def parameters(self) -> Document:
         """All that makes it up, as JSON values; exact."""
-        ...
 
 
 def from_logits(logits: FloatArray) -> FloatArray:
@@ -150,13 +136,8 @@ def from_logits(logits: FloatArray) -> FloatArray:
 
 
 def from_probabilities(probabilities: FloatArray) -> FloatArray:
-    """Their logarithms, at least log LEAST."""
-    bounded: FloatArray = np.log(np.maximum(probabilities, LEAST))
-    return bounded
-
-
-# How far log-probabilities may lie outside their range.
-_ROUNDING = 1e-6
+    """Takes logarithms, at least log LEAST."""
+    return np.log(np.maximum(probabilities, LEAST))
 
 
 @dataclass(frozen=True)
@@ -196,15 +177,12 @@ class ClassRows:
 
     @cached_property
     def tracks(self) -> int:
-        """Objects; a row without a track is one of its own."""
-        if self.track is None:
-            return self.n
-        alone = int(np.count_nonzero(self.track < 0))
-        return alone + int(np.unique(self.track[self.track >= 0]).size)
+        """Number of objects; a row without a track is one of its own."""
+        return self.n if self.track is None else numbered_objects(self.track)[1]
 
     @cached_property
     def weight(self) -> float:
-        """What a row is worth, in (0, 1]: 1 over the design effect of its cross-entropy."""
+        """Weight of a row, in (0, 1]: 1 over the design effect of its cross-entropy."""
         if self.n == 0 or self.track is None or np.all(self.track < 0):
             return 1.0
         loss = averaged_loss(self.columns, self.label).value
@@ -212,12 +190,12 @@ class ClassRows:
         return float(1 / effect[0])
 
     def take(self, rows: IntArray) -> ClassRows:
-        """Some of them."""
+        """Returns some of the rows."""
         track = None if self.track is None else self.track[rows]
         return ClassRows(self.log_probabilities[rows], self.label[rows], track)
 
     def ordered(self) -> ClassRows:
-        """The same rows in an order that does not depend on the one they came in.
+        """Sorts the rows by their values alone, whatever order they came in.
 
         By the bytes of all their values: rows that are equal in these are equal, and sums over
         them then round alike.
@@ -230,19 +208,14 @@ class ClassRows:
         return self.take(np.argsort(as_bytes.ravel(), kind="stable"))
 
     def fold(self, folds: int) -> IntArray:
-        """(n,) 0 … folds − 1: which part of an inner validation each row is in.
+        """Puts each row into a part of an inner validation, (n,) 0 … folds − 1.
 
         Drawn, with a fixed seed, for a track or a row without one. Not dealt out evenly over the
         classes: parts that share their class frequencies share what these owe to chance, and a
         bias of a class would be confirmed by it.
         """
-        unit = np.arange(self.n)
-        if self.track is not None:
-            tracked = self.track >= 0
-            distinct, number = np.unique(self.track[tracked], return_inverse=True)
-            unit[tracked] = number
-            unit[~tracked] = distinct.size + np.arange(self.n - number.size)
-        units = int(unit.max(initial=-1)) + 1
+        alone = np.full(self.n, -1)
+        unit, units = numbered_objects(alone if self.track is None else self.track)
         return np.random.default_rng(0).permutation(units)[unit] % folds
 
     def check(self) -> None:
@@ -283,23 +256,17 @@ class ClassRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassIdentity:
+class ClassIdentity(Documented):
     """Changes nothing but a sum a little off 1."""
 
     method: ClassVar[str] = "class-identity"
     classes: ClassVar[None] = None
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
-        """Their exponentials, (n, M, C)."""
-        scores = as_columns(log_probabilities)
-        softmax(scores)
-        return as_opinions(scores, log_probabilities.shape)
-
-    def parameters(self) -> Document:
-        """None."""
-        return {}
+        """Takes exponentials, (n, M, C)."""
+        return opinions_of(as_columns(log_probabilities), log_probabilities.shape)
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> ClassIdentity:
-        """The inverse of parameters."""
+        """Reads what parameters returned."""
         return cls()

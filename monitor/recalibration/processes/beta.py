@@ -1,14 +1,10 @@
-"""GP-Beta: predicted cumulative probabilities under a beta map, whose three parameters are moved by
-one Gaussian process of the estimate in each dimension (Song et al. 2019; Küppers et al. 2022,
-section 3).
+"""GP-Beta: predicted cumulative probabilities under a beta map that depends on the estimate.
 
-Forwarded are mean and variance of the calibrated distribution, about the predicted mean.
+The three parameters of the map are moved by one Gaussian process of the estimate in each dimension
+(Song et al. 2019; Küppers et al. 2022, section 3). Forwarded are mean and variance of the
+calibrated distribution, about the predicted mean.
 
-Fits the factor and the line of a beta map at given latent values; and what they start from.
-
-Serving does not need this file.
-
-Fits GP-Beta: in each dimension the line and the latent values on it take turns, each at the
+In a fit the line that the parameters lie on and the latent values along it take turns, each at the
 other's optimum, until the bound stands still.
 """
 
@@ -26,36 +22,62 @@ from scipy.special import ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import Document, InvalidRecalibrator, factors, parts
-from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.beta_likelihood import (
     BetaErrors,
     BetaLikelihood,
+    CubicTable,
     LineMarginals,
-    MomentTable,
-    QuantileTable,
+    Ranges,
     beta_likelihood,
     moment_table,
     quantile_table,
 )
 from monitor.recalibration.processes.beta_line import BOUNDS, BetaLine, Triple
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs
-from monitor.recalibration.processes.kernels import BINS, equal_count_bins
 from monitor.recalibration.processes.normal import single_outputs
 from monitor.recalibration.processes.process_fit import (
+    BINS,
+    USUAL,
     ProcessSettings,
     choose_inputs,
+    equal_count_bins,
     evidence_share,
     fit_process,
 )
 from monitor.recalibration.processes.sparse_process import LatentStack, SparseProcess, latent_nodes
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.recalibrator import FittedMethod, Output
 
 # Tables of quantiles, one for each set of levels that is asked for.
 KEPT = 8
 
 
+# The central interval whose width the factor on σ matches at first.
+LEVEL = 0.95
+
+# How far the log of the factor may move from there.
+FURTHEST_FACTOR = 5.0
+
+# Deviations of a Gaussian prior on (log a, log b, c) and on the loading: a few rows must not
+# make a map that says their errors are certain.
+PRIOR = np.array([2.0, 2.0, 5.0])
+
+# Nats: a step that gains less is the last one.
+LEAST_LINE_GAIN = 1e-3
+
+# Turns of the line and the latent values, at most.
+TURNS = 6
+
+# Nats: a turn that gains less is the last one.
+LEAST_GAIN = 0.1
+
+# Factor, line, inputs and process of one dimension; the latent values that are served lie between
+# the last two.
+FittedDimension = tuple[float, BetaLine, Inputs, SparseProcess, float, float]
+
+
 @dataclass(frozen=True)
-class GpBeta:
+class GpBeta(FittedMethod):
     """G = sigmoid(a log F − b log(1 − F) + c) with F = Φ((y − mean)/(factor σ)).
 
     The factor is one number a dimension: a beta map of a Gaussian far too narrow has a dip in
@@ -74,7 +96,6 @@ class GpBeta:
     latent: LatentStack
     method: ClassVar[str] = "gp-beta"
     output: ClassVar[Output] = Output.MOMENTS
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -83,9 +104,9 @@ class GpBeta:
 
     def apply(self, estimates: Estimates) -> Estimates:
         """The mean moved, and S Σ S: correlations stay."""
-        shift, spread = self._moments.at(self.latent.means(estimates))
+        shift, log_spread = self._moments.at(self.latent.means(estimates))
         factor = np.array(self.factor)
-        made = estimates.rescaled(spread.T * factor)
+        made = estimates.rescaled(np.exp(log_spread).T * factor)
         mean = estimates.mean + estimates.deviation * (shift.T * factor)
         return Estimates(mean, made.covariance, made.diagonal)
 
@@ -98,28 +119,20 @@ class GpBeta:
         return LineMarginals(estimates.mean, unit, a, b, c, latent, self._quantiles)
 
     @cached_property
-    def _moments(self) -> MomentTable:
+    def _moments(self) -> CubicTable:
         return moment_table(self.lines, self._ranges)
 
     @cached_property
-    def _quantiles(self) -> Callable[[tuple[float, ...]], QuantileTable]:
+    def _quantiles(self) -> Callable[[tuple[float, ...]], CubicTable]:
         return lru_cache(KEPT)(partial(quantile_table, self.lines, self._ranges))
 
     @property
-    def _ranges(self) -> tuple[tuple[float, float], ...]:
+    def _ranges(self) -> Ranges:
         return tuple(zip(self.latent.low, self.latent.high, strict=True))
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "factor": list(self.factor),
-            "lines": [line.parameters() for line in self.lines],
-            "latent": self.latent.parameters(),
-        }
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpBeta:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         factor = factors(parameters, "factor")
         k = len(factor)
         latent = single_outputs(parameters, "latent", k)
@@ -135,23 +148,6 @@ class GpBeta:
         # Made now: the first frame must not wait for the table.
         _ = model._moments
         return model
-
-
-# The central interval whose width the factor on σ matches at first.
-LEVEL = 0.95
-
-
-# How far the log of the factor may move from there.
-FURTHEST_FACTOR = 5.0
-
-
-# Deviations of a Gaussian prior on (log a, log b, c) and on the loading: a few rows must not
-# make a map that says their errors are certain.
-PRIOR = np.array([2.0, 2.0, 5.0])
-
-
-# Nats: a step that gains less is the last one.
-LEAST_LINE_GAIN = 1e-3
 
 
 def factor_on_deviation(normalised: FloatArray) -> float:
@@ -173,7 +169,7 @@ def refined(
     *,
     factor_moves: bool = True,
 ) -> tuple[float, BetaLine]:
-    """The factor and the line of the largest bound, from given ones.
+    """Finds the factor and the line of the largest bound, from given ones.
 
     The loading has length 1, since the size of the latent values is the process's; it is 0
     without latent values.
@@ -219,7 +215,7 @@ def refined(
 
 
 def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
-    """The loading, of length 1, along which the constant map misses most.
+    """Finds the loading, of length 1, along which the constant map misses most.
 
     Slopes of the log-likelihood by (log a, log b, c) are averaged in bins of each candidate
     input, (n, D). Of the products B of those averages and W of all slopes, the largest
@@ -240,61 +236,32 @@ def direction(likelihood: BetaLikelihood, candidates: FloatArray) -> Triple:
         if value[-1] > best:
             best, found = float(value[-1]), vector[:, -1]
     found = found * np.sign(found[np.abs(found).argmax()]) / np.linalg.norm(found)
-    return float(found[0]), float(found[1]), float(found[2])
+    log_a, log_b, c = found.tolist()
+    return log_a, log_b, c
 
 
 def _line(packed: FloatArray) -> BetaLine:
-    """Of log factor, base and loading, or without a loading."""
-    base = (float(packed[1]), float(packed[2]), float(packed[3]))
-    if packed.size == 4:
-        return BetaLine(base, (0.0, 0.0, 0.0))
-    return BetaLine(base, (float(packed[4]), float(packed[5]), float(packed[6])))
+    """Unpacks the line of (log factor, base, loading), or of one without a loading."""
+    log_a, log_b, c, *loading = packed[1:].tolist()
+    by_a, by_b, by_c = loading or (0.0, 0.0, 0.0)
+    return BetaLine((log_a, log_b, c), (by_a, by_b, by_c))
 
 
-TURNS = 6
-
-
-# Nats: a turn that gains less is the last one.
-LEAST_GAIN = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class FittedDimension:
-    """One dimension of a GpBeta; the latent values that are served lie from low to high."""
-
-    factor: float
-    line: BetaLine
-    inputs: Inputs
-    process: SparseProcess
-    low: float
-    high: float
-
-
-def fit_gp_beta(rows: FitRows, settings: ProcessSettings | None = None) -> GpBeta:
-    """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
+def fit_gp_beta(rows: FitRows, settings: ProcessSettings = USUAL) -> GpBeta:
+    """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
     Raises UnfitData without rows, or where a dimension has no error at all; ValueError for
     coupled outputs.
     """
-    settings = settings or ProcessSettings()
     settings.require_independent(GpBeta.method)
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     fitted = [fit_dimension(rows, i, settings) for i in range(rows.space.k)]
-    return GpBeta(
-        tuple(one.factor for one in fitted),
-        tuple(one.line for one in fitted),
-        LatentStack(
-            tuple(one.inputs for one in fitted),
-            tuple(one.process for one in fitted),
-            tuple(one.low for one in fitted),
-            tuple(one.high for one in fitted),
-        ),
-    )
+    factor, line, *stack = zip(*fitted, strict=True)
+    return GpBeta(factor, line, LatentStack(*stack))
 
 
 def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> FittedDimension:
-    """Of one dimension; rows in their one order."""
+    """Fits one dimension; rows in their one order."""
     deviation, worth = rows.deviation[:, dimension], float(rows.location_weight[dimension])
     errors = BetaErrors(rows.error[:, dimension] / deviation, np.log(deviation))
     start = factor_on_deviation(errors.normalised)
@@ -307,33 +274,14 @@ def fit_dimension(rows: FitRows, dimension: int, settings: ProcessSettings) -> F
     if not process.latents:
         factor, constant = refined(errors, start, BetaLine.neutral(), worth)
         still = SparseProcess(settings.kernel, (0.0,))
-        return FittedDimension(factor, constant, Inputs((), rows.space.k), still, 0.0, 0.0)
+        return factor, constant, Inputs((), rows.space.k), still, 0.0, 0.0
     points = inputs.of(rows.estimates)
     # Heavier tails than any map's are not taken for what depends on the inputs.
     share = evidence_share(likelihood.along(line).expected(*process.at(points)))
-    factor, line, process = _in_turns(
-        errors, factor, line, process, points, share * worth, settings
-    )
-    latent, _ = process.at(points)
-    low, high = line.within(float(latent.min()), float(latent.max()))
-    return FittedDimension(factor, line, inputs, process, low, high)
-
-
-def _in_turns(
-    errors: BetaErrors,
-    factor: float,
-    line: BetaLine,
-    process: SparseProcess,
-    points: FloatArray,
-    weight: float,
-    settings: ProcessSettings,
-) -> tuple[float, BetaLine, SparseProcess]:
-    """Factor and line at the latent values, the latent values at factor and line, until no turn
-    gains."""
-    bound = float("-inf")
+    weight, bound = share * worth, float("-inf")
     for _ in range(TURNS):
-        latent = process.at(points)
-        moved = refined(errors, factor, line, weight, latent)
+        # Factor and line at the latent values, then the latent values at factor and line.
+        moved = refined(errors, factor, line, weight, process.at(points))
         found, reached = fit_process(beta_likelihood(errors, *moved), points, weight, settings)
         if not reached > bound:
             break
@@ -341,4 +289,6 @@ def _in_turns(
         (factor, line), process = moved, found
         if gain < LEAST_GAIN:
             break
-    return factor, line, process
+    latent, _ = process.at(points)
+    low, high = line.within(float(latent.min()), float(latent.max()))
+    return factor, line, inputs, process, low, high

@@ -1,25 +1,17 @@
-"""Quantiles of beta maps of a standard Gaussian, and a table of them along a line.
-
-A map has one latent value, so that for given levels a table of it serves all detections.
-
-Mean and variance of beta maps of a standard Gaussian, and a table of them along a line.
-
-Taken about the mean of the Gaussian, in its deviations: nothing depends on where a detection
-lies, so that large coordinates lose no digits. A map has one latent value, hence a table of it
-serves all detections.
-
-Distributions of each dimension that are a Gaussian under a beta map (Song et al. 2019).
-
-The likelihood of errors under a beta map whose three parameters lie on one line.
+"""Errors under beta maps on a line: their distributions, tables of these, and their likelihood.
 
 (log a, log b, c) = base + loading · f, f the one latent value of a detection: the three share it,
-so that an expectation is a one-dimensional rule (coregionalisation of rank 1, Song et al. 2019).
+so that an expectation is a one-dimensional rule (coregionalisation of rank 1, Song et al. 2019),
+and a table over f of quantiles or moments serves all detections.
+
+Moments are taken about the mean of the Gaussian that is mapped, in its deviations: nothing depends
+on where a detection lies, so that large coordinates lose no digits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -34,6 +26,27 @@ from monitor.recalibration.processes.sparse_process import (
     gauss_hermite,
     node_groups,
 )
+
+# The range of the latent value of each dimension.
+Ranges = tuple[tuple[float, float], ...]
+
+# Intervals of a table of quantiles, cubic within each: as many as it takes for the log-odds of a
+# quantile to be its level's to this in their middle, where they are furthest off.
+_INTERVAL_COUNTS = (64, 128, 256, 512, 1024)
+_CLOSE = 2e-9
+
+# Between quantiles of these log-odds, Gauss–Legendre rules of ORDER nodes: each piece of the
+# density is smooth, however narrow or skewed it is. Outside lie 1e-17 of the mass.
+_PIECES, _ORDER, _FURTHEST_ODDS = 16, 10, 40.0
+
+# Intervals of a table of moments; cubic within each, so that the error is that of the rule.
+_INTERVALS = 64
+
+# Errors further out count as this many σ: one of them must not outweigh all the others.
+FURTHEST = 1000.0
+
+# |log a| and |log b| at most: far beyond what is served, so that the rule sees no kink there.
+FAR = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +67,7 @@ class BetaMarginals:
     def log_density(self, value: FloatArray) -> FloatArray:
         """log g = log N(value; mean, unit²) + log dG/dF."""
         t = (value - self.mean) / self.unit
-        density: FloatArray = beta_line.log_density(t, self.a, self.b, self.c) - np.log(self.unit)
-        return density
+        return beta_line.log_density(t, self.a, self.b, self.c) - np.log(self.unit)
 
     def cumulative(self, value: FloatArray) -> FloatArray:
         """G."""
@@ -64,13 +76,12 @@ class BetaMarginals:
         return probability
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
-        """By inversion of G, to 1e-9 in τ; infinite at 0 and 1."""
+        """Inverts G, to 1e-9 in τ; infinite at 0 and 1."""
         inside = (tau > 0) & (tau < 1)
         t = self.standard_quantiles(np.where(inside, tau, 0.5))
         if not inside.all():
             t = np.where(inside[:, None, None], t, np.copysign(np.inf, tau - 0.5)[:, None, None])
-        found: FloatArray = self.mean + self.unit * t
-        return found
+        return self.mean + self.unit * t
 
     def standard_quantiles(self, tau: FloatArray) -> FloatArray:
         """(T, n, K) in units, at levels within (0, 1)."""
@@ -80,21 +91,27 @@ class BetaMarginals:
 
 def log_odds(tau: FloatArray) -> FloatArray:
     """log τ/(1 − τ) of levels within (0, 1); log1p keeps the digits near 1."""
-    found: FloatArray = np.log(tau) - np.log1p(-tau)
-    return found
-
-
-# Intervals of a table, cubic within each: as many as it takes for the log-odds of a quantile to
-# be its level's to this in their middle, where they are furthest off.
-_FEWEST, _MOST = 64, 1024
-
-
-_CLOSE = 2e-9
+    return np.log(tau) - np.log1p(-tau)
 
 
 @dataclass(frozen=True, slots=True)
-class QuantileTable:
-    """Quantiles of K dimensions' maps at T levels, over the range of each one's latent value.
+class LineMarginals(BetaMarginals):
+    """Distributions by maps on lines, whose quantiles are read off tables.
+
+    latent  (K, n)
+    """
+
+    latent: FloatArray
+    table: Callable[[tuple[float, ...]], CubicTable]
+
+    def standard_quantiles(self, tau: FloatArray) -> FloatArray:
+        """Reads the quantiles off a table, (T, n, K); see BetaMarginals."""
+        return self.table(tuple(tau.tolist())).at(self.latent).transpose(0, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CubicTable:
+    """T functions of K dimensions' latent values, piecewise cubic over the range of each.
 
     low, step  (K, 1) of the range and of an interval
     cubic      (4, T, K · intervals) in the share of an interval, the highest power first
@@ -104,8 +121,16 @@ class QuantileTable:
     step: FloatArray
     cubic: FloatArray
 
+    @classmethod
+    def of(cls, ranges: Ranges, cubics: list[FloatArray]) -> CubicTable:
+        """Puts the cubics (4, T, intervals) of each dimension side by side."""
+        low, high = np.array(ranges).T[:, :, None]
+        width = (high - low) / cubics[0].shape[2]
+        # Of a range without width all is in the first interval, at its beginning.
+        return cls(low, np.where(width > 0, width, 1.0), np.concatenate(cubics, axis=2))
+
     def at(self, latent: FloatArray) -> FloatArray:
-        """(T, K, n) in deviations of the Gaussian that is mapped; latent (K, n) in the range."""
+        """Evaluates the functions at latent values (K, n) within the range; (T, K, n)."""
         intervals = self.cubic.shape[2] // len(latent)
         position = (latent - self.low) / self.step
         interval = np.clip(position.astype(np.int64), 0, intervals - 1)
@@ -118,13 +143,22 @@ class QuantileTable:
         return found
 
 
+def _hermite(value: FloatArray, slope: FloatArray) -> FloatArray:
+    """(4, T, m − 1) cubics between m values (T, m) with these slopes an interval."""
+    left, right, rise = slope[:, :-1], slope[:, 1:], np.diff(value)
+    return np.stack([left + right - 2 * rise, 3 * rise - 2 * left - right, left, value[:, :-1]])
+
+
 def quantile_table(
-    lines: tuple[BetaLine, ...], ranges: tuple[tuple[float, float], ...], tau: tuple[float, ...]
-) -> QuantileTable:
-    """Of one line a dimension and the range of its latent value, at levels within (0, 1)."""
+    lines: tuple[BetaLine, ...], ranges: Ranges, tau: tuple[float, ...]
+) -> CubicTable:
+    """Tabulates quantiles for one line a dimension and the range of its latent value.
+
+    tau      T levels within (0, 1)
+    returns  T functions: quantiles in deviations of the Gaussian that is mapped
+    """
     odds = log_odds(np.array(tau))[:, None]
-    intervals = _FEWEST
-    while True:
+    for intervals in _INTERVAL_COUNTS:
         cubics = [
             _cubic(line, *ends, odds, intervals) for line, ends in zip(lines, ranges, strict=True)
         ]
@@ -132,28 +166,9 @@ def quantile_table(
             _gap(line, *ends, odds, cubic)
             for line, ends, cubic in zip(lines, ranges, cubics, strict=True)
         ]
-        if max(gaps) <= _CLOSE or intervals >= _MOST:
+        if max(gaps) <= _CLOSE:
             break
-        intervals *= 2
-    low, high = np.array(ranges).T[:, :, None]
-    width = (high - low) / intervals
-    # Of a range without width all is in the first interval, at its beginning.
-    return QuantileTable(low, np.where(width > 0, width, 1.0), np.concatenate(cubics, axis=2))
-
-
-@dataclass(frozen=True, slots=True)
-class LineMarginals(BetaMarginals):
-    """Those of maps on lines, whose quantiles are read off tables.
-
-    latent  (K, n)
-    """
-
-    latent: FloatArray
-    table: Callable[[tuple[float, ...]], QuantileTable]
-
-    def standard_quantiles(self, tau: FloatArray) -> FloatArray:
-        """(T, n, K)"""
-        return self.table(tuple(tau.tolist())).at(self.latent).transpose(0, 2, 1)
+    return CubicTable.of(ranges, cubics)
 
 
 def _cubic(line: BetaLine, low: float, high: float, odds: FloatArray, intervals: int) -> FloatArray:
@@ -166,8 +181,7 @@ def _cubic(line: BetaLine, low: float, high: float, odds: FloatArray, intervals:
     t = beta_line.standard_quantile(odds, a, b, c)
     by_latent = line.loading[0] * a * log_ndtr(t) - line.loading[1] * b * log_ndtr(-t)
     slope = -width * (by_latent + line.loading[2]) / beta_line.slope(t, a, b)
-    left, right, rise = slope[:, :-1], slope[:, 1:], np.diff(t, axis=1)
-    return np.stack([left + right - 2 * rise, 3 * rise - 2 * left - right, left, t[:, :-1]])
+    return _hermite(t, slope)
 
 
 def _gap(line: BetaLine, low: float, high: float, odds: FloatArray, cubic: FloatArray) -> float:
@@ -176,15 +190,6 @@ def _gap(line: BetaLine, low: float, high: float, odds: FloatArray, cubic: Float
     middle = low + (high - low) / intervals * (np.arange(intervals) + 0.5)
     t = ((cubic[0] / 2 + cubic[1]) / 2 + cubic[2]) / 2 + cubic[3]
     return float(np.abs(beta_line.logit(t, *line.at(middle)) - odds).max())
-
-
-# Between quantiles of these log-odds, Gauss–Legendre rules of ORDER nodes: each piece of the
-# density is smooth, however narrow or skewed it is. Outside lie 1e-17 of the mass.
-_PIECES, _ORDER, _FURTHEST_ODDS = 16, 10, 40.0
-
-
-# Intervals of a table; cubic within each, so that the error is that of the rule.
-_INTERVALS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,7 @@ class BetaMoments:
 
 
 def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
-    """Of the maps at m points of a line, (m,), in deviations of the Gaussian that is mapped.
+    """Computes moments at m points of a line, (m,), in deviations of the Gaussian that is mapped.
 
     mean = ∫ t dG and variance = ∫ (t − mean)² dG, the mass on the nodes brought to 1;
     dmean/df = −∫ G' dt and dvariance/df = −2 ∫ (t − mean) G' dt, with G' = G (1 − G) dU/df.
@@ -228,55 +233,20 @@ def moments(line: BetaLine, latent: FloatArray) -> BetaMoments:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MomentTable:
-    """Mean and deviation of K dimensions' maps over the range of each one's latent value.
+def moment_table(lines: tuple[BetaLine, ...], ranges: Ranges) -> CubicTable:
+    """Tabulates mean and log deviation for one line a dimension and the range of its latent value.
 
-    low, step  (K, 1) of the range and of an interval
-    cubic      (2, 4, K · intervals) of mean and log deviation in the share of an interval, the
-               highest power first
+    Both are in deviations of the Gaussian that is mapped.
     """
-
-    low: FloatArray
-    step: FloatArray
-    cubic: FloatArray
-
-    def at(self, latent: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and deviation, both (K, n), at latent values (K, n) within the range."""
-        position = (latent - self.low) / self.step
-        interval = np.clip(position.astype(np.int64), 0, _INTERVALS - 1)
-        share = position - interval
-        interval += _INTERVALS * np.arange(len(latent))[:, None]
-        cubic = self.cubic.take(interval, axis=2)
-        found = cubic[:, 0] * share
-        for power in (1, 2, 3):
-            found += cubic[:, power]
-            if power < 3:
-                found *= share
-        return found[0], np.exp(found[1])
-
-
-def moment_table(
-    lines: tuple[BetaLine, ...], ranges: tuple[tuple[float, float], ...]
-) -> MomentTable:
-    """Of one line a dimension and the range of its latent value."""
-    steps, cubics = [], []
+    cubics = []
     for line, (low, high) in zip(lines, ranges, strict=True):
         width = (high - low) / _INTERVALS
         grid: FloatArray = low + width * np.arange(_INTERVALS + 1.0)
         found = moments(line, grid)
-        cubics.append(
-            np.stack(
-                [
-                    _hermite(found.mean, width * found.mean_slope),
-                    _hermite(0.5 * found.log_variance, 0.5 * width * found.log_variance_slope),
-                ]
-            )
-        )
-        # Of a range without width all is in the first interval, at its beginning.
-        steps.append(width if width > 0 else 1.0)
-    lowest = np.array([[low] for low, _ in ranges])
-    return MomentTable(lowest, np.array(steps)[:, None], np.concatenate(cubics, axis=2))
+        value = np.stack([found.mean, 0.5 * found.log_variance])
+        slope = np.stack([width * found.mean_slope, 0.5 * width * found.log_variance_slope])
+        cubics.append(_hermite(value, slope))
+    return CubicTable.of(ranges, cubics)
 
 
 @cache
@@ -285,20 +255,6 @@ def _rule() -> tuple[FloatArray, FloatArray, FloatArray]:
     spread = np.sinh(3 * np.linspace(-1, 1, _PIECES + 1)) / np.sinh(3.0)
     node, weight = np.polynomial.legendre.leggauss(_ORDER)
     return _FURTHEST_ODDS * spread, node, weight
-
-
-def _hermite(value: FloatArray, slope: FloatArray) -> FloatArray:
-    """(4, m − 1) cubics between m values with these slopes an interval."""
-    left, right, rise = slope[:-1], slope[1:], np.diff(value)
-    return np.stack([left + right - 2 * rise, 3 * rise - 2 * left - right, left, value[:-1]])
-
-
-# Errors further out count as this many σ: one of them must not outweigh all the others.
-FURTHEST = 1000.0
-
-
-# |log a| and |log b| at most: far beyond what is served, so that the rule sees no kink there.
-FAR = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +271,7 @@ class BetaErrors:
 
 @dataclass(frozen=True, slots=True)
 class BetaLikelihood:
-    """Of n errors, at a factor on σ and a line.
+    """Likelihood of n errors, at a factor on σ and a line.
 
     t                           (n,) error/(factor · σ), at most FURTHEST
     lower, upper                (n,) log Φ(t) and log Φ(−t)
@@ -347,7 +303,7 @@ class BetaLikelihood:
     ) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:
         """log density of the errors, and its slopes by log a, log b and c; each (Q, n).
 
-        log G + log(1 − G) + log(a φ/Φ + b φ/(1 − Φ)) − log(factor · σ), U as in beta_link.
+        log G + log(1 − G) + log(a φ/Φ + b φ/(1 − Φ)) − log(factor · σ), U as in beta_line.
         """
         a, b, c = self._parameters(latent)
         below, above = a * self.lower, b * self.upper
@@ -390,7 +346,7 @@ class BetaLikelihood:
         return log_a, log_b, c
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
-        """By the fixed rule of 20 nodes; both (1, n)."""
+        """Expectation by the fixed rule of 20 nodes; both (1, n)."""
         return expected_under_normal(self.log_likelihood, mean, variance)
 
     def expected_by_map(self, latent: FloatArray) -> tuple[float, FloatArray]:
@@ -407,20 +363,12 @@ class BetaLikelihood:
         return total, slope
 
     def along(self, line: BetaLine) -> BetaLikelihood:
-        """The same errors and factor, another line."""
-        return BetaLikelihood(
-            self.t,
-            self.lower,
-            self.upper,
-            self.lower_hazard,
-            self.upper_hazard,
-            self.log_unit,
-            line,
-        )
+        """Returns the likelihood of the errors at another line, the factor unchanged."""
+        return replace(self, line=line)
 
 
 def beta_likelihood(errors: BetaErrors, factor: float, line: BetaLine) -> BetaLikelihood:
-    """Of errors, at a factor on σ and a line."""
+    """Prepares the likelihood of errors at a factor on σ and a line."""
     t = np.clip(errors.normalised / factor, -FURTHEST, FURTHEST)
     log_unit = errors.log_deviation + np.log(factor)
     return BetaLikelihood(t, log_ndtr(t), log_ndtr(-t), hazard(-t), hazard(t), log_unit, line)

@@ -1,4 +1,4 @@
-"""The beta map of a standard Gaussian's cumulative probability: density, probability, quantiles.
+"""The beta map of a standard Gaussian's cumulative probability, as one latent value moves it.
 
 With F = Φ(t) the predicted probability, the calibrated one is (Song et al. 2019; Kull et al. 2017)
 
@@ -6,8 +6,6 @@ With F = Φ(t) the predicted probability, the calibrated one is (Song et al. 201
 
 All is written in U and in logarithms, so that no tail is rounded to 0 or 1. a = b = 1 and c = 0
 change nothing. Arrays of any shapes that broadcast.
-
-The three parameters of a beta map as one latent value moves them: a line, and its bounds.
 """
 
 from __future__ import annotations
@@ -18,9 +16,20 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr
 
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, numbers
+from monitor.recalibration.documents import Document, Documented, numbers
 
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
+
+
+Triple = tuple[float, float, float]
+
+# |log a| and |log b| at most: a tail up to 7 times as wide or narrow as the factor on σ says.
+LARGEST = 4.0
+
+# |c| at most, in nats of the odds.
+LARGEST_SHIFT = 30.0
+
+BOUNDS: Triple = (LARGEST, LARGEST, LARGEST_SHIFT)
 
 
 def hazard(t: FloatArray) -> FloatArray:
@@ -37,8 +46,7 @@ def logit(t: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray) -> FloatAr
 
 def slope(t: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
     """dU/dt = a φ/Φ + b φ/(1 − Φ), positive."""
-    found: FloatArray = a * hazard(-t) + b * hazard(t)
-    return found
+    return a * hazard(-t) + b * hazard(t)
 
 
 def log_density(t: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
@@ -78,22 +86,8 @@ def standard_quantile(u: FloatArray, a: FloatArray, b: FloatArray, c: FloatArray
     return found
 
 
-Triple = tuple[float, float, float]
-
-
-# |log a| and |log b| at most: a tail up to 7 times as wide or narrow as the factor on σ says.
-LARGEST = 4.0
-
-
-# |c| at most, in nats of the odds.
-LARGEST_SHIFT = 30.0
-
-
-BOUNDS: Triple = (LARGEST, LARGEST, LARGEST_SHIFT)
-
-
 @dataclass(frozen=True, slots=True)
-class BetaLine:
+class BetaLine(Documented):
     """(log a, log b, c) = base + loading · f."""
 
     base: Triple
@@ -124,20 +118,16 @@ class BetaLine:
         return low, high
 
     def bounded(self, low: float, high: float) -> bool:
-        """Whether all three are within BOUNDS over [low, high]; false where one is not finite."""
+        """Tells whether all three are within BOUNDS over [low, high]; not if one is not finite."""
         return all(
             abs(base + loading * end) <= bound
             for base, loading, bound in zip(self.base, self.loading, BOUNDS, strict=True)
             for end in (low, high)
         )
 
-    def parameters(self) -> Document:
-        """Both fields, as JSON values."""
-        return {"base": list(self.base), "loading": list(self.loading)}
-
     @classmethod
     def from_parameters(cls, parameters: Document) -> BetaLine:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         return cls(_triple(parameters, "base"), _triple(parameters, "loading"))
 
 

@@ -1,16 +1,10 @@
-"""The Cauchy likelihood of errors, by the log of the factor that makes a scale of σ.
+"""GP-Cauchy: errors with heavy tails as Cauchy distributions whose scale depends on the estimate.
 
-error ~ Cauchy(0, γ) with γ = w σ and log w latent (Küppers et al. 2022, section 3).
-
-Cauchy distributions of each dimension, and the Gaussian that stands in for one.
-
-GP-Cauchy: errors with heavy tails as Cauchy distributions, their scale γ = w σ with log w a
-Gaussian process of the estimate, one for each dimension (Küppers et al. 2022, section 3).
+error ~ Cauchy(0, γ) with γ = w σ and log w a Gaussian process of the estimate, one for each
+dimension (Küppers et al. 2022, section 3).
 
 A Cauchy has no variance, so that UCE and ENCE are not defined for it. What is forwarded is a
 Gaussian that holds a stated share of the mass in the same central interval.
-
-Fits GP-Cauchy: each dimension's log w by a process with inputs of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from scipy.special import ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import Document, number
-from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.normal import single_outputs
 from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
@@ -35,10 +29,17 @@ from monitor.recalibration.processes.sparse_process import (
     expected_under_normal,
     stack_of,
 )
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.recalibrator import FittedMethod, Output, UnfitData
 
 # |log w| at most: errors and σ of any two units of length are closer.
 LARGEST_LOG = 40.0
+
+
+# The share of a Gaussian within one σ.
+SURROGATE_LEVEL = 0.6827
+
+# Levels that surrogates are made of; beyond them σ_s/γ is that of a point or of no interval.
+LEVELS = (0.001, 0.9999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,12 @@ class CauchyLikelihood:
         return -value, np.copysign((1 - small) / (1 + small), u)
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
-        """By the fixed rule of 20 nodes; both (1, n)."""
+        """Expectation by the fixed rule of 20 nodes; both (1, n)."""
         return expected_under_normal(self.log_likelihood, mean, variance)
 
 
 def cauchy_likelihood(name: str, error: FloatArray, deviation: FloatArray) -> CauchyLikelihood:
-    """Of the errors (n,) of the dimension `name`, predicted with σ (n,).
+    """Prepares the likelihood of errors (n,) of the dimension `name`, predicted with σ (n,).
 
     Raises UnfitData where half of the errors or more are exactly 0: the likelihood then grows
     without bound as γ falls to 0.
@@ -123,8 +124,7 @@ class CauchyMarginals:
         """1/2 + arctan(t)/π."""
         # arctan2(1, −t)/π is the same, without a cancellation in the lower tail.
         t = (value - self.location) / self.scale
-        probability: FloatArray = np.arctan2(1.0, -t) / np.pi
-        return probability
+        return np.arctan2(1.0, -t) / np.pi
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
         """location + γ tan(π (τ − 1/2)); infinite at 0 and 1."""
@@ -134,8 +134,7 @@ class CauchyMarginals:
                 tau < 0.5, -1 / np.tan(np.pi * np.minimum(tau, 0.5)), np.tan(np.pi * (tau - 0.5))
             )
         unit = np.where(tau == 1, np.inf, unit)
-        found: FloatArray = self.location + self.scale * unit[:, None, None]
-        return found
+        return self.location + self.scale * unit[:, None, None]
 
 
 def surrogate_ratio(level: float) -> float:
@@ -146,16 +145,8 @@ def surrogate_ratio(level: float) -> float:
     return math.tan(math.pi * level / 2) / float(ndtri((1 + level) / 2))
 
 
-# The share of a Gaussian within one σ.
-SURROGATE_LEVEL = 0.6827
-
-
-# Levels that surrogates are made of; beyond them σ_s/γ is that of a point or of no interval.
-LEVELS = (0.001, 0.9999)
-
-
 @dataclass(frozen=True)
-class GpCauchy:
+class GpCauchy(FittedMethod):
     """Cauchy(mean, γ), γ = e^m σ with m = E[log w] at the estimate.
 
     With e^m, and no term for the variance of log w, half of the errors lie within ±γ however
@@ -169,7 +160,6 @@ class GpCauchy:
     surrogate_level: float = SURROGATE_LEVEL
     method: ClassVar[str] = "gp-cauchy"
     output: ClassVar[Output] = Output.SURROGATE
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -183,27 +173,19 @@ class GpCauchy:
 
     def marginals(self, estimates: Estimates) -> CauchyMarginals:
         """The Cauchy of each dimension."""
-        return CauchyMarginals(estimates.mean, self._scale(estimates))
-
-    def _scale(self, estimates: Estimates) -> FloatArray:
-        """(n, K) γ."""
-        scale: FloatArray = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
-        return scale
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {"log_weight": self.log_weight.parameters(), "surrogate_level": self.surrogate_level}
+        scale = estimates.deviation * np.exp(self.log_weight.means(estimates)).T
+        return CauchyMarginals(estimates.mean, scale)
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpCauchy:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         level = number(parameters, "surrogate_level", *LEVELS)
         return cls(single_outputs(parameters, "log_weight"), level)
 
 
 @dataclass(frozen=True, slots=True)
 class GpCauchySettings(ProcessSettings):
-    """How a GP-Cauchy is to be.
+    """Settings of the fit of a GP-Cauchy.
 
     surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree
     """
@@ -211,21 +193,22 @@ class GpCauchySettings(ProcessSettings):
     surrogate_level: float = SURROGATE_LEVEL
 
 
-def fit_gp_cauchy(rows: FitRows, settings: GpCauchySettings | None = None) -> GpCauchy:
-    """The largest bound on the likelihood of each dimension's errors (Küppers et al. 2022, eq. 4).
+USUAL = GpCauchySettings()
+
+
+def fit_gp_cauchy(rows: FitRows, settings: GpCauchySettings = USUAL) -> GpCauchy:
+    """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
     Raises UnfitData without rows, where half of a dimension's errors or more are exactly 0, and
     for a level that no surrogate is made of; ValueError for coupled outputs.
     """
-    settings = settings or GpCauchySettings()
     settings.require_independent(GpCauchy.method)
     if not LEVELS[0] <= settings.surrogate_level <= LEVELS[1]:
         raise UnfitData(
             f"surrogate_level is {settings.surrogate_level}: choose a share between {LEVELS[0]} "
             f"and {LEVELS[1]}."
         )
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     fitted = []
     for i, name in enumerate(rows.space.names):
         likelihood = cauchy_likelihood(name, rows.error[:, i], rows.deviation[:, i])

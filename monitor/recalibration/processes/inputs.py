@@ -1,5 +1,6 @@
-"""What a process looks at: features of an estimate, standardised, and never outside of the range
-that was seen in the fit.
+"""The features of an estimate that a Gaussian process looks at.
+
+They are standardised, and never outside of the range that was seen in the fit.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     member,
     number,
@@ -25,13 +27,12 @@ from monitor.recalibration.fit_rows import FitRows
 # A feature whose spread is this small against its size does not vary.
 CONSTANT = 1e-9
 
-
 # Standardised values beyond this are not told apart.
 FARTHEST = 1e6
 
 
 class FeatureKind(StrEnum):
-    """What is taken of one dimension of an estimate."""
+    """Functions of one dimension of an estimate."""
 
     MEAN = "mean"
     LOG_MEAN = "log-mean"  # of sizes and the like: positive throughout the fit
@@ -44,7 +45,7 @@ class FeatureKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(Documented):
     """(g(v) − centre) / scale of a value v that is clipped to [low, high] first.
 
     dimension   position of it
@@ -60,20 +61,9 @@ class Feature:
     centre: float
     scale: float
 
-    def parameters(self) -> Document:
-        """All fields."""
-        return {
-            "kind": str(self.kind),
-            "dimension": self.dimension,
-            "low": self.low,
-            "high": self.high,
-            "centre": self.centre,
-            "scale": self.scale,
-        }
-
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> Feature:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         feature = cls(
             member(parameters, "kind", FeatureKind),
             whole(parameters, "dimension", 0, k - 1),
@@ -105,7 +95,7 @@ class Inputs:
     k: int
 
     def also(self, feature: Feature) -> Inputs:
-        """With one more."""
+        """Adds a feature."""
         return Inputs((*self.features, feature), self.k)
 
     def of(self, estimates: Estimates) -> FloatArray:
@@ -138,7 +128,7 @@ class Inputs:
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> Inputs:
-        """The inverse of parameters, of k dimensions; raises InvalidRecalibrator."""
+        """Reads what parameters returned, of k dimensions; raises InvalidRecalibrator."""
         each = parts(parameters, "inputs", fewest=0)
         features = tuple(Feature.from_parameters(one, k) for one in each)
         if len(set(features)) < len(features):
@@ -147,7 +137,7 @@ class Inputs:
 
 
 def candidate_inputs(rows: FitRows) -> Inputs:
-    """Every mean (its log where all means of the dimension are positive, its cosine and sine
+    """Lists every mean (its log where all means of the dimension are positive, its cosine and sine
     where it is an angle) and every log σ; none that does not vary over the rows."""
     kinds = [
         (kind, i)
@@ -160,7 +150,7 @@ def candidate_inputs(rows: FitRows) -> Inputs:
 
 
 def paper_inputs(rows: FitRows) -> Inputs:
-    """Every mean, standardised, and then every variance in the same units, as the kernel of
+    """Lists every mean, standardised, and then every variance in the same units, as the kernel of
     Küppers et al. 2022, eq. 6, takes them; no features where no mean varies."""
     means = [_feature(FeatureKind.MEAN, i, rows.estimates) for i in range(rows.space.k)]
     vary = [feature for feature in means if feature is not None]
@@ -176,7 +166,6 @@ def _variance(mean: Feature, estimates: Estimates) -> Feature:
 
 
 _LOGS = (FeatureKind.LOG_MEAN, FeatureKind.LOG_DEVIATION)
-
 
 _POSITIVE = (*_LOGS, FeatureKind.VARIANCE)
 
@@ -207,15 +196,11 @@ def _raw(kind: FeatureKind, dimension: int, estimates: Estimates) -> FloatArray:
     if kind is FeatureKind.VARIANCE:
         return estimates.covariance[:, dimension, dimension]
     mean = estimates.mean[:, dimension]
-    if kind is FeatureKind.COSINE:
+    if kind in (FeatureKind.COSINE_OF_TWICE, FeatureKind.SINE_OF_TWICE):
+        mean = 2.0 * mean
+    if kind in (FeatureKind.COSINE, FeatureKind.COSINE_OF_TWICE):
         return np.cos(mean)
-    if kind is FeatureKind.SINE:
-        return np.sin(mean)
-    if kind is FeatureKind.COSINE_OF_TWICE:
-        return np.cos(2.0 * mean)
-    if kind is FeatureKind.SINE_OF_TWICE:
-        return np.sin(2.0 * mean)
-    return mean
+    return np.sin(mean) if kind in (FeatureKind.SINE, FeatureKind.SINE_OF_TWICE) else mean
 
 
 def _curved(kind: FeatureKind, raw: FloatArray) -> FloatArray:

@@ -1,68 +1,28 @@
-"""Bins of an input that hold about as many rows each, in which scores are looked at.
+"""The kernels of the Gaussian processes: how alike two points are, with derivatives for the fit.
 
-The kernels of the Gaussian processes: how alike two points are, with derivatives for the fit.
-
-Points are rows of standardised features; what they stand for is decided in gp_inputs.
-
-Where the inducing points of a process lie: centres of clusters of the points it is fitted on.
+Points are rows of standardised features; what they stand for is decided in inputs.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 import numpy as np
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray
 
-BINS = 8
+# Points looked at; more of them move the centres by less than matters.
+LOOKED_AT = 2000
 
-
-def equal_count_bins(column: FloatArray) -> IntArray:
-    """(n,) 0 … BINS − 1, the bin of each value; equal values are in one bin."""
-    edges = np.quantile(column, np.arange(1, BINS) / BINS)
-    return np.searchsorted(edges, column, side="right")
+_ROUNDS = 15
 
 
 class KernelForm(StrEnum):
-    """Which kernel, by the name it has in documents."""
+    """Forms of kernels, by their names in documents."""
 
     NORMALISED = "normalised"  # k(x, x) = 1: as uncertain a priori wherever nothing was seen
     PAPER = "paper"  # Küppers et al. 2022, eq. 6
-
-
-class Kernel(Protocol):
-    """A kernel of unit size with its length scales. D is the width of the points."""
-
-    def matrix(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """(…, n, m) of points (…, n, D) and (m, D)."""
-        ...
-
-    def diagonal(self, points: FloatArray) -> FloatArray:
-        """(…, n) of each point (…, n, D) with itself."""
-        ...
-
-    def slope(
-        self, left: FloatArray, right: FloatArray, matrix: FloatArray, weight: FloatArray
-    ) -> FloatArray:
-        """(P,) Σ weight ∘ ∂k/∂log scale; the matrix of the two, and weights, both (…, n, m)."""
-        ...
-
-    def diagonal_slope(self, points: FloatArray, weight: FloatArray) -> FloatArray:
-        """(P,) Σ weight ∘ ∂k(x, x)/∂log scale; weight (…, n)."""
-        ...
-
-
-def kernel_of(form: KernelForm, scale: FloatArray) -> Kernel:
-    """The kernel of a form with its scales, (scale_count,)."""
-    return NormalisedKernel(scale) if form is KernelForm.NORMALISED else PaperKernel(scale)
-
-
-def scale_count(form: KernelForm, width: int) -> int:
-    """P: how many scales a kernel of points of this width has."""
-    return width if form is KernelForm.NORMALISED else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +36,10 @@ class NormalisedKernel:
     scale: FloatArray
 
     def matrix(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Of the expanded square: two products in place of n m D differences."""
+        """Evaluates k at points (…, n, D) and (m, D), (…, n, m).
+
+        The square is expanded: two products in place of n m D differences.
+        """
         weight, square, offset = self.expanded(right)
         exponent: FloatArray = left @ weight
         exponent += (left * left) @ square
@@ -91,13 +54,16 @@ class NormalisedKernel:
         return weight, square, -0.5 * (right.T * weight).sum(axis=0)
 
     def diagonal(self, points: FloatArray) -> FloatArray:
-        """Ones."""
+        """Returns ones: each point (…, n, D) with itself, (…, n)."""
         return np.ones(points.shape[:-1])
 
     def slope(
         self, left: FloatArray, right: FloatArray, matrix: FloatArray, weight: FloatArray
     ) -> FloatArray:
-        """∂k/∂log ℓ_d = k (x_d − x'_d)²/ℓ_d², the square expanded."""
+        """Sums weight ∘ ∂k/∂log ℓ_d, (P,); the matrix of the two, and weights, both (…, n, m).
+
+        ∂k/∂log ℓ_d = k (x_d − x'_d)²/ℓ_d², the square expanded.
+        """
         g = weight * matrix
         own = left * (left * g.sum(axis=-1)[..., None] - 2.0 * (g @ right))
         columns = g.reshape(-1, len(right)).sum(axis=0)
@@ -106,7 +72,7 @@ class NormalisedKernel:
         return found / np.square(self.scale)
 
     def diagonal_slope(self, points: FloatArray, weight: FloatArray) -> FloatArray:
-        """None: the diagonal is constant."""
+        """Returns zeros, (P,): the diagonal is constant."""
         return np.zeros(self.scale.size)
 
 
@@ -123,15 +89,14 @@ class PaperKernel:
     scale: FloatArray
 
     def matrix(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Dimension by dimension."""
+        """Evaluates k dimension by dimension; shapes as in NormalisedKernel."""
         square = self.scale[0] ** 2
         exponent = np.zeros((*left.shape[:-1], right.shape[0]))
         determinant = np.ones_like(exponent)
         for gap, spread in self._pairs(left, right):
             exponent += gap * gap / spread
             determinant *= spread / square
-        found: FloatArray = np.exp(-0.5 * exponent) / np.sqrt(determinant)
-        return found
+        return np.exp(-0.5 * exponent) / np.sqrt(determinant)
 
     def diagonal(self, points: FloatArray) -> FloatArray:
         """θ^K |2 Σ + θ² I|^(−½)."""
@@ -159,7 +124,7 @@ class PaperKernel:
         return np.array([(weight * self.diagonal(points) * by_log).sum()])
 
     def _pairs(self, left: FloatArray, right: FloatArray) -> list[tuple[FloatArray, FloatArray]]:
-        """Per dimension (μi − μj) and the diagonal entry of Σij, both (…, n, m)."""
+        """Lists for each dimension (μi − μj) and the diagonal entry of Σij, both (…, n, m)."""
         k = right.shape[1] // 2
         square = self.scale[0] ** 2
         return [
@@ -171,15 +136,23 @@ class PaperKernel:
         ]
 
 
-# Points looked at; more of them move the centres by less than matters.
-LOOKED_AT = 2000
+# A kernel of unit size. matrix and diagonal evaluate it; slope and diagonal_slope differentiate the
+# weighted sums of their entries by the logs of the P scales, (P,).
+Kernel = NormalisedKernel | PaperKernel
 
 
-ROUNDS = 15
+def kernel_of(form: KernelForm, scale: FloatArray) -> Kernel:
+    """The kernel of a form with its scales, (scale_count,)."""
+    return NormalisedKernel(scale) if form is KernelForm.NORMALISED else PaperKernel(scale)
+
+
+def scale_count(form: KernelForm, width: int) -> int:
+    """P: how many scales a kernel of points of this width has."""
+    return width if form is KernelForm.NORMALISED else 1
 
 
 def inducing_points(points: FloatArray, count: int) -> FloatArray:
-    """At most `count` centres (M, D) by k-means, M ≥ 1; as many as points differ if fewer.
+    """Finds at most `count` centres (M, D) by k-means, M ≥ 1; fewer where fewer points differ.
 
     Deterministic: it begins with points that are far from each other, the first nearest to
     the centre of all, and every centre then moves to the mean of those nearest to it (Lloyd).
@@ -188,7 +161,7 @@ def inducing_points(points: FloatArray, count: int) -> FloatArray:
     """
     looked_at = points[:: max(1, points.shape[0] // LOOKED_AT)]
     centres = _far_apart(looked_at, count)
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         nearest = _squared_distance(looked_at, centres).argmin(axis=1)
         size = np.bincount(nearest, minlength=len(centres))
         total = [np.bincount(nearest, column, len(centres)) for column in looked_at.T]

@@ -1,27 +1,15 @@
-"""Covariances put together from weights of triangular factors, many at once.
+"""GP-Normal for all dimensions at once: sizes and correlations that depend on the detection.
 
+(Küppers et al. 2022, section 3, covariance estimation and recalibration.) The covariance is
 Σ̂ = W G Gᵀ Wᵀ: W a factor of what the detector sent, G lower triangular with the rows
 (φ_i0 … φ_i,i−1, √exp f_i). With Σ = W Wᵀ = L D Lᵀ it is the LDLᵀ of Küppers et al. 2022, eq. 8:
 with Δ = diag(W), exp f_i multiplies D, and the unit triangular Δ G diag(G)⁻¹ Δ⁻¹ multiplies L.
 All arithmetic is by element, so that a detection gives the same bits alone and among others.
 
-How likely an error is in one dimension, given what those of the earlier dimensions were.
-
 Whitened errors are u_i = Σ_j<i φ_ij ε_j + exp(f_i/2) η_i with η_i ~ N(0, 1) and the innovations
-ε_j of the earlier rows as they were fitted: see triangular_factors, where their covariance is
-G Gᵀ (a moving average Cholesky factor, Zhang and Leng 2012). The joint density is a product over
-i, and each factor a regression on innovations that are already known, so that it is fitted by
-itself.
-
-A triangular factor of covariances as a function of the detection: a fitted value.
-
-GP-Normal for all dimensions at once: sizes and correlations of the errors that depend on the
-detection (Küppers et al. 2022, section 3, covariance estimation and recalibration).
-
-Fitting lives in gp_normal_multivariate_fit; nothing here needs an optimiser.
-
-Fits GP-Normal multivariate: covariance scaling in closed form, and what depends on the
-detection by a process for each row of the factor. Serving does not need this file.
+ε_j of the earlier rows as they were fitted: their covariance is G Gᵀ (a moving average Cholesky
+factor, Zhang and Leng 2012). The joint density is a product over i, and each factor a regression
+on innovations that are already known, so that a process for each row of G is fitted by itself.
 """
 
 from __future__ import annotations
@@ -38,9 +26,9 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     Matrix,
-    as_array,
     as_matrix,
     factors,
     numbers,
@@ -48,29 +36,49 @@ from monitor.recalibration.documents import (
     permutation,
     positive_definite_matrix,
 )
-from monitor.recalibration.fit_rows import FitRows, in_one_order
+from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.processes.inputs import Inputs
-from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
+from monitor.recalibration.processes.process_fit import USUAL, ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     LatentStack,
     SparseProcess,
     stack_of,
 )
-from monitor.recalibration.recalibrator import Output, UnfitData
+from monitor.recalibration.recalibrator import FittedMethod, UnfitData
+from monitor.recalibration.scaling import by_form
 
-# Above it no rounding can make a covariance indefinite: the smallest eigenvalue of correlations R
-# is at least det R · ((K − 1)/K)^(K − 1) > det R / e.
+# Above this determinant no rounding can make a covariance indefinite: the smallest eigenvalue of
+# correlations R is at least det R · ((K − 1)/K)^(K − 1) > det R / e.
 _SAFE_DETERMINANT = 1e-9
-
 
 # By how much correlations are drawn to zero below it: R (1 − δ) + δ I has eigenvalues above δ, a
 # million times what rounding takes away.
 _DRAWN = 1e-9
 
 
+# Exponents beyond it overflow; a search for the best step may look there.
+_LARGEST_EXPONENT = 500.0
+
+# Share of the mean square of all errors that is never explained. Weights that depend on a detection
+# could explain a few rows that are repeated often to the last place, and be ever surer of it.
+UNEXPLAINED = 1e-4
+
+# Directions of the innovations that hardly vary are left out of a regression on them.
+_ALIKE = 1e-2
+
+# Variances of weights in documents: between errors of unit size weights are of the order of one.
+LARGEST_VARIANCE = 50.0
+
+# As covariance scaling: a share of the mean eigenvalue below which errors repeat each other.
+SINGULAR = 1e-9
+
+# Rows that differ by less, as a share of the binary mantissa, count as one: about five digits.
+_DIGITS = 2.0**16
+
+
 def row_of_weights(i: int) -> slice:
-    """Where f_i, φ_i0 … φ_i,i−1 lie among the K (K + 1) / 2 weights, which go row by row."""
+    """Finds f_i, φ_i0 … φ_i,i−1 among the K (K + 1) / 2 weights, which go row by row."""
     first = i * (i + 1) // 2
     return slice(first, first + i + 1)
 
@@ -160,19 +168,6 @@ def _drawn_to_zero(covariance: FloatArray) -> FloatArray:
     return drawn
 
 
-# Beyond it exp overflows; a search for the best step may look there.
-_LARGEST_EXPONENT = 500.0
-
-
-# Of the mean square of all errors: what is never explained. Weights that depend on the detection
-# could explain a few rows that are repeated often to the last place, and be ever surer of it.
-UNEXPLAINED = 1e-4
-
-
-# Directions of the innovations that hardly vary are left out of a regression on them.
-_ALIKE = 1e-2
-
-
 @dataclass(frozen=True, slots=True)
 class TriangularRow:
     """log N(u_i; Σ_j φ_ij ε_j, exp f_i); its 1 + i latent outputs are f_i, φ_i0 … φ_i,i−1.
@@ -229,12 +224,8 @@ class TriangularRow:
         return Expected(value, by_mean, by_variance)
 
 
-# Between errors of unit size weights are of the order of one.
-LARGEST_VARIANCE = 50.0
-
-
 @dataclass(frozen=True)
-class TriangularProcess:
+class TriangularProcess(Documented):
     """E[u uᵀ] of errors u = W⁻¹ r that a factor W of what the detector sent has whitened.
 
     With A = M Mᵀ it is M G Gᵀ Mᵀ: where nothing depends on the detection G is the identity, and
@@ -265,19 +256,11 @@ class TriangularProcess:
 
     @cached_property
     def _root(self) -> FloatArray:
-        return np.asarray(np.linalg.cholesky(as_array(self.moment)), dtype=np.float64)
-
-    def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "moment": [list(row) for row in self.moment],
-            "weights": self.weights.parameters(),
-            "most_uncertain": list(self.most_uncertain),
-        }
+        return np.asarray(np.linalg.cholesky(np.array(self.moment)), dtype=np.float64)
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> TriangularProcess:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         moment = positive_definite_matrix(parameters, "moment", k)
         weights = LatentStack.from_parameters(part(parameters, "weights"), k)
         outputs = [process.outputs for process in weights.processes]
@@ -293,7 +276,7 @@ class TriangularProcess:
 
 
 @dataclass(frozen=True)
-class GpNormalMultivariate:
+class GpNormalMultivariate(FittedMethod):
     """Σ̂ = W M G Gᵀ Mᵀ Wᵀ: W = diag(σ) of variances, W = L of covariances Σ = L Lᵀ.
 
     M and G are those of a TriangularProcess. Weights are served by the moments of their
@@ -311,8 +294,6 @@ class GpNormalMultivariate:
     variances: TriangularProcess | None
     covariances: TriangularProcess | None
     method: ClassVar[str] = "gp-normal-multivariate"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -323,14 +304,7 @@ class GpNormalMultivariate:
         """Variances become full covariances where they were fitted; covariances stay so."""
         # One variance is a whole covariance.
         alone = estimates.diagonal & (self.k > 1)
-        if alone.all():
-            covariance = self._estimated(estimates)
-        elif not alone.any():
-            covariance = self._recalibrated(estimates)
-        else:
-            covariance = np.empty_like(estimates.covariance)
-            covariance[alone] = self._estimated(estimates.take(alone))
-            covariance[~alone] = self._recalibrated(estimates.take(~alone))
+        covariance = by_form(estimates, alone, self._estimated, self._recalibrated)
         diagonal = alone if self.variances is None else np.zeros_like(alone)
         return Estimates(estimates.mean, covariance, diagonal)
 
@@ -354,18 +328,9 @@ class GpNormalMultivariate:
         back = np.argsort(self.order)
         return _permuted(made, tuple(back.tolist()))
 
-    def parameters(self) -> Document:
-        """All fields, as JSON values; without the forms that were not fitted."""
-        content: Document = {"order": list(self.order), "scale": list(self.scale)}
-        if self.variances is not None:
-            content["variances"] = self.variances.parameters()
-        if self.covariances is not None:
-            content["covariances"] = self.covariances.parameters()
-        return content
-
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpNormalMultivariate:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         scale = factors(parameters, "scale")
         k = len(scale)
         order = permutation(parameters, "order", k)
@@ -384,29 +349,17 @@ class GpNormalMultivariate:
 
 
 def _permuted(covariance: FloatArray, order: tuple[int, ...]) -> FloatArray:
-    """Rows and columns in another order."""
+    """Puts rows and columns into another order."""
     if order == tuple(range(len(order))):
         return covariance
     places = np.array(order)
-    permuted: FloatArray = covariance[:, places[:, None], places]
-    return permuted
-
-
-# As covariance scaling: a share of the mean eigenvalue below which errors repeat each other.
-SINGULAR = 1e-9
-
-
-# Of a binary mantissa: about five decimal digits.
-_DIGITS = 2.0**16
-
-
-AS_USUAL = ProcessSettings()
+    return covariance[:, places[:, None], places]
 
 
 def fit_gp_normal_multivariate(
-    rows: FitRows, settings: ProcessSettings = AS_USUAL
+    rows: FitRows, settings: ProcessSettings = USUAL
 ) -> GpNormalMultivariate:
-    """Each form of covariance by itself, of the detections that came with it.
+    """Fits each form of covariance by itself, to the detections that came with it.
 
     The likelihood is a product over the dimensions, so that K small processes are fitted, each
     with the inputs that pay for themselves. The same rows in any order give the same bits.
@@ -416,19 +369,15 @@ def fit_gp_normal_multivariate(
     """
     # The closed form of the likelihood has f and φ independent of each other.
     settings.require_independent(GpNormalMultivariate.method)
-    rows.check()
-    rows = in_one_order(rows)
+    rows = prepared(rows)
     k = rows.space.k
     alone = rows.estimates.diagonal & (k > 1)
     scale = np.sqrt(np.mean(np.square(rows.error / rows.deviation), axis=0))
-    return GpNormalMultivariate(
-        rows.space.order,
-        tuple(scale.tolist()),
-        _fitted(rows.take(np.flatnonzero(alone)), "variances", settings) if alone.any() else None,
-        None
-        if alone.all()
-        else _fitted(rows.take(np.flatnonzero(~alone)), "covariances", settings),
+    variances, covariances = (
+        _fitted(rows.take(np.flatnonzero(some)), form, settings) if some.any() else None
+        for form, some in (("variances", alone), ("covariances", ~alone))
     )
+    return GpNormalMultivariate(rows.space.order, tuple(scale.tolist()), variances, covariances)
 
 
 def _fitted(rows: FitRows, form: str, settings: ProcessSettings) -> TriangularProcess:
@@ -469,7 +418,7 @@ def _row_by_row(
 
 
 def _different(rows: FitRows) -> int:
-    """How many rows differ in the first five digits of anything.
+    """Counts rows that differ in the first five digits of anything.
 
     Weights that depend on the detection could take in a few that are repeated often, to the last
     place and never sure enough of it.

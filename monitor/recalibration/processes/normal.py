@@ -1,11 +1,8 @@
-"""Reads a stack of latent values with one process of one output in each dimension.
+"""GP-Normal: a factor on the variance of each dimension that depends on the estimate.
 
-Gaussian errors whose variance is off by w = e^f, one latent a dimension: in closed form.
-
-GP-Normal: a factor on the variance of each dimension that depends on the estimate, by a
-Gaussian process (Küppers et al. 2022, section 3). It is fitted in gp_normal_fit.
-
-Fits GP-Normal; serving does not need this file.
+The log of the factor is a Gaussian process of the estimate (Küppers et al. 2022, section 3).
+Errors are Gaussian, and their likelihood is in closed form: variance off by w = e^f, one latent
+value f a dimension.
 """
 
 from __future__ import annotations
@@ -18,9 +15,16 @@ import numpy as np
 from monitor.frames.cholesky import add_up
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
-from monitor.recalibration.documents import Document, InvalidRecalibrator, part, parts, whole
-from monitor.recalibration.fit_rows import FitRows, in_one_order
-from monitor.recalibration.processes.process_fit import ProcessSettings, choose_inputs
+from monitor.recalibration.documents import (
+    Document,
+    InvalidRecalibrator,
+    inside,
+    part,
+    parts,
+    whole,
+)
+from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.processes.process_fit import USUAL, ProcessSettings, choose_inputs
 from monitor.recalibration.processes.sparse_process import (
     MARGIN,
     Coupling,
@@ -28,16 +32,18 @@ from monitor.recalibration.processes.sparse_process import (
     LatentStack,
     stack_of,
 )
-from monitor.recalibration.recalibrator import Output
+from monitor.recalibration.recalibrator import FittedMethod
 
 
 def single_outputs(parameters: Document, name: str, k: int | None = None) -> LatentStack:
-    """Of k dimensions, or of as many as there are. Raises InvalidRecalibrator."""
+    """Reads one process of one output for each of k dimensions, or of as many as there are.
+
+    Raises InvalidRecalibrator.
+    """
     document = part(parameters, name)
-    try:
-        stack = LatentStack.from_parameters(document, len(parts(document, "processes", k)))
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"in '{name}': {error}") from None
+    place = f"'{name}'"
+    dimensions = len(inside(place, parts, document, "processes", k))
+    stack = inside(place, LatentStack.from_parameters, document, dimensions)
     outputs = [process.outputs for process in stack.processes]
     if set(outputs) != {1}:
         raise InvalidRecalibrator(
@@ -70,19 +76,19 @@ class NormalLikelihood:
         return Expected(add_up(value), 0.5 * (e - 1.0), -0.25 * e)
 
     def of(self, output: int) -> NormalLikelihood:
-        """Of one of the outputs by itself."""
+        """Returns the likelihood of one output by itself."""
         one = slice(output, output + 1)
         return NormalLikelihood(self.square[one], self.log_deviation[one])
 
 
 def normal_likelihood(rows: FitRows) -> NormalLikelihood:
-    """Of all dimensions of some rows."""
+    """Prepares the likelihood of all dimensions of some rows."""
     deviation = rows.deviation.T
     return NormalLikelihood(np.square(rows.error.T / deviation), np.log(deviation))
 
 
 @dataclass(frozen=True)
-class GpNormal:
+class GpNormal(FittedMethod):
     """Σ' = S Σ S with S = diag(√w), log w_d ~ GP (eq. 5); correlations stay.
 
     Served is w = E_q[e^f] = exp(m + v/2): an error whose factor is uncertain varies by the
@@ -95,8 +101,6 @@ class GpNormal:
 
     log_factor: LatentStack
     method: ClassVar[str] = "gp-normal"
-    output: ClassVar[Output] = Output.GAUSSIAN
-    keeps_definite: ClassVar[bool] = True
 
     @property
     def k(self) -> int:
@@ -104,18 +108,18 @@ class GpNormal:
         return self.log_factor.outputs
 
     def apply(self, estimates: Estimates) -> Estimates:
-        """Each estimate by its own factors; they lie within a range whatever the estimate is."""
+        """Scales each estimate by its own factors, which lie within a range for any estimate."""
         logs = self.log_factor.log_expectations(estimates)
         logs *= 0.5
         return estimates.rescaled(np.exp(logs, out=logs).T)
 
     def parameters(self) -> Document:
-        """The processes with their inputs, and the range of log w."""
+        """Returns the processes with their inputs, and the range of log w."""
         return {"dimensions": self.k, **self.log_factor.parameters()}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> GpNormal:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         k = whole(parameters, "dimensions", 1, 1000)
         stack = LatentStack.from_parameters(parameters, k)
         if stack.outputs != k:
@@ -126,15 +130,13 @@ class GpNormal:
         return cls(stack)
 
 
-def fit_gp_normal(rows: FitRows, settings: ProcessSettings | None = None) -> GpNormal:
-    """The factors that rows with truth ask for: the same whatever order the rows come in.
+def fit_gp_normal(rows: FitRows, settings: ProcessSettings = USUAL) -> GpNormal:
+    """Fits the factors that rows with ground truth ask for, in whatever order they come.
 
     With independent latents every dimension finds inputs of its own; coupled, all have the
     same. Raises UnfitData without rows, or where a dimension has no error.
     """
-    settings = settings or ProcessSettings()
-    rows = in_one_order(rows)
-    rows.check()
+    rows = prepared(rows)
     likelihood = normal_likelihood(rows)
     parts = [(likelihood, rows.weight)]
     if settings.coupling is Coupling.INDEPENDENT:

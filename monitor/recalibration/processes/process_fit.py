@@ -1,15 +1,11 @@
-"""What of a process the data do not fix by themselves: its settings, and the parameters of its
-kernels and couplings as the one vector that an optimiser moves.
+"""The fit of a sparse process: which features it looks at, and with which kernels.
 
-Which features a process looks at: found one after the other, each has to pay for itself.
+Kernels and mixing are found by L-BFGS-B, with the best posterior at each. The bound is maximal in
+the posterior, so that its derivatives by the hyperparameters are those at a fixed posterior.
 
-All candidates are screened by a score test, the best few are tried, and the bound of the
-process decides: it falls with every input that says nothing.
-
-Fits a sparse process: kernels and mixing by L-BFGS-B, at each the best posterior.
-
-The bound is maximal in the posterior, so that its derivatives by the hyperparameters are those
-at a fixed posterior. Serving does not need this file.
+Features are found one after the other, and each has to pay for itself. All candidates are screened
+by a score test, the best few are tried, and the bound of the process decides: it falls with every
+input that says nothing. Serving does not need this file.
 """
 
 from __future__ import annotations
@@ -19,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.space import FloatArray
+from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import as_matrix
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.processes.inputs import Inputs, candidate_inputs, paper_inputs
 from monitor.recalibration.processes.kernels import (
-    BINS,
     Kernel,
     KernelForm,
-    equal_count_bins,
     inducing_points,
     kernel_of,
     scale_count,
@@ -56,20 +50,37 @@ from monitor.recalibration.recalibrator import UnfitData
 # Bounds: between features that say nothing and what so few inducing points can follow.
 SCALE = (0.3, 20.0)
 
-
 AMPLITUDE = (0.01, 5.0)
-
 
 # Features act over about their spread, the latents by half a unit.
 START_SCALE = 1.5
 
-
 START_AMPLITUDE = 0.5
+
+
+# Rounds of the hyperparameters, at most.
+ROUNDS = 40
+
+# Nats: a round of the hyperparameters that gains less is the last one.
+ENOUGH = 1e-2
+
+# Nats that an input has to add to the bound: odds of twenty to one that it is no chance, and
+# the logarithm of how many candidates there are to be the luckiest of.
+PAYS = 3.0
+
+# Inputs at most; a dozen inducing points do not fill more dimensions.
+MOST = 3
+
+# Bins of an input that hold about as many rows each, in which scores are looked at.
+BINS = 8
+
+# Candidates tried at each step, the best by the screen.
+TRIED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """How a process is to be.
+    """Settings of the fit of a process.
 
     inducing  points, at most
     coupling  of its outputs, where a method has several
@@ -88,9 +99,12 @@ class ProcessSettings:
             )
 
 
+USUAL = ProcessSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """What is not in the posterior.
+    """Parameters that are not in the posterior.
 
     scale   (J, P) of each latent's kernel; equal rows where a kernel is common to all
     mixing  (J, J) A, of as many latents as outputs
@@ -102,7 +116,9 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Independent: the log scales of every latent, then the log amplitudes. Coupled: the log
+    """Order of the hyperparameters in the vector that an optimiser moves.
+
+    Independent: the log scales of every latent, then the log amplitudes. Coupled: the log
     scales of the common kernel, then the lower triangle of A, since only B = A Aᵀ counts.
 
     outputs  J
@@ -115,7 +131,7 @@ class Packing:
     width: int
 
     def start(self) -> FloatArray:
-        """Where a search begins."""
+        """Returns the vector that a search begins with."""
         if self.coupling is Coupling.COREGIONALISED:
             # What all outputs share is found first, in the first latent.
             mixing = 0.5 * START_AMPLITUDE * np.eye(self.outputs)
@@ -126,7 +142,7 @@ class Packing:
         return np.concatenate([np.full(self._logs, np.log(START_SCALE)), entries])
 
     def bounds(self) -> list[tuple[float, float]]:
-        """Of each entry."""
+        """Lists the least and the largest value of each entry."""
         entries = self.start().size - self._logs
         amplitude = (-AMPLITUDE[1], AMPLITUDE[1])
         if self.coupling is Coupling.INDEPENDENT:
@@ -135,7 +151,7 @@ class Packing:
         return [scale] * self._logs + [amplitude] * entries
 
     def unpack(self, packed: FloatArray) -> Hyperparameters:
-        """Scales and mixing."""
+        """Takes scales and mixing out of the vector."""
         scale = np.exp(packed[: self._logs]).reshape(-1, scale_count(self.form, self.width))
         entries = packed[self._logs :]
         if self.coupling is Coupling.INDEPENDENT:
@@ -147,7 +163,7 @@ class Packing:
     def chain(
         self, hyper: Hyperparameters, by_log_scale: FloatArray, by_mixing: FloatArray
     ) -> FloatArray:
-        """Derivatives by the vector, of those by the log scales (J, P) and the mixing (J, J)."""
+        """Turns derivatives by log scales (J, P) and mixing (J, J) into those by the vector."""
         if self.coupling is Coupling.INDEPENDENT:
             entries = np.diagonal(by_mixing * hyper.mixing)
             return np.concatenate([by_log_scale.ravel(), entries])
@@ -155,7 +171,7 @@ class Packing:
         return np.concatenate([by_log_scale.sum(axis=0), entries])
 
     def kernels(self, hyper: Hyperparameters) -> list[Kernel]:
-        """Of each latent."""
+        """Builds the kernel of each latent."""
         return [kernel_of(self.form, scale) for scale in hyper.scale]
 
     @property
@@ -164,19 +180,12 @@ class Packing:
         return kernels * scale_count(self.form, self.width)
 
 
-ROUNDS = 40
-
-
-# Nats: a round of the hyperparameters that gains less is the last one.
-ENOUGH = 1e-2
-
-
 def fit_process(
     likelihood: LatentLikelihood, points: FloatArray, weight: float, settings: ProcessSettings
 ) -> tuple[SparseProcess, float]:
-    """The process of the largest bound, and that bound: weight Σ E_q[log p] − KL, in nats.
+    """Fits the process of the largest bound weight Σ E_q[log p] − KL, in nats; returns both.
 
-    Deterministic. The bits depend on the order of the rows: see row_order.
+    Deterministic. The bits depend on the order of the rows: see in_one_order.
 
     likelihood  of n rows
     points      (n, D) standardised features; without features, or where all points are equal,
@@ -216,7 +225,7 @@ class _Place:
 
 
 class _Search:
-    """One fit: what does not change in it, and how far it has come."""
+    """One fit: all that does not change in it, and the place that it has come to."""
 
     def __init__(
         self,
@@ -227,8 +236,7 @@ class _Search:
         constant: FloatArray,
     ) -> None:
         inducing = inducing_points(points, settings.inducing)
-        self.likelihood, self.weight, self.settings = likelihood, weight, settings
-        self.constant = constant
+        self.likelihood, self.weight, self.constant = likelihood, weight, constant
         self.points = Points(points.shape[0], in_blocks(points, ROWS), inducing)
         self.packing = Packing(settings.kernel, settings.coupling, constant.size, points.shape[1])
         start = self.packing.start()
@@ -236,7 +244,7 @@ class _Search:
         self.place = _Place(start, self.packing.unpack(start), before, -np.inf)
 
     def run(self) -> None:
-        """Climb; the value stays −∞ where not even the start has a bound."""
+        """Climbs; the value stays −∞ where not even the start has a bound."""
         # Half a second to import, and only a fit needs it.
         from scipy.optimize import minimize
 
@@ -259,7 +267,6 @@ class _Search:
             return -share * trial.value, -share * slope
 
         def accept(packed: FloatArray) -> None:
-
             if np.array_equal(packed, trial.packed):
                 self.place = trial
 
@@ -278,7 +285,7 @@ class _Search:
         )
 
     def evaluated(self, packed: FloatArray) -> tuple[_Place, FloatArray] | None:
-        """The best posterior, and the derivatives of its bound by the vector; None without one.
+        """Finds the best posterior, and the slope of its bound by the vector; None without one.
 
         Posteriors are sought from that of the place the search stands at, never from those of
         steps it only tried: between two accepted steps it is a function of its argument.
@@ -286,8 +293,7 @@ class _Search:
         hyper = self.packing.unpack(packed)
         kernels = self.packing.kernels(hyper)
         design = design_of(kernels, hyper.mixing, self.points)
-        place = self.place
-        start = carried(place.posterior, self.packing, self.points.inducing, place.hyper, hyper)
+        start = self.carried(hyper, kernels)
         outcome = optimise(self.likelihood, self.weight, design, start, self.constant)
         if outcome is None:
             return None
@@ -295,15 +301,37 @@ class _Search:
         slope = self.packing.chain(hyper, *hyper_slope(kernels, design, posterior, bound))
         return _Place(packed.copy(), hyper, posterior, bound.value), slope
 
+    def carried(self, hyper: Hyperparameters, kernels: list[Kernel]) -> Posterior:
+        """Carries the posterior to other hyperparameters, outputs at inducing points unchanged.
+
+        It is where the search goes on from. Of mixed latents only the size is kept, and of one
+        that hardly goes into any output that of the smallest amplitude.
+        """
+        place, inducing = self.place, self.points.inducing
+        old = place.posterior
+        location, precision = np.empty_like(old.location), np.empty_like(old.precision)
+        before = self.packing.kernels(place.hyper)
+        for latent, (left, kernel) in enumerate(zip(before, kernels, strict=True)):
+            sizes = (np.linalg.norm(one.mixing[:, latent]) for one in (place.hyper, hyper))
+            old_size, new_size = (max(AMPLITUDE[0], float(size)) for size in sizes)
+            size = old_size / new_size
+            roots = inducing_root(kernel, inducing), inducing_root(left, inducing)
+            turn = size * np.linalg.solve(*roots)
+            back = np.linalg.inv(turn)
+            location[latent] = turn @ old.location[latent]
+            precision[latent] = back.T @ old.precision[latent] @ back
+        precision = 0.5 * (precision + precision.swapaxes(1, 2))
+        return Posterior(old.constant, location, precision)
+
     def process(self) -> SparseProcess:
-        """Where it stands, as a value."""
+        """Returns the process of the place where it stands."""
         hyper, posterior = self.place.hyper, self.place.posterior
         # S = R⁻ᵀ R⁻¹ = Uᵀ U with R⁻¹ = Q U: without a difference that could cancel.
         root = np.linalg.inv(np.linalg.cholesky(posterior.precision))
         upper = np.linalg.qr(root, mode="r")
         spread = (upper * np.sign(np.diagonal(upper, axis1=1, axis2=2))[..., None]).swapaxes(1, 2)
         return SparseProcess(
-            self.settings.kernel,
+            self.packing.form,
             tuple(posterior.constant.tolist()),
             as_matrix(self.points.inducing),
             as_matrix(hyper.scale),
@@ -313,34 +341,10 @@ class _Search:
         )
 
 
-def carried(
-    posterior: Posterior,
-    packing: Packing,
-    inducing: FloatArray,
-    before: Hyperparameters,
-    after: Hyperparameters,
-) -> Posterior:
-    """A posterior under other hyperparameters, with the outputs at the inducing points as they
-    were: where a search goes on from. Of mixed latents only the size is kept, and of one that
-    hardly goes into any output that of the smallest amplitude."""
-    location, precision = np.empty_like(posterior.location), np.empty_like(posterior.precision)
-    kernels = zip(packing.kernels(before), packing.kernels(after), strict=True)
-    for latent, (old, new) in enumerate(kernels):
-        sizes = (np.linalg.norm(hyper.mixing[:, latent]) for hyper in (before, after))
-        old_size, new_size = (max(AMPLITUDE[0], float(size)) for size in sizes)
-        size = old_size / new_size
-        turn = size * np.linalg.solve(inducing_root(new, inducing), inducing_root(old, inducing))
-        back = np.linalg.inv(turn)
-        location[latent] = turn @ posterior.location[latent]
-        precision[latent] = back.T @ posterior.precision[latent] @ back
-    precision = 0.5 * (precision + precision.swapaxes(1, 2))
-    return Posterior(posterior.constant, location, precision)
-
-
 def hyper_slope(
     kernels: list[Kernel], design: Design, posterior: Posterior, bound: Bound
 ) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of the bound by the log scales (L, P) and by the mixing (J, L), q(v) fixed."""
+    """Derives the bound by the log scales (L, P) and by the mixing (J, L), q(v) fixed."""
     points, mixing = design.points, design.mixing
     by_mixing = np.einsum("jbn,lbn->jl", bound.by_mean, bound.latent_mean)
     by_mixing += 2.0 * mixing * np.einsum("jbn,lbn->jl", bound.by_variance, bound.latent_variance)
@@ -369,7 +373,7 @@ def hyper_slope(
 
 
 def _through_cholesky(root: FloatArray, inverse: FloatArray, by_root: FloatArray) -> FloatArray:
-    """Derivative by a symmetric matrix, of that by its lower Cholesky factor.
+    """Turns a derivative by the lower Cholesky factor of a matrix into that by the matrix.
 
     source  Murray 2016, eq. 8 and 10
     """
@@ -380,29 +384,16 @@ def _through_cholesky(root: FloatArray, inverse: FloatArray, by_root: FloatArray
     return 0.5 * (found + found.T)
 
 
-# Nats that an input has to add to the bound: odds of twenty to one that it is no chance, and
-# the logarithm of how many candidates there are to be the luckiest of.
-PAYS = 3.0
-
-
-# Inputs at most; a dozen inducing points do not fill more dimensions.
-MOST = 3
-
-
-# Candidates tried at each step, the best by the screen.
-TRIED = 2
-
-
 def choose_inputs(
     likelihood: LatentLikelihood, rows: FitRows, weight: float, settings: ProcessSettings
 ) -> tuple[Inputs, SparseProcess]:
-    """The inputs, and the process fitted on them.
+    """Chooses inputs, and fits the process on them.
 
     Greedy, from no input at all: what is constant stays so. The kernel of the paper takes all
     means and variances or, where that is better, nothing.
 
     likelihood  of the same rows in the same order: for equal bits whatever the order of the
-                rows, bring them into one order first (row_order)
+                rows, bring them into one order first (in_one_order)
     weight      in (0, 1], what a row is worth for what the likelihood is of
     Raises UnfitData as fit_process does.
     """
@@ -432,8 +423,14 @@ def choose_inputs(
     return best.inputs, best.process
 
 
+def equal_count_bins(column: FloatArray) -> IntArray:
+    """Finds the bin of each value, (n,) 0 … BINS − 1; equal values are in one bin."""
+    edges = np.quantile(column, np.arange(1, BINS) / BINS)
+    return np.searchsorted(edges, column, side="right")
+
+
 def evidence_share(expected: Expected) -> float:
-    """What a row says in truth, of what the likelihood takes it to say; in (0, 1].
+    """Estimates which share of a row's evidence is real, of what the likelihood takes; in (0, 1].
 
     Were the likelihood right, scores s = ∂E/∂f had the variance −∂²E/∂f² (White 1982). Errors
     with heavier tails vary more, and a process would follow them where there is nothing. The
@@ -447,7 +444,7 @@ def evidence_share(expected: Expected) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A process on some inputs, with its bound at the share of the evidence it was fitted at."""
+    """Process on some inputs, with its bound at the share of the evidence it was fitted at."""
 
     inputs: Inputs
     process: SparseProcess
@@ -457,7 +454,7 @@ class _Fitted:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What all trials have in common."""
+    """Data that all trials of inputs have in common."""
 
     likelihood: LatentLikelihood
     estimates: Estimates
@@ -470,7 +467,7 @@ class _Choice:
         return _Fitted(inputs, process, bound, share)
 
     def expected(self, fitted: _Fitted) -> Expected:
-        """Of each row at the process."""
+        """Computes the expectation of each row at the process."""
         return self.likelihood.expected(*fitted.process.at(fitted.inputs.of(self.estimates)))
 
     def reweighted(self, fitted: _Fitted) -> _Fitted:
@@ -478,7 +475,7 @@ class _Choice:
         return self.fitted(fitted.inputs, evidence_share(self.expected(fitted)))
 
     def screened(self, columns: FloatArray, best: _Fitted) -> FloatArray:
-        """About how many nats each candidate (C, n) would gain, (C,).
+        """Estimates how many nats each candidate (C, n) would gain, (C,).
 
         ½ Σ_b [(Σ s)² / Σ s² − 1] over bins b of equal count, s the scores of the rows that are
         left by the process so far: what chance gives is taken off.

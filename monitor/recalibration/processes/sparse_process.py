@@ -1,14 +1,9 @@
-"""Gauss–Hermite rules: expectations under Gaussians as weighted sums over fixed nodes.
+"""A fitted sparse variational Gaussian process: latent means and variances of points.
 
-The derivatives are those of the rule itself, so that an optimiser sees one function.
-
-What a likelihood must tell a variational Gaussian process: its expectation, with derivatives.
-
-Several processes, each with inputs of its own, served together: one pass over a batch.
-
-A fitted sparse variational Gaussian process as a value: latent means and variances of points.
-
-Fitting lives in process_fit; nothing here needs an optimiser.
+Several processes, each with inputs of its own, are served together: one pass over a batch.
+Fitting lives in process_fit.py; nothing here needs an optimiser. What a fit needs of a likelihood,
+its expectation with derivatives, is stated here too: a Gauss–Hermite rule is a weighted sum over
+fixed nodes, with the derivatives of the rule itself, so that an optimiser sees one function.
 """
 
 from __future__ import annotations
@@ -26,9 +21,10 @@ from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.documents import (
     Document,
+    Documented,
     InvalidRecalibrator,
     Matrix,
-    as_array,
+    inside,
     lower_triangles,
     matrix,
     member,
@@ -43,6 +39,33 @@ from monitor.recalibration.processes.kernels import (
     kernel_of,
     scale_count,
 )
+
+# Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
+NODES = 20
+
+# Below it the derivative by the variance would be a difference of equal numbers.
+LEAST_VARIANCE = 1e-12
+
+# Latent values looked at together: their arrays stay in the cache, which is three times as fast.
+_TOGETHER = 5000
+
+# Latent values, (Q, n), to the log-likelihood of n errors at each of them and its slope.
+LogLikelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+
+# Added to the diagonal of the inducing points' kernel matrix, as a share of its mean.
+JITTER = 1e-6
+
+# Points of a document at most: the time of a frame grows with their square.
+MOST_INDUCING = 256
+
+# Rows a matrix product is made of: products round by their shape, and must not by the batch.
+BLOCK = 32
+
+# Latent values of documents: e^±100 is beyond every unit.
+LARGEST = 100.0
+
+# Beyond what a fit says of its own rows, the log of a factor goes by a factor of two at most.
+MARGIN = float(np.log(2.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +83,14 @@ class Expected:
 
 
 class LatentLikelihood(Protocol):
-    """How likely the errors of n detections are, given J latent values at each."""
+    """Likelihood of the errors of n detections, given J latent values at each."""
 
     @property
     def start(self) -> FloatArray:
         """(J,) constant latent values to begin with: best where nothing depends on the input."""
-        ...
 
     def expected(self, mean: FloatArray, variance: FloatArray) -> Expected:
         """The expectation under Gaussians; both (J, n)."""
-        ...
-
-
-# Log-likelihoods of one latent value are off by less than 1e-4 where its variance is at most 1.
-NODES = 20
-
-
-# Below it the derivative by the variance would be a difference of equal numbers.
-LEAST_VARIANCE = 1e-12
-
-
-# Latent values looked at together: their arrays stay in the cache, which is three times as fast.
-_TOGETHER = 5000
-
-
-# Latent values, (Q, n), to the log-likelihood of n errors at each of them and its slope.
-LogLikelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 
 @cache
@@ -107,8 +112,7 @@ def gauss_hermite(count: int) -> tuple[FloatArray, FloatArray]:
 def latent_nodes(mean: FloatArray, variance: FloatArray, count: int = NODES) -> FloatArray:
     """(count, n) latent values m + √v x at which the rule looks, under N(m, v); both (n,)."""
     node, _ = gauss_hermite(count)
-    nodes: FloatArray = mean + np.sqrt(np.maximum(variance, LEAST_VARIANCE)) * node[:, None]
-    return nodes
+    return mean + np.sqrt(np.maximum(variance, LEAST_VARIANCE)) * node[:, None]
 
 
 def expected_under_normal(
@@ -139,27 +143,15 @@ def node_groups(count: int, n: int) -> Iterator[slice]:
         yield slice(first, first + size)
 
 
-# Added to the diagonal of the inducing points' kernel matrix, as a share of its mean.
-JITTER = 1e-6
-
-
-# Points of a document at most: the time of a frame grows with their square.
-MOST_INDUCING = 256
-
-
-# Rows a matrix product is made of: products round by their shape, and must not by the batch.
-BLOCK = 32
-
-
 class Coupling(StrEnum):
-    """How the J outputs hang together."""
+    """Ways in which the J outputs hang together."""
 
     INDEPENDENT = "independent"  # a latent an output, each with its own kernel
     COREGIONALISED = "coregionalised"  # f = c + A g of J latents of one kernel, B = A Aᵀ
 
 
 @dataclass(frozen=True)
-class SparseProcess:
+class SparseProcess(Documented):
     """f(x) = c + A g(x): J outputs of L latents, over points of D features.
 
     g_l has a kernel of unit size, M inducing points Z with u_l = g_l(Z) = L_l v_l,
@@ -205,14 +197,14 @@ class SparseProcess:
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Of each latent."""
+        """Kernel of each latent."""
         return tuple(kernel_of(self.form, np.array(scale)) for scale in self.scale)
 
     @cached_property
     def weights(self) -> tuple[FloatArray, FloatArray]:
         """α (L, M) and Q (L, M, M): with k = k_l(Z, x), mean_l = kᵀ α and the variance is
         k(x, x) + kᵀ Q k."""
-        z = as_array(self.inducing)
+        z = np.array(self.inducing)
         alpha, quadratic = [], []
         for kernel, location, spread in zip(self.kernels, self.location, self.spread, strict=True):
             root = inducing_root(kernel, z)
@@ -224,7 +216,7 @@ class SparseProcess:
         return np.array(alpha), np.array(quadratic)
 
     def at(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean (J, n) and variance (J, n) of the outputs at points (n, D).
+        """Computes mean (J, n) and variance (J, n) of the outputs at points (n, D).
 
         Every point by itself: the same bits alone as among others.
         """
@@ -234,7 +226,7 @@ class SparseProcess:
         if not self.latents:
             return mean, variance
         blocks = in_blocks(points)
-        z, mixing = as_array(self.inducing), as_array(self.mixing)
+        z, mixing = np.array(self.inducing), np.array(self.mixing)
         alpha, quadratic = self.weights
         for latent, kernel in enumerate(self.kernels):
             k = kernel.matrix(blocks, z)
@@ -246,20 +238,13 @@ class SparseProcess:
         return mean, variance
 
     def parameters(self) -> Document:
-        """All fields, as JSON values."""
-        return {
-            "form": str(self.form),
-            "constant": list(self.constant),
-            "inducing": [list(row) for row in self.inducing],
-            "scale": [list(row) for row in self.scale],
-            "mixing": [list(row) for row in self.mixing],
-            "location": [list(row) for row in self.location],
-            "spread": [[list(row[: i + 1]) for i, row in enumerate(one)] for one in self.spread],
-        }
+        """Returns all fields, as JSON values; without the zeros of the spread."""
+        spread = [[list(row[: i + 1]) for i, row in enumerate(one)] for one in self.spread]
+        return {**Documented.parameters(self), "spread": spread}
 
     @classmethod
     def from_parameters(cls, parameters: Document) -> SparseProcess:
-        """The inverse of parameters; raises InvalidRecalibrator."""
+        """Reads what parameters returned; raises InvalidRecalibrator."""
         form = member(parameters, "form", KernelForm)
         constant = numbers(parameters, "constant", None, -1e3, 1e3)
         inducing = matrix(parameters, "inducing", None, None, -1e7, 1e7)
@@ -290,22 +275,18 @@ class SparseProcess:
         )
         spread = lower_triangles(parameters, "spread", latents, m, 1e6)
         process = cls(form, constant, inducing, scale, mixing, location, spread)
-        process._check()
-        return process
-
-    def _check(self) -> None:
-        """Raises InvalidRecalibrator where serving would not give finite numbers."""
-        if self.form is KernelForm.PAPER and (
-            self.width % 2 or any(v < 0 for row in self.inducing for v in row[self.width // 2 :])
+        if form is KernelForm.PAPER and (
+            width % 2 or any(v < 0 for row in inducing for v in row[width // 2 :])
         ):
             raise InvalidRecalibrator(
-                f"'inducing' of the kernel '{self.form}' must hold means and then as many "
+                f"'inducing' of the kernel '{form}' must hold means and then as many "
                 "variances, none of them negative."
             )
-        if not all(np.isfinite(part).all() for part in self.weights):
+        if not all(np.isfinite(part).all() for part in process.weights):
             raise InvalidRecalibrator(
                 "'inducing' and 'scale' make a singular kernel matrix: fit again."
             )
+        return process
 
 
 def inducing_root(kernel: Kernel, inducing: FloatArray) -> FloatArray:
@@ -331,16 +312,8 @@ def in_blocks(points: FloatArray, size: int = BLOCK) -> FloatArray:
     return blocks.reshape(count, size, width)
 
 
-# Latent values of documents: e^±100 is beyond every unit.
-LARGEST = 100.0
-
-
-# Beyond what a fit says of its own rows, the log of a factor goes by a factor of two at most.
-MARGIN = float(np.log(2.0))
-
-
 @dataclass(frozen=True)
-class LatentStack:
+class LatentStack(Documented):
     """J latent values of each estimate, the outputs of all processes one after the other.
 
     inputs     of each process
@@ -372,7 +345,7 @@ class LatentStack:
         return self._limited(mean)
 
     def at(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance (J, n) as the processes have them; each estimate by itself."""
+        """Computes mean and variance (J, n) without limits; each estimate by itself."""
         if self._compiled is not None:
             return self._compiled.at(estimates)
         parts = [
@@ -391,14 +364,14 @@ class LatentStack:
 
     @cached_property
     def _compiled(self) -> _Compiled | None:
-        """None where a kernel is not the normalised one."""
+        """All processes as one; None where a kernel is not the normalised one."""
         kernels = [kernel for process in self.processes for kernel in process.kernels]
         if not all(isinstance(kernel, NormalisedKernel) for kernel in kernels):
             return None
         return _compile(self.inputs, self.processes)
 
     def parameters(self) -> Document:
-        """All fields, as JSON values."""
+        """Returns each process with its inputs, and the range, as JSON values."""
         return {
             "processes": [
                 {**inputs.parameters(), **process.parameters()}
@@ -410,14 +383,12 @@ class LatentStack:
 
     @classmethod
     def from_parameters(cls, parameters: Document, k: int) -> LatentStack:
-        """The inverse of parameters, of estimates of k dimensions; raises InvalidRecalibrator."""
+        """Reads what parameters returned, of k dimensions; raises InvalidRecalibrator."""
         inputs, processes = [], []
         for i, part in enumerate(parts(parameters, "processes")):
-            try:
-                inputs.append(Inputs.from_parameters(part, k))
-                processes.append(SparseProcess.from_parameters(part))
-            except InvalidRecalibrator as error:
-                raise InvalidRecalibrator(f"in 'processes' at {i}: {error}") from None
+            place = f"'processes' at {i}"
+            inputs.append(inside(place, Inputs.from_parameters, part, k))
+            processes.append(inside(place, SparseProcess.from_parameters, part))
             if processes[i].latents:
                 _check_points(i, inputs[i], processes[i])
         outputs = sum(process.outputs for process in processes)
@@ -554,7 +525,7 @@ def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _C
     quadratic, mixing = np.zeros((latents, most, most)), np.zeros((ends[-1], latents))
     latent = 0
     for one, process, (first, last) in zip(inputs, processes, pairwise(ends), strict=True):
-        m, z = len(process.inducing), as_array(process.inducing)
+        m, z = len(process.inducing), np.array(process.inducing)
         places = [column[feature] for feature in one.features] if process.latents else []
         for own, kernel in enumerate(process.kernels):
             assert isinstance(kernel, NormalisedKernel)  # else nothing is compiled
@@ -563,7 +534,7 @@ def _compile(inputs: Sequence[Inputs], processes: Sequence[SparseProcess]) -> _C
             offset[latent, :m] = b
             alpha[latent, :m, latent] = process.weights[0][own]
             quadratic[latent, :m, :m] = process.weights[1][own]
-            mixing[first:last, latent] = as_array(process.mixing)[:, own]
+            mixing[first:last, latent] = np.array(process.mixing)[:, own]
             latent += 1
     used = [np.flatnonzero(entries) for entries in mixing.T]
     constant = np.concatenate([process.constant for process in processes])

@@ -2,7 +2,7 @@
 
 Natural gradients: a step on the precisions and a Newton step on the means (Khan and Rue 2023,
 section 3), which for likelihoods that are log-concave in each output ends after a few. What the
-kernels are is decided in process_fit.
+kernels are is decided in process_fit.py.
 
 Rows lie in blocks. One large product would be spread over threads, which cost more than they
 gain at this size, and would round by how many there are.
@@ -21,18 +21,14 @@ from monitor.recalibration.processes.sparse_process import LatentLikelihood, ind
 
 ROWS = 256
 
-
 # Nats: a step that gains less is the last one.
 ENOUGH = 1e-5
 
-
 STEPS = 60
-
 
 HALVINGS = 12
 
-
-# Of a constant from where it began: beyond it a few rows that all but repeat lead a search away.
+# How far a constant may go from where it began: few rows that all but repeat lead a search away.
 FURTHEST = 20.0
 
 
@@ -61,7 +57,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What kernels and mixing make of the points.
+    """Matrices that kernels and mixing make of the points.
 
     root      (L, M, M) L_l with L_l L_lᵀ = k_l(Z, Z); inverse (L, M, M) of it
     cross     (L, B, ROWS, M) k_l(x, Z)
@@ -93,7 +89,7 @@ class Posterior:
     precision: FloatArray
 
     def moved(self, share: float, towards: Posterior) -> Posterior:
-        """A share of the way to another."""
+        """Goes a share of the way to another."""
         return Posterior(
             self.constant + share * (towards.constant - self.constant),
             self.location + share * (towards.location - self.location),
@@ -122,14 +118,14 @@ class Bound:
 
 
 def prior(constant: FloatArray, latents: int, size: int) -> Posterior:
-    """As before any data."""
+    """Returns the posterior before any data."""
     return Posterior(
         constant, np.zeros((latents, size)), np.repeat(np.eye(size)[None], latents, axis=0)
     )
 
 
 def design_of(kernels: list[Kernel], mixing: FloatArray, points: Points) -> Design:
-    """Of the kernels of the latents; (J, L) mixing."""
+    """Builds the matrices from the kernels of the latents; mixing (J, L)."""
     z = points.inducing
     root = np.array([inducing_root(kernel, z) for kernel in kernels])
     inverse = np.linalg.solve(root, np.eye(len(z)))
@@ -143,7 +139,7 @@ def design_of(kernels: list[Kernel], mixing: FloatArray, points: Points) -> Desi
 def bound(
     likelihood: LatentLikelihood, weight: float, design: Design, posterior: Posterior
 ) -> Bound | None:
-    """None where a precision is not positive definite or the likelihood not finite."""
+    """Evaluates the bound; None without a positive definite precision and a finite likelihood."""
     try:
         root = np.linalg.cholesky(posterior.precision)
     except LinAlgError:
@@ -180,7 +176,7 @@ def optimise(
     start: Posterior,
     centre: FloatArray,
 ) -> tuple[Posterior, Bound] | None:
-    """The posterior of the largest bound, from a start; None where even that has none.
+    """Finds the posterior of the largest bound, from a start; None where even that has none.
 
     centre  (J,) that the constants stay within FURTHEST of
     """
@@ -207,7 +203,7 @@ def optimise(
 
 
 def _target(design: Design, posterior: Posterior, at: Bound, centre: FloatArray) -> Posterior:
-    """Where a whole step leads, with the constants at most FURTHEST from a centre (J,).
+    """Computes where a whole step leads, with the constants at most FURTHEST from a centre (J,).
 
     By Bonnet and Price ∂E/∂v = ½ E[∂² log p/∂f²], so that −2 ∂E/∂v is the curvature both of
     the Newton step on (c, m) and of the new precision I + Σ_i −2 ∂E/∂v_i a_i a_iᵀ.
