@@ -1,7 +1,4 @@
-"""The tracks of an answer as bytes, byte for byte what protobuf itself would write.
-
-Answers: arrays to protobuf bytes, byte for byte what protobuf itself would write.
-"""
+"""Answers to detectors: arrays to protobuf bytes, the very bytes that protobuf would write."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _TRACKS = 8  # the field number of the tracks in FrameResult
 
 
 def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
-    """Track records: those with a detection in the frame first, each part in its order.
+    """Encodes tracks: those with a detection in the frame first, each part in its order.
 
     detection_id  (N,) of all detections of the frame
     """
@@ -75,7 +72,7 @@ _STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_TH
 def encode_header_answer(
     stream: str, refusal: Refusal | None, track_dimensions: tuple[Dimension, ...] = ()
 ) -> bytes:
-    """ProcessResponse for a header; with the dimensions of the tracks that will be returned."""
+    """Encodes a ProcessResponse for a header, with the dimensions of tracks to be returned."""
     result = perception_monitor_pb2.HeaderResult(stream=stream, accepted=refusal is None)
     for dimension in track_dimensions:
         result.track_dimensions.add(
@@ -89,12 +86,12 @@ def encode_header_answer(
 
 
 def encode_process_response(answer: FrameAnswer | Refusal, message_index: int) -> bytes:
-    """ProcessResponse for a frame or for a message that could not be used."""
+    """Encodes a ProcessResponse for a frame, or for a message that could not be used."""
     return _framed(b"\x12", _frame_result(answer, message_index))  # field 2, length-delimited
 
 
 def encode_process_frame_response(answer: FrameAnswer | Refusal) -> bytes:
-    """ProcessFrameResponse."""
+    """Encodes a ProcessFrameResponse."""
     return _framed(b"\x0a", _frame_result(answer, 0))  # field 1, length-delimited
 
 
@@ -103,7 +100,7 @@ def _framed(tag: bytes, parts: tuple[bytes, ...]) -> bytes:
 
 
 def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[bytes, ...]:
-    """FrameResult in pieces: its own fields, its tracks, and its detections."""
+    """Encodes a FrameResult in pieces: its own fields, its tracks, its detections."""
     result = frame_pb2.FrameResult(message_index=message_index)
     if isinstance(answer, Refusal):
         result.status = frame_pb2.STATUS_REFUSED
@@ -130,7 +127,7 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
 
 
 def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:
-    """ReportGroundTruthResponse."""
+    """Encodes a ReportGroundTruthResponse."""
     account = answer.account
     response = perception_monitor_pb2.ReportGroundTruthResponse(
         stream=stream,
@@ -147,7 +144,7 @@ def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer
 
 
 def _wire_reason(reason: Reason) -> frame_pb2.Reason:
-    """The same number, as the type that the generated code asks for."""
+    """Casts a number to the type that the generated code asks for."""
     return cast("frame_pb2.Reason", int(reason))
 
 
@@ -171,7 +168,7 @@ class _Values:
     shadow: _Values | None = None
 
     def at(self, which: IntArray) -> _Values:
-        """Some of them, by their positions among these rows."""
+        """Takes some rows by their positions among these."""
         return _Values(
             self.rows[which],
             self.mean[which],
@@ -195,7 +192,7 @@ class _ResultField:
 
 
 def _detection_results(answer: FrameAnswer) -> bytes:
-    """All DetectionResult records, in the order the detections came."""
+    """Encodes all DetectionResult records, in the order the detections came."""
     n = answer.received.detections.n
     if n == 0:
         return b""
@@ -226,13 +223,13 @@ def _detection_results(answer: FrameAnswer) -> bytes:
 
 
 def _extra_fields(answer: FrameAnswer, n: int) -> list[_ResultField]:
-    """By ascending number."""
+    """Lists the fields beside the estimate, by ascending number."""
     found = []
     if answer.tracks is not None:
         track = answer.tracks.of_detections(n)
         found.append(_ResultField(9, Kind.FIXED64, track, track != 0))
     extras = answer.extras
-    # Flags are of every detection, also where they are 0: else most frames would be of two layouts.
+    # Every detection has its flag, also a 0: else most frames would have two layouts.
     output = np.zeros(n, np.uint8) if extras is None else extras.output
     found.append(_ResultField(10, Kind.FLAG, output))
     if extras is None:
@@ -247,12 +244,12 @@ def _extra_fields(answer: FrameAnswer, n: int) -> list[_ResultField]:
 
 
 def _rows_of_doubles(number: int, values: FloatArray) -> _ResultField:
-    """Present where a row (n, count) does not begin with NaN."""
+    """Makes a field of rows (n, count), present where one does not begin with NaN."""
     return _ResultField(number, Kind.DOUBLES, values, ~np.isnan(values[:, 0]))
 
 
 def _apart(values: _Values, present: BoolArray) -> list[_Values]:
-    """Rows that have a field, and rows that have not: their records differ in length."""
+    """Parts rows that have a field from those that have not: their records differ in length."""
     here = present[values.rows]
     if here.all() or not here.any():
         return [values]
@@ -260,7 +257,7 @@ def _apart(values: _Values, present: BoolArray) -> list[_Values]:
 
 
 def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Values]:
-    """Recalibrated rows by the form they go out in: the one that was sent, if it still fits."""
+    """Groups recalibrated rows by the form that goes out: the one sent, if it still fits."""
     k = made.mean.shape[1]
     lower = k * (k + 1) // 2
     sent = answer.received.detections.covariance_length[rows]
@@ -276,7 +273,7 @@ def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Valu
 
 
 def _packed(covariance: FloatArray, form: int) -> FloatArray:
-    """(n, form) of (n, K, K): the diagonal, the lower triangle or all of it."""
+    """Packs (n, K, K) into (n, form): the diagonal, the lower triangle or all of it."""
     k = covariance.shape[1]
     if form == k * k:
         return covariance.reshape(-1, form)
@@ -287,7 +284,7 @@ def _packed(covariance: FloatArray, form: int) -> FloatArray:
 
 
 def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
-    """Rows as they came, by what they came with."""
+    """Groups rows as they came, by the lengths they came with."""
     detections = answer.received.detections
     if answer.received.fast and rows.size == detections.n:
         return [_Values(rows, detections.mean, detections.covariance)]
@@ -309,7 +306,7 @@ def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
 
 
 def _records(answer: FrameAnswer, values: _Values, extras: list[_ResultField]) -> ByteArray:
-    """DetectionResult records of one form; all rows have an id and each field, or none has."""
+    """Encodes DetectionResult records of one layout."""
     rows = values.rows
     reason = answer.reason[rows]
     fields: dict[int, tuple[Kind, npt.NDArray[np.generic] | None]] = {}
@@ -330,7 +327,7 @@ def _records(answer: FrameAnswer, values: _Values, extras: list[_ResultField]) -
 
 
 def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
-    """The record of a detection that fits no array, field by field."""
+    """Encodes the result of a detection that fits no array, field by field."""
     sent = frame_pb2.Detection.FromString(record)
     flags = None if answer.extras is None else answer.extras.rejected_by
     reason = int(answer.reason[row])

@@ -1,7 +1,4 @@
-"""The other end of the wire: a client's arrays to bytes. Its answers are read in answered.py.
-
-The sidecar's answers as a client's arrays.
-"""
+"""Messages at the client's end of the wire: its arrays to bytes, answers to arrays."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ class OutgoingFrame:
 
 
 def encode_header(header: Header) -> bytes:
-    """ProcessRequest with a header."""
+    """Encodes a ProcessRequest with a header."""
     return perception_monitor_pb2.ProcessRequest(
         header=frame_pb2.StreamHeader(
             stream=header.stream,
@@ -86,13 +83,13 @@ def encode_header(header: Header) -> bytes:
 
 
 def encode_frame(frame: OutgoingFrame) -> bytes:
-    """ProcessRequest with a frame; full covariances go out as their lower triangles."""
+    """Encodes a ProcessRequest with a frame; full covariances go out as lower triangles."""
     body = _head(frame).SerializeToString() + _detections(frame)
     return b"\x12" + varint(len(body)) + body  # field 2, length-delimited
 
 
 def _head(frame: OutgoingFrame) -> frame_pb2.Frame:
-    """All of the frame but its detections."""
+    """Makes the Frame without its detections."""
     head = frame_pb2.Frame(frame_id=frame.frame_id, stamp_ns=frame.stamp_ns)
     ego = frame.ego or EgoMotion()
     if (pose := ego.pose) is not None:
@@ -142,7 +139,7 @@ def encode_truth(
     objects: TrackIds | None = None,
     complete: bool = False,
 ) -> bytes:
-    """ReportGroundTruthRequest for n detections by their ids.
+    """Encodes a ReportGroundTruthRequest for n detections by their ids.
 
     truth        (n, K), or None where only classes are labelled
     class_index  (n,) true classes, or None
@@ -163,7 +160,7 @@ def encode_truth(
 def _labels(
     fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]], n: int, objects: TrackIds | None
 ) -> bytes:
-    """n labels, n > 0; those of a known object carry its id."""
+    """Encodes n labels, n > 0; those of a known object carry its id."""
     if objects is None or not objects.known.any():
         return build(_DETECTIONS, fields, n).tobytes()
     pieces = []
@@ -216,7 +213,7 @@ _RESULT_TAIL = TailReader(_DETECTIONS, _RESULT)
 
 @dataclass(frozen=True, slots=True)
 class AnsweredTracks:
-    """M tracks as of a frame, in the S dimensions that the header's answer names.
+    """M tracks after a frame, in the S dimensions that the header's answer names.
 
     status         (M,) of TrackStatus
     detections     (M,) how many each has had
@@ -267,7 +264,7 @@ class Answered:
 
 
 def decode_answer(data: bytes, k: int) -> Answered:
-    """A ProcessResponse to a frame. Raises ValueError if it is anything else."""
+    """Decodes a ProcessResponse to a frame. Raises ValueError if it is anything else."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     if response.WhichOneof("message") != "frame":
         raise ValueError("the message is not the answer to a frame")
@@ -295,7 +292,7 @@ def decode_answer(data: bytes, k: int) -> Answered:
 
 
 def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
-    """State and covariance are NaN where a track has other dimensions than the first."""
+    """Reads the tracks; NaN where one has another number of dimensions than the first."""
     s = len(result.tracks[0].state) if result.tracks else 0
     columns = columns_by_layout([track.SerializeToString() for track in result.tracks], _TRACK)
     _, length = columns.doubles(7, s)
@@ -315,7 +312,7 @@ def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
 
 
 def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
-    """What became of the labels of a message, and what was wrong with any, in words."""
+    """Reads the account of the labels of a message, and what was wrong with any, in words."""
     response = perception_monitor_pb2.ReportGroundTruthResponse.FromString(data)
     counts = {name: getattr(response.account, name) for name in TruthAccount.__dataclass_fields__}
     words = "; ".join(f"{notice.field}: {notice.message}" for notice in response.notices)
@@ -323,13 +320,13 @@ def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
 
 
 def track_dimensions(data: bytes) -> tuple[str, ...]:
-    """Names of the dimensions of the tracks that a ProcessResponse to a header promises."""
+    """Reads the dimensions of tracks that a ProcessResponse to a header promises."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     return tuple(dimension.name for dimension in response.header.track_dimensions)
 
 
 def refused(data: bytes) -> str | None:
-    """Why a ProcessResponse says no to a whole message, in words; None if it does not."""
+    """Says why a ProcessResponse refuses a whole message; None if it does not."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     if response.WhichOneof("message") == "header":
         notice = response.header.notice
@@ -340,7 +337,7 @@ def refused(data: bytes) -> str | None:
 
 
 def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
-    """(n, K); NaN where any other number of values was sent."""
+    """Returns (n, K) values; NaN where another number of values was sent."""
     values, length = columns.doubles(number, k)
     out = np.full((columns.n, k), np.nan)
     fits = length == k
@@ -350,12 +347,12 @@ def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
 
 
 def _rows(columns: RecordColumns, number: int) -> FloatArray | None:
-    """(n, count), as many as most; NaN where none came, None where that is so for all."""
+    """Returns (n, count) values, as many as the most; NaN where none came, None: nowhere."""
     return columns.doubles(number, _MOST_VALUES)[0] if columns.sent(number) else None
 
 
 def _quantiles(columns: RecordColumns, number: int, k: int) -> FloatArray | None:
-    """(n, K, T); what is no whole number of levels is left out."""
+    """Returns (n, K, T) quantiles; the rest of a broken level is left out."""
     values = _rows(columns, number)
     if values is None:
         return None
@@ -364,7 +361,7 @@ def _quantiles(columns: RecordColumns, number: int, k: int) -> FloatArray | None
 
 
 def _matrices(columns: RecordColumns, number: int, k: int) -> FloatArray:
-    """(n, K, K) of any of the three forms; NaN for any other length."""
+    """Unpacks (n, K, K) from any of the three forms; NaN for any other length."""
     values, length = columns.doubles(number, k * k)
     out = np.full((columns.n, k, k), np.nan)
     for form in np.unique(length).tolist():

@@ -1,8 +1,6 @@
-"""What a sidecar tells of itself as protobuf messages, and back.
+"""Messages of what operators watch: status, calibration, drift and events, both directions.
 
-Alarms of drift, and how its evidence stands, as protobuf messages, and back.
-
-Readings and events as protobuf messages: what is not on the frame path.
+Nothing here is on the frame path.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Event:
 
 
 def status_response(status: Status) -> status_pb2.GetStatusResponse:
-    """The answer of GetStatus."""
+    """Makes the answer of GetStatus."""
     return status_pb2.GetStatusResponse(
         version=status.version,
         started_ns=status.started_ns,
@@ -76,7 +74,7 @@ def status_response(status: Status) -> status_pb2.GetStatusResponse:
 
 
 def _text(path: str) -> str:
-    """Names of files are bytes, which need not be text."""
+    """Makes text of a file name, whose bytes need not be text."""
     return path.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -101,7 +99,7 @@ def _tracker(tracker: TrackerStatus) -> status_pb2.TrackerStatus:
 
 
 def status_of(message: status_pb2.GetStatusResponse) -> Status:
-    """The inverse of status_response."""
+    """Reads the answer of GetStatus."""
     return Status(
         message.version,
         message.started_ns,
@@ -135,7 +133,7 @@ def _tracker_of(message: status_pb2.TrackerStatus) -> TrackerStatus:
 
 
 def alarm(alarm: Alarm) -> drift_pb.DriftAlarm:
-    """One alarm, as events, answers and standings carry it."""
+    """Makes the message of an alarm, for events, answers and standings."""
     return drift_pb.DriftAlarm(
         slice=alarm.slice,
         severity=f"DRIFT_SEVERITY_{alarm.severity.name}",
@@ -156,7 +154,7 @@ def alarm(alarm: Alarm) -> drift_pb.DriftAlarm:
 
 
 def alarm_change(change: AlarmChange) -> drift_pb.DriftEvent:
-    """What goes to those who watch."""
+    """Makes the message of a change for those who watch."""
     return drift_pb.DriftEvent(
         change=f"DRIFT_CHANGE_{change.why.name}",
         alarm=alarm(change.alarm),
@@ -166,7 +164,7 @@ def alarm_change(change: AlarmChange) -> drift_pb.DriftEvent:
 
 
 def slice_standing(standing: SliceStanding) -> drift_pb.DriftStanding:
-    """One slice under one severity, for GetCalibration."""
+    """Makes the message of one slice under one severity, for GetCalibration."""
     return drift_pb.DriftStanding(
         slice=standing.slice,
         severity=f"DRIFT_SEVERITY_{standing.severity.name}",
@@ -179,7 +177,7 @@ def slice_standing(standing: SliceStanding) -> drift_pb.DriftStanding:
 
 
 def stage_standing(standing: StageStanding) -> drift_pb.DriftStageStanding:
-    """One slice at one stage, for GetCalibration."""
+    """Makes the message of one slice at one stage, for GetCalibration."""
     return drift_pb.DriftStageStanding(
         slice=standing.slice,
         stage=f"STAGE_{standing.stage.name}",
@@ -200,7 +198,7 @@ def _scale(scale: Scale) -> drift_pb.DriftScale:
 
 
 def read_alarm(message: drift_pb.DriftAlarm) -> Alarm:
-    """The inverse of alarm. Raises UnknownWord."""
+    """Reads an alarm. Raises UnknownWord."""
     return Alarm(
         slice=message.slice,
         severity=_severity(message.severity),
@@ -223,7 +221,7 @@ def read_alarm(message: drift_pb.DriftAlarm) -> Alarm:
 
 
 def read_alarm_change(message: drift_pb.DriftEvent) -> AlarmChange:
-    """The inverse of alarm_change. Raises UnknownWord."""
+    """Reads a change of alarms. Raises UnknownWord."""
     return AlarmChange(
         word_of(drift_pb.DriftChange.items(), message.change, Why, "change"),
         read_alarm(message.alarm),
@@ -233,7 +231,7 @@ def read_alarm_change(message: drift_pb.DriftEvent) -> AlarmChange:
 
 
 def read_slice_standing(message: drift_pb.DriftStanding) -> SliceStanding:
-    """The inverse of slice_standing. Raises UnknownWord."""
+    """Reads the standing of a slice. Raises UnknownWord."""
     return SliceStanding(
         message.slice,
         _severity(message.severity),
@@ -246,7 +244,7 @@ def read_slice_standing(message: drift_pb.DriftStanding) -> SliceStanding:
 
 
 def read_stage_standing(message: drift_pb.DriftStageStanding) -> StageStanding:
-    """The inverse of stage_standing. Raises UnknownWord."""
+    """Reads the standing of a slice at a stage. Raises UnknownWord."""
     return StageStanding(
         message.slice,
         _read_stage(message.stage),
@@ -271,7 +269,7 @@ def _read_scale(message: drift_pb.DriftScale) -> Scale:
     return Scale(message.estimate, message.lower, message.upper)
 
 
-# Fields of ClassCalibration that are called as in ClassEvaluation.
+# Fields of ClassCalibration with the names of ClassEvaluation.
 _CLASS_MEASURES = tuple(
     name
     for name in calibration_pb2.ClassCalibration.DESCRIPTOR.fields_by_name
@@ -290,7 +288,7 @@ def calibration(
     drift: DriftReading,
     include_bins: bool,
 ) -> Generator[None, None, perception_monitor_pb2.GetCalibrationResponse]:
-    """The answer of GetCalibration, returned after a step for each slice."""
+    """Makes the answer of GetCalibration, in a step for each slice."""
     slices = []
     for reading in readings:
         stages = [
@@ -398,7 +396,7 @@ def _bins(bins: ReliabilityBins) -> list[calibration_pb2.Bin]:
 
 
 def event(event: Event) -> perception_monitor_pb2.WatchEventsResponse:
-    """One message of WatchEvents."""
+    """Makes one message of WatchEvents."""
     time = Timestamp()
     time.FromNanoseconds(event.time_ns)
     message = event_pb2.Event(sequence=event.sequence, time=time)

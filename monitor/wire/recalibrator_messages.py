@@ -1,4 +1,4 @@
-"""Recalibrators, their trials and what happened to them as protobuf messages, and back."""
+"""Messages of RecalibratorAdmin: recalibrators, trials and records, both directions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 
 
 class Kind(StrEnum):
-    """What a recalibrator recalibrates."""
+    """Kinds of what a recalibrator recalibrates."""
 
     ESTIMATES = "estimates"  # mean and covariance
     CLASS_PROBABILITIES = "class_probabilities"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 class Summary:
     """A recalibrator in a few words.
 
-    in_force     whether it acts on the next frame
+    in_force     it is active
     dimensions   it was fitted on; empty where any will do, and of class probabilities
     slices       with parameters of their own
     class_names  it was fitted on; empty where any will do, and of estimates
@@ -66,14 +66,14 @@ class Listing:
 
 
 class UnknownWord(ValueError):
-    """A sidecar says something that came into the contract after this program was written."""
+    """A sidecar uses a word that came into the contract after this program was written."""
 
 
 # ---- to messages
 
 
 def summary(known: Known) -> admin_pb.RecalibratorSummary:
-    """One line of RecalibratorAdmin.List."""
+    """Makes one line of RecalibratorAdmin.List."""
     selection = known.selection
     found = admin_pb.RecalibratorSummary(
         version=selection.version,
@@ -98,7 +98,7 @@ def listing(
     *,
     pinned: bool,
 ) -> Generator[None, None, admin_pb.ListResponse]:
-    """The answer of RecalibratorAdmin.List, returned after a step for each entry."""
+    """Makes the answer of RecalibratorAdmin.List, in a step for each entry."""
     found = admin_pb.ListResponse(pinned=pinned, promotion=promotion)
     for entry in known:
         found.recalibrators.append(summary(entry))
@@ -115,7 +115,7 @@ def listing(
 def shown(
     known: Known, document: str, records: Iterable[Record]
 ) -> Generator[None, None, admin_pb.GetResponse]:
-    """The answer of RecalibratorAdmin.Get, returned after a step for each record."""
+    """Makes the answer of RecalibratorAdmin.Get, in a step for each record."""
     found = admin_pb.GetResponse(summary=summary(known), document=document)
     for one in records:
         found.records.append(record(one))
@@ -124,7 +124,7 @@ def shown(
 
 
 def slice_fit(fitted: SliceFitted) -> admin_pb.SliceFit:
-    """One line of RecalibratorAdmin.Fit."""
+    """Makes one line of RecalibratorAdmin.Fit."""
     return admin_pb.SliceFit(
         slice=fitted.slice,
         version=fitted.version,
@@ -136,7 +136,7 @@ def slice_fit(fitted: SliceFitted) -> admin_pb.SliceFit:
 
 
 def record(record: Record) -> record_pb.RecalibrationRecord:
-    """One entry of the audit log."""
+    """Makes the message of one entry of the audit log."""
     time = Timestamp()
     time.FromNanoseconds(record.time_ns)
     return record_pb.RecalibrationRecord(
@@ -188,7 +188,7 @@ def _factor(factor: Factor) -> record_pb.VarianceFactor:
 
 
 def read_listing(message: admin_pb.ListResponse) -> Listing:
-    """The inverse of listing. Raises UnknownWord."""
+    """Reads the answer of RecalibratorAdmin.List. Raises UnknownWord."""
     return Listing(
         tuple(map(read_summary, message.recalibrators)),
         tuple(map(_read_trial, message.trials)),
@@ -199,7 +199,7 @@ def read_listing(message: admin_pb.ListResponse) -> Listing:
 
 
 def read_summary(message: admin_pb.RecalibratorSummary) -> Summary:
-    """The inverse of summary. Raises UnknownWord."""
+    """Reads one line of RecalibratorAdmin.List. Raises UnknownWord."""
     return Summary(
         message.version,
         message.method,
@@ -212,7 +212,7 @@ def read_summary(message: admin_pb.RecalibratorSummary) -> Summary:
 
 
 def read_slice_fit(message: admin_pb.SliceFit) -> SliceFitted:
-    """The inverse of slice_fit."""
+    """Reads one line of RecalibratorAdmin.Fit."""
     return SliceFitted(
         message.slice,
         message.version,
@@ -224,7 +224,7 @@ def read_slice_fit(message: admin_pb.SliceFit) -> SliceFitted:
 
 
 def read_record(message: record_pb.RecalibrationRecord) -> Record:
-    """The inverse of record. Raises UnknownWord."""
+    """Reads one entry of the audit log. Raises UnknownWord."""
     return Record(
         sequence=message.sequence,
         time_ns=message.time.ToNanoseconds(),
@@ -269,7 +269,7 @@ Word = TypeVar("Word", bound=Enum)
 
 
 def word_of(values: Iterable[tuple[str, int]], number: int, words: type[Word], field: str) -> Word:
-    """The word whose name ends the name of an enum's value. Raises UnknownWord."""
+    """Finds the word whose name ends the name of an enum's value. Raises UnknownWord."""
     name = next((name for name, value in values if value == number), "")
     for word in words:
         if name.endswith(f"_{word.name}"):

@@ -1,11 +1,11 @@
-"""Views repeated protobuf messages as one strided array.
+"""Repeated protobuf messages as columns, read from the bytes as one strided array.
 
 Reading every field of every detection from Python costs 5 to 15 µs each. Messages
 with the same fields have the same length, so a frame's detections are an array of
 records: the first is walked once, the bytes that make up its structure (tags and
 lengths) are compared in all others at once, and the values are views.
 
-The repeated records at the end of a message as columns, whether of one layout or of many.
+Columns hide whether the records are of one layout or of many.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Layout:
 
 
 def varint(value: int) -> bytes:
-    """Base-128, least significant group first."""
+    """Writes a varint: base 128, least significant group first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -79,7 +79,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The value at a position, and the position behind it; 0 where the bytes end."""
+    """Reads the value at a position, and the position behind it; 0 where the bytes end."""
     result = shift = 0
     while at < len(data) and shift < 64:
         byte = data[at]
@@ -92,7 +92,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
-    """The layout of one record, or None if it holds a field that the schema does not.
+    """Finds the layout of one record; None if it holds a field that the schema does not.
 
     record  a serialised message, after `prefix` bytes of tag and length
     """
@@ -143,7 +143,7 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
 def build(
     number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic] | None]], n: int
 ) -> ByteArray:
-    """n records of field `number` of the enclosing message, (n, length) bytes.
+    """Writes n records of field `number` of the enclosing message, (n, length) bytes.
 
     fields  by number, ascending: values (n,), or (n, count) for DOUBLES; None: one 0 in each
     """
@@ -168,7 +168,7 @@ def build(
 
 
 def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]) -> bytes:
-    """The records of n rows in their order; each row is in one piece, the rows of each ascend."""
+    """Joins the records of n rows in their order; each row is in one piece, its rows ascend."""
     if len(pieces) == 1:
         return pieces[0][1].tobytes()
     piece, place = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -194,7 +194,7 @@ class Records:
         return int(self.data.shape[0])
 
     def column(self, number: int) -> npt.NDArray[np.generic] | None:
-        """Values of a field, (n, count), aligned and contiguous; None where absent."""
+        """Returns the values of a field, (n, count), aligned and contiguous; None where absent."""
         place = self.layout.fields.get(number)
         if place is None:
             return None
@@ -211,7 +211,7 @@ class TailReader:
     _last: Layout | None = None
 
     def read(self, data: bytes, start: int, n: int, first: Callable[[], bytes]) -> Records | None:
-        """The last n records of a message, if they all have one structure.
+        """Reads the last n records of a message, if they all have one structure.
 
         data   a serialised message whose last field is `number`, n times
         start  bytes of the fields before them
@@ -233,7 +233,7 @@ class TailReader:
         return records
 
     def read_again(self, data: bytes, start: int) -> Records | None:
-        """All records from `start` on, if they have the structure of the last message's."""
+        """Reads all records from `start` on, if they have the structure of the last message's."""
         if self._last is None or len(data) == start:
             return None
         n, rest = divmod(len(data) - start, self._last.length)
@@ -254,7 +254,7 @@ def _matching(data: bytes, start: int, n: int, layout: Layout) -> Records | None
 def sorted_by_layout(
     records: list[bytes], schema: Schema
 ) -> list[tuple[npt.NDArray[np.int64], Records | None]]:
-    """Records of differing layouts in groups of one, each with its positions.
+    """Groups records by their layout, each group with its positions.
 
     A group is None where the schema does not cover it.
     """
@@ -285,7 +285,7 @@ def sorted_by_layout(
 def _one_by_one(
     positions: npt.NDArray[np.int64], rows: ByteArray, schema: Schema
 ) -> Iterator[tuple[npt.NDArray[np.int64], Records | None]]:
-    """A group for each record: what a frame of very many layouts costs stays proportional to it."""
+    """Makes a group for each record: the cost of very many layouts stays linear."""
     for i in range(positions.size):
         layout = walk(rows[i].tobytes(), schema, 0)
         records = None if layout is None else Records(rows[i : i + 1], layout)
@@ -306,11 +306,11 @@ class RecordColumns:
     groups: tuple[tuple[Positions, Records], ...]
 
     def sent(self, number: int) -> bool:
-        """Whether the field was sent at all."""
+        """Tells whether any record has the field."""
         return any(number in records.layout.fields for _, records in self.groups)
 
     def scalar(self, number: int, dtype: type[Scalar], absent: float = 0) -> npt.NDArray[Scalar]:
-        """(n,), `absent` where it was not sent."""
+        """Returns (n,) values, `absent` where the field was not sent."""
         if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
             column = self.groups[0][1].column(number)
             if column is not None:
@@ -323,7 +323,7 @@ class RecordColumns:
         return out
 
     def index(self, number: int) -> IntArray:
-        """(n,) of a FIXED32 that counts from 0; −1 where it was not sent."""
+        """Returns (n,) values of a FIXED32 that counts from 0; −1 where it was not sent."""
         out = np.full(self.n, -1, np.int64)
         for positions, records in self.groups:
             column = records.column(number)
@@ -332,7 +332,7 @@ class RecordColumns:
         return out
 
     def present(self, number: int) -> npt.NDArray[np.bool_]:
-        """(n,) whether the field was sent."""
+        """Tells of each record whether it has the field, (n,)."""
         if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
             sent = number in self.groups[0][1].layout.fields
             return np.ones(self.n, bool) if sent else np.zeros(self.n, bool)
@@ -342,9 +342,9 @@ class RecordColumns:
         return out
 
     def doubles(self, number: int, widest: int) -> tuple[FloatArray, IntArray]:
-        """(n, width) padded with NaN, and how many values were sent, (n,).
+        """Returns values (n, width) padded with NaN, and how many were sent, (n,).
 
-        widest  of what is kept where layouts differ
+        widest  most values that are kept where layouts differ
         """
         lengths = np.zeros(self.n, np.int64)
         columns = [(positions, records.column(number)) for positions, records in self.groups]
@@ -370,7 +370,7 @@ def record_columns(
     head: int,
     reader: TailReader,
 ) -> tuple[RecordColumns, list[bytes]]:
-    """The detections of a message; and each one's bytes, if they are not in one piece.
+    """Reads the detections of a message; and the bytes of each, where layouts differ.
 
     head  bytes of the message's other fields
     """
@@ -389,6 +389,6 @@ def record_columns(
 
 
 def columns_by_layout(single: list[bytes], schema: Schema) -> RecordColumns:
-    """Records given one by one; those that the schema does not cover have no field."""
+    """Reads records given one by one; those that the schema does not cover have no field."""
     groups = sorted_by_layout(single, schema)
     return RecordColumns(len(single), tuple((p, r) for p, r in groups if r is not None))

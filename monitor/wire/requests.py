@@ -1,9 +1,7 @@
-"""Requests: protobuf bytes to arrays. Never raises: what cannot be read becomes a
-Refusal, which is answered like any other message.
+"""Requests of detectors: protobuf bytes to arrays, frames first, then labels.
 
-Labels of a frame: protobuf bytes to arrays, by detection id and in ids of the labeller's own.
-
-Never raises: what cannot be read becomes a Refusal, which is answered like any other message.
+Decoding never raises: what cannot be read becomes a Refusal, which is answered like any other
+message.
 """
 
 from __future__ import annotations
@@ -65,13 +63,13 @@ WIDEST = 32
 WIDEST_COVARIANCE = 32 * 32
 
 
-# What is not said is a length.
+# A dimension without a kind is a length.
 _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
 
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """What is decoded at all."""
+    """Limits above which nothing is decoded."""
 
     max_message_bytes: int
     max_detections: int
@@ -87,14 +85,14 @@ class UnaryFrame:
 
 
 def detection_tail() -> TailReader:
-    """For the frames of one stream: it remembers their layout, and nothing else."""
+    """Makes a reader for the frames of one stream, which remembers their layout alone."""
     return TailReader(DETECTIONS, _DETECTION)
 
 
 def decode_process_request(
     data: bytes, limits: WireLimits, tail: TailReader
 ) -> Header | ReceivedFrame | Refusal:
-    """A message of the Process stream."""
+    """Decodes a message of the Process stream."""
     frame = _direct_frame(data, limits, tail)
     if frame is not None:
         return frame
@@ -114,7 +112,7 @@ def decode_process_request(
 
 
 def _direct_frame(data: bytes, limits: WireLimits, tail: TailReader) -> ReceivedFrame | None:
-    """A frame that is written just as protobuf would write it again, read where it lies.
+    """Reads a frame where it lies, if it is written just as protobuf would write it again.
 
     None for everything else: the first frame, other layouts, headers, malformed messages.
     """
@@ -147,7 +145,7 @@ def _direct_frame(data: bytes, limits: WireLimits, tail: TailReader) -> Received
 
 
 def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
-    """The bytes in a field of less than 128, and where it ends; None, at: anything else."""
+    """Returns the bytes of a field of less than 128, and its end; else None and `at`."""
     if data[at : at + 1] != tag or len(data) < at + 2:
         return None, at
     length, begin = data[at + 1], at + 2
@@ -157,7 +155,7 @@ def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
 
 
 def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
-    """A message of ProcessFrame."""
+    """Decodes a message of ProcessFrame."""
     request = perception_monitor_pb2.ProcessFrameRequest()
     refusal = parse(request, data, limits)
     if refusal is not None:
@@ -174,7 +172,7 @@ def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame 
 
 
 def too_many(message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits) -> Refusal | None:
-    """Why there are more detections than are decoded; None: there are not."""
+    """Refuses more detections than are decoded; None: there are not more."""
     n = len(message.detections)
     if n <= limits.max_detections:
         return None
@@ -186,7 +184,7 @@ def too_many(message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits
 
 
 def parse(message: Message, data: bytes, limits: WireLimits) -> Refusal | None:
-    """Fill a message; why it cannot be, or None."""
+    """Fills a message; returns why it cannot be filled, or None."""
     if len(data) > limits.max_message_bytes:
         return Refusal(
             Reason.TOO_LARGE,
@@ -254,7 +252,7 @@ def _framed_size(message: Message | None) -> int:
 
 
 def _ego(pose: frame_pb2.Pose | None, twist: frame_pb2.Twist | None) -> EgoMotion | None:
-    """As many values as were sent."""
+    """Makes the motion of as many values as were sent."""
     if pose is None and twist is None:
         return None
     return EgoMotion(
@@ -275,7 +273,10 @@ def _received(
     columns: RecordColumns,
     single: list[bytes],
 ) -> ReceivedFrame:
-    """single: the bytes of each detection, where they had to be taken apart."""
+    """Makes the frame of its columns.
+
+    single  the bytes of each detection, where layouts differ; else empty
+    """
     mean, mean_length = columns.doubles(4, WIDEST)
     covariance, covariance_length = columns.doubles(5, WIDEST_COVARIANCE)
     truth, truth_length = columns.doubles(6, WIDEST)
@@ -319,7 +320,7 @@ def _received(
     )
 
 
-# Regions of one message: each is looked at with every detection of the frame.
+# Most regions of one message: each is compared with every detection of the frame.
 MOST_REGIONS = 256
 
 
@@ -347,7 +348,7 @@ _TAIL = TailReader(DETECTIONS, _LABEL)
 
 
 def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:
-    """A message of ReportGroundTruth."""
+    """Decodes a message of ReportGroundTruth."""
     request = perception_monitor_pb2.ReportGroundTruthRequest()
     refusal = parse(request, data, limits)
     if refusal is not None:
@@ -401,7 +402,7 @@ def _beyond_limits(truth: truth_pb2.FrameTruth, limits: WireLimits) -> Refusal |
 
 
 def _head(truth: truth_pb2.FrameTruth) -> truth_pb2.FrameTruth:
-    """All but the records."""
+    """Copies all but the records."""
     head = truth_pb2.FrameTruth(
         stream=truth.stream,
         complete=truth.complete,

@@ -1,6 +1,6 @@
-"""What a tracker elsewhere is sent: arrays to bytes. Its answers are read in tracker_answers.py.
+"""Messages to and from a tracker elsewhere: frames out as bytes, tracks in as arrays.
 
-What a tracker elsewhere answers: bytes to arrays. Nothing of it is believed unseen.
+Every value of an answer is checked before it is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FRAME = 5  # and of the frame in UpdateRequest
 
 
 def encode_header_update(header: Header) -> bytes:
-    """UpdateRequest with a header; without what a client wants of its own answers."""
+    """Encodes an UpdateRequest with a header, without what it asks of answers to the detector."""
     told = frame_pb2.StreamHeader(
         stream=header.stream, class_names=header.classes, coordinate_frame=header.coordinate_frame
     )
@@ -64,12 +64,12 @@ def encode_header_update(header: Header) -> bytes:
 def encode_frame_update(
     stream: str, answer: FrameAnswer, sequence: int, left_ns: int | None
 ) -> bytes:
-    """UpdateRequest with the frame as it goes back to the detector.
+    """Encodes an UpdateRequest with the frame as it goes back to the detector.
 
-    Recalibrated where it was, else as it came. Ground truth that came along stays here; logits
-    go out as the probabilities they stand for.
+    Detections go out recalibrated where they were, else as they came. Ground truth that came with
+    them stays here; logits go out as the probabilities they stand for.
 
-    left_ns  nanoseconds that are left of the detector's call; None: it has no deadline
+    left_ns  time left of the detector's call, ns; None: it has no deadline
     """
     head = tracker_pb2.UpdateRequest(stream=stream, sequence=sequence)
     if left_ns is not None:
@@ -80,7 +80,7 @@ def encode_frame_update(
 
 
 def _head(answer: FrameAnswer) -> bytes:
-    """All of the Frame but its detections."""
+    """Encodes the Frame without its detections."""
     received = answer.received
     head = frame_pb2.Frame(frame_id=received.frame_id, stamp_ns=received.stamp_ns)
     ego = received.ego or EgoMotion()
@@ -93,7 +93,7 @@ def _head(answer: FrameAnswer) -> bytes:
 
 
 def _detections(answer: FrameAnswer) -> bytes:
-    """All Detection records, in the order the detections came."""
+    """Encodes all Detection records, in the order the detections came."""
     received, n = answer.received.detections, answer.received.detections.n
     if n == 0:
         return b""
@@ -118,7 +118,7 @@ def _detections(answer: FrameAnswer) -> bytes:
     layout = np.stack([*present, *(length for _, length in values.values())]).astype(np.int64)
 
     def records(rows: IntArray | slice, first: int, count: int) -> ByteArray:
-        """Of rows that are alike."""
+        """Encodes rows of one layout."""
         here = layout[:, first].tolist()
         fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
             number: (scalars[number][0], scalars[number][1][rows])
@@ -141,7 +141,7 @@ def _detections(answer: FrameAnswer) -> bytes:
 
 
 def _alike(layout: IntArray, left_out: list[int]) -> list[IntArray]:
-    """Rows by their columns in the layout, but those left out; ascending."""
+    """Groups rows by their columns in the layout, but those left out; ascending."""
     rows = np.setdiff1d(np.arange(layout.shape[1]), left_out)
     _, kind = np.unique(layout[:, rows], axis=1, return_inverse=True)
     return [rows[kind.ravel() == which] for which in range(int(kind.max(initial=-1)) + 1)]
@@ -152,13 +152,13 @@ def _means(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
     if answer.forwarded is None or answer.rows.size == 0:
         return received.mean, received.mean_length
     mean = received.mean.copy()
-    # Whoever was recalibrated came with K values.
+    # Recalibrated detections came with K values.
     mean[answer.rows, : answer.forwarded.mean.shape[1]] = answer.forwarded.mean
     return mean, received.mean_length
 
 
 def _covariances(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
-    """In the form that goes back: the one that was sent, if it still fits."""
+    """Packs covariances in the form that goes back: the one that was sent, if it still fits."""
     received = answer.received.detections
     if answer.forwarded is None or answer.rows.size == 0:
         return received.covariance, received.covariance_length
@@ -177,7 +177,7 @@ def _covariances(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
 
 
 def _forms(made: Estimates, sent: IntArray) -> IntArray:
-    """(m,) how many values each covariance goes out with."""
+    """Counts the values with which each covariance goes out, (m,)."""
     k = made.mean.shape[1]
     full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
     forms: IntArray = np.where(made.diagonal, k, full)
@@ -193,7 +193,7 @@ def _packed(covariance: FloatArray, form: int) -> FloatArray:
 
 
 def _probabilities(answer: FrameAnswer) -> tuple[FloatArray, IntArray] | None:
-    """Recalibrated where they were, else as they came; None where none are."""
+    """Returns them recalibrated where they were, else as they came; None where none came."""
     sent, extras = answer.received.detections.class_probabilities, answer.extras
     made = None if extras is None else extras.class_probabilities
     if made is None or sent is None:
@@ -206,7 +206,7 @@ def _probabilities(answer: FrameAnswer) -> tuple[FloatArray, IntArray] | None:
 
 
 def _overlong(record: bytes) -> ByteArray:
-    """The record of a detection that fits no array, as it came."""
+    """Encodes a detection that fits no array, as it came."""
     sent = frame_pb2.Detection.FromString(record)
     sent.ClearField("ground_truth")
     sent.ClearField("ground_truth_class")
@@ -230,17 +230,17 @@ _TRACK: Schema = {
 }
 
 
-# Dimensions of a track's state that are taken.
+# The most dimensions of a track's state.
 MOST_STATE = 64
 
 
 class UnusableAnswer(ValueError):
-    """What a tracker said is no answer to a frame."""
+    """The bytes of a tracker are no answer to a frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerAnswer:
-    """The answer to a frame of a call, beside its bytes; the tracks are not looked at yet."""
+    """The answer to a frame of a call, beside its bytes; its tracks are not checked yet."""
 
     sequence: int
     data: bytes
@@ -248,7 +248,7 @@ class TrackerAnswer:
 
 
 def decode_update(data: bytes) -> TrackerAnswer:
-    """An UpdateResponse. Raises UnusableAnswer."""
+    """Parses an UpdateResponse. Raises UnusableAnswer."""
     try:
         response = tracker_pb2.UpdateResponse.FromString(data)
     except DecodeError:
@@ -264,9 +264,10 @@ def reported_tracks(
     most: int,
     state_length: int | None = None,
 ) -> ReportedTracks:
-    """At most so many tracks, as of the frame with these detections. Raises UnusableAnswer.
+    """Reads the tracks after the frame with these detections. Raises UnusableAnswer.
 
-    state_length  that was promised; None: any, the same for all tracks of the frame
+    most          tracks that are allowed
+    state_length  number of dimensions promised; None: any, the same for all tracks of the frame
     """
     m = len(answer.response.tracks)
     if m > most:
@@ -301,7 +302,7 @@ def reported_tracks(
 
 
 def _columns(answer: TrackerAnswer, m: int) -> RecordColumns:
-    """Of the tracks: at once where all are of one layout, and end the bytes."""
+    """Reads the tracks: at once where all are of one layout, and end the bytes."""
     tracks = answer.response.tracks
     if m == 0:
         return RecordColumns(0, ())
@@ -315,7 +316,7 @@ def _columns(answer: TrackerAnswer, m: int) -> RecordColumns:
 
 
 def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, FloatArray]:
-    """(M, S) and (M, S, S). Raises UnusableAnswer unless all tracks have the same S."""
+    """Returns (M, S) and (M, S, S). Raises UnusableAnswer unless all tracks have the same S."""
     if columns.n == 0:
         return np.zeros((0, 0)), np.zeros((0, 0, 0))
     state, length = columns.doubles(7, MOST_STATE)
@@ -333,7 +334,7 @@ def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, Floa
 
 
 def _rows(columns: RecordColumns, detections: ReceivedDetections) -> tuple[IntArray, BoolArray]:
-    """(M,) row of the detection that each names, −1 for none; and whether it is known."""
+    """Finds the row of the detection that each track names, −1: none; (M,), and if it is known."""
     named, told = columns.scalar(5, np.uint64), columns.present(5)
     row = np.full(columns.n, -1, np.int64)
     having = np.flatnonzero(detections.has_id)
@@ -348,7 +349,7 @@ def _rows(columns: RecordColumns, detections: ReceivedDetections) -> tuple[IntAr
 
 
 def _repeated(values: np.ndarray) -> BoolArray:
-    """(M,) whether a value was there before."""
+    """Tells of each value whether it was there before, (M,)."""
     _, first = np.unique(values, return_index=True)
     again = np.ones(values.size, bool)
     again[first] = False
