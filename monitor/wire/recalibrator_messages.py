@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from enum import Enum, StrEnum
-from typing import TypeVar
+from enum import StrEnum
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from monitor.promotion.records import (
-    Evidence,
-    Factor,
-    Happened,
-    Known,
-    Record,
-    SliceFitted,
-    TrialStanding,
-    TrialState,
-)
+from monitor.promotion.records import Known, Record, SliceFitted, TrialStanding
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+from monitor.wire.fields import message_of, value_of
 
 
 class Kind(StrEnum):
@@ -65,10 +54,6 @@ class Listing:
     promotion: str
 
 
-class UnknownWord(ValueError):
-    """A sidecar uses a word that came into the contract after this program was written."""
-
-
 # ---- to messages
 
 
@@ -104,7 +89,7 @@ def listing(
         found.recalibrators.append(summary(entry))
         yield
     for standing in trials:
-        found.trials.append(_trial(standing))
+        found.trials.append(message_of(admin_pb.Trial, standing))
         yield
     for one in records:
         found.records.append(record(one))
@@ -125,63 +110,12 @@ def shown(
 
 def slice_fit(fitted: SliceFitted) -> admin_pb.SliceFit:
     """Makes one line of RecalibratorAdmin.Fit."""
-    return admin_pb.SliceFit(
-        slice=fitted.slice,
-        version=fitted.version,
-        reason=fitted.reason,
-        tracks=fitted.tracks,
-        detections=fitted.detections,
-        factors=map(_factor, fitted.factors),
-    )
+    return message_of(admin_pb.SliceFit, fitted)
 
 
 def record(record: Record) -> record_pb.RecalibrationRecord:
     """Makes the message of one entry of the audit log."""
-    time = Timestamp()
-    time.FromNanoseconds(record.time_ns)
-    return record_pb.RecalibrationRecord(
-        sequence=record.sequence,
-        time=time,
-        what=f"HAPPENED_{record.what.name}",
-        slice=record.slice,
-        version=record.version,
-        before=record.before,
-        after=record.after,
-        actor=record.actor,
-        reason=record.reason,
-        event_ns=record.event_ns,
-        evidence=None if record.evidence is None else _evidence(record.evidence),
-        factors=map(_factor, record.factors),
-    )
-
-
-def _trial(standing: TrialStanding) -> admin_pb.Trial:
-    return admin_pb.Trial(
-        slice=standing.slice,
-        version=standing.version,
-        state=f"TRIAL_STATE_{standing.state.name}",
-        evidence=_evidence(standing.evidence),
-        factors=map(_factor, standing.factors),
-    )
-
-
-def _evidence(evidence: Evidence) -> record_pb.Evidence:
-    return record_pb.Evidence(
-        tracks=evidence.tracks,
-        gain=evidence.gain,
-        log10_better=evidence.log10_better,
-        log10_worse=evidence.log10_worse,
-        log10_threshold=evidence.log10_threshold,
-    )
-
-
-def _factor(factor: Factor) -> record_pb.VarianceFactor:
-    return record_pb.VarianceFactor(
-        dimension=factor.dimension,
-        lowest=factor.lowest,
-        typical=factor.typical,
-        highest=factor.highest,
-    )
+    return message_of(record_pb.RecalibrationRecord, record)
 
 
 # ---- from messages
@@ -189,92 +123,19 @@ def _factor(factor: Factor) -> record_pb.VarianceFactor:
 
 def read_listing(message: admin_pb.ListResponse) -> Listing:
     """Reads the answer of RecalibratorAdmin.List. Raises UnknownWord."""
-    return Listing(
-        tuple(map(read_summary, message.recalibrators)),
-        tuple(map(_read_trial, message.trials)),
-        tuple(map(read_record, message.records)),
-        message.pinned,
-        message.promotion,
-    )
+    return value_of(Listing, message)
 
 
 def read_summary(message: admin_pb.RecalibratorSummary) -> Summary:
     """Reads one line of RecalibratorAdmin.List. Raises UnknownWord."""
-    return Summary(
-        message.version,
-        message.method,
-        word_of(admin_pb.RecalibratorKind.items(), message.kind, Kind, "kind"),
-        message.promoted,
-        tuple(message.dimensions),
-        tuple(message.slices),
-        tuple(message.class_names),
-    )
+    return value_of(Summary, message)
 
 
 def read_slice_fit(message: admin_pb.SliceFit) -> SliceFitted:
     """Reads one line of RecalibratorAdmin.Fit."""
-    return SliceFitted(
-        message.slice,
-        message.version,
-        message.reason,
-        message.tracks,
-        message.detections,
-        tuple(map(_read_factor, message.factors)),
-    )
+    return value_of(SliceFitted, message)
 
 
 def read_record(message: record_pb.RecalibrationRecord) -> Record:
     """Reads one entry of the audit log. Raises UnknownWord."""
-    return Record(
-        sequence=message.sequence,
-        time_ns=message.time.ToNanoseconds(),
-        what=word_of(record_pb.Happened.items(), message.what, Happened, "what"),
-        slice=message.slice,
-        version=message.version,
-        before=message.before,
-        after=message.after,
-        actor=message.actor,
-        reason=message.reason,
-        event_ns=message.event_ns if message.HasField("event_ns") else None,
-        evidence=_read_evidence(message.evidence) if message.HasField("evidence") else None,
-        factors=tuple(map(_read_factor, message.factors)),
-    )
-
-
-def _read_trial(message: admin_pb.Trial) -> TrialStanding:
-    return TrialStanding(
-        message.slice,
-        message.version,
-        word_of(admin_pb.TrialState.items(), message.state, TrialState, "state"),
-        _read_evidence(message.evidence),
-        tuple(map(_read_factor, message.factors)),
-    )
-
-
-def _read_evidence(message: record_pb.Evidence) -> Evidence:
-    return Evidence(
-        message.tracks,
-        message.gain,
-        message.log10_better,
-        message.log10_worse,
-        message.log10_threshold,
-    )
-
-
-def _read_factor(message: record_pb.VarianceFactor) -> Factor:
-    return Factor(message.dimension, message.lowest, message.typical, message.highest)
-
-
-Word = TypeVar("Word", bound=Enum)
-
-
-def word_of(values: Iterable[tuple[str, int]], number: int, words: type[Word], field: str) -> Word:
-    """Finds the word whose name ends the name of an enum's value. Raises UnknownWord."""
-    name = next((name for name, value in values if value == number), "")
-    for word in words:
-        if name.endswith(f"_{word.name}"):
-            return word
-    raise UnknownWord(
-        f"the sidecar answers with '{field}' {number}, which is unknown here: use the program of "
-        "the sidecar's own version."
-    )
+    return value_of(Record, message)
