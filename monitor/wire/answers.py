@@ -13,7 +13,8 @@ from monitor.frames.frame import FrameAnswer, Refusal, ReportedTracks, TruthAnsw
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, Dimension, FloatArray, IntArray, triangle_in_square
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.records import ByteArray, Kind, build, interleave, varint
+from monitor.wire.client_messages import dimension_message
+from monitor.wire.records import ByteArray, Kind, build, framed, interleave, varint
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
 
@@ -73,15 +74,12 @@ def encode_header_answer(
     stream: str, refusal: Refusal | None, track_dimensions: tuple[Dimension, ...] = ()
 ) -> bytes:
     """Encodes a ProcessResponse for a header, with the dimensions of tracks to be returned."""
-    result = perception_monitor_pb2.HeaderResult(stream=stream, accepted=refusal is None)
-    for dimension in track_dimensions:
-        result.track_dimensions.add(
-            name=dimension.name,
-            unit=dimension.unit,
-            kind=cast("frame_pb2.DimensionKind", int(dimension.kind)),
-        )
-    if refusal is not None:
-        result.notice.CopyFrom(_notice(refusal.notice()))
+    result = perception_monitor_pb2.HeaderResult(
+        stream=stream,
+        accepted=refusal is None,
+        notice=None if refusal is None else _notice(refusal.notice()),
+        track_dimensions=map(dimension_message, track_dimensions),
+    )
     return perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()
 
 
@@ -258,21 +256,29 @@ def _apart(values: _Values, present: BoolArray) -> list[_Values]:
 
 def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Values]:
     """Groups recalibrated rows by the form that goes out: the one sent, if it still fits."""
-    k = made.mean.shape[1]
-    lower = k * (k + 1) // 2
-    sent = answer.received.detections.covariance_length[rows]
-    form = np.where(made.diagonal, k, np.where(sent == k * k, k * k, lower))
+    form = covariance_forms(made, answer.received.detections.covariance_length[rows])
     if (form == form[0]).all():
-        return [_Values(rows, made.mean, _packed(made.covariance, int(form[0])))]
+        return [_Values(rows, made.mean, packed(made.covariance, int(form[0])))]
     found = []
     for wanted in np.unique(form).tolist():
         here = np.flatnonzero(form == wanted)
-        packed = _packed(made.covariance[here], wanted)
-        found.append(_Values(rows[here], made.mean[here], packed))
+        covariance = packed(made.covariance[here], wanted)
+        found.append(_Values(rows[here], made.mean[here], covariance))
     return found
 
 
-def _packed(covariance: FloatArray, form: int) -> FloatArray:
+def covariance_forms(made: Estimates, sent: IntArray) -> IntArray:
+    """Counts the values with which each covariance goes out, (m,).
+
+    sent  (m,) how many it came with
+    """
+    k = made.mean.shape[1]
+    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
+    forms: IntArray = np.where(made.diagonal, k, full)
+    return forms
+
+
+def packed(covariance: FloatArray, form: int) -> FloatArray:
     """Packs (n, K, K) into (n, form): the diagonal, the lower triangle or all of it."""
     k = covariance.shape[1]
     if form == k * k:
@@ -341,6 +347,5 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
         output=frame_pb2.OUTPUT_UNSPECIFIED,
         rejected_by=None if flags is None else cast("frame_pb2.RejectedBy", int(flags[row])),
     )
-    body = result.SerializeToString()
-    framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body
-    return np.frombuffer(framed, np.uint8).reshape(1, -1)
+    encoded = framed(_DETECTIONS, result.SerializeToString())
+    return np.frombuffer(encoded, np.uint8).reshape(1, -1)

@@ -14,6 +14,7 @@ from monitor.frames.frame import EgoMotion, Header, TrackIds
 from monitor.frames.space import (
     MOST_CLASSES,
     BoolArray,
+    Dimension,
     FloatArray,
     IntArray,
     square_from_triangle,
@@ -27,9 +28,9 @@ from monitor.wire.records import (
     TailReader,
     build,
     columns_by_layout,
+    framed,
     interleave,
     record_columns,
-    varint,
 )
 
 _DETECTIONS = 15
@@ -65,39 +66,43 @@ class OutgoingFrame:
 
 def encode_header(header: Header) -> bytes:
     """Encodes a ProcessRequest with a header."""
-    return perception_monitor_pb2.ProcessRequest(
-        header=frame_pb2.StreamHeader(
-            stream=header.stream,
-            dimensions=[
-                frame_pb2.Dimension(
-                    name=d.name, unit=d.unit, kind=cast("frame_pb2.DimensionKind", int(d.kind))
-                )
-                for d in header.space.dimensions
-            ],
-            class_names=header.classes,
-            coordinate_frame=header.coordinate_frame,
-            return_tracks=header.return_tracks,
-            quantile_levels=header.quantile_levels,
-        )
-    ).SerializeToString()
+    return perception_monitor_pb2.ProcessRequest(header=stream_header(header)).SerializeToString()
+
+
+def stream_header(header: Header) -> frame_pb2.StreamHeader:
+    """Makes the message of a header."""
+    return frame_pb2.StreamHeader(
+        stream=header.stream,
+        dimensions=map(dimension_message, header.space.dimensions),
+        class_names=header.classes,
+        coordinate_frame=header.coordinate_frame,
+        return_tracks=header.return_tracks,
+        quantile_levels=header.quantile_levels,
+    )
+
+
+def dimension_message(dimension: Dimension) -> frame_pb2.Dimension:
+    """Makes the message of a dimension."""
+    kind = cast("frame_pb2.DimensionKind", int(dimension.kind))
+    return frame_pb2.Dimension(name=dimension.name, unit=dimension.unit, kind=kind)
 
 
 def encode_frame(frame: OutgoingFrame) -> bytes:
     """Encodes a ProcessRequest with a frame; full covariances go out as lower triangles."""
-    body = _head(frame).SerializeToString() + _detections(frame)
-    return b"\x12" + varint(len(body)) + body  # field 2, length-delimited
+    body = frame_head(frame.frame_id, frame.stamp_ns, frame.ego) + _detections(frame)
+    return framed(2, body)
 
 
-def _head(frame: OutgoingFrame) -> frame_pb2.Frame:
-    """Makes the Frame without its detections."""
-    head = frame_pb2.Frame(frame_id=frame.frame_id, stamp_ns=frame.stamp_ns)
-    ego = frame.ego or EgoMotion()
+def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None) -> bytes:
+    """Encodes a Frame without its detections."""
+    head = frame_pb2.Frame(frame_id=frame_id, stamp_ns=stamp_ns)
+    ego = ego or EgoMotion()
     if (pose := ego.pose) is not None:
         told = frame_pb2.Pose(position=pose.position, orientation=pose.orientation)
         head.ego_pose.CopyFrom(told)
     if (twist := ego.twist) is not None:
         head.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
-    return head
+    return head.SerializeToString()
 
 
 def _detections(frame: OutgoingFrame) -> bytes:
@@ -154,7 +159,7 @@ def encode_truth(
         if class_index is not None:
             labels[4] = (Kind.FIXED32, class_index)
         body += _labels(labels, ids.size, objects)
-    return b"\x0a" + varint(len(body)) + body  # field 1, length-delimited
+    return framed(1, body)
 
 
 def _labels(
@@ -196,7 +201,7 @@ _RESULT: Schema = {
 }
 
 
-_TRACK: Schema = {
+TRACK: Schema = {
     1: Kind.FIXED64,
     2: Kind.FIXED32,
     3: Kind.FLAG,
@@ -271,9 +276,7 @@ def decode_answer(data: bytes, k: int) -> Answered:
     result = response.frame
     tracks = _tracks(result)
     result.ClearField("tracks")  # or they would be written once more
-    others = {f.name: value for f, value in result.ListFields() if f.name != "detections"}
-    head = frame_pb2.FrameResult(**others).ByteSize()
-    columns, _ = record_columns(result, head, _RESULT_TAIL)
+    columns, _ = record_columns(result, _RESULT_TAIL)
     return Answered(
         status=columns.scalar(2, np.uint8),
         reason=columns.scalar(3, np.uint8),
@@ -294,15 +297,15 @@ def decode_answer(data: bytes, k: int) -> Answered:
 def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
     """Reads the tracks; NaN where one has another number of dimensions than the first."""
     s = len(result.tracks[0].state) if result.tracks else 0
-    columns = columns_by_layout([track.SerializeToString() for track in result.tracks], _TRACK)
+    columns = columns_by_layout([track.SerializeToString() for track in result.tracks], TRACK)
     _, length = columns.doubles(7, s)
     covariance = _matrices(columns, 8, s)
     covariance[length != s] = np.nan
     return AnsweredTracks(
         id=columns.scalar(1, np.uint64),
-        class_index=columns.scalar(2, np.uint32).astype(np.int64),
+        class_index=columns.scalar(2, np.int64),
         status=columns.scalar(3, np.uint8),
-        detections=columns.scalar(4, np.uint32).astype(np.int64),
+        detections=columns.scalar(4, np.int64),
         detection_id=columns.scalar(5, np.uint64),
         has_detection=columns.present(5),
         nis=columns.scalar(6, np.float64, np.nan),

@@ -133,9 +133,8 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
         if kind is Kind.DOUBLES:
             body += varint(size)
         body += bytes(size)
-    head = varint(number << 3 | 2) + varint(len(body))
-    record = head + bytes(body)
-    layout = walk(record, {n: kind for n, kind, _ in parts}, len(head))
+    record = framed(number, bytes(body))
+    layout = walk(record, {n: kind for n, kind, _ in parts}, len(record) - len(body))
     assert layout is not None
     return record, layout
 
@@ -165,6 +164,11 @@ def build(
         )
         view[:] = values.reshape(n, count)
     return out
+
+
+def framed(number: int, body: bytes) -> bytes:
+    """Writes a length-delimited field."""
+    return varint(number << 3 | 2) + varint(len(body)) + body
 
 
 def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]) -> bytes:
@@ -223,8 +227,8 @@ class TailReader:
             if records is not None:
                 return records
         body = first()
-        head = varint(self.number << 3 | 2) + varint(len(body))
-        layout = walk(head + body, self.schema, len(head))
+        record = framed(self.number, body)
+        layout = walk(record, self.schema, len(record) - len(body))
         if layout is None:
             return None
         records = _matching(data, start, n, layout)
@@ -295,7 +299,7 @@ def _one_by_one(
 Positions = IntArray | slice
 
 
-Scalar = TypeVar("Scalar", np.uint64, np.uint32, np.uint8, np.float64)
+Scalar = TypeVar("Scalar", np.uint64, np.int64, np.uint32, np.uint8, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,18 +328,10 @@ class RecordColumns:
 
     def index(self, number: int) -> IntArray:
         """Returns (n,) values of a FIXED32 that counts from 0; −1 where it was not sent."""
-        out = np.full(self.n, -1, np.int64)
-        for positions, records in self.groups:
-            column = records.column(number)
-            if column is not None:
-                out[positions] = column[:, 0]
-        return out
+        return self.scalar(number, np.int64, -1)
 
     def present(self, number: int) -> npt.NDArray[np.bool_]:
         """Tells of each record whether it has the field, (n,)."""
-        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
-            sent = number in self.groups[0][1].layout.fields
-            return np.ones(self.n, bool) if sent else np.zeros(self.n, bool)
         out = np.zeros(self.n, bool)
         for positions, records in self.groups:
             out[positions] = number in records.layout.fields
@@ -366,20 +362,18 @@ class RecordColumns:
 
 
 def record_columns(
-    message: frame_pb2.Frame | frame_pb2.FrameResult | truth_pb2.FrameTruth,
-    head: int,
-    reader: TailReader,
+    message: frame_pb2.Frame | frame_pb2.FrameResult | truth_pb2.FrameTruth, reader: TailReader
 ) -> tuple[RecordColumns, list[bytes]]:
-    """Reads the detections of a message; and the bytes of each, where layouts differ.
-
-    head  bytes of the message's other fields
-    """
+    """Reads the detections of a message; and the bytes of each, where layouts differ."""
     detections = message.detections
     n = len(detections)
     if n == 0:
         return RecordColumns(0, ()), []
+    others = {field.name: value for field, value in message.ListFields()}
+    del others["detections"]
+    head = type(message)(**others).ByteSize()
     data = message.SerializeToString()
-    records = reader.read(data, head, n, lambda: detections[0].SerializeToString())
+    records = reader.read(data, head, n, detections[0].SerializeToString)
     if records is not None:
         return RecordColumns(n, ((slice(None), records),)), []
     # Fields of a newer client end up behind the known ones and break the pattern.

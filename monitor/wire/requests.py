@@ -36,7 +36,6 @@ from monitor.wire.records import (
     columns_by_layout,
     read_varint,
     record_columns,
-    varint,
 )
 
 DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
@@ -157,10 +156,7 @@ def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
 def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
     """Decodes a message of ProcessFrame."""
     request = perception_monitor_pb2.ProcessFrameRequest()
-    refusal = parse(request, data, limits)
-    if refusal is not None:
-        return refusal
-    refusal = too_many(request.frame, limits)
+    refusal = parse(request, data, limits) or too_many(request.frame, limits)
     if refusal is not None:
         return refusal
     if not request.HasField("frame"):
@@ -212,11 +208,7 @@ def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
         stream=header.stream,
         space=Space(
             tuple(
-                Dimension(
-                    dimension.name,
-                    dimension.unit,
-                    _KINDS[dimension.kind],
-                )
+                Dimension(dimension.name, dimension.unit, _KINDS[dimension.kind])
                 for dimension in header.dimensions
             )
         ),
@@ -231,24 +223,14 @@ def _frame(frame: frame_pb2.Frame, tail: TailReader) -> ReceivedFrame:
     has_id, has_stamp = frame.HasField("frame_id"), frame.HasField("stamp_ns")
     pose = frame.ego_pose if frame.HasField("ego_pose") else None
     twist = frame.ego_twist if frame.HasField("ego_twist") else None
-    head = 9 * (has_id + has_stamp) + _framed_size(pose) + _framed_size(twist)
-    ego = _ego(pose, twist)
-    columns, single = record_columns(frame, head, tail)
+    columns, single = record_columns(frame, tail)
     return _received(
         frame.frame_id if has_id else None,
         frame.stamp_ns if has_stamp else None,
-        ego,
+        _ego(pose, twist),
         columns,
         single,
     )
-
-
-def _framed_size(message: Message | None) -> int:
-    """Bytes of a submessage with its tag, which is one, and its length; 0 where absent."""
-    if message is None:
-        return 0
-    size = message.ByteSize()
-    return 1 + len(varint(size)) + size
 
 
 def _ego(pose: frame_pb2.Pose | None, twist: frame_pb2.Twist | None) -> EgoMotion | None:
@@ -280,16 +262,10 @@ def _received(
     mean, mean_length = columns.doubles(4, WIDEST)
     covariance, covariance_length = columns.doubles(5, WIDEST_COVARIANCE)
     truth, truth_length = columns.doubles(6, WIDEST)
-    overlong = (
-        {}
-        if not single
-        else {
-            int(row): single[row]
-            for row in np.flatnonzero(
-                (mean_length > mean.shape[1]) | (covariance_length > covariance.shape[1])
-            )
-        }
-    )
+    overlong = {}
+    if single:
+        fits = (mean_length <= mean.shape[1]) & (covariance_length <= covariance.shape[1])
+        overlong = {row: single[row] for row in np.flatnonzero(~fits).tolist()}
     return ReceivedFrame(
         frame_id=frame_id,
         stamp_ns=stamp_ns,
@@ -350,19 +326,16 @@ _TAIL = TailReader(DETECTIONS, _LABEL)
 def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:
     """Decodes a message of ReportGroundTruth."""
     request = perception_monitor_pb2.ReportGroundTruthRequest()
-    refusal = parse(request, data, limits)
+    refusal = parse(request, data, limits) or _beyond_limits(request.truth, limits)
     if refusal is not None:
         return refusal
     truth = request.truth
-    refusal = _beyond_limits(truth, limits)
-    if refusal is not None:
-        return refusal
     foreign = _objects(truth) if truth.objects else None
     regions = tuple(_region(region) for region in truth.ignore_regions)
     # What is read is left out: the rest, but for the detections, is small.
     truth.ClearField("objects")
     truth.ClearField("ignore_regions")
-    columns, _ = record_columns(truth, _head(truth).ByteSize(), _TAIL)
+    columns, _ = record_columns(truth, _TAIL)
     values, lengths = columns.doubles(2, WIDEST)
     return ReceivedTruth(
         stream=truth.stream,
@@ -399,22 +372,6 @@ def _beyond_limits(truth: truth_pb2.FrameTruth, limits: WireLimits) -> Refusal |
             message = f"{sent} of them: at most {most} in a message{of}."
             return Refusal(Reason.TOO_MANY_DETECTIONS, field, message)
     return None
-
-
-def _head(truth: truth_pb2.FrameTruth) -> truth_pb2.FrameTruth:
-    """Copies all but the records."""
-    head = truth_pb2.FrameTruth(
-        stream=truth.stream,
-        complete=truth.complete,
-        revision=truth.revision,
-        coordinate_frame=truth.coordinate_frame,
-        class_names=truth.class_names,
-    )
-    if truth.HasField("frame_id"):
-        head.frame_id = truth.frame_id
-    if truth.HasField("stamp_ns"):
-        head.stamp_ns = truth.stamp_ns
-    return head
 
 
 def _objects(truth: truth_pb2.FrameTruth) -> ReceivedObjects:

@@ -5,17 +5,15 @@ Every value of an answer is checked before it is used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from monitor.frames.detections import Estimates, ReceivedDetections
+from monitor.frames.detections import ReceivedDetections
 from monitor.frames.frame import (
     FOREIGN_TRACKS,
-    EgoMotion,
     FrameAnswer,
     Header,
     ReportedTracks,
@@ -26,19 +24,19 @@ from monitor.frames.space import (
     FloatArray,
     IntArray,
     square_from_triangle,
-    triangle_in_square,
 )
 from monitor.v1 import frame_pb2, tracker_pb2
+from monitor.wire.answers import covariance_forms, packed
+from monitor.wire.client_messages import TRACK, frame_head, stream_header
 from monitor.wire.records import (
     ByteArray,
     Kind,
     RecordColumns,
-    Schema,
     TailReader,
     build,
     columns_by_layout,
+    framed,
     interleave,
-    varint,
 )
 
 _DETECTIONS = 15  # the field number of the detections in Frame
@@ -49,15 +47,7 @@ _FRAME = 5  # and of the frame in UpdateRequest
 
 def encode_header_update(header: Header) -> bytes:
     """Encodes an UpdateRequest with a header, without what it asks of answers to the detector."""
-    told = frame_pb2.StreamHeader(
-        stream=header.stream, class_names=header.classes, coordinate_frame=header.coordinate_frame
-    )
-    for dimension in header.space.dimensions:
-        told.dimensions.add(
-            name=dimension.name,
-            unit=dimension.unit,
-            kind=cast("frame_pb2.DimensionKind", int(dimension.kind)),
-        )
+    told = stream_header(replace(header, return_tracks=False, quantile_levels=()))
     return tracker_pb2.UpdateRequest(stream=header.stream, header=told).SerializeToString()
 
 
@@ -74,22 +64,9 @@ def encode_frame_update(
     head = tracker_pb2.UpdateRequest(stream=stream, sequence=sequence)
     if left_ns is not None:
         head.deadline_ns = max(0, left_ns)
-    parts = (_head(answer), _detections(answer))
-    tag = varint(_FRAME << 3 | 2) + varint(sum(map(len, parts)))
-    return b"".join((head.SerializeToString(), tag, *parts))
-
-
-def _head(answer: FrameAnswer) -> bytes:
-    """Encodes the Frame without its detections."""
     received = answer.received
-    head = frame_pb2.Frame(frame_id=received.frame_id, stamp_ns=received.stamp_ns)
-    ego = received.ego or EgoMotion()
-    if (pose := ego.pose) is not None:
-        told = frame_pb2.Pose(position=pose.position, orientation=pose.orientation)
-        head.ego_pose.CopyFrom(told)
-    if (twist := ego.twist) is not None:
-        head.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
-    return head.SerializeToString()
+    frame = frame_head(received.frame_id, received.stamp_ns, received.ego) + _detections(answer)
+    return head.SerializeToString() + framed(_FRAME, frame)
 
 
 def _detections(answer: FrameAnswer) -> bytes:
@@ -164,32 +141,16 @@ def _covariances(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
         return received.covariance, received.covariance_length
     rows, made = answer.rows, answer.forwarded
     length = received.covariance_length.copy()
-    length[rows] = form = _forms(made, received.covariance_length[rows])
+    length[rows] = form = covariance_forms(made, received.covariance_length[rows])
     if rows.size == received.n and (form == form[0]).all():
-        return _packed(made.covariance, int(form[0])), length
+        return packed(made.covariance, int(form[0])), length
     width = max(received.covariance.shape[1], int(form.max()))
     covariance = np.full((received.n, width), np.nan)
     covariance[:, : received.covariance.shape[1]] = received.covariance
     for wanted in np.unique(form).tolist():
         here = np.flatnonzero(form == wanted)
-        covariance[rows[here], :wanted] = _packed(made.covariance[here], wanted)
+        covariance[rows[here], :wanted] = packed(made.covariance[here], wanted)
     return covariance, length
-
-
-def _forms(made: Estimates, sent: IntArray) -> IntArray:
-    """Counts the values with which each covariance goes out, (m,)."""
-    k = made.mean.shape[1]
-    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
-    forms: IntArray = np.where(made.diagonal, k, full)
-    return forms
-
-
-def _packed(covariance: FloatArray, form: int) -> FloatArray:
-    k = covariance.shape[1]
-    if form == k:
-        return np.diagonal(covariance, axis1=1, axis2=2)
-    flat = covariance.reshape(-1, k * k)
-    return flat if form == k * k else flat[:, triangle_in_square(k)]
 
 
 def _probabilities(answer: FrameAnswer) -> tuple[FloatArray, IntArray] | None:
@@ -210,24 +171,11 @@ def _overlong(record: bytes) -> ByteArray:
     sent = frame_pb2.Detection.FromString(record)
     sent.ClearField("ground_truth")
     sent.ClearField("ground_truth_class")
-    body = sent.SerializeToString()
-    framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body
-    return np.frombuffer(framed, np.uint8).reshape(1, -1)
+    record = framed(_DETECTIONS, sent.SerializeToString())
+    return np.frombuffer(record, np.uint8).reshape(1, -1)
 
 
 _SEQUENCE, _TRACKS = b"\x09", 2  # the tag of the one, the field number of the others
-
-
-_TRACK: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-    6: Kind.DOUBLE,
-    7: Kind.DOUBLES,
-    8: Kind.DOUBLES,
-}
 
 
 # The most dimensions of a track's state.
@@ -293,7 +241,7 @@ def reported_tracks(
         id=track_id,
         class_index=class_index,
         status=status,
-        detections=columns.scalar(4, np.uint32).astype(np.int64),
+        detections=columns.scalar(4, np.int64),
         detection=row,
         nis=columns.scalar(6, np.float64, np.nan),
         state=state,
@@ -307,12 +255,12 @@ def _columns(answer: TrackerAnswer, m: int) -> RecordColumns:
     if m == 0:
         return RecordColumns(0, ())
     head = 9 if answer.data[:1] == _SEQUENCE else 0
-    reader = TailReader(_TRACKS, _TRACK)
+    reader = TailReader(_TRACKS, TRACK)
     records = reader.read(answer.data, head, m, tracks[0].SerializeToString)
     if records is not None:
         return RecordColumns(m, ((slice(None), records),))
     answer.response.DiscardUnknownFields()  # of a newer tracker
-    return columns_by_layout([track.SerializeToString() for track in tracks], _TRACK)
+    return columns_by_layout([track.SerializeToString() for track in tracks], TRACK)
 
 
 def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, FloatArray]:
