@@ -99,11 +99,21 @@ class Clip:
     def multiples(self, said: FloatArray, shares: FloatArray, bound: float) -> FloatArray:
         """Returns the factors by which tracks multiply the wealth of each bettor; (T, bettors).
 
+        They are 1 + λD/L where a bound L of the losses is known, else
+        max(1 + sD, 0.1)/(1 + w(M − 1)): a track with a share w of a say costs that share of the
+        premium.
+
         said    (T,) D, what each track says
         shares  (T,) w
         bound   loss for bets on a positive D, gain for bets on a negative one
         """
-        return _bounded(said, bound) if bound < self.most else _insured(said, shares, self.most)
+        if bound < self.most:
+            bounded: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
+            return np.maximum(bounded, _RUIN)
+        premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
+        stakes = np.array(STAKES) / max(1.0, self.most)
+        insured: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
+        return insured
 
     def insured(self, dimensions: int) -> bool:
         """Tells whether a proof holds under tails down to 3 degrees of freedom, and so may act.
@@ -126,23 +136,6 @@ def full_say(counts: IntArray) -> float:
     ordered = np.sort(counts)
     place = np.searchsorted(np.cumsum(ordered), 0.9 * ordered.sum())
     return float(ordered[min(int(place), ordered.size - 1)])
-
-
-def _bounded(said: FloatArray, bound: float) -> FloatArray:
-    """Multiplies by 1 + λD/L where a bound L of the losses is known; (T, bettors)."""
-    multiples: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
-    return np.maximum(multiples, _RUIN)
-
-
-def _insured(said: FloatArray, shares: FloatArray, most: float) -> FloatArray:
-    """Multiplies by max(1 + sD, 0.1)/(1 + w(M − 1)) where no bound is known; (T, bettors).
-
-    A track that has a share w of a say costs that share of the premium.
-    """
-    premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
-    stakes = np.array(STAKES) / max(1.0, most)
-    multiples: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
-    return multiples
 
 
 @dataclass(frozen=True, slots=True)

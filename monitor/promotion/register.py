@@ -78,33 +78,30 @@ def judge(
 
     limits  of the deviations that can be forwarded
     """
-    outcome = outcome_of(fitted, estimates, limits)
-    if outcome.unsound:
+    made, unsound = outcome_of(fitted, estimates, limits)
+    if unsound:
         return Judgement(
             None,
-            f"{fitted.method} {outcome.unsound}: look at the ground truth it was fitted on, or "
+            f"{fitted.method} {unsound}: look at the ground truth it was fitted on, or "
             "use another method",
         )
-    found = factors_made(outcome.made, estimates, names)
+    found = factors_made(made, estimates, names)
     low, high = policy.band
     home = all(low <= factor.lowest and factor.highest <= high for factor in found)
     candidate: Recalibrator = Identity() if home else fitted
     listed = ", ".join(f"{factor.dimension} {factor.typical:.3g}" for factor in found)
     reason = f"factors on the variance: {listed}"
     if home:
+        made = estimates
         reason = f"every factor on the variance lies within {low:g} … {high:g}: {listed}"
-    made, served = estimates if home else outcome.made, forwarded(champion, estimates, limits)
-    change = ratios_made(made, served)
-    if not _grows(change, policy.hysteresis) and not _shrinks(change, policy.hysteresis):
+    change = ratios_made(made, forwarded(champion, estimates, limits))
+    smaller = _shrinks(change, policy.hysteresis)
+    if not smaller and not (change.highest > policy.hysteresis).any():
         same = f"none changes by more than {policy.hysteresis:g} against what is in force"
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
-    return Judgement(
-        candidate,
-        f"{reason}; back to what is sent" if home else reason,
-        found,
-        _shrinks(change, policy.hysteresis),
-    )
+    reason = f"{reason}; back to what is sent" if home else reason
+    return Judgement(candidate, reason, found, smaller)
 
 
 def shrinks(
@@ -119,10 +116,6 @@ def shrinks(
 
 def _shrinks(change: Ratios, hysteresis: float) -> bool:
     return bool((change.lowest < 1 / hysteresis).any())
-
-
-def _grows(change: Ratios, hysteresis: float) -> bool:
-    return bool((change.highest > hysteresis).any())
 
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
@@ -292,10 +285,9 @@ class Register:
         tracks  those that it was fitted on, at least one
         """
         rows = rows_of(tracks[:: -(-len(tracks) // _JUDGES)])
-        policy = self.settings.policy
-        names = rows.space.names
+        policy, names = self.settings.policy, rows.space.names
         judgement = judge(fitted, champion, rows.sent, names, policy, self.limits)
-        candidate = judgement.candidate
+        candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
             return None, judgement
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
@@ -305,16 +297,13 @@ class Register:
             if (beside.lowest >= 1 / _OTHER).all() and (beside.highest <= _OTHER).all():
                 reason = "a candidate that is much the same is proven, and waits for approval"
                 return None, replace(judgement, candidate=None, reason=reason)
-        most = self.settings.trials.clip
-        clip = clip_of(candidate, champion, rows, most)
+        clip = clip_of(candidate, champion, rows, self.settings.trials.clip)
         self.spent[slice] = number
         trial = Trial(slice, candidate, number, clip)
-        self.on_trial[slice] = OnTrial(trial, judgement.factors, judgement.shrinks)
-        evidence, found = trial.evidence(self.settings.trials), judgement.factors
-        began = Happened.BEGAN
-        return _decision(
-            began, chain, tracks, candidate, judgement.reason, evidence, found
-        ), judgement
+        self.on_trial[slice] = OnTrial(trial, found, judgement.shrinks)
+        evidence, reason = trial.evidence(self.settings.trials), judgement.reason
+        began = Decision(Happened.BEGAN, chain, names, candidate, reason, evidence, found)
+        return began, judgement
 
     # ---- tracks
 
@@ -354,7 +343,12 @@ class Register:
         slice = chain[0]
         before = self.befores.pop(slice, None)
         if before is not None:
-            self.guards[slice] = self._begun(before, champion, tracks)
+            clip = clip_of(
+                before.recalibrator, champion, rows_of(tracks), self.settings.trials.clip
+            )
+            # A track needs as many detections for a full say as it did on trial.
+            full = before.rows or self._full_say(tracks)
+            self.guards[slice] = Guard(slice, before.recalibrator, replace(clip, rows=full))
         guard = self.guards.get(slice)
         if guard is None:
             return []
@@ -371,13 +365,6 @@ class Register:
         reason = f"what served before is proven better{forbidden}"
         found = _decision(what, chain, tracks, guard.recalibrator, reason, evidence)
         return [replace(found, keep=guard.watch.leading.tracks)]
-
-    def _begun(self, before: Before, champion: Recalibrator, tracks: Sequence[WholeTrack]) -> Guard:
-        """Begins a guard, in which a track needs as many detections for a full say as on trial."""
-        rows, most = rows_of(tracks), self.settings.trials.clip
-        clip = clip_of(before.recalibrator, champion, rows, most)
-        full = before.rows or self._full_say(tracks)
-        return Guard(before.slice, before.recalibrator, replace(clip, rows=full))
 
     def _forbidden(self) -> str:
         """Says why nothing may act by itself, as the end of a sentence; '' where it may."""

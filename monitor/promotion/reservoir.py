@@ -171,9 +171,7 @@ class Reservoir:
             kept.tracks.append(track)
             kept.new += 1
             self._nbytes += _nbytes(track)
-            if len(kept.tracks) > self.settings.most_tracks:
-                self._nbytes -= _nbytes(kept.tracks.popleft())
-                kept.new = min(kept.new, len(kept.tracks))
+            self._trim(kept, self.settings.most_tracks)
 
     def slices(self) -> tuple[int, ...]:
         """Lists the indices of slices with tracks, ascending."""
@@ -196,10 +194,11 @@ class Reservoir:
 
     def keep_newest(self, slice: int, count: int) -> None:
         """Forgets all tracks of a slice but the newest: the others are of another time."""
-        kept = self._kept.get(slice)
-        if kept is None:
-            return
-        while len(kept.tracks) > count:
+        if slice in self._kept:
+            self._trim(self._kept[slice], count)
+
+    def _trim(self, kept: _Kept, most: int) -> None:
+        while len(kept.tracks) > most:
             self._nbytes -= _nbytes(kept.tracks.popleft())
         kept.new = min(kept.new, len(kept.tracks))
 

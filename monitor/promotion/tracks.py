@@ -63,15 +63,11 @@ class WholeTrack:
             return self
         if first == self.n:
             return None
-        later = slice(first, None)
-        return WholeTrack(
-            self.space,
-            self.slice,
-            self.sent.take(later),
-            self.truth[later],
-            self.stamp_ns[later],
-            self.delay_ns,
-            self.source,
+        return replace(
+            self,
+            sent=self.sent.take(slice(first, None)),
+            truth=self.truth[first:],
+            stamp_ns=self.stamp_ns[first:],
         )
 
 
@@ -181,9 +177,7 @@ class LabelledTime:
     def see(self, source: int, stamp_ns: int) -> int:
         """Takes in a labelled frame; returns the time of its source, ns, never before the stamp."""
         self._frames += 1
-        seen = self._sources.get(source)
-        if seen is None:
-            seen = self._sources[source] = _Source()
+        seen = self._sources.setdefault(source, _Source())
         seen.stamps.append(stamp_ns)
         now = max(seen.stamps)
         self._furthest_ns = max(self._furthest_ns, now) if self._frames > 1 else now
@@ -201,16 +195,11 @@ class LabelledTime:
         time = {source: max(seen.stamps) for source, seen in self._sources.items()}
         if time:
             self._furthest_ns = max(time.values())
-        for source in list(time):
-            if self._silent(self._sources[source]):
+        for source, seen in list(self._sources.items()):
+            outpaced = self._furthest_ns - seen.at_ns > self.silent_ns
+            if outpaced or self._frames - seen.at_frame > _SILENT_AFTER:
                 del self._sources[source], time[source]
         return time
-
-    def _silent(self, seen: _Source) -> bool:
-        return (
-            self._furthest_ns - seen.at_ns > self.silent_ns
-            or self._frames - seen.at_frame > _SILENT_AFTER
-        )
 
 
 @cache
@@ -474,9 +463,6 @@ class OpenTracks:
 
 
 def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
-    if frame.n <= _ROWS:
-        yield frame
-        return
     for start in range(0, frame.n, _ROWS):
         part = slice(start, start + _ROWS)
         yield replace(

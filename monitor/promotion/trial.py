@@ -37,27 +37,21 @@ ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
 _MOST_WORDS = 200
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Outcome:
-    """Outcome of a recalibrator on n estimates.
+def outcome_of(
+    recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE
+) -> tuple[Estimates, str]:
+    """Applies a recalibrator and factorises every covariance, whatever the method promises.
 
-    made     estimates that could be forwarded; all as sent where any could not
-    unsound  why any could not, to be read after the name of the method; '' where all could
+    Returns what could be forwarded, all as sent where any row could not; and why any could not, to
+    be read after the name of the method, or ''.
     """
-
-    made: Estimates
-    unsound: str = ""
-
-
-def outcome_of(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Outcome:
-    """Applies a recalibrator and factorises every covariance, whatever the method promises."""
     try:
         made = recalibrator.apply(sent)
         fault = fault_of(sent, made, limits)
     except Exception as error:
         # Whatever goes wrong in a method is a finding about it.
         fault = f"fails: {in_words(error)}"
-    return Outcome(sent, fault) if fault else Outcome(made)
+    return (sent, fault) if fault else (made, "")
 
 
 def in_words(error: Exception) -> str:
@@ -124,11 +118,11 @@ def mean_differences(
     Rows on which the champion fails count as they were sent, as they did in the stream. A
     candidate that fails on any row is not sound.
     """
-    outcome = outcome_of(candidate, rows.sent, limits)
-    if outcome.unsound:
-        return Differences(np.zeros(rows.start.size), outcome.unsound)
+    made, unsound = outcome_of(candidate, rows.sent, limits)
+    if unsound:
+        return Differences(np.zeros(rows.start.size), unsound)
     served = forwarded(champion, rows.sent, limits)
-    return Differences(rows.means(_score(rows, outcome.made) - _score(rows, served)))
+    return Differences(rows.means(_score(rows, made) - _score(rows, served)))
 
 
 def _score(rows: TrackRows, made: Estimates) -> FloatArray:
@@ -179,12 +173,8 @@ def factors(
 def factors_made(made: Estimates, sent: Estimates, names: tuple[str, ...]) -> tuple[Factor, ...]:
     """Divides the variances that were made by those sent, by dimension; n ≥ 1 estimates."""
     found = ratios_made(made, sent)
-    columns = zip(
-        names, found.lowest.tolist(), found.typical.tolist(), found.highest.tolist(), strict=True
-    )
-    return tuple(
-        Factor(name, lowest, typical, highest) for name, lowest, typical, highest in columns
-    )
+    columns = [column.tolist() for column in (found.lowest, found.typical, found.highest)]
+    return tuple(Factor(*factor) for factor in zip(names, *columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
