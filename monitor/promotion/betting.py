@@ -26,19 +26,15 @@ from monitor.frames.space import FloatArray, IntArray
 # Wealth is spread evenly over bettors of these fractions: one of them is near the best.
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
 
-
 # Wealth that is left to a bettor who loses all. Not zero, so that its logarithm is finite.
 _RUIN = 1e-300
-
 
 # Where no bound of the losses is known: the stake of each bettor, per nat for B ≤ 1, and the share
 # of wealth that a track leaves at least. As many as FRACTIONS, since Bets has one wealth a bettor:
 # so the boldest stake comes twice.
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.9)
 
-
 LEFT = 0.1
-
 
 # M by stake: the largest mean, over f > 1, of max(1 + s(½ ln f − ½(f − 1)v), 0.1), rounded up; v is
 # F(3, 3)/3, NEES/K of one detection of 3 dimensions with Student-t errors of 3 degrees of freedom
@@ -48,11 +44,9 @@ LEFT = 0.1
 # a share of a say has that share of M − 1 at most.
 PREMIUMS = (1.0003, 1.0023, 1.0084, 1.0205, 1.0291, 1.0291)
 
-
 # Two dimensions are insured as well where a track holds so many detections: simulated at ρ = 0.65,
 # too few at 0.95 (docs/promotion.md).
 _INSURED_DIMENSIONS, _INSURED_DETECTIONS = 3, 5
-
 
 # Wealth above which nothing is added, so that it stays finite.
 _RICHEST = 1e300

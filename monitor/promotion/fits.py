@@ -20,23 +20,9 @@ from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
 from monitor.recalibration.scaling import CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import METHODS
 
-
-def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
-    """Joins the rows of T ≥ 1 tracks of one space, track after track, numbered from 0.
-
-    time_s is event time, on the clock of all streams; delay_s is that of the track.
-    """
-    rows = rows_of(tracks)
-    stamps = np.concatenate([track.stamp_ns for track in tracks])
-    delays = np.array([track.delay_ns for track in tracks], np.int64)
-    return FitRows(
-        rows.space,
-        rows.sent,
-        rows.space.error(rows.truth, rows.sent.mean),
-        np.repeat(np.arange(len(tracks)), rows.counts),
-        time_s=stamps / 1e9,
-        delay_s=np.repeat(delays, rows.counts) / 1e9,
-    )
+# Tracks that "all dimensions are off by one factor" counts for: what few tracks of one drive say
+# of the differences between dimensions is peculiar to that drive.
+_ALIKE_TRACKS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +62,22 @@ class FitFailed(RuntimeError):
     """A fit crashed, hung, or returned what cannot be used; the message says which."""
 
 
-# Tracks that "all dimensions are off by one factor" counts for: what few tracks of one drive say
-# of the differences between dimensions is peculiar to that drive.
-_ALIKE_TRACKS = 20.0
+def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
+    """Joins the rows of T ≥ 1 tracks of one space, track after track, numbered from 0.
+
+    time_s is event time, on the clock of all streams; delay_s is that of the track.
+    """
+    rows = rows_of(tracks)
+    stamps = np.concatenate([track.stamp_ns for track in tracks])
+    delays = np.array([track.delay_ns for track in tracks], np.int64)
+    return FitRows(
+        rows.space,
+        rows.sent,
+        rows.space.error(rows.truth, rows.sent.mean),
+        np.repeat(np.arange(len(tracks)), rows.counts),
+        time_s=stamps / 1e9,
+        delay_s=np.repeat(delays, rows.counts) / 1e9,
+    )
 
 
 def fit_slices(job: FitJob) -> FitOutcome:

@@ -45,6 +45,30 @@ from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import Chain
 
+# Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
+_MOST_LATE = 0.05
+
+# Tracks over which this share is averaged, exponentially.
+_LATEST = 100
+
+# Tracks that are scored in one step, of some milliseconds.
+_AT_ONCE = 16
+
+# Tracks on which a fit is judged: more would hold up frames, and say the same.
+_JUDGES = 32
+
+# On the variance: a fit that differs by less from the candidate that waits does not supersede it.
+_OTHER = 1.5
+
+# Why a step without a bound of its losses waits; see Clip.insured.
+_UNINSURED = (
+    "tracks of one dimension, or of two that hold fewer than five detections, do not show how "
+    "heavy the tails of errors are, and under heavy tails a wrong step may seem right"
+)
+
+Champion = Callable[[], Recalibrator]
+Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -60,6 +84,17 @@ class Judgement:
     reason: str
     factors: tuple[Factor, ...] = ()
     shrinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Outcome of tracks of a slice.
+
+    rest  tracks after those that decided: to be taken again once the decisions are carried out
+    """
+
+    decisions: list[Decision]
+    rest: list[WholeTrack]
 
 
 def judge(
@@ -116,14 +151,6 @@ def shrinks(
 
 def _shrinks(change: Ratios, hysteresis: float) -> bool:
     return bool((change.lowest < 1 / hysteresis).any())
-
-
-# Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
-_MOST_LATE = 0.05
-
-
-# Tracks over which this share is averaged, exponentially.
-_LATEST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,42 +231,6 @@ class Follower:
     def acted(self, moved: AdaptiveScaling) -> Follower:
         """Returns the follower once that is active."""
         return replace(self, in_force=moved.scale)
-
-
-# Tracks that are scored in one step, of some milliseconds.
-_AT_ONCE = 16
-
-
-# Tracks on which a fit is judged: more would hold up frames, and say the same.
-_JUDGES = 32
-
-
-# On the variance: a fit that differs by less from the candidate that waits does not supersede it.
-_OTHER = 1.5
-
-
-# Why a step without a bound of its losses waits; see Clip.insured.
-_UNINSURED = (
-    "tracks of one dimension, or of two that hold fewer than five detections, do not show how "
-    "heavy the tails of errors are, and under heavy tails a wrong step may seem right"
-)
-
-
-Champion = Callable[[], Recalibrator]
-
-
-Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Outcome of tracks of a slice.
-
-    rest  tracks after those that decided: to be taken again once the decisions are carried out
-    """
-
-    decisions: list[Decision]
-    rest: list[WholeTrack]
 
 
 @dataclass(slots=True)

@@ -24,6 +24,19 @@ from monitor.recalibration.scaling import CovarianceScaling, Objective, Variance
 # frames.
 _MOST = 65536
 
+# Standard errors by which tracks must differ to be of another regime. There are some twenty looks:
+# with 3.0, five in a hundred sets of one regime are cut, with 3.25 two.
+_DIFFERS = 3.25
+
+# NEES/K below which errors are none: its logarithm alone must not spread all the others.
+_LEAST = 1e-4
+
+# Tracks looked at together: their rows stay in the cache.
+_CHUNK = 64
+
+# Means of equal numbers differ by as much.
+_ROUNDING = 1e-9
+
 
 @dataclass(slots=True)
 class FrameSample:
@@ -52,23 +65,6 @@ def looks_healthy(rows: FitRows, settings: FitSettings, band: tuple[float, float
         return False
     factor = np.square(rows.error / rows.deviation).mean(axis=0)
     return bool(((band[0] <= factor) & (factor <= band[1])).all())
-
-
-# Standard errors by which tracks must differ to be of another regime. There are some twenty looks:
-# with 3.0, five in a hundred sets of one regime are cut, with 3.25 two.
-_DIFFERS = 3.25
-
-
-# NEES/K below which errors are none: its logarithm alone must not spread all the others.
-_LEAST = 1e-4
-
-
-# Tracks looked at together: their rows stay in the cache.
-_CHUNK = 64
-
-
-# Means of equal numbers differ by as much.
-_ROUNDING = 1e-9
 
 
 def latest_alike(tracks: Sequence[WholeTrack], fewest: int) -> int:

@@ -23,6 +23,27 @@ from monitor.promotion.records import TrackSettings
 from monitor.statistics.clusters import cluster_id
 from monitor.statistics.observations import finished
 
+# The time of a source is the latest stamp among so many labelled frames: stragglers do not turn it
+# back, and a clock that was set back, or a stamp from far ahead, is only believed or forgotten
+# after so many.
+_LATEST_OF = 16
+
+# Labelled frames of other sources after which a source is silent, whatever their stamps say.
+_SILENT_AFTER = 4096
+
+# Work between two yields: rows and frames taken in, open tracks looked at, tracks made whole.
+_ROWS, _FRAMES, _LOOKED_AT, _MADE = 256, 64, 1024, 16
+
+# Tracks that were whole, or left out, and are still known when more comes of them.
+_REMEMBERED = 65536
+
+# An object that stays in view counts once more after so many times longest_ns: detectors use ids
+# again, and an id that never counted again would be ignored for good.
+_COUNTS_AGAIN = 10
+
+# Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
+_WAITING = 1 << 17
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WholeTrack:
@@ -134,16 +155,6 @@ class LabelledRows:
     def n(self) -> int:
         """Number of detections."""
         return int(self.slices.size)
-
-
-# The time of a source is the latest stamp among so many labelled frames: stragglers do not turn it
-# back, and a clock that was set back, or a stamp from far ahead, is only believed or forgotten
-# after so many.
-_LATEST_OF = 16
-
-
-# Labelled frames of other sources after which a source is silent, whatever their stamps say.
-_SILENT_AFTER = 4096
 
 
 @dataclass(slots=True)
@@ -292,23 +303,6 @@ class OpenTrack:
             self.delay_ns,
             self.source,
         )
-
-
-# Work between two yields: rows and frames taken in, open tracks looked at, tracks made whole.
-_ROWS, _FRAMES, _LOOKED_AT, _MADE = 256, 64, 1024, 16
-
-
-# Tracks that were whole, or left out, and are still known when more comes of them.
-_REMEMBERED = 65536
-
-
-# An object that stays in view counts once more after so many times longest_ns: detectors use ids
-# again, and an id that never counted again would be ignored for good.
-_COUNTS_AGAIN = 10
-
-
-# Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
-_WAITING = 1 << 17
 
 
 @dataclass(slots=True)

@@ -32,9 +32,50 @@ from monitor.recalibration.scaling import VarianceScaling
 # For estimates of any size: finite and positive definite is enough.
 ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
 
-
 # Characters of an exception's text that are recorded.
 _MOST_WORDS = 200
+
+# The lowest score that counts, so that the difference of two scores is finite.
+_LOWEST = -1e18
+
+# Quantiles over rows: a few odd detections do not make a factor.
+_LOW, _HIGH = 0.05, 0.95
+
+# The share by which a covariance may be smaller than another and still count as no smaller.
+_ROUNDING = 1e-9
+
+# nats: the least bound of a loss, since stakes are divided by it.
+_LEAST = 1e-3
+
+# The largest condition number of correlation matrices that is reckoned with: two dimensions that
+# correlate by 0.98, say.
+_CONDITION = 100.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Differences:
+    """Scores of a candidate minus those of the champion.
+
+    value    (T,) nats per dimension, mean over the rows of each track
+    unsound  why the candidate could not have been forwarded on every row, and there is no value;
+             '' where it could
+    """
+
+    value: FloatArray
+    unsound: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ratios:
+    """Ratios of the variances of some estimates to those of others, by dimension, (K,).
+
+    lowest, highest  5 % and 95 % quantiles over rows
+    typical          geometric mean
+    """
+
+    lowest: FloatArray
+    typical: FloatArray
+    highest: FloatArray
 
 
 def outcome_of(
@@ -71,10 +112,6 @@ def forwarded(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_
     return sent_where_unsound(sent, made, sound)
 
 
-# The lowest score that counts, so that the difference of two scores is finite.
-_LOWEST = -1e18
-
-
 def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> FloatArray:
     """Scores errors by their log density, per joint dimension: higher is better.
 
@@ -97,19 +134,6 @@ def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> 
     return score
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Differences:
-    """Scores of a candidate minus those of the champion.
-
-    value    (T,) nats per dimension, mean over the rows of each track
-    unsound  why the candidate could not have been forwarded on every row, and there is no value;
-             '' where it could
-    """
-
-    value: FloatArray
-    unsound: str = ""
-
-
 def mean_differences(
     rows: TrackRows, candidate: Recalibrator, champion: Recalibrator, limits: Limits
 ) -> Differences:
@@ -129,23 +153,6 @@ def _score(rows: TrackRows, made: Estimates) -> FloatArray:
     error = rows.space.error(rows.truth, made.mean)
     score: FloatArray = np.fmax(joint_log_score(rows.space, error, made.covariance), _LOWEST)
     return score
-
-
-# Quantiles over rows: a few odd detections do not make a factor.
-_LOW, _HIGH = 0.05, 0.95
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Ratios:
-    """Ratios of the variances of some estimates to those of others, by dimension, (K,).
-
-    lowest, highest  5 % and 95 % quantiles over rows
-    typical          geometric mean
-    """
-
-    lowest: FloatArray
-    typical: FloatArray
-    highest: FloatArray
 
 
 def ratios(candidate: Recalibrator, champion: Recalibrator, estimates: Estimates) -> Ratios:
@@ -227,19 +234,6 @@ class Trial:
             self.bets.log10_worse,
             log10_threshold(settings.alpha, self.number),
         )
-
-
-# The share by which a covariance may be smaller than another and still count as no smaller.
-_ROUNDING = 1e-9
-
-
-# nats: the least bound of a loss, since stakes are divided by it.
-_LEAST = 1e-3
-
-
-# The largest condition number of correlation matrices that is reckoned with: two dimensions that
-# correlate by 0.98, say.
-_CONDITION = 100.0
 
 
 def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, most: float) -> Clip:

@@ -14,9 +14,54 @@ from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, Dimension, FloatArray, IntArray, triangle_in_square
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.client_messages import dimension_message
-from monitor.wire.records import ByteArray, Kind, build, framed, interleave, varint
+from monitor.wire.records import (
+    DETECTIONS,
+    ByteArray,
+    Kind,
+    build,
+    build_partial,
+    framed,
+    interleave,
+    varint,
+)
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
+_STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
+_STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
+_STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Mean and covariance of some rows as they go out: one form for all."""
+
+    rows: IntArray
+    mean: FloatArray
+    covariance: FloatArray
+    shadow: _Values | None = None
+
+    def at(self, which: IntArray) -> _Values:
+        """Takes some rows by their positions among these."""
+        return _Values(
+            self.rows[which],
+            self.mean[which],
+            self.covariance[which],
+            None if self.shadow is None else self.shadow.at(which),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ResultField:
+    """A field of DetectionResult that goes with the estimate.
+
+    values   (N,), or (N, count) for DOUBLES
+    present  (N,) which detections have it; None: all
+    """
+
+    number: int
+    kind: Kind
+    values: npt.NDArray[np.generic]
+    present: BoolArray | None = None
 
 
 def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
@@ -41,33 +86,7 @@ def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
         8: (Kind.DOUBLES, tracks.covariance.reshape(m, s * s)[:, triangle_in_square(s)]),
     }
     present = {5: updated, 6: ~np.isnan(tracks.nis)}
-    layout = np.zeros(m, np.int64)
-    for number, here in present.items():
-        layout[here] |= 1 << number
-    place = np.empty(m, np.int64)
-    place[np.argsort(~updated, kind="stable")] = np.arange(m)
-    pieces = []
-    for which in set(layout.tolist()):
-        rows = np.flatnonzero(layout == which)
-        written = {
-            number: (kind, values[rows])
-            for number, (kind, values) in fields.items()
-            if number not in present or which >> number & 1
-        }
-        pieces.append((place[rows], build(_TRACKS, written, rows.size)))
-    return interleave(m, pieces)
-
-
-_DETECTIONS = 15  # the field number of the detections in FrameResult
-
-
-_STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
-
-
-_STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
-
-
-_STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
+    return build_partial(_TRACKS, fields, present, np.argsort(~updated, kind="stable"))
 
 
 def encode_header_answer(
@@ -156,39 +175,6 @@ def _notice(notice: Notice) -> frame_pb2.Notice:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Mean and covariance of some rows as they go out: one form for all."""
-
-    rows: IntArray
-    mean: FloatArray
-    covariance: FloatArray
-    shadow: _Values | None = None
-
-    def at(self, which: IntArray) -> _Values:
-        """Takes some rows by their positions among these."""
-        return _Values(
-            self.rows[which],
-            self.mean[which],
-            self.covariance[which],
-            None if self.shadow is None else self.shadow.at(which),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _ResultField:
-    """A field of DetectionResult that goes with the estimate.
-
-    values   (N,), or (N, count) for DOUBLES
-    present  (N,) which detections have it; None: all
-    """
-
-    number: int
-    kind: Kind
-    values: npt.NDArray[np.generic]
-    present: BoolArray | None = None
-
-
 def _detection_results(answer: FrameAnswer) -> bytes:
     """Encodes all DetectionResult records, in the order the detections came."""
     n = answer.received.detections.n
@@ -258,11 +244,11 @@ def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Valu
     """Groups recalibrated rows by the form that goes out: the one sent, if it still fits."""
     form = covariance_forms(made, answer.received.detections.covariance_length[rows])
     if (form == form[0]).all():
-        return [_Values(rows, made.mean, packed(made.covariance, int(form[0])))]
+        return [_Values(rows, made.mean, packed_covariances(made.covariance, int(form[0])))]
     found = []
     for wanted in np.unique(form).tolist():
         here = np.flatnonzero(form == wanted)
-        covariance = packed(made.covariance[here], wanted)
+        covariance = packed_covariances(made.covariance[here], wanted)
         found.append(_Values(rows[here], made.mean[here], covariance))
     return found
 
@@ -278,7 +264,7 @@ def covariance_forms(made: Estimates, sent: IntArray) -> IntArray:
     return forms
 
 
-def packed(covariance: FloatArray, form: int) -> FloatArray:
+def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:
     """Packs (n, K, K) into (n, form): the diagonal, the lower triangle or all of it."""
     k = covariance.shape[1]
     if form == k * k:
@@ -329,7 +315,7 @@ def _records(answer: FrameAnswer, values: _Values, extras: list[_ResultField]) -
     for field in extras:
         if field.present is None or field.present[rows[0]]:
             fields[field.number] = (field.kind, field.values[rows])
-    return build(_DETECTIONS, fields, rows.size)
+    return build(DETECTIONS, fields, rows.size)
 
 
 def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
@@ -347,5 +333,5 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
         output=frame_pb2.OUTPUT_UNSPECIFIED,
         rejected_by=None if flags is None else cast("frame_pb2.RejectedBy", int(flags[row])),
     )
-    encoded = framed(_DETECTIONS, result.SerializeToString())
+    encoded = framed(DETECTIONS, result.SerializeToString())
     return np.frombuffer(encoded, np.uint8).reshape(1, -1)

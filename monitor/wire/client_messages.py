@@ -22,18 +22,49 @@ from monitor.frames.space import (
 )
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.records import (
+    DETECTIONS,
     Kind,
     RecordColumns,
     Schema,
     TailReader,
     build,
+    build_partial,
     columns_by_layout,
     framed,
-    interleave,
     record_columns,
 )
 
-_DETECTIONS = 15
+# Widest rows of doubles that are kept: as many as there may be classes.
+_MOST_VALUES = MOST_CLASSES
+
+_RESULT: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FLAG,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.DOUBLES,
+    6: Kind.DOUBLES,
+    7: Kind.DOUBLES,
+    8: Kind.DOUBLES,
+    9: Kind.FIXED64,
+    10: Kind.FLAG,
+    11: Kind.DOUBLES,
+    12: Kind.DOUBLES,
+    13: Kind.FLAG,
+}
+
+TRACK: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FIXED32,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.FIXED64,
+    6: Kind.DOUBLE,
+    7: Kind.DOUBLES,
+    8: Kind.DOUBLES,
+}
+
+_RESULT_TAIL = TailReader(DETECTIONS, _RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +93,58 @@ class OutgoingFrame:
     class_probabilities: FloatArray | None = None
     true_class: IntArray | None = None
     class_logits: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredTracks:
+    """M tracks after a frame, in the S dimensions that the header's answer names.
+
+    status         (M,) of TrackStatus
+    detections     (M,) how many each has had
+    detection_id   (M,) of the detection that updated or began it in this frame,
+                   and has_detection (M,) whether there is one
+    nis            (M,) normalised innovation squared of that update, NaN for none
+    state          (M, S) and covariance (M, S, S); (0, 0) and (0, 0, 0) where none came
+    """
+
+    id: IdArray
+    class_index: IntArray
+    status: npt.NDArray[np.uint8]
+    detections: IntArray
+    detection_id: IdArray
+    has_detection: BoolArray
+    nis: FloatArray
+    state: FloatArray
+    covariance: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to a frame, as arrays in the order the detections were sent.
+
+    covariance           (N, K, K); NaN where none came back
+    shadow               (N, K, K) of mode = observe, or None
+    track_id             (N,) the track that a detection updated or began, 0 for none
+    output               (N,) of Output
+    quantiles            (N, K, T) at the levels asked for, NaN where none came; or None
+    class_probabilities  (N, C) recalibrated, NaN where none came; or None
+    class_version        of the recalibrator that made these, empty without
+    rejected_by          (N,) of RejectedBy, 0 where nothing is
+    """
+
+    status: npt.NDArray[np.uint8]
+    reason: npt.NDArray[np.uint8]
+    mean: FloatArray
+    covariance: FloatArray
+    shadow: FloatArray | None
+    versions: tuple[str, ...]
+    track_id: IdArray
+    tracks: AnsweredTracks
+    output: npt.NDArray[np.uint8]
+    quantiles: FloatArray | None
+    class_probabilities: FloatArray | None
+    class_version: str
+    rejected_by: npt.NDArray[np.uint8]
 
 
 def encode_header(header: Header) -> bytes:
@@ -131,7 +214,7 @@ def _detections(frame: OutgoingFrame) -> bytes:
         fields[9] = (Kind.FIXED32, frame.true_class)
     if frame.class_logits is not None:
         fields[10] = (Kind.DOUBLES, frame.class_logits.reshape(n, -1))
-    return build(_DETECTIONS, fields, n).tobytes()
+    return build(DETECTIONS, fields, n).tobytes()
 
 
 def encode_truth(
@@ -158,114 +241,12 @@ def encode_truth(
             labels[2] = (Kind.DOUBLES, truth)
         if class_index is not None:
             labels[4] = (Kind.FIXED32, class_index)
-        body += _labels(labels, ids.size, objects)
+        present = {}
+        if objects is not None:
+            labels[5] = (Kind.FIXED64, objects.id)
+            present[5] = objects.known
+        body += build_partial(DETECTIONS, labels, present, np.arange(ids.size))
     return framed(1, body)
-
-
-def _labels(
-    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]], n: int, objects: TrackIds | None
-) -> bytes:
-    """Encodes n labels, n > 0; those of a known object carry its id."""
-    if objects is None or not objects.known.any():
-        return build(_DETECTIONS, fields, n).tobytes()
-    pieces = []
-    for known in (True, False):
-        rows = np.flatnonzero(objects.known == known)
-        if rows.size == 0:
-            continue
-        chosen = {number: (kind, values[rows]) for number, (kind, values) in fields.items()}
-        if known:
-            chosen[5] = (Kind.FIXED64, objects.id[rows])
-        pieces.append((rows, build(_DETECTIONS, chosen, rows.size)))
-    return interleave(n, pieces)
-
-
-# Widest rows of doubles that are kept: as many as there may be classes.
-_MOST_VALUES = MOST_CLASSES
-
-
-_RESULT: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FLAG,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.DOUBLES,
-    6: Kind.DOUBLES,
-    7: Kind.DOUBLES,
-    8: Kind.DOUBLES,
-    9: Kind.FIXED64,
-    10: Kind.FLAG,
-    11: Kind.DOUBLES,
-    12: Kind.DOUBLES,
-    13: Kind.FLAG,
-}
-
-
-TRACK: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-    6: Kind.DOUBLE,
-    7: Kind.DOUBLES,
-    8: Kind.DOUBLES,
-}
-
-
-_RESULT_TAIL = TailReader(_DETECTIONS, _RESULT)
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredTracks:
-    """M tracks after a frame, in the S dimensions that the header's answer names.
-
-    status         (M,) of TrackStatus
-    detections     (M,) how many each has had
-    detection_id   (M,) of the detection that updated or began it in this frame,
-                   and has_detection (M,) whether there is one
-    nis            (M,) normalised innovation squared of that update, NaN for none
-    state          (M, S) and covariance (M, S, S); (0, 0) and (0, 0, 0) where none came
-    """
-
-    id: IdArray
-    class_index: IntArray
-    status: npt.NDArray[np.uint8]
-    detections: IntArray
-    detection_id: IdArray
-    has_detection: BoolArray
-    nis: FloatArray
-    state: FloatArray
-    covariance: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer to a frame, as arrays in the order the detections were sent.
-
-    covariance           (N, K, K); NaN where none came back
-    shadow               (N, K, K) of mode = observe, or None
-    track_id             (N,) the track that a detection updated or began, 0 for none
-    output               (N,) of Output
-    quantiles            (N, K, T) at the levels asked for, NaN where none came; or None
-    class_probabilities  (N, C) recalibrated, NaN where none came; or None
-    class_version        of the recalibrator that made these, empty without
-    rejected_by          (N,) of RejectedBy, 0 where nothing is
-    """
-
-    status: npt.NDArray[np.uint8]
-    reason: npt.NDArray[np.uint8]
-    mean: FloatArray
-    covariance: FloatArray
-    shadow: FloatArray | None
-    versions: tuple[str, ...]
-    track_id: IdArray
-    tracks: AnsweredTracks
-    output: npt.NDArray[np.uint8]
-    quantiles: FloatArray | None
-    class_probabilities: FloatArray | None
-    class_version: str
-    rejected_by: npt.NDArray[np.uint8]
 
 
 def decode_answer(data: bytes, k: int) -> Answered:

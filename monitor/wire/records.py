@@ -24,6 +24,14 @@ from monitor.v1 import frame_pb2, truth_pb2
 
 ByteArray = npt.NDArray[np.uint8]
 
+DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
+
+# Layouts of one length that are looked for in all records at once, before the rest is walked.
+FEW_LAYOUTS = 16
+
+Positions = IntArray | slice
+Scalar = TypeVar("Scalar", np.uint64, np.int64, np.uint32, np.uint8, np.float64)
+
 
 class Kind(Enum):
     """How a field is laid out; the value is the wire type."""
@@ -33,10 +41,6 @@ class Kind(Enum):
     FIXED32 = ("<u4", 5)
     DOUBLES = ("<f8", 2)  # packed
     FLAG = ("u1", 0)  # a varint below 128: bool or small enum
-
-
-# Layouts of one length that are looked for in all records at once, before the rest is walked.
-FEW_LAYOUTS = 16
 
 
 # Field number → kind. Every field that a record may hold; others make it unreadable here.
@@ -185,6 +189,33 @@ def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]
     return b"".join(pieces[i][1][at:end].tobytes() for i, at, end in runs)
 
 
+def build_partial(
+    number: int,
+    fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic]]],
+    present: Mapping[int, npt.NDArray[np.bool_]],
+    order: npt.NDArray[np.int64],
+) -> bytes:
+    """Writes records of field `number`, some fields of which are not in every record.
+
+    fields   by number, ascending, as for build
+    present  (n,) by number, which records have a field; fields without an entry are in all
+    order    (n,) the record that is written at each place
+    """
+    layout = np.zeros(order.size, np.int64)
+    for field_number, here in present.items():
+        layout[here[order]] |= 1 << field_number
+    pieces = []
+    for which in np.unique(layout).tolist():
+        place = np.flatnonzero(layout == which)
+        written = {
+            field_number: (kind, values[order[place]])
+            for field_number, (kind, values) in fields.items()
+            if field_number not in present or which >> field_number & 1
+        }
+        pieces.append((place, build(number, written, place.size)))
+    return interleave(order.size, pieces)
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
     """n records of one layout, in one buffer."""
@@ -270,17 +301,15 @@ def sorted_by_layout(
         positions = np.array(members, np.int64)
         rows = np.frombuffer(b"".join(records[i] for i in members), np.uint8)
         rows = rows.reshape(len(members), length)
-        rounds = 0
-        while positions.size and rounds < FEW_LAYOUTS:
-            rounds += 1
+        for _ in range(FEW_LAYOUTS):
+            if positions.size == 0:
+                break
             layout = walk(rows[0].tobytes(), schema, 0)
-            if layout is None:
-                groups.append((positions[:1], None))
-                alike = np.zeros(positions.size, bool)
-                alike[0] = True
-            else:
+            alike = np.arange(positions.size) == 0
+            if layout is not None:
                 alike = (rows[:, layout.positions] == layout.values).all(axis=1)
-                groups.append((positions[alike], Records(rows[alike], layout)))
+            found = None if layout is None else Records(rows[alike], layout)
+            groups.append((positions[alike], found))
             positions, rows = positions[~alike], rows[~alike]
         groups.extend(_one_by_one(positions, rows, schema))
     return groups
@@ -294,12 +323,6 @@ def _one_by_one(
         layout = walk(rows[i].tobytes(), schema, 0)
         records = None if layout is None else Records(rows[i : i + 1], layout)
         yield positions[i : i + 1], records
-
-
-Positions = IntArray | slice
-
-
-Scalar = TypeVar("Scalar", np.uint64, np.int64, np.uint32, np.uint8, np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from monitor.frames.frame import (
 from monitor.frames.space import MOST_CLASSES, Dimension, DimensionKind, FloatArray, Space
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.records import (
+    DETECTIONS,
     Kind,
     RecordColumns,
     Schema,
@@ -37,9 +38,6 @@ from monitor.wire.records import (
     read_varint,
     record_columns,
 )
-
-DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
-
 
 _DETECTION: Schema = {
     1: Kind.FIXED64,
@@ -54,16 +52,35 @@ _DETECTION: Schema = {
     10: Kind.DOUBLES,
 }
 
-
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
 WIDEST = 32
-
-
 WIDEST_COVARIANCE = 32 * 32
-
 
 # A dimension without a kind is a length.
 _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
+
+# Most regions of one message: each is compared with every detection of the frame.
+MOST_REGIONS = 256
+
+_LABEL: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.DOUBLES,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.FIXED64,
+}
+
+_OBJECT: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FIXED32,
+    3: Kind.DOUBLES,
+    4: Kind.DOUBLES,
+    5: Kind.FLAG,
+    6: Kind.FIXED64,
+}
+
+# It remembers the last layout only to save a walk; what it reads does not depend on that.
+_TAIL = TailReader(DETECTIONS, _LABEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,33 +311,6 @@ def _received(
         ego=ego,
         class_logits=columns.doubles(10, MOST_VALUES) if columns.sent(10) else None,
     )
-
-
-# Most regions of one message: each is compared with every detection of the frame.
-MOST_REGIONS = 256
-
-
-_LABEL: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.DOUBLES,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-}
-
-
-_OBJECT: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.DOUBLES,
-    4: Kind.DOUBLES,
-    5: Kind.FLAG,
-    6: Kind.FIXED64,
-}
-
-
-# It remembers the last layout only to save a walk; what it reads does not depend on that.
-_TAIL = TailReader(DETECTIONS, _LABEL)
 
 
 def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:

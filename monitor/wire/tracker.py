@@ -26,9 +26,10 @@ from monitor.frames.space import (
     square_from_triangle,
 )
 from monitor.v1 import frame_pb2, tracker_pb2
-from monitor.wire.answers import covariance_forms, packed
+from monitor.wire.answers import covariance_forms, packed_covariances
 from monitor.wire.client_messages import TRACK, frame_head, stream_header
 from monitor.wire.records import (
+    DETECTIONS,
     ByteArray,
     Kind,
     RecordColumns,
@@ -39,10 +40,25 @@ from monitor.wire.records import (
     interleave,
 )
 
-_DETECTIONS = 15  # the field number of the detections in Frame
+_FRAME = 5  # the field number of the frame in UpdateRequest
+_SEQUENCE = b"\x09"  # the tag of the sequence in UpdateResponse
+_TRACKS = 2  # the field number of the tracks in UpdateResponse
+
+# The most dimensions of a track's state.
+MOST_STATE = 64
 
 
-_FRAME = 5  # and of the frame in UpdateRequest
+class UnusableAnswer(ValueError):
+    """The bytes of a tracker are no answer to a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerAnswer:
+    """The answer to a frame of a call, beside its bytes; its tracks are not checked yet."""
+
+    sequence: int
+    data: bytes
+    response: tracker_pb2.UpdateResponse
 
 
 def encode_header_update(header: Header) -> bytes:
@@ -105,7 +121,7 @@ def _detections(answer: FrameAnswer) -> bytes:
         lengths = here[len(numbers) :]
         for (number, (array, _)), length in zip(values.items(), lengths, strict=True):
             fields[number] = (Kind.DOUBLES, array[rows, :length])
-        return build(_DETECTIONS, dict(sorted(fields.items())), count)
+        return build(DETECTIONS, dict(sorted(fields.items())), count)
 
     overlong = answer.received.overlong
     if not overlong and (layout == layout[:, :1]).all():
@@ -143,13 +159,13 @@ def _covariances(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
     length = received.covariance_length.copy()
     length[rows] = form = covariance_forms(made, received.covariance_length[rows])
     if rows.size == received.n and (form == form[0]).all():
-        return packed(made.covariance, int(form[0])), length
+        return packed_covariances(made.covariance, int(form[0])), length
     width = max(received.covariance.shape[1], int(form.max()))
     covariance = np.full((received.n, width), np.nan)
     covariance[:, : received.covariance.shape[1]] = received.covariance
     for wanted in np.unique(form).tolist():
         here = np.flatnonzero(form == wanted)
-        covariance[rows[here], :wanted] = packed(made.covariance[here], wanted)
+        covariance[rows[here], :wanted] = packed_covariances(made.covariance[here], wanted)
     return covariance, length
 
 
@@ -171,28 +187,8 @@ def _overlong(record: bytes) -> ByteArray:
     sent = frame_pb2.Detection.FromString(record)
     sent.ClearField("ground_truth")
     sent.ClearField("ground_truth_class")
-    record = framed(_DETECTIONS, sent.SerializeToString())
+    record = framed(DETECTIONS, sent.SerializeToString())
     return np.frombuffer(record, np.uint8).reshape(1, -1)
-
-
-_SEQUENCE, _TRACKS = b"\x09", 2  # the tag of the one, the field number of the others
-
-
-# The most dimensions of a track's state.
-MOST_STATE = 64
-
-
-class UnusableAnswer(ValueError):
-    """The bytes of a tracker are no answer to a frame."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrackerAnswer:
-    """The answer to a frame of a call, beside its bytes; its tracks are not checked yet."""
-
-    sequence: int
-    data: bytes
-    response: tracker_pb2.UpdateResponse
 
 
 def decode_update(data: bytes) -> TrackerAnswer:
