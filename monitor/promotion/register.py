@@ -493,7 +493,7 @@ class Register:
             return []
         return [_decision(Happened.HELD, chain, tracks, about, reason)]
 
-    # ---- what has come in force
+    # ---- changes of the champion
 
     def changed(self, chain: Chain, now: Recalibrator, before: Recalibrator | None) -> None:
         """Ends the trial of a slice that has another champion, and puts the one before on guard.
