@@ -1,1 +1,1 @@
-"""Promotion of recalibrators: whole tracks, the trial of a candidate, the guard of what serves."""
+"""Promotion of recalibrators: whole tracks, trials of candidates, guards of the active ones."""

@@ -1,9 +1,9 @@
-"""Bets on whether a candidate is better: evidence that holds however often one looks at it.
+"""Bets on whether a candidate is better: evidence that holds however often it is read.
 
-Who bets a fraction λ of its wealth on each track that the difference D of mean log scores is
-positive multiplies it by 1 + λD/L, where D can be no less than −L. If the candidate is no better,
-E D ≤ 0, then wealth is a supermartingale, and reaches 1/α with a chance of at most α, whenever one
-stops (Ville 1939).
+A bettor who stakes a fraction λ of its wealth on a positive difference D of mean log scores, at
+each track, multiplies it by 1 + λD/L, where D can be no less than −L. If the candidate is no
+better, E D ≤ 0, then wealth is a supermartingale, and reaches 1/α with a chance of at most α,
+whenever one stops (Ville 1939).
 
 Where no L is known, a bettor of stake s multiplies by max(1 + sD, 0.1)/M, s ≤ 0.9/B. What that cuts
 of a loss is beyond B: where D cut at ±B has a mean of no more than 0, wealth is a supermartingale
@@ -26,19 +26,15 @@ from monitor.frames.space import FloatArray, IntArray
 # Wealth is spread evenly over bettors of these fractions: one of them is near the best.
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
 
-
-# What is left to who loses more than all. Not zero, so that the logarithm is a number.
+# Wealth that is left to a bettor who loses all. Not zero, so that its logarithm is finite.
 _RUIN = 1e-300
-
 
 # Where no bound of the losses is known: the stake of each bettor, per nat for B ≤ 1, and the share
 # of wealth that a track leaves at least. As many as FRACTIONS, since Bets has one wealth a bettor:
 # so the boldest stake comes twice.
 STAKES = (0.2, 0.4, 0.6, 0.8, 0.9, 0.9)
 
-
 LEFT = 0.1
-
 
 # M by stake: the largest mean, over f > 1, of max(1 + s(½ ln f − ½(f − 1)v), 0.1), rounded up; v is
 # F(3, 3)/3, NEES/K of one detection of 3 dimensions with Student-t errors of 3 degrees of freedom
@@ -48,13 +44,11 @@ LEFT = 0.1
 # a share of a say has that share of M − 1 at most.
 PREMIUMS = (1.0003, 1.0023, 1.0084, 1.0205, 1.0291, 1.0291)
 
-
 # Two dimensions are insured as well where a track holds so many detections: simulated at ρ = 0.65,
 # too few at 0.95 (docs/promotion.md).
 _INSURED_DIMENSIONS, _INSURED_DETECTIONS = 3, 5
 
-
-# More than anybody needs.
+# Wealth above which nothing is added, so that it stays finite.
 _RICHEST = 1e300
 
 
@@ -84,7 +78,7 @@ class Clip:
         return shares
 
     def said(self, difference: FloatArray, shares: FloatArray) -> FloatArray:
-        """Weighs what tracks say to who bets on a positive difference; (T,).
+        """Weighs what tracks say for a positive difference; (T,).
 
         Gains are clipped piece by piece, so that pieces of one object say no more together than it
         could. Losses are not clipped: under heavy tails most tracks speak for smaller covariances,
@@ -93,20 +87,30 @@ class Clip:
         return np.minimum(difference, self.most) * shares
 
     def shown(self, said: FloatArray) -> FloatArray:
-        """Cuts what tracks say to no less than −B, as it is shown to people."""
+        """Cuts what tracks say to no less than −B, for totals that people read."""
         return np.maximum(said, -self.most)
 
     def multiples(self, said: FloatArray, shares: FloatArray, bound: float) -> FloatArray:
-        """Gives by what each track multiplies the wealth of each bettor; (T, bettors).
+        """Returns the factors by which tracks multiply the wealth of each bettor; (T, bettors).
+
+        They are 1 + λD/L where a bound L of the losses is known, else
+        max(1 + sD, 0.1)/(1 + w(M − 1)): a track with a share w of a say costs that share of the
+        premium.
 
         said    (T,) D, what each track says
         shares  (T,) w
         bound   loss for bets on a positive D, gain for bets on a negative one
         """
-        return _bounded(said, bound) if bound < self.most else _insured(said, shares, self.most)
+        if bound < self.most:
+            bounded: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
+            return np.maximum(bounded, _RUIN)
+        premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
+        stakes = np.array(STAKES) / max(1.0, self.most)
+        insured: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
+        return insured
 
     def insured(self, dimensions: int) -> bool:
-        """Says whether a proof holds under tails down to 3 degrees of freedom, and so may act.
+        """Tells whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
         True where a bound of the losses is known, for three joint dimensions or more, and for two
         where a track of a full say holds five detections. Shorter tracks, and those of one
@@ -117,7 +121,9 @@ class Clip:
 
 
 def full_say(counts: IntArray) -> float:
-    """Detections of a track that has a full say: nine in ten detections are in no longer ones.
+    """Counts the detections of a track that has a full say.
+
+    Nine in ten detections are in tracks that are no longer.
 
     counts  (T ≥ 1,) detections of some tracks
     """
@@ -126,33 +132,16 @@ def full_say(counts: IntArray) -> float:
     return float(ordered[min(int(place), ordered.size - 1)])
 
 
-def _bounded(said: FloatArray, bound: float) -> FloatArray:
-    """Multiplies by 1 + λD/L where a bound L of the losses is known; (T, bettors)."""
-    multiples: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
-    return np.maximum(multiples, _RUIN)
-
-
-def _insured(said: FloatArray, shares: FloatArray, most: float) -> FloatArray:
-    """Multiplies by max(1 + sD, 0.1)/(1 + w(M − 1)) where no bound is known; (T, bettors).
-
-    A track that has a share w of a say costs that share of the premium.
-    """
-    premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
-    stakes = np.array(STAKES) / max(1.0, most)
-    multiples: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
-    return multiples
-
-
 @dataclass(frozen=True, slots=True)
 class Bets:
-    """The wealth of those who bet that a candidate is better, and of those who bet on worse.
+    """Wealth of the bettors on "the candidate is better", and of those on "it is worse".
 
     Products commute: tracks may be taken in any order and in parts.
 
-    tracks  that had a say
+    tracks  number of tracks that had a say
     total   sum of what they said, no less than −B each, nats per dimension
     better  log wealth by bettor, from 0
-    worse   the same of those who bet on −D
+    worse   log wealth of those who bet on −D
     """
 
     tracks: int = 0
@@ -161,7 +150,7 @@ class Bets:
     worse: tuple[float, ...] = (0.0,) * len(FRACTIONS)
 
     def taken(self, difference: FloatArray, counts: IntArray, clip: Clip) -> Bets:
-        """With more tracks; (T,) differences, and (T,) detections of each."""
+        """Returns the bets after more tracks: (T,) differences, (T,) detections of each."""
         shares = clip.shares(counts)
         said, against = clip.said(difference, shares), clip.said(-difference, shares)
         better = np.log(clip.multiples(said, shares, clip.loss)).sum(axis=0)
@@ -170,7 +159,7 @@ class Bets:
         return self.merged(Bets(said.size, total, tuple(better.tolist()), tuple(worse.tolist())))
 
     def merged(self, other: Bets) -> Bets:
-        """Of the tracks of both."""
+        """Returns the bets after the tracks of both."""
         return Bets(
             self.tracks + other.tracks,
             self.total + other.total,
@@ -185,12 +174,12 @@ class Bets:
 
     @property
     def log10_better(self) -> float:
-        """Of the wealth of all who bet on better, from 1."""
+        """Mean wealth of the bettors on better, each from 1, as log10."""
         return _log10_mean(self.better)
 
     @property
     def log10_worse(self) -> float:
-        """Of the wealth of all who bet on worse, from 1."""
+        """Mean wealth of the bettors on worse, each from 1, as log10."""
         return _log10_mean(self.worse)
 
 
@@ -201,7 +190,9 @@ def _log10_mean(logarithms: tuple[float, ...]) -> float:
 
 
 def log10_threshold(alpha: float, number: int) -> float:
-    """At which the bet of the j-th of successive trials is won: 1/α_j, α_j = α/(j(j+1)).
+    """Returns log10 of the wealth at which the j-th successive trial is won.
+
+    That is 1/α_j, α_j = α/(j(j+1)).
 
     Σ α_j = α: however many trials there are, α bounds the chance that any of them wins wrongly.
 
@@ -227,7 +218,7 @@ class Run:
     total: float = 0.0
 
     def taken(self, multiple: float, said: float) -> Run:
-        """With one more track."""
+        """Returns the run after one more track."""
         statistic = min((1 + self.statistic) * multiple, _RICHEST)
         cumulative = min(max(1.0, self.cumulative) * multiple, _RICHEST)
         if cumulative <= 1:
@@ -237,7 +228,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """An e-detector: how much speaks for it that something has become better at some time.
+    """An e-detector: evidence that something has become better at some time.
 
     The mean R over the bettors, less the number of tracks, is a supermartingale for as long as
     it is no better: R reaches c after c tracks on average, or later.
@@ -249,7 +240,7 @@ class Watch:
     runs: tuple[Run, ...] = (Run(),) * len(FRACTIONS)
 
     def taken(self, difference: FloatArray, counts: IntArray, clip: Clip) -> Watch:
-        """With more tracks, in order; as for Bets."""
+        """Returns the watch after more tracks, in order; arguments as for Bets."""
         runs, shares = self.runs, clip.shares(counts)
         said = clip.said(difference, shares)
         multiples = clip.multiples(said, shares, clip.loss).tolist()
@@ -261,11 +252,11 @@ class Watch:
 
     @property
     def log10_better(self) -> float:
-        """Of the mean R; 0 where that is less than 1, as before any track."""
+        """Mean R as log10; 0 where that is less than 1, as before any track."""
         mean = math.fsum(run.statistic for run in self.runs) / len(self.runs)
         return math.log10(mean) if mean > 1 else 0.0
 
     @property
     def leading(self) -> Run:
-        """The bettor to whom it speaks most."""
+        """The bettor with the most wealth."""
         return max(self.runs, key=lambda run: run.cumulative)

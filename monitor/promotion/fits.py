@@ -1,10 +1,6 @@
-"""Whole tracks as the rows that methods are fitted on.
+"""Fits of candidates: each slice on its own whole tracks, drawn towards "nothing is wrong".
 
-What a fit is asked for, and what comes of it. How it is done is in fit_slices.py.
-
-How candidates are fitted: each slice on its own rows, drawn towards "nothing is wrong".
-
-Where and when that happens is not known here: it runs in a process of its own.
+Where and when a fit runs is not known here: it has a process of its own.
 """
 
 from __future__ import annotations
@@ -24,23 +20,9 @@ from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
 from monitor.recalibration.scaling import CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import METHODS
 
-
-def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
-    """The rows of T ≥ 1 tracks of one space, track after track, numbered from 0.
-
-    time_s is event time, on the clock of all streams; delay_s is that of the track.
-    """
-    rows = rows_of(tracks)
-    stamps = np.concatenate([track.stamp_ns for track in tracks])
-    delays = np.array([track.delay_ns for track in tracks], np.int64)
-    return FitRows(
-        rows.space,
-        rows.sent,
-        rows.space.error(rows.truth, rows.sent.mean),
-        np.repeat(np.arange(len(tracks)), rows.counts),
-        time_s=stamps / 1e9,
-        delay_s=np.repeat(delays, rows.counts) / 1e9,
-    )
+# Tracks that "all dimensions are off by one factor" counts for: what few tracks of one drive say
+# of the differences between dimensions is peculiar to that drive.
+_ALIKE_TRACKS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +40,7 @@ class FitJob:
 
 @dataclass(frozen=True, slots=True)
 class FitOutcome:
-    """What came of it, by slice name; every slice of the job is in one of the two.
+    """Outcome of a fit by slice name; every slice of the job is in one of the two.
 
     fitted   recalibrators
     refused  why a slice could not be fitted
@@ -69,7 +51,7 @@ class FitOutcome:
 
 
 class CannotFit(ValueError):
-    """A fit was asked for that cannot be begun; the message names the field, value and remedy."""
+    """A fit that was asked for cannot begin; the message names the field, value and remedy."""
 
 
 class NoTracksYet(LookupError):
@@ -80,17 +62,30 @@ class FitFailed(RuntimeError):
     """A fit crashed, hung, or returned what cannot be used; the message says which."""
 
 
-# That "all dimensions are off by one factor" counts for: what few tracks of one drive say of the
-# differences between dimensions is of that drive.
-_ALIKE_TRACKS = 20.0
+def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
+    """Joins the rows of T ≥ 1 tracks of one space, track after track, numbered from 0.
+
+    time_s is event time, on the clock of all streams; delay_s is that of the track.
+    """
+    rows = rows_of(tracks)
+    stamps = np.concatenate([track.stamp_ns for track in tracks])
+    delays = np.array([track.delay_ns for track in tracks], np.int64)
+    return FitRows(
+        rows.space,
+        rows.sent,
+        rows.space.error(rows.truth, rows.sent.mean),
+        np.repeat(np.arange(len(tracks)), rows.counts),
+        time_s=stamps / 1e9,
+        delay_s=np.repeat(delays, rows.counts) / 1e9,
+    )
 
 
 def fit_slices(job: FitJob) -> FitOutcome:
-    """The recalibrator that each slice asks for, or why there is none.
+    """Fits a recalibrator for each slice, or says why there is none.
 
     A slice whose rows do not determine one, on which the method fails, or whose own rows it
-    would make unusable, is refused; the others are fitted. Raises ValueError for a method that
-    there is not.
+    would make unusable, is refused; the others are fitted. Raises ValueError for an
+    unknown method.
     """
     fitting = FITTINGS.get(job.settings.method)
     if fitting is None:
@@ -104,20 +99,20 @@ def fit_slices(job: FitJob) -> FitOutcome:
             fitted[name] = _fit(fitting, job.settings, rows, job.limits)
         except UnfitData as error:
             refused[name] = str(error)
-        # Whatever is wrong with one slice, the others are not to suffer for it.
+        # Whatever is wrong with one slice, the others are fitted.
         except Exception as error:
             refused[name] = f"{job.settings.method} failed: {type(error).__name__}: {error}"
     return FitOutcome(fitted, refused)
 
 
 def nothing_wrong(space: Space) -> CovarianceScaling:
-    """Errors as large as predicted, and no more alike: what any scaling can be drawn towards."""
+    """Returns the scaling that changes nothing, towards which any scaling can be drawn."""
     unit = tuple(tuple(float(i == j) for j in range(space.k)) for i in range(space.k))
     return CovarianceScaling((1.0,) * space.k, unit, unit, space.order)
 
 
 def one_factor(space: Space, scale: tuple[float, ...]) -> CovarianceScaling:
-    """All joint dimensions on the geometric mean of their scales (K,); angles stay as they are."""
+    """Sets all joint dimensions to the geometric mean of their scales (K,); angles stay."""
     alike = np.array(scale)
     joint = list(space.joint)
     alike[joint] = np.exp(np.log(alike[joint]).mean())
@@ -125,7 +120,7 @@ def one_factor(space: Space, scale: tuple[float, ...]) -> CovarianceScaling:
 
 
 def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
-    """Raises UnfitData, and whatever the method does."""
+    """Fits one slice. Raises UnfitData, and whatever the method raises."""
     options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
     towards = None
     if fitting.borrows:
@@ -140,5 +135,5 @@ def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits)
             f"of the rows it was fitted on, {settings.method} {fault}: choose another method, or "
             "check the ground truth."
         )
-    # What cannot be read again could be neither sent nor kept: this says so where it happens.
+    # A recalibrator that cannot be read again could be neither sent nor stored: fail here, then.
     return METHODS[fitted.method](fitted.parameters())

@@ -1,12 +1,7 @@
-"""What the way of a recalibrator may be told: when to fit, what to prove, what acts by itself.
+"""Values that promotion shares with its owner: settings, records, standings, decisions.
 
-What happens to recalibrators, as it is audited, told to those who watch, and counted.
-
-How trials stand, and what came of a fit: for whoever asks.
-
-What a register decides: to be carried out, recorded and told by whoever owns it.
-
-A step: one slice gets another recalibrator, all others keep theirs.
+Settings say when to fit, what to prove and what acts by itself. Records are audited, told to those
+who watch, and counted. Decisions of the register are carried out, recorded and told by its owner.
 """
 
 from __future__ import annotations
@@ -23,25 +18,25 @@ from monitor.recalibration.selection import IDENTITY, Chain, Selection
 
 
 class Verdict(StrEnum):
-    """What can be said of a candidate."""
+    """Result of a trial so far."""
 
-    RUNNING = "running"  # nothing yet
+    RUNNING = "running"  # nothing is proven yet
     BETTER = "better"
     WORSE = "worse"
-    OVER = "over"  # nothing, and its time is over
+    OVER = "over"  # nothing is proven, and its time is over
     UNSOUND = "unsound"  # it has failed, or made what cannot be forwarded
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A recalibrator the sidecar knows, and whether it is in force."""
+    """A recalibrator that the sidecar knows; promoted where it is active."""
 
     selection: AnySelection
     promoted: bool
 
 
 class PromotionMode(StrEnum):
-    """Who puts a recalibrator in force."""
+    """Decides who promotes a recalibrator."""
 
     MANUAL = "manual"  # people alone; candidates are fitted when asked for
     ADVISE = "advise"  # people, told by an event that a candidate is proven better
@@ -67,8 +62,10 @@ class TrackSettings:
 
     @property
     def sample_ns(self) -> int:
-        """Event time between frames that are learned from: a track has no more rows than are kept,
-        unless it is idle for so short a time that frames must follow each other sooner.
+        """Event time between frames that are learned from.
+
+        A track then has no more rows than are kept, unless idle_ns is so short that frames must
+        follow each other sooner.
 
         Frames are left out, not rows of long tracks: a tracker breaks tracks where errors are
         large, and what it breaks off must not count for more than the rest.
@@ -78,13 +75,14 @@ class TrackSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """What a candidate must prove.
+    """Proof that a candidate must give.
 
-    alpha            chance of a promotion, of all trials between two promotions, of what is no
-                     better than the champion
+    alpha            chance that any trial between two promotions promotes a candidate that is no
+                     better than the active recalibrator
     clip             B: nats per dimension that one track can say for a step, at most
     tracks           after so many without a proof a trial is over
-    rollback_tracks  mean number of tracks between two rollbacks of what is no worse, at least
+    rollback_tracks  mean number of tracks between two rollbacks of an active recalibrator that is
+                     no worse, at least
     """
 
     alpha: float = 0.02
@@ -95,9 +93,9 @@ class TrialSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """What acts, and who decides.
+    """Limits to what is promoted without an operator.
 
-    allow_shrinking  whether what makes covariances smaller acts by itself too
+    allow_shrinking  candidates that make covariances smaller are promoted by themselves too
     band             of factors on the variance, within which the detector is left alone
     hysteresis       a step that changes no variance by more than this factor is none
     """
@@ -110,7 +108,7 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """How candidates are fitted.
+    """Settings of the fits of candidates.
 
     method         of monitor.recalibration.fitting.FITTINGS
     objective      of a scaling; None: its own
@@ -130,7 +128,7 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class PromotionSettings:
-    """All of it."""
+    """All settings of promotion."""
 
     tracks: TrackSettings = field(default_factory=TrackSettings)
     fits: FitSettings = field(default_factory=FitSettings)
@@ -139,34 +137,34 @@ class PromotionSettings:
 
 
 class Happened(StrEnum):
-    """What a record is of."""
+    """Kinds of records."""
 
     FIT_FAILED = "fit_failed"  # the process crashed, hung or returned what cannot be used
     BEGAN = "began"  # a candidate is on trial
-    PROVEN = "proven"  # it is better, and waits for approval
-    DISCARDED = "discarded"  # it is worse, unsound, or its time is over
-    PROMOTED = "promoted"  # it is in force
-    ROLLED_BACK = "rolled_back"  # what served before is in force again
-    ADAPTED = "adapted"  # the recalibrator in force has followed the detector
-    HELD = "held"  # something should have happened, and something else forbids it
+    PROVEN = "proven"  # the candidate is better, and waits for approval
+    DISCARDED = "discarded"  # the candidate is worse, unsound, or its time is over
+    PROMOTED = "promoted"  # the candidate is active
+    ROLLED_BACK = "rolled_back"  # the recalibrator of before is active again
+    ADAPTED = "adapted"  # the active recalibrator has followed the detector
+    HELD = "held"  # something should have happened, but was forbidden
     PINNED = "pinned"  # nothing happens by itself any more
     UNPINNED = "unpinned"
 
 
-# After these another recalibrator is in force.
+# After these another recalibrator is active.
 SWAPS = (Happened.PROMOTED, Happened.ROLLED_BACK, Happened.ADAPTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What tracks say of a candidate, or of what served before the champion.
+    """Evidence of tracks for a candidate, or for the recalibrator that a guard holds.
 
-    tracks           that had a say
-    gain             mean of what tracks say: the log score over the champion's, clipped, of a
-                     short track its share; nats per dimension and track
-    log10_better     of the wealth of who bets that it is better
-    log10_worse      the same of who bets that it is worse
-    log10_threshold  at which a bet is won
+    tracks           number of tracks that had a say
+    gain             mean of what tracks say: the log score over that of the active one, clipped,
+                     of a short track its share; nats per dimension and track
+    log10_better     wealth of the bettors that it is better
+    log10_worse      wealth of the bettors that it is worse
+    log10_threshold  wealth at which a bet is won
     """
 
     tracks: int
@@ -178,7 +176,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What a recalibrator makes of the variance of a dimension, over what was sent.
+    """Ratio of the variance that a recalibrator makes to the one sent, in one dimension.
 
     lowest, highest  5 % and 95 % quantiles over detections
     typical          geometric mean
@@ -196,13 +194,13 @@ class Record:
 
     sequence  counts up from 1
     time_ns   wall clock, for people
-    slice     which it is about; '' where about all
-    version   of the recalibrator it is about; '' where there is none
+    slice     the slice it is about; '' where about all
+    version   the recalibrator it is about; '' where there is none
     before, after
-              versions in force; equal where nothing changed
+              active versions; equal where nothing changed
     actor     who or what did it
     reason    in words
-    event_ns  event time of the latest truth; None where none has come
+    event_ns  event time of the latest ground truth; None where none has come
     """
 
     sequence: int
@@ -220,18 +218,18 @@ class Record:
 
 
 class TrialState(StrEnum):
-    """Where a trial stands."""
+    """Stages of a trial."""
 
-    RUNNING = "running"  # a candidate beside the champion
+    RUNNING = "running"  # the candidate is compared with the active recalibrator
     PROVEN = "proven"  # it is better, and waits for approval
-    GUARD = "guard"  # what served before the champion, which comes back if it is better
+    GUARD = "guard"  # the recalibrator of before, which comes back if it is better
 
 
 @dataclass(frozen=True, slots=True)
 class TrialStanding:
-    """A candidate on trial in one slice, or what served there before.
+    """State of a candidate on trial in one slice, or of the guard there.
 
-    version  what promoting it would put in force: the champion, but for this slice
+    version  the selection that promoting it would make active: other slices keep theirs
     """
 
     slice: str
@@ -243,11 +241,11 @@ class TrialStanding:
 
 @dataclass(frozen=True, slots=True)
 class SliceFitted:
-    """What came of a fit in one slice.
+    """Outcome of a fit in one slice.
 
     version             the candidate that is on trial now; '' where there is none
     reason              why there is none
-    tracks, detections  it was fitted on
+    tracks, detections  numbers that it was fitted on
     """
 
     slice: str
@@ -260,14 +258,14 @@ class SliceFitted:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Of one slice.
+    """A decision of the register about one slice.
 
-    recalibrator  the one it is about; where `what` is one of SWAPS, to be put in force
+    recalibrator  the one it is about; to be made active where `what` is one of SWAPS
     reason        in words
     verdict       on a candidate that is discarded
-    waited        whether a candidate was proven before, and waited for approval
-    keep          where what served before comes back: how many of the newest tracks are of the time
-                  since which it is better
+    waited        the candidate was proven before, and waited for approval
+    keep          at a rollback: how many of the newest tracks came since the recalibrator that
+                  comes back is better
     """
 
     what: Happened
@@ -283,7 +281,7 @@ class Decision:
 
     @property
     def slice(self) -> str:
-        """Its name."""
+        """Name of the slice."""
         return self.chain[0]
 
 
@@ -295,10 +293,10 @@ def stepped(
     ranges: RangeBuckets | None = None,
     notes: Document | None = None,
 ) -> Selection:
-    """The selection with another recalibrator for the finest name of a chain.
+    """Gives the finest slice of a chain another recalibrator; all other slices keep theirs.
 
-    Where the identity is what a slice would get without one of its own, it has none: so that who
-    goes home comes home, to the very version that it left.
+    Where a slice would get the identity anyway, it has none of its own: so a rollback to the
+    identity gives the very version that was left.
 
     dimensions  of the slice, for a selection that has none
     ranges      the buckets that slices are named after, where they are

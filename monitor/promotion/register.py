@@ -1,12 +1,7 @@
-"""Whether there is anything to try in what was fitted, before any trial.
+"""The register of candidates, guards and followers of all slices: what whole tracks decide of them.
 
-An adaptive champion between two tracks: its memory goes on with every one of them, and it is
-put in force anew where that makes a difference.
-
-All trials of a sidecar, and what whole tracks decide of them.
-
-It knows no selection and no clock: the champion is an argument, and what is decided is carried out
-by its owner, who tells it what has come in force.
+It knows no selection and no clock: the champion, the active recalibrator of a slice, is an
+argument, and decisions are carried out by the owner, who tells the register what became active.
 """
 
 from __future__ import annotations
@@ -50,21 +45,56 @@ from monitor.recalibration.adaptive_scaling import AdaptiveScaling, followed
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import Chain
 
+# Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
+_MOST_LATE = 0.05
+
+# Tracks over which this share is averaged, exponentially.
+_LATEST = 100
+
+# Tracks that are scored in one step, of some milliseconds.
+_AT_ONCE = 16
+
+# Tracks on which a fit is judged: more would hold up frames, and say the same.
+_JUDGES = 32
+
+# On the variance: a fit that differs by less from the candidate that waits does not supersede it.
+_OTHER = 1.5
+
+# Why a step without a bound of its losses waits; see Clip.insured.
+_UNINSURED = (
+    "tracks of one dimension, or of two that hold fewer than five detections, do not show how "
+    "heavy the tails of errors are, and under heavy tails a wrong step may seem right"
+)
+
+Champion = Callable[[], Recalibrator]
+Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Of one fit in one slice.
+    """Judgement of one fit in one slice, before any trial.
 
-    candidate  what is to be tried: what was fitted, or the identity; None: nothing
-    reason     in words, why it is that
-    factors    of what was fitted, on the variance as sent; none where it fails
-    shrinks    whether the candidate makes a variance smaller than the champion does
+    candidate  to be tried: the fitted recalibrator, or the identity; None: neither
+    reason     why that one, in words
+    factors    of the fitted one, on the variance as sent; none where it fails
+    shrinks    the candidate makes a variance smaller than the champion does
     """
 
     candidate: Recalibrator | None
     reason: str
     factors: tuple[Factor, ...] = ()
     shrinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Outcome of tracks of a slice.
+
+    rest  tracks after those that decided: to be taken again once the decisions are carried out
+    """
+
+    decisions: list[Decision]
+    rest: list[WholeTrack]
 
 
 def judge(
@@ -75,49 +105,46 @@ def judge(
     policy: PolicySettings,
     limits: Limits = ANY_SIZE,
 ) -> Judgement:
-    """What is to be tried of a fit, on n ≥ 1 estimates as sent in the slice.
+    """Judges what is to be tried of a fit, on n ≥ 1 estimates as sent in the slice.
 
-    Home: where every factor lies within the band, the detector is healthy, and is best left alone:
-    a factor that was fitted to it is mostly noise. Hysteresis: a step that changes next to nothing
-    is none.
+    Where every factor lies within the band, the detector is healthy, and the identity is tried:
+    a factor that was fitted to it is mostly noise. A step that changes no variance by more than
+    the hysteresis is not tried.
 
-    limits  of the deviations of what can be forwarded
+    limits  of the deviations that can be forwarded
     """
-    outcome = outcome_of(fitted, estimates, limits)
-    if outcome.unsound:
+    made, unsound = outcome_of(fitted, estimates, limits)
+    if unsound:
         return Judgement(
             None,
-            f"{fitted.method} {outcome.unsound}: look at the ground truth it was fitted on, or "
+            f"{fitted.method} {unsound}: look at the ground truth it was fitted on, or "
             "use another method",
         )
-    found = factors_made(outcome.made, estimates, names)
+    found = factors_made(made, estimates, names)
     low, high = policy.band
     home = all(low <= factor.lowest and factor.highest <= high for factor in found)
     candidate: Recalibrator = Identity() if home else fitted
     listed = ", ".join(f"{factor.dimension} {factor.typical:.3g}" for factor in found)
     reason = f"factors on the variance: {listed}"
     if home:
+        made = estimates
         reason = f"every factor on the variance lies within {low:g} … {high:g}: {listed}"
-    made, served = estimates if home else outcome.made, forwarded(champion, estimates, limits)
-    change = ratios_made(made, served)
-    if not _grows(change, policy.hysteresis) and not _shrinks(change, policy.hysteresis):
+    change = ratios_made(made, forwarded(champion, estimates, limits))
+    smaller = _shrinks(change, policy.hysteresis)
+    if not smaller and not (change.highest > policy.hysteresis).any():
         same = f"none changes by more than {policy.hysteresis:g} against what is in force"
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
-    return Judgement(
-        candidate,
-        f"{reason}; back to what is sent" if home else reason,
-        found,
-        _shrinks(change, policy.hysteresis),
-    )
+    reason = f"{reason}; back to what is sent" if home else reason
+    return Judgement(candidate, reason, found, smaller)
 
 
 def shrinks(
     candidate: Recalibrator, champion: Recalibrator, estimates: Estimates, hysteresis: float
 ) -> bool:
-    """Whether it makes a variance smaller than the champion does, by more than the hysteresis.
+    """Tells whether the candidate makes a variance smaller than the champion does.
 
-    In some dimension, on more than 5 % of n ≥ 1 estimates.
+    That is in some dimension, by more than the hysteresis, on more than 5 % of n ≥ 1 estimates.
     """
     return _shrinks(ratios(candidate, champion, estimates), hysteresis)
 
@@ -126,27 +153,17 @@ def _shrinks(change: Ratios, hysteresis: float) -> bool:
     return bool((change.lowest < 1 / hysteresis).any())
 
 
-def _grows(change: Ratios, hysteresis: float) -> bool:
-    return bool((change.highest > hysteresis).any())
-
-
-# Share of labels that a fit, too, does without: it takes the 95 % quantile of delays.
-_MOST_LATE = 0.05
-
-
-# Tracks that this share is of, in an exponential mean.
-_LATEST = 100
-
-
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """The adaptive scaling that was put in force, and what it has become since.
+    """An adaptive scaling between two tracks: its memory goes on with every one of them.
 
-    in_force   K factors on σ
-    approved   the least of them that may act by itself where covariances must not become smaller
-    full       detections of a track that has a full vote; a shorter one has its share, or what a
-               tracker breaks off where errors are large would drive it
-    late       share of tracks whose labels came too late to teach, of about a hundred latest ones
+    It is made active anew where its factors have changed enough.
+
+    in_force   K active factors on σ
+    approved   the least factors that may act by themselves, where covariances must not shrink
+    full       detections of a track that has a full vote; a shorter one has its share, or pieces
+               that a tracker breaks off where errors are large would drive the scaling
+    late       share of tracks with labels too late to follow, of about a hundred latest ones
     too_late   why that is too much; '' where it is not
     """
 
@@ -159,11 +176,11 @@ class Follower:
 
     @classmethod
     def of(cls, champion: AdaptiveScaling, full: float, late: float = 0.0) -> Follower:
-        """The follower of what somebody has put in force."""
+        """Begins to follow an adaptive scaling that was promoted."""
         return cls(champion, champion.scale, champion.scale, full, late)
 
     def taken(self, tracks: Sequence[WholeTrack]) -> Follower:
-        """With whole tracks in its memory, but for those whose labels came too late."""
+        """Returns the follower after whole tracks, but for those whose labels came too late."""
         delays_s = [max(0.0, track.delay_ns / 1e9) for track in tracks]
         in_time = [delay_s < self.scaling.time_constant_s for delay_s in delays_s]
         late = self.late
@@ -196,9 +213,9 @@ class Follower:
         )
 
     def moved(self, policy: PolicySettings) -> AdaptiveScaling | None:
-        """What is to be put in force now; None where that would change too little.
+        """Returns the scaling to be made active now; None where it would change too little.
 
-        Within the band it is what the detector sends: what is left is mostly noise.
+        Within the band it changes nothing: such factors are mostly noise.
         """
         scale = np.array(self.scaling.scale)
         low, high = policy.band
@@ -212,54 +229,17 @@ class Follower:
         return replace(self.scaling, scale=tuple(scale.tolist()))
 
     def acted(self, moved: AdaptiveScaling) -> Follower:
-        """With that in force."""
+        """Returns the follower once that is active."""
         return replace(self, in_force=moved.scale)
-
-
-# Tracks that are scored in one go: a step of some milliseconds.
-_AT_ONCE = 16
-
-
-# Tracks by which a fit is judged: more would hold up frames, and say the same.
-_JUDGES = 32
-
-
-# On the variance: a fit that differs by less from the candidate that waits does not supersede it.
-_OTHER = 1.5
-
-
-# Why a step without a bound of its losses waits; see Clip.insured.
-_UNINSURED = (
-    "tracks of one dimension, or of two that hold fewer than five detections, do not show how "
-    "heavy the tails of errors are, and under heavy tails a wrong step may seem right"
-)
-
-
-Champion = Callable[[], Recalibrator]
-
-
-Later = Callable[[Sequence[WholeTrack]], list[WholeTrack]]
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What comes of tracks of a slice.
-
-    rest  tracks that have not had their say, since something was decided: to be taken again when
-          it is carried out
-    """
-
-    decisions: list[Decision]
-    rest: list[WholeTrack]
 
 
 @dataclass(slots=True)
 class Register:
-    """By slice: what is on trial, what served before, and how many trials there have been.
+    """Holds the candidate, the guard and the follower of each slice by its name.
 
     pinned  nothing acts by itself
     spent   trials begun since the last change in the slice
-    held    slices, and what of them was said to be forbidden
+    held    slices, each with an action that was reported as forbidden
     """
 
     settings: PromotionSettings
@@ -273,13 +253,13 @@ class Register:
     held: set[tuple[str, str]] = field(default_factory=set)
 
     def slices(self) -> set[str]:
-        """Of which anything is known."""
+        """Names the slices that have an entry."""
         return {*self.on_trial, *self.guards, *self.befores, *self.followers}
 
     # ---- fits
 
     def wants_fit(self, chain: Chain) -> bool:
-        """Whether a fit of a slice would lead to anything by itself."""
+        """Tells whether a fit of a slice would lead to anything by itself."""
         by_itself = self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
         entry = self.on_trial.get(chain[0])
         return by_itself and (entry is None or entry.proven)
@@ -291,15 +271,14 @@ class Register:
         champion: Recalibrator,
         tracks: Sequence[WholeTrack],
     ) -> tuple[Decision | None, Judgement]:
-        """Put what was fitted on trial, if there is anything to try; who was on trial is not.
+        """Puts a fit on trial in place of the last one, if there is anything to try.
 
-        tracks  at least one, that it was fitted on
+        tracks  those that it was fitted on, at least one
         """
         rows = rows_of(tracks[:: -(-len(tracks) // _JUDGES)])
-        policy = self.settings.policy
-        names = rows.space.names
+        policy, names = self.settings.policy, rows.space.names
         judgement = judge(fitted, champion, rows.sent, names, policy, self.limits)
-        candidate = judgement.candidate
+        candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
             return None, judgement
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
@@ -309,16 +288,13 @@ class Register:
             if (beside.lowest >= 1 / _OTHER).all() and (beside.highest <= _OTHER).all():
                 reason = "a candidate that is much the same is proven, and waits for approval"
                 return None, replace(judgement, candidate=None, reason=reason)
-        most = self.settings.trials.clip
-        clip = clip_of(candidate, champion, rows, most)
+        clip = clip_of(candidate, champion, rows, self.settings.trials.clip)
         self.spent[slice] = number
         trial = Trial(slice, candidate, number, clip)
-        self.on_trial[slice] = OnTrial(trial, judgement.factors, judgement.shrinks)
-        evidence, found = trial.evidence(self.settings.trials), judgement.factors
-        began = Happened.BEGAN
-        return _decision(
-            began, chain, tracks, candidate, judgement.reason, evidence, found
-        ), judgement
+        self.on_trial[slice] = OnTrial(trial, found, judgement.shrinks)
+        evidence, reason = trial.evidence(self.settings.trials), judgement.reason
+        began = Decision(Happened.BEGAN, chain, names, candidate, reason, evidence, found)
+        return began, judgement
 
     # ---- tracks
 
@@ -329,13 +305,13 @@ class Register:
         tracks: Sequence[WholeTrack],
         later_now: Later = list,
     ) -> Generator[None, None, Taken]:
-        """What tracks of a slice decide, in short steps: at most one change of what is in force.
+        """Decides by tracks of a slice, in short steps: at most one change of the active one.
 
-        What is decided has changed the register already, so it is returned at once: whoever ends
+        A decision has changed the register already, so it is returned at once: an owner who ends
         the generator between two steps loses tracks, but no decision.
 
-        champion_now  what serves the slice, which may be another one after each step
-        later_now     what of tracks has a say, which may be less after each step
+        champion_now  returns the champion, which may be another one after each step
+        later_now     returns the tracks that have a say, which may be fewer after each step
         """
         for i in range(0, len(tracks), _AT_ONCE):
             some, rest = tracks[i : i + _AT_ONCE], list(tracks[i + _AT_ONCE :])
@@ -358,7 +334,12 @@ class Register:
         slice = chain[0]
         before = self.befores.pop(slice, None)
         if before is not None:
-            self.guards[slice] = self._begun(before, champion, tracks)
+            clip = clip_of(
+                before.recalibrator, champion, rows_of(tracks), self.settings.trials.clip
+            )
+            # A track needs as many detections for a full say as it did on trial.
+            full = before.rows or self._full_say(tracks)
+            self.guards[slice] = Guard(slice, before.recalibrator, replace(clip, rows=full))
         guard = self.guards.get(slice)
         if guard is None:
             return []
@@ -376,15 +357,8 @@ class Register:
         found = _decision(what, chain, tracks, guard.recalibrator, reason, evidence)
         return [replace(found, keep=guard.watch.leading.tracks)]
 
-    def _begun(self, before: Before, champion: Recalibrator, tracks: Sequence[WholeTrack]) -> Guard:
-        """Begins a guard, in which a track needs as many detections for a full say as on trial."""
-        rows, most = rows_of(tracks), self.settings.trials.clip
-        clip = clip_of(before.recalibrator, champion, rows, most)
-        full = before.rows or self._full_say(tracks)
-        return Guard(before.slice, before.recalibrator, replace(clip, rows=full))
-
     def _forbidden(self) -> str:
-        """Why nothing may act by itself, as the end of a sentence; '' where it may."""
+        """Says why nothing may act by itself, as the end of a sentence; '' where it may."""
         if self.pinned:
             return ", but the recalibrator is pinned: `rollback` or `unpin`"
         if self.settings.policy.mode is PromotionMode.MANUAL:
@@ -426,7 +400,7 @@ class Register:
     def _decided(
         self, chain: Chain, entry: OnTrial, verdict: Verdict, tracks: Sequence[WholeTrack]
     ) -> Decision | None:
-        """What a verdict on a candidate leads to; None where to nothing."""
+        """Decides by the verdict on a candidate; None: nothing."""
         trial, waits = entry.trial, self._waits(entry, tracks)
         doubted = entry.doubt is not None and entry.doubt.won(self.settings.trials)
         match verdict:
@@ -459,7 +433,7 @@ class Register:
     def _as_now(
         self, entry: OnTrial, champion: Recalibrator, tracks: Sequence[WholeTrack]
     ) -> OnTrial:
-        """What it is now, and beside what serves now, where either follows the detector."""
+        """Updates factors and shrinks, where the candidate or the champion follows the detector."""
         candidate = entry.trial.recalibrator
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
             return entry
@@ -486,7 +460,7 @@ class Register:
     def _followed(
         self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
     ) -> list[Decision]:
-        """Let the memory of an adaptive champion go on, and act where it has come far enough."""
+        """Follows the detector with an adaptive champion, and acts where it has come far enough."""
         if not isinstance(champion, AdaptiveScaling):
             return []
         slice, policy = chain[0], self.settings.policy
@@ -506,8 +480,8 @@ class Register:
     def _full_say(self, tracks: Sequence[WholeTrack]) -> float:
         """Reads the detections of a full say off the first tracks, where there was no trial.
 
-        What a tracker breaks off is over first, so that these may be pieces: at least half of the
-        longest there are.
+        Pieces that a tracker breaks off are whole first, so the first tracks may be pieces: take at
+        least half of the longest there are.
         """
         least = self.settings.tracks.rows_per_track / 2
         return max(least, full_say(np.array([track.n for track in tracks])))
@@ -519,12 +493,12 @@ class Register:
             return []
         return [_decision(Happened.HELD, chain, tracks, about, reason)]
 
-    # ---- what has come in force
+    # ---- changes of the champion
 
     def changed(self, chain: Chain, now: Recalibrator, before: Recalibrator | None) -> None:
-        """Another recalibrator serves a slice: its trial is over, and what served before guards.
+        """Ends the trial of a slice that has another champion, and puts the one before on guard.
 
-        before  None where nothing is to guard
+        before  None where there is to be no guard
         """
         slice = chain[0]
         self.spent.pop(slice, None)
@@ -539,7 +513,7 @@ class Register:
             rows = tried.trial.clip.rows if tried is not None else 0.0
             self.befores[slice] = Before(slice, before, rows)
         if tried is not None and isinstance(now, AdaptiveScaling):
-            # It goes on as on trial: by another measure, the same errors would move it.
+            # It keeps the full say of its trial: with another, the same errors would move it.
             self.followers[slice] = Follower.of(now, tried.trial.clip.rows, tried.late)
 
 
@@ -552,7 +526,7 @@ def _decision(
     evidence: Evidence | None = None,
     found: tuple[Factor, ...] | None = None,
 ) -> Decision:
-    """found: factors, where they are known; else they are those on the tracks."""
+    """Makes a decision; its factors are read off the tracks where `found` does not give them."""
     names = tracks[0].space.names
     if found is None:
         found = factors(recalibrator, rows_of(tracks).sent, names)
@@ -560,5 +534,5 @@ def _decision(
 
 
 def _with_rest(decision: Decision, rest: Sequence[WholeTrack]) -> Decision:
-    """The rest are newer than those that decided."""
+    """Adds the rest to the tracks to keep: they are newer than those that decided."""
     return decision if decision.keep is None else replace(decision, keep=decision.keep + len(rest))

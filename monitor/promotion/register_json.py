@@ -1,8 +1,7 @@
-"""What must outlive a restart, beside the recalibrators themselves and their history.
+"""The state of the register as JSON: floats keep every bit, and all that is read is checked.
 
-Records as JSON, one a line: floats keep every bit, and what is no finite number is null.
-
-The state of the register as JSON: floats keep every bit, and all that is read is checked.
+It is what must outlive a restart, beside the recalibrators themselves. Its history is records, one
+a line; there a number that is not finite is null.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class RegisterState:
-    """What is in force and on trial, at one moment.
+    """Recalibrators that are active and on trial at one moment.
 
     selection, class_selection
-               versions in force
+               active versions
     previous, class_previous
                versions that a rollback goes back through, the latest last
     sent       versions of documents that people have sent
     pinned     nothing acts by itself
     sequence   of the latest record
     spent      trials begun since the last change, by slice name
-    befores    what served before, where no track has come since
+    befores    recalibrators of before, where no track has come since
     followers  of adaptive champions, by slice name
-    entry      of the ledger, the last one that tracks were told of; None where that is not known
+    entry      position in the ledger that tracks have reached; None where that is not known
     """
 
     selection: str
@@ -79,7 +78,7 @@ class RegisterState:
 
     @property
     def in_force(self) -> frozenset[str]:
-        """Versions without which it cannot be used."""
+        """Versions without which the state cannot be used."""
         return frozenset((self.selection, self.class_selection))
 
     @property
@@ -88,7 +87,7 @@ class RegisterState:
         return self.in_force.union(self.previous, self.class_previous, self.sent)
 
 
-# Of times: 64 bits with a sign.
+# Times have 64 bits with a sign.
 EARLIEST_NS = -(2**63)
 
 
@@ -97,7 +96,7 @@ class InvalidRecord(ValueError):
 
 
 def to_line(record: Record) -> str:
-    """ASCII without a line break, whatever its words are."""
+    """Writes a record as ASCII without a line break, whatever its words are."""
     content = {
         "sequence": int(record.sequence),
         "time_ns": int(record.time_ns),
@@ -116,7 +115,7 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str | bytes) -> Record:
-    """The inverse of to_line; null is NaN. Fields that only newer code knows are left out.
+    """Reads a line of to_line; null is NaN. Fields that only newer code knows are left out.
 
     Raises InvalidRecord for anything else.
     """
@@ -132,7 +131,7 @@ def from_line(line: str | bytes) -> Record:
 
 
 def of_factor(factor: Factor) -> Document:
-    """As a JSON object."""
+    """Returns the JSON object of a factor."""
     return {
         "dimension": factor.dimension,
         "lowest": _finite(factor.lowest),
@@ -142,7 +141,7 @@ def of_factor(factor: Factor) -> Document:
 
 
 def factors(content: Document, name: str) -> tuple[Factor, ...]:
-    """A list of them, which may be empty. Raises InvalidRecalibrator."""
+    """Reads a list of factors, which may be empty. Raises InvalidRecalibrator."""
     return tuple(
         Factor(
             text(one, "dimension"),
@@ -155,7 +154,7 @@ def factors(content: Document, name: str) -> tuple[Factor, ...]:
 
 
 def text(content: Document, name: str) -> str:
-    """A string. Raises InvalidRecalibrator."""
+    """Reads a string. Raises InvalidRecalibrator."""
     value = content.get(name)
     if not isinstance(value, str):
         raise InvalidRecalibrator(f"'{name}' is {shown(value)}: it must be a string.")
@@ -220,14 +219,14 @@ class InvalidRegister(ValueError):
 
 
 class OtherRegister(InvalidRegister):
-    """It is of a format that another version of the monitor reads."""
+    """The state has a format that another version of the monitor reads."""
 
 
 # ---- writing
 
 
 def register_to_json(state: RegisterState) -> str:
-    """One object; ASCII."""
+    """Writes the state as one object, in ASCII."""
     content = {
         "format": FORMAT,
         "selection": state.selection,
@@ -320,7 +319,7 @@ def _of_recalibrator(recalibrator: Recalibrator) -> Document:
 
 
 def register_from_json(body: str | bytes) -> RegisterState:
-    """The inverse of register_to_json. Raises OtherRegister, InvalidRegister for anything else."""
+    """Reads the text of register_to_json. Raises OtherRegister, InvalidRegister."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -1,12 +1,8 @@
-"""Which labelled frames are learned from: a few a second of every source, the same for all that is
-in them.
+"""Choice of the tracks that a fit is made of.
 
-Slices that need no fit: so that beside a healthy detector no process runs at all.
-
-How far back tracks are of one regime, so that a fit does not average a fault with the time
-before it.
-
-The newest whole tracks of each slice: what recalibrators are fitted on.
+A few frames a second of every source are learned from; their whole tracks are kept by slice, the
+newest ones; a fit takes those that are of one regime, so that it does not average a fault with the
+time before it. Slices that look healthy are not fitted: beside a healthy detector no process runs.
 """
 
 from __future__ import annotations
@@ -28,6 +24,19 @@ from monitor.recalibration.scaling import CovarianceScaling, Objective, Variance
 # frames.
 _MOST = 65536
 
+# Standard errors by which tracks must differ to be of another regime. There are some twenty looks:
+# with 3.0, five in a hundred sets of one regime are cut, with 3.25 two.
+_DIFFERS = 3.25
+
+# NEES/K below which errors are none: its logarithm alone must not spread all the others.
+_LEAST = 1e-4
+
+# Tracks looked at together: their rows stay in the cache.
+_CHUNK = 64
+
+# Means of equal numbers differ by as much.
+_ROUNDING = 1e-9
+
 
 @dataclass(slots=True)
 class FrameSample:
@@ -38,7 +47,7 @@ class FrameSample:
     _first: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
 
     def takes(self, source: int, stamp_ns: int) -> bool:
-        """Whether labels of a frame are to be learned from."""
+        """Tells whether labels of a frame are to be learned from."""
         first = self._first.setdefault((source, stamp_ns // self.interval_ns), stamp_ns)
         if len(self._first) > _MOST:
             self._first.popitem(last=False)
@@ -46,10 +55,10 @@ class FrameSample:
 
 
 def looks_healthy(rows: FitRows, settings: FitSettings, band: tuple[float, float]) -> bool:
-    """Whether a fit of rows as sent is sure to lie within the band, so that it would lead home.
+    """Tells whether a fit of rows as sent is sure to lie within the band, so that none is needed.
 
-    So it is with a scaling where the mean squared normalised error of every dimension does: that is
-    its factor on the variance, before it is drawn towards 1. Of other methods nothing is sure.
+    A scaling does where the mean squared normalised error of every dimension does: that is its
+    factor on the variance, before it is drawn towards 1. Of other methods nothing is sure.
     """
     scales = settings.method in (VarianceScaling.method, CovarianceScaling.method)
     if not scales or settings.objective not in (None, Objective.MEAN):
@@ -58,25 +67,8 @@ def looks_healthy(rows: FitRows, settings: FitSettings, band: tuple[float, float
     return bool(((band[0] <= factor) & (factor <= band[1])).all())
 
 
-# Standard errors by which tracks must differ to be of another regime. There are some twenty looks:
-# with 3.0, five in a hundred sets of one regime are cut, with 3.25 two.
-_DIFFERS = 3.25
-
-
-# NEES/K below which errors are none: its logarithm alone must not spread all the others.
-_LEAST = 1e-4
-
-
-# Tracks looked at together: their rows stay in the cache.
-_CHUNK = 64
-
-
-# Means of equal numbers differ by as much.
-_ROUNDING = 1e-9
-
-
 def latest_alike(tracks: Sequence[WholeTrack], fewest: int) -> int:
-    """How many of the newest tracks are of one regime.
+    """Counts the newest tracks that are of one regime.
 
     x = log of a track's mean NEES/K, raw, joint block. The window doubles from 2 × fewest as long
     as no newest part of it, of m = fewest, 2 fewest, … tracks, has a mean x more than 3.25 standard
@@ -110,7 +102,7 @@ def latest_alike(tracks: Sequence[WholeTrack], fewest: int) -> int:
 
 
 def _levels(tracks: Sequence[WholeTrack]) -> FloatArray:
-    """x of each track, (T,)."""
+    """Returns x = log of the mean NEES/K of each track, (T,)."""
     rows = rows_of(tracks)
     space, joint = rows.space, len(rows.space.joint)
     error = space.error(rows.truth, rows.sent.mean)[:, list(space.joint)]
@@ -136,7 +128,7 @@ def _differ(newer: FloatArray, older: FloatArray) -> bool:
 
 
 def _best_cut(window: FloatArray, fewest: int) -> int:
-    """How many lie before the cut that leaves least within both parts, most between them."""
+    """Counts the tracks before the cut that leaves least variance within both parts."""
     size = np.arange(1, window.size)
     beyond = np.cumsum(window - window.mean())[:-1]
     between = np.square(beyond) / (size * (window.size - size))
@@ -145,7 +137,9 @@ def _best_cut(window: FloatArray, fewest: int) -> int:
 
 @dataclass(slots=True)
 class _Kept:
-    """tracks  in the order in which they came
+    """Tracks of one slice.
+
+    tracks  in the order in which they came
     new     how many of them, at the end, came since the last fit
     """
 
@@ -155,7 +149,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class Reservoir:
-    """At most most_tracks of each slice, those that came last."""
+    """Holds the newest tracks of each slice, at most most_tracks."""
 
     settings: TrackSettings
     _kept: dict[int, _Kept] = field(default_factory=dict)
@@ -163,45 +157,44 @@ class Reservoir:
 
     @property
     def nbytes(self) -> int:
-        """What the arrays of all tracks take."""
+        """Bytes of the arrays of all tracks."""
         return self._nbytes
 
     def add(self, tracks: Sequence[WholeTrack]) -> None:
-        """Keep tracks; in each slice the oldest make room."""
+        """Adds tracks; in each slice the oldest make room."""
         for track in tracks:
             kept = self._kept.setdefault(track.slice, _Kept())
             kept.tracks.append(track)
             kept.new += 1
             self._nbytes += _nbytes(track)
-            if len(kept.tracks) > self.settings.most_tracks:
-                self._nbytes -= _nbytes(kept.tracks.popleft())
-                kept.new = min(kept.new, len(kept.tracks))
+            self._trim(kept, self.settings.most_tracks)
 
     def slices(self) -> tuple[int, ...]:
-        """Indices of those with tracks, ascending."""
+        """Lists the indices of slices with tracks, ascending."""
         return tuple(sorted(index for index, kept in self._kept.items() if kept.tracks))
 
     def tracks(self, slice: int) -> tuple[WholeTrack, ...]:
-        """Of a slice, in the order in which they came."""
+        """Returns the tracks of a slice, in the order in which they came."""
         kept = self._kept.get(slice)
         return () if kept is None else tuple(kept.tracks)
 
     def new(self, slice: int) -> int:
-        """How many of them came since taken()."""
+        """Counts the tracks of a slice that came since taken()."""
         kept = self._kept.get(slice)
         return 0 if kept is None else kept.new
 
     def taken(self, slice: int) -> None:
-        """A slice was fitted on its tracks: none of them is new any more."""
+        """Marks the tracks of a slice as fitted on: none of them is new any more."""
         if slice in self._kept:
             self._kept[slice].new = 0
 
     def keep_newest(self, slice: int, count: int) -> None:
-        """Forget tracks of a slice, but for so many that came last: they are of another time."""
-        kept = self._kept.get(slice)
-        if kept is None:
-            return
-        while len(kept.tracks) > count:
+        """Forgets all tracks of a slice but the newest: the others are of another time."""
+        if slice in self._kept:
+            self._trim(self._kept[slice], count)
+
+    def _trim(self, kept: _Kept, most: int) -> None:
+        while len(kept.tracks) > most:
             self._nbytes -= _nbytes(kept.tracks.popleft())
         kept.new = min(kept.new, len(kept.tracks))
 

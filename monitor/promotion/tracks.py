@@ -1,13 +1,8 @@
-"""What is known of one object: the unit in which recalibrators are fitted and tried, since the
-errors of one object over successive frames are alike.
+"""Whole tracks, the unit in which recalibrators are fitted and tried.
 
-Detections of one frame with their truth, as the detector sent them.
-
-How far the truth of each source has come in event time, and which sources have fallen silent.
-
-One object that may still be seen: what is kept of its rows until it is a whole track.
-
-Objects that may still be seen: labelled frames of all sources go in, whole tracks come out.
+The errors of one object over successive frames are alike, so an object counts once. Labelled
+frames of all sources go in; each object comes out as one track when no more of it is expected, by
+the event time that the labels of its source have reached.
 """
 
 from __future__ import annotations
@@ -28,17 +23,38 @@ from monitor.promotion.records import TrackSettings
 from monitor.statistics.clusters import cluster_id
 from monitor.statistics.observations import finished
 
+# The time of a source is the latest stamp among so many labelled frames: stragglers do not turn it
+# back, and a clock that was set back, or a stamp from far ahead, is only believed or forgotten
+# after so many.
+_LATEST_OF = 16
+
+# Labelled frames of other sources after which a source is silent, whatever their stamps say.
+_SILENT_AFTER = 4096
+
+# Work between two yields: rows and frames taken in, open tracks looked at, tracks made whole.
+_ROWS, _FRAMES, _LOOKED_AT, _MADE = 256, 64, 1024, 16
+
+# Tracks that were whole, or left out, and are still known when more comes of them.
+_REMEMBERED = 65536
+
+# An object that stays in view counts once more after so many times longest_ns: detectors use ids
+# again, and an id that never counted again would be ignored for good.
+_COUNTS_AGAIN = 10
+
+# Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
+_WAITING = 1 << 17
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WholeTrack:
     """The labelled detections of one object in one slice, thinned evenly where there are many.
 
     slice     index
-    sent      as they came, (n ≥ 1, …)
+    sent      estimates as they came, (n ≥ 1, …)
     truth     (n, K)
     stamp_ns  (n,) ascending
-    delay_ns  how late the truth of a detection came, at most
-    source    whose time it is
+    delay_ns  delay of the latest of its labels
+    source    whose clock the stamps are on
     """
 
     space: Space
@@ -56,11 +72,11 @@ class WholeTrack:
 
     @property
     def ended_ns(self) -> int:
-        """Event time of the last of them."""
+        """Event time of the last detection."""
         return int(self.stamp_ns[-1])
 
     def since(self, stamp_ns: int | None) -> WholeTrack | None:
-        """What is later than that; None where nothing is. All of it, where no time is given."""
+        """Returns the part after a stamp, None where it is empty; all of it for None."""
         if stamp_ns is None:
             return self
         first = int(np.searchsorted(self.stamp_ns, stamp_ns, side="right"))
@@ -68,21 +84,17 @@ class WholeTrack:
             return self
         if first == self.n:
             return None
-        later = slice(first, None)
-        return WholeTrack(
-            self.space,
-            self.slice,
-            self.sent.take(later),
-            self.truth[later],
-            self.stamp_ns[later],
-            self.delay_ns,
-            self.source,
+        return replace(
+            self,
+            sent=self.sent.take(slice(first, None)),
+            truth=self.truth[first:],
+            stamp_ns=self.stamp_ns[first:],
         )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrackRows:
-    """T ≥ 1 tracks of one space as rows.
+    """Rows of T ≥ 1 tracks of one space.
 
     sent, truth  (n, …), (n, K): track after track
     start        (T,) where each begins
@@ -95,18 +107,18 @@ class TrackRows:
 
     @property
     def counts(self) -> IntArray:
-        """(T,) rows of each track."""
+        """Numbers of rows of each track, (T,)."""
         return np.diff(np.append(self.start, self.truth.shape[0]))
 
     def means(self, rows: FloatArray) -> FloatArray:
-        """Mean over each track of something of its rows; (n, …) in, (T, …) out."""
+        """Averages a value of each row over each track; (n, …) in, (T, …) out."""
         total = np.add.reduceat(rows, self.start, axis=0)
         means: FloatArray = total / self.counts.reshape(-1, *([1] * (rows.ndim - 1)))
         return means
 
 
 def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:
-    """The rows of at least one track, all of one space."""
+    """Joins the rows of at least one track, all of one space."""
     counts = np.array([track.n for track in tracks])
     sent = Estimates(
         np.concatenate([track.sent.mean for track in tracks]),
@@ -119,16 +131,15 @@ def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LabelledRows:
-    """n ≥ 1 detections of one frame, from which recalibrators are fitted and by which they are
-    tried.
+    """Labelled detections of one frame, n ≥ 1: recalibrators are fitted and tried on them.
 
     slices    (n,) slice index
-    sent      as they came, (n, …)
+    sent      estimates as they came, (n, …)
     truth     (n, K) finite
     stamp_ns  event time of the frame
-    delay_ns  how much later than the frame its truth came, in the time of its stream; ≥ 0
-    tracks    of each detection in its source; None where nobody tracks
-    source    tells apart where tracks have their numbers from
+    delay_ns  delay of the labels after the frame, in the time of its stream; ≥ 0
+    tracks    track of each detection in its source; None where nobody tracks
+    source    the numbers of tracks are unique within a source
     """
 
     space: Space
@@ -142,25 +153,17 @@ class LabelledRows:
 
     @property
     def n(self) -> int:
-        """How many."""
+        """Number of detections."""
         return int(self.slices.size)
-
-
-# Labelled frames of a source among which its time is the latest stamp: so many stragglers in a row
-# do not turn it back, and a clock that was set back, or a stamp from far ahead, is only believed
-# or forgotten after so many.
-_LATEST_OF = 16
-
-
-# Labelled frames of others after which a source is silent, whatever their stamps say.
-_SILENT_AFTER = 4096
 
 
 @dataclass(slots=True)
 class _Source:
-    """stamps    of its latest labelled frames
-    at_frame  number of its latest labelled frame, of all
-    at_ns     how far any source had come then
+    """Progress of one source.
+
+    stamps    of its latest labelled frames
+    at_frame  number of its latest labelled frame, among those of all sources
+    at_ns     latest time of any source at that frame
     """
 
     stamps: deque[int] = field(default_factory=lambda: deque(maxlen=_LATEST_OF))
@@ -170,9 +173,11 @@ class _Source:
 
 @dataclass(slots=True)
 class LabelledTime:
-    """The time of truth, source by source: one may be labelled at once, another hours later.
+    """Event time that labels have reached, source by source.
 
-    silent_ns  a source of which nothing comes is silent when another has gone on for so long
+    One source may be labelled at once, another hours later.
+
+    silent_ns  a source without labels is silent when another has gone on for so long
     """
 
     silent_ns: int
@@ -181,11 +186,9 @@ class LabelledTime:
     _frames: int = 0
 
     def see(self, source: int, stamp_ns: int) -> int:
-        """Take in a labelled frame; the time of its source, in ns: never before the stamp."""
+        """Takes in a labelled frame; returns the time of its source, ns, never before the stamp."""
         self._frames += 1
-        seen = self._sources.get(source)
-        if seen is None:
-            seen = self._sources[source] = _Source()
+        seen = self._sources.setdefault(source, _Source())
         seen.stamps.append(stamp_ns)
         now = max(seen.stamps)
         self._furthest_ns = max(self._furthest_ns, now) if self._frames > 1 else now
@@ -194,30 +197,25 @@ class LabelledTime:
         return now
 
     def of(self, source: int) -> int | None:
-        """The time of a source, in ns; None where it is silent."""
+        """Returns the time of a source, ns; None where it is silent."""
         seen = self._sources.get(source)
         return None if seen is None else max(seen.stamps)
 
     def by_source(self) -> dict[int, int]:
-        """The time of every source that is not silent, in ns; the others are forgotten."""
+        """Returns the time of every source that is not silent, ns, and forgets the others."""
         time = {source: max(seen.stamps) for source, seen in self._sources.items()}
         if time:
             self._furthest_ns = max(time.values())
-        for source in list(time):
-            if self._silent(self._sources[source]):
+        for source, seen in list(self._sources.items()):
+            outpaced = self._furthest_ns - seen.at_ns > self.silent_ns
+            if outpaced or self._frames - seen.at_frame > _SILENT_AFTER:
                 del self._sources[source], time[source]
         return time
-
-    def _silent(self, seen: _Source) -> bool:
-        return (
-            self._furthest_ns - seen.at_ns > self.silent_ns
-            or self._frames - seen.at_frame > _SILENT_AFTER
-        )
 
 
 @cache
 def row_layout(k: int) -> np.dtype[Any]:
-    """A row of K dimensions as it is kept."""
+    """Returns the layout of a stored row of K dimensions."""
     return np.dtype(
         [
             ("stamp_ns", np.int64),
@@ -230,7 +228,7 @@ def row_layout(k: int) -> np.dtype[Any]:
 
 
 def packed(frames: Sequence[LabelledRows]) -> list[bytes]:
-    """Each row of some frames of one space, in their order; nothing of the frames is held."""
+    """Packs each row of some frames of one space, in their order; no array of a frame is held."""
     layout = row_layout(frames[0].space.k)
     counts = [frame.n for frame in frames]
     rows = np.zeros(sum(counts), layout)
@@ -245,12 +243,12 @@ def packed(frames: Sequence[LabelledRows]) -> list[bytes]:
 
 @dataclass(slots=True)
 class OpenTrack:
-    """What is known of one object in one slice so far.
+    """A unit that is not whole yet: one object in one slice.
 
-    first_ns   event time from which it counts: of its earliest row; of a block, its beginning
-    latest_ns  of its latest row
-    idle_ns    it is over when nothing came of it for longer
-    rows       kept, packed: every stride-th of those that were seen
+    first_ns   event time of its earliest row; of a block, its beginning
+    latest_ns  event time of its latest row
+    idle_ns    it is over when no row came for longer
+    rows       packed: every stride-th of those that were seen
     """
 
     space: Space
@@ -265,7 +263,7 @@ class OpenTrack:
     rows: list[bytes] = field(default_factory=list)
 
     def over(self, now_ns: int, longest_ns: int) -> bool:
-        """Whether it is whole at a time of its source, or that time was set back before it."""
+        """Tells whether it is whole at a time of its source, or that was set back before it."""
         return (
             now_ns - self.latest_ns > self.idle_ns
             or now_ns - self.first_ns >= longest_ns
@@ -273,7 +271,7 @@ class OpenTrack:
         )
 
     def take(self, stamp_ns: int, delay_ns: int, row: bytes, most: int) -> None:
-        """Take in a row, of any order; at most 2 × most of them are kept, evenly spread."""
+        """Takes in a row, in any order; at most 2 × most are kept, evenly spread."""
         if stamp_ns > self.latest_ns:
             self.latest_ns = stamp_ns
         elif stamp_ns < self.first_ns:
@@ -289,7 +287,7 @@ class OpenTrack:
         self.seen += 1
 
     def whole(self, most: int) -> WholeTrack:
-        """As it is now: its rows by stamp, at most so many, evenly spread."""
+        """Makes the track of its rows so far: by stamp, at most so many, evenly spread."""
         rows = np.frombuffer(b"".join(self.rows), row_layout(self.space.k))
         order = np.argsort(rows["stamp_ns"], kind="stable")
         if order.size > most:
@@ -307,34 +305,17 @@ class OpenTrack:
         )
 
 
-# Work between two yields: rows and frames taken in, open tracks looked at, tracks made whole.
-_ROWS, _FRAMES, _LOOKED_AT, _MADE = 256, 64, 1024, 16
-
-
-# Tracks that were whole, or left out, and are still known when more comes of them.
-_REMEMBERED = 65536
-
-
-# An object that stays in view counts once more after so many times longest_ns: detectors use ids
-# again, and what never counted again would make the sidecar deaf.
-_COUNTS_AGAIN = 10
-
-
-# Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
-_WAITING = 1 << 17
-
-
 @dataclass(slots=True)
 class OpenTracks:
     """Takes in labelled frames and gives out each object in each slice once, when it is whole.
 
     A unit is a track of a source in a slice; rows of no known track are a unit of their source
-    and slice for every block of longest_ns. It is whole, in the time of the truth of its source,
-    when nothing came of it for more than idle_ns (a block waits for its end), or longest_ns after
-    its first row; or when its source is silent, that is another source has gone on for
-    longest_ns + idle_ns. What comes of it later is left out, until nothing has come of it for
-    longest_ns, or ten times that have gone by since it began: then it is another object, or as good
-    as one. Rows whose time was over before they came are left out too.
+    and slice for every block of longest_ns. A unit is whole, in the time of its source, when no row
+    came for more than idle_ns (a block waits for its end), or longest_ns after its first row; or
+    when its source is silent, that is another source has gone on for longest_ns + idle_ns. Later
+    rows of the unit are left out, until none has come for longest_ns, or ten times that has gone by
+    since it began: then it is another object, or as good as one. Rows that are longest_ns older
+    than the time of their source are left out too.
 
     Holds at most most_open × 2 × rows_per_track rows, and frames that wait for closed().
 
@@ -347,8 +328,8 @@ class OpenTracks:
     _waiting_rows: int = 0
     _time: LabelledTime = field(init=False)
     _open: dict[int, OpenTrack] = field(default_factory=dict)
-    # Of units that have ended: when they began, and when something last came of them. Oldest first;
-    # those of which more comes go to the end.
+    # Units that have ended: when they began, and when their last row came. Oldest first; those
+    # of which more comes go to the end.
     _known: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
     _ended: list[OpenTrack] = field(default_factory=list)
 
@@ -356,7 +337,7 @@ class OpenTracks:
         self._time = LabelledTime(self.settings.longest_ns + self.settings.idle_ns)
 
     def add(self, rows: LabelledRows) -> None:
-        """Take in a frame; quick, since frames are answered meanwhile."""
+        """Takes in a frame; quick, since frames are answered meanwhile."""
         if self._waiting_rows + rows.n > _WAITING:
             self.left_out += 1
             return
@@ -364,13 +345,13 @@ class OpenTracks:
         self._waiting_rows += rows.n
 
     def time(self, source: int) -> int | None:
-        """How far the truth of a source has come, in ns; None where nothing has come of late."""
+        """Returns the event time that labels of a source have reached, ns; None: it is silent."""
         return self._time.of(source)
 
     def closed(self) -> Generator[None, None, list[WholeTrack]]:
-        """Tracks that have become whole, by the time of their last row; yields between steps.
+        """Returns tracks that have become whole, by the time of their last row.
 
-        To be run to its end, one at a time; frames may be added meanwhile.
+        Yields between steps. To be run to its end, one at a time; frames may be added meanwhile.
         """
         for frames in self._chunks():
             self._take(frames)
@@ -386,7 +367,7 @@ class OpenTracks:
         return tracks
 
     def _chunks(self) -> Iterator[list[LabelledRows]]:
-        """Frames that waited, in their order within each space; those of a chunk are of one."""
+        """Groups the frames that waited by space, in their order; those of a chunk are of one."""
         gathered: dict[Space, tuple[list[LabelledRows], int]] = {}
         for _ in range(len(self._waiting)):
             frame = self._waiting.popleft()
@@ -434,7 +415,7 @@ class OpenTracks:
                 unit.take(stamp, delay, row, most)
 
     def _unit(self, frame: LabelledRows, place: int) -> OpenTrack:
-        """Begun by a row of a frame; the row itself is not taken in."""
+        """Begins a unit at a row of a frame, which is not taken in."""
         stamp, longest = frame.stamp_ns, self.settings.longest_ns
         first, idle = stamp, self.settings.idle_ns
         if frame.tracks is None or not frame.tracks.known[place]:
@@ -456,7 +437,7 @@ class OpenTracks:
         self._ended.append(unit)
 
     def _counted(self, key: int, stamp: int) -> bool:
-        """Whether a unit has counted already, and does not yet count again."""
+        """Tells whether a unit has counted already, and does not yet count again."""
         known = self._known.get(key)
         if known is None:
             return False
@@ -476,9 +457,6 @@ class OpenTracks:
 
 
 def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
-    if frame.n <= _ROWS:
-        yield frame
-        return
     for start in range(0, frame.n, _ROWS):
         part = slice(start, start + _ROWS)
         yield replace(
@@ -491,10 +469,10 @@ def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
 
 
 def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:
-    """The unit of each row of frames of one space."""
+    """Numbers the unit of each row of frames of one space."""
     counts = [frame.n for frame in frames]
     known = np.zeros(sum(counts), np.uint64)
-    # Of a row of no known track, its block; blocks before time 0 are large numbers.
+    # A row of no known track has its block; blocks before time 0 are large numbers.
     within = np.repeat(
         np.array([frame.stamp_ns // longest_ns for frame in frames], np.int64), counts
     ).astype(np.uint64)

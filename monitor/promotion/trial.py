@@ -1,15 +1,8 @@
-"""How well truth agrees with Gaussians, and how much better with those of a candidate.
+"""The comparison of a candidate with the champion, the active recalibrator of its slice.
 
-What recalibrators do to the variance of each dimension.
-
-What a recalibrator makes of estimates where nobody has vouched for it yet.
-
-A candidate beside the champion: what the tracks after its fit say of it.
-
-What served before the champion, beside it: it comes back when it is proven better.
-
-A candidate in the register, and what is known of it beside its trial; what served before a
-champion, until there is a guard of it.
+Both are applied to the same whole tracks, and scored by how well ground truth agrees with the
+Gaussians that they make. A trial asks whether the candidate is better; a guard, after a promotion,
+whether the recalibrator of before has become better, and is to come back.
 """
 
 from __future__ import annotations
@@ -36,46 +29,81 @@ from monitor.recalibration.recalibrator import (
 )
 from monitor.recalibration.scaling import VarianceScaling
 
-# Of what is not to be judged by its size: finite and positive definite is enough.
+# For estimates of any size: finite and positive definite is enough.
 ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
 
-
-# Characters of what an exception says.
+# Characters of an exception's text that are recorded.
 _MOST_WORDS = 200
+
+# The lowest score that counts, so that the difference of two scores is finite.
+_LOWEST = -1e18
+
+# Quantiles over rows: a few odd detections do not make a factor.
+_LOW, _HIGH = 0.05, 0.95
+
+# The share by which a covariance may be smaller than another and still count as no smaller.
+_ROUNDING = 1e-9
+
+# nats: the least bound of a loss, since stakes are divided by it.
+_LEAST = 1e-3
+
+# The largest condition number of correlation matrices that is reckoned with: two dimensions that
+# correlate by 0.98, say.
+_CONDITION = 100.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Outcome:
-    """Of a recalibrator, of n estimates.
+class Differences:
+    """Scores of a candidate minus those of the champion.
 
-    made     what could be forwarded; as sent where anything could not
-    unsound  why it could not, to be read after the name of the method; '' where it could
+    value    (T,) nats per dimension, mean over the rows of each track
+    unsound  why the candidate could not have been forwarded on every row, and there is no value;
+             '' where it could
     """
 
-    made: Estimates
+    value: FloatArray
     unsound: str = ""
 
 
-def outcome_of(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Outcome:
-    """What it makes, all of which is factorised, whatever the method promises."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Ratios:
+    """Ratios of the variances of some estimates to those of others, by dimension, (K,).
+
+    lowest, highest  5 % and 95 % quantiles over rows
+    typical          geometric mean
+    """
+
+    lowest: FloatArray
+    typical: FloatArray
+    highest: FloatArray
+
+
+def outcome_of(
+    recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE
+) -> tuple[Estimates, str]:
+    """Applies a recalibrator and factorises every covariance, whatever the method promises.
+
+    Returns what could be forwarded, all as sent where any row could not; and why any could not, to
+    be read after the name of the method, or ''.
+    """
     try:
         made = recalibrator.apply(sent)
         fault = fault_of(sent, made, limits)
     except Exception as error:
         # Whatever goes wrong in a method is a finding about it.
         fault = f"fails: {in_words(error)}"
-    return Outcome(sent, fault) if fault else Outcome(made)
+    return (sent, fault) if fault else (made, "")
 
 
 def in_words(error: Exception) -> str:
-    """One line that may be recorded, whatever the error says."""
+    """Returns one printable line for an error, whatever the error says."""
     words = "".join(c if c.isprintable() else " " for c in str(error))
     said = " ".join(words.split())[:_MOST_WORDS]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def forwarded(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Estimates:
-    """What the tracker gets from one in force: as sent wherever it fails."""
+    """Returns what an active recalibrator would forward: rows as sent wherever it fails."""
     try:
         made = recalibrator.apply(sent)
         sound = sound_rows(sent, made, limits, definite=recalibrator.keeps_definite)
@@ -84,12 +112,8 @@ def forwarded(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_
     return sent_where_unsound(sent, made, sound)
 
 
-# A truth farther off than this says no more, so that the difference of two scores is finite.
-_LOWEST = -1e18
-
-
 def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Log density of the error, over the joint dimensions and by their number: higher is better.
+    """Scores errors by their log density, per joint dimension: higher is better.
 
     log N(e; 0, Σ) / K = −½ (log 2π + log det(Σ)/K + eᵀΣ⁻¹e/K), K joint dimensions; angles are
     left out as in all joint measures.
@@ -110,32 +134,19 @@ def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> 
     return score
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Differences:
-    """By how much a candidate is better than the champion.
-
-    value    (T,) nats per dimension, mean over the rows of each track
-    unsound  why the candidate could not have been forwarded on every row, and there is no value;
-             '' where it could
-    """
-
-    value: FloatArray
-    unsound: str = ""
-
-
 def mean_differences(
     rows: TrackRows, candidate: Recalibrator, champion: Recalibrator, limits: Limits
 ) -> Differences:
-    """Score of what each would have forwarded, candidate minus champion, by track.
+    """Scores what each would have forwarded, candidate minus champion, by track.
 
     Rows on which the champion fails count as they were sent, as they did in the stream. A
     candidate that fails on any row is not sound.
     """
-    outcome = outcome_of(candidate, rows.sent, limits)
-    if outcome.unsound:
-        return Differences(np.zeros(rows.start.size), outcome.unsound)
+    made, unsound = outcome_of(candidate, rows.sent, limits)
+    if unsound:
+        return Differences(np.zeros(rows.start.size), unsound)
     served = forwarded(champion, rows.sent, limits)
-    return Differences(rows.means(_score(rows, outcome.made) - _score(rows, served)))
+    return Differences(rows.means(_score(rows, made) - _score(rows, served)))
 
 
 def _score(rows: TrackRows, made: Estimates) -> FloatArray:
@@ -144,25 +155,8 @@ def _score(rows: TrackRows, made: Estimates) -> FloatArray:
     return score
 
 
-# Quantiles over rows: a few odd detections do not make a factor.
-_LOW, _HIGH = 0.05, 0.95
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Ratios:
-    """The variance one recalibrator makes over that of another, in each dimension, (K,).
-
-    lowest, highest  5 % and 95 % quantiles over rows
-    typical          geometric mean
-    """
-
-    lowest: FloatArray
-    typical: FloatArray
-    highest: FloatArray
-
-
 def ratios(candidate: Recalibrator, champion: Recalibrator, estimates: Estimates) -> Ratios:
-    """Of the candidate's variance over the champion's, on n ≥ 1 estimates as sent.
+    """Divides the candidate's variances by the champion's, on n ≥ 1 estimates as sent.
 
     Rows on which either fails count as sent.
     """
@@ -170,7 +164,7 @@ def ratios(candidate: Recalibrator, champion: Recalibrator, estimates: Estimates
 
 
 def ratios_made(made: Estimates, served: Estimates) -> Ratios:
-    """Of the variances of n ≥ 1 estimates over those of others, row by row."""
+    """Divides the variances of n ≥ 1 estimates by those of others, row by row."""
     logarithm = 2 * (np.log(made.deviation) - np.log(served.deviation))
     lowest, highest = np.quantile(logarithm, (_LOW, _HIGH), axis=0)
     return Ratios(np.exp(lowest), np.exp(logarithm.mean(axis=0)), np.exp(highest))
@@ -179,28 +173,24 @@ def ratios_made(made: Estimates, served: Estimates) -> Ratios:
 def factors(
     recalibrator: Recalibrator, estimates: Estimates, names: tuple[str, ...]
 ) -> tuple[Factor, ...]:
-    """What it makes of variances over what was sent, by dimension; n ≥ 1 estimates."""
+    """Divides the variances that a recalibrator makes by those sent; n ≥ 1 estimates."""
     return factors_made(forwarded(recalibrator, estimates), estimates, names)
 
 
 def factors_made(made: Estimates, sent: Estimates, names: tuple[str, ...]) -> tuple[Factor, ...]:
-    """What was made of variances over what was sent, by dimension; n ≥ 1 estimates."""
+    """Divides the variances that were made by those sent, by dimension; n ≥ 1 estimates."""
     found = ratios_made(made, sent)
-    columns = zip(
-        names, found.lowest.tolist(), found.typical.tolist(), found.highest.tolist(), strict=True
-    )
-    return tuple(
-        Factor(name, lowest, typical, highest) for name, lowest, typical, highest in columns
-    )
+    columns = [column.tolist() for column in (found.lowest, found.typical, found.highest)]
+    return tuple(Factor(*factor) for factor in zip(names, *columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Of one slice.
+    """The trial of one candidate in one slice.
 
-    number    which of the trials since the last promotion, from 1
+    number    of the trial among those since the last promotion, from 1
     clip      how much a track can say
-    unsound   why what it made could not have been forwarded; '' where all of it could
+    unsound   why an estimate of the candidate could not be forwarded; '' where all could
     """
 
     slice: str
@@ -211,9 +201,9 @@ class Trial:
     unsound: str = ""
 
     def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Trial:
-        """With more tracks of the slice, all of one space, each of which is taken once.
+        """Returns the trial after more tracks of the slice, all of one space, each taken once.
 
-        tracks  what came after those it was fitted on
+        tracks  those after the ones that the candidate was fitted on
         """
         if not tracks:
             return self
@@ -225,7 +215,7 @@ class Trial:
         return replace(self, bets=bets)
 
     def verdict(self, settings: TrialSettings) -> Verdict:
-        """As things stand."""
+        """Returns the result so far."""
         if self.unsound:
             return Verdict.UNSOUND
         threshold = log10_threshold(settings.alpha, self.number)
@@ -236,7 +226,7 @@ class Trial:
         return Verdict.OVER if self.bets.tracks >= settings.tracks else Verdict.RUNNING
 
     def evidence(self, settings: TrialSettings) -> Evidence:
-        """In numbers."""
+        """Returns the evidence so far."""
         return Evidence(
             self.bets.tracks,
             self.bets.gain,
@@ -244,19 +234,6 @@ class Trial:
             self.bets.log10_worse,
             log10_threshold(settings.alpha, self.number),
         )
-
-
-# The share by which a covariance may be smaller than another and still count as no smaller.
-_ROUNDING = 1e-9
-
-
-# nats: nobody stakes on less, so that who changes next to nothing is not divided by nothing.
-_LEAST = 1e-3
-
-
-# Of correlation matrices, the largest condition number that is reckoned with: two dimensions that
-# correlate by 0.98, say.
-_CONDITION = 100.0
 
 
 def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, most: float) -> Clip:
@@ -272,7 +249,7 @@ def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, mo
     Σ' = S Σ S ⪰ Σ asks for more than s ≥ 1 where dimensions correlate: ‖R^½ S⁻¹ R^−½‖ ≤ 1 for the
     correlation matrix R. Where all 1/s lie within a ± b, the norm is at most a + b √κ(R).
 
-    rows  of some tracks, which say how long a full one is, and whether correlations are sent
+    rows  of some tracks, for the length of a full one, and whether correlations are sent
     most  B
     """
     full, ours = full_say(rows.counts), _scales(candidate, rows.space.k)
@@ -304,7 +281,7 @@ def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray]
 
 
 def _grows(lowest: FloatArray, highest: FloatArray, correlated: bool) -> bool:
-    """Says whether S Σ S ⪰ Σ for every diagonal S with lowest ≤ s ≤ highest, (K,) both."""
+    """Tells whether S Σ S ⪰ Σ for every diagonal S with lowest ≤ s ≤ highest, (K,) both."""
     least, most = 1 / highest.max(), 1 / lowest.min()
     root = np.sqrt(_CONDITION) if correlated else 1.0
     norm = (most + least) / 2 + (most - least) / 2 * root
@@ -313,12 +290,12 @@ def _grows(lowest: FloatArray, highest: FloatArray, correlated: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Of one slice.
+    """The guard of one slice: the recalibrator of before, compared with the champion.
 
-    A trial asks whether a candidate is better from the start; a guard may be worse for hours, and
-    become better when a fault ends. So it bets anew at every track, for as long as it stands.
+    A candidate is better from the start or not at all; a recalibrator of before may be worse for
+    hours, and become better when a fault ends. So a guard bets anew at every track.
 
-    recalibrator  what served before
+    recalibrator  the one that was active before
     clip          how much a track can say: trial.clip_of(recalibrator, champion, …)
     """
 
@@ -328,10 +305,10 @@ class Guard:
     watch: Watch = field(default_factory=Watch)
 
     def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Guard:
-        """With more tracks of the slice, in the order they ended.
+        """Returns the guard after more tracks of the slice, in the order they ended.
 
-        Tracks on which it makes what cannot be forwarded are no reason to go back to it: while it
-        does, it begins anew.
+        Tracks on which it makes what cannot be forwarded are no reason for a rollback: after them
+        its evidence begins anew.
         """
         if not tracks:
             return self
@@ -343,11 +320,11 @@ class Guard:
         return replace(self, watch=watch)
 
     def won(self, settings: TrialSettings) -> bool:
-        """Whether it is proven better now."""
+        """Tells whether the recalibrator of before is proven better now."""
         return self.watch.log10_better >= math.log10(settings.rollback_tracks)
 
     def evidence(self, settings: TrialSettings) -> Evidence:
-        """In numbers, of the tracks since it seems to be better; of worse there is no bet."""
+        """Returns the evidence of the tracks since it seems better; on worse there is no bet."""
         leading = self.watch.leading
         return Evidence(
             leading.tracks,
@@ -360,13 +337,14 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class OnTrial:
-    """A candidate.
+    """A candidate in the register.
 
     proven   it is better, and waits for approval
-    shrinks  whether it makes a variance smaller than the champion does
-    late     of one that is adaptive: see Follower
-    doubt    of one that waits: the champion as it would stand guard. A proof does not last: a fault
-             may end while nobody looks, and the evidence of a long one would outweigh all after it
+    shrinks  it makes a variance smaller than the champion does
+    late     for an adaptive candidate: see Follower
+    doubt    for a candidate that waits: the guard that the champion would be. A proof does not
+             last: a fault may end while nobody looks, and the evidence of a long one would outweigh
+             all after it
     """
 
     trial: Trial
@@ -377,14 +355,14 @@ class OnTrial:
     doubt: Guard | None = None
 
     def anew(self) -> OnTrial:
-        """What was proven while nothing could act must be proven again before it does."""
+        """Begins a new trial: a proof from before nothing could act must be given again."""
         trial = replace(self.trial, bets=Bets(), number=self.trial.number + 1)
         return replace(self, trial=trial, proven=False, doubt=None)
 
     def doubted(
         self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits, most: float
     ) -> OnTrial:
-        """With tracks that came while it waits; most is B."""
+        """Returns the candidate after tracks that came while it waits; most is B."""
         candidate, doubt = self.trial.recalibrator, self.doubt
         if doubt is None or doubt.recalibrator != champion:
             clip = clip_of(champion, candidate, rows_of(tracks), most)
@@ -394,9 +372,9 @@ class OnTrial:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What served before, until the first track makes a guard of it.
+    """The recalibrator of before, until the first track makes a guard of it.
 
-    rows  detections of a track that has a full say, as in the trial that it lost; 0: in none
+    rows  detections of a track that has a full say, as in the trial that it lost; 0: no trial
     """
 
     slice: str

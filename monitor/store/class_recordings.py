@@ -1,7 +1,7 @@
-"""Class probabilities of recorded detections, and their true classes, from `.npz` files.
+"""Class probabilities of recorded detections, read from `.npz` files with their true classes.
 
-Checks what the file as a whole promises: shapes and types. Which rows can be used is for the
-measures to say.
+The file as a whole is checked here: shapes and types. Which rows can be used is for the measures
+to say.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _first(arrays: dict[str, AnyArray]) -> str:
 
 
 def _checked(path: Path, arrays: dict[str, AnyArray]) -> ArrayColumns:
-    """What is one value a row, once all shapes have been looked at."""
+    """Returns the columns of one value a row, once all shapes have been checked."""
     first = _first(arrays)
     shape = arrays[first].shape
     for name in _OPINIONS:

@@ -1,8 +1,8 @@
-"""Labelled objects from `.csv` and `.csv.gz` files, to hold tracks against.
+"""Labelled objects of recorded drives, which tracks are scored against.
 
-MOTA, IDF1 and the matches behind them, by motmetrics, which is imported only when asked for.
-
-It needs pandas, which has no place in a sidecar: the `tracking` extra installs both.
+They are read from `.csv` and `.csv.gz` files. MOTA, IDF1 and the matches behind them come from
+motmetrics, which is imported only when asked for: it needs pandas, which has no place in a sidecar.
+The `tracking` extra installs both.
 """
 
 from __future__ import annotations

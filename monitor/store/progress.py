@@ -1,8 +1,8 @@
-"""How far a sidecar had come when it wrote its statistics: what is not in their sums, but takes
-part in what is counted next. With it, and the entries of the ledger after it, the next process
-goes on as if it were the same one.
+"""The position that a checkpoint has reached, as a protobuf message and back.
 
-How far a sidecar had come, as a protobuf message and back; what is read is looked at.
+It holds what is not in the sums of the statistics, but takes part in what is counted next. With
+it, and the entries of the ledger after it, a restarted sidecar goes on as if it had never stopped.
+What is read is checked.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""The history of recalibrators on disk: one record a line, each with the CRC-32 of its own text.
-
-Lines are appended and synced, and never changed. What a killed writer left of a line is cut off;
-a line that has been damaged since is left out, and said, and harms no other one.
-
-The folder in which a sidecar keeps its recalibrators, their history, and what is in force.
+"""The folder in which a sidecar stores its recalibrators.
 
     versions/<version>.json  a recalibrator that the state names, as `fit --output` writes it;
                              written once, removed when no generation of the state names it
     history.jsonl            the audit log, and history.jsonl.1 before it
-    state                    what is in force and on trial, and state.1 before it
+    state                    what is active and on trial, and state.1 before it
     state.lock               held by the one sidecar that writes here
 
 What is written is whole and on the disk when the call returns, and private to its owner.
+
+The audit log holds one record a line, each with the CRC-32 of its own text. Lines are appended and
+synced, and never changed. What a killed writer left of a line is cut off; a line that has been
+damaged since is left out and reported, and the others stay readable.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was found at start.
+    """Records found at start.
 
     records     in order
     complaints  what was left out, and why
@@ -93,7 +92,7 @@ class AuditLog:
 
     @property
     def older(self) -> Path:
-        """What came before."""
+        """Path of the file with the records before those of `path`."""
         return self.path.with_name(f"{self.path.name}.1")
 
     def read(self) -> History:
@@ -186,7 +185,7 @@ class NotKept(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What was found at start.
+    """Documents found at start.
 
     documents   by version, the oldest file first
     complaints  what could not be used, and why
@@ -278,7 +277,7 @@ class RecalibratorFolder:
         return state
 
     def _without_lost(self, state: RegisterState) -> tuple[RegisterState, list[str]]:
-        """What served before, or was sent, is needed by nobody but who goes back to it."""
+        """Leaves out lost versions that only a rollback would need: they must not stop a start."""
         try:
             self._check_there(state.named)
         except NotKept as error:

@@ -1,10 +1,8 @@
-"""Means, covariances and truth of recorded detections, from named columns or from arrays.
+"""Recorded detections as arrays, from `.csv`, `.csv.gz` and `.npz` files.
 
-Checks what the file as a whole promises: names, shapes, symmetry. Opening it lives in files.py.
-
-Recorded detections from `.csv`, `.csv.gz` and `.npz` files.
-
-A file is read whole; a recording holds only the rows that were asked for.
+Means, covariances and ground truth come from named columns or from arrays. The file as a whole is
+checked: names, shapes, symmetry. A file is read whole; a recording holds only the rows that were
+asked for.
 """
 
 from __future__ import annotations

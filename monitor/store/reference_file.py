@@ -1,4 +1,4 @@
-"""Files of what is usual: `calibration-monitor reference` writes them, sidecars read them."""
+"""Reference files: `calibration-monitor reference` writes them, sidecars read them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _REMEDY = "Give a file that `calibration-monitor reference --output` wrote."
 
 
 def reference_text(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
-    """What the file holds."""
+    """Returns the text of the file: one line of JSON."""
     return json.dumps(references_to_json(references), allow_nan=False) + "\n"
 
 
 def read_references(path: str | Path) -> dict[str, dict[Stage, Reference]]:
-    """By name of the slice. Raises NotAReference, which names the file and what is wrong in it."""
+    """Reads references by slice name. Raises NotAReference, which names the file and the fault."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(_LARGEST + 1)

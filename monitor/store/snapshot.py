@@ -1,7 +1,7 @@
-"""Files that are whole, or not there at all: of statistics, or of what else a sidecar keeps.
+"""Checkpoint files, which are either whole or not there.
 
 A file is a magic number, the version of this format, the length and the CRC-32 of what
-follows, and then the bytes themselves. What they mean is not known here.
+follows, and then the bytes themselves. Their meaning is not known here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OtherFormat(CorruptFile):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What files hold.
+    """The subject of a family of files.
 
     magic   eight bytes
     of      in a word, for messages
@@ -87,7 +87,7 @@ def write_body(file: BinaryIO, parts: Iterable[bytes], kind: Kind = STATISTICS) 
 
 
 def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
-    """What was written. Raises CorruptFile, OSError."""
+    """Returns the bytes that were written. Raises CorruptFile, OSError."""
     is_regular(path)
     with path.open("rb") as file:
         head, body = file.read(_HEAD.size), file.read()
@@ -110,7 +110,7 @@ def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[Value]):
-    """What was found at start.
+    """The newest usable file found at start.
 
     value       None where there was nothing that could be used
     source      the file it came from
@@ -154,7 +154,7 @@ class SnapshotFile:
             return lock
 
     def locked_by(self, lock: BinaryIO) -> bool:
-        """Whether what lock() returned is still the file that others would lock. Raises OSError."""
+        """Tells whether others would still lock the file that lock() returned. Raises OSError."""
         try:
             there = self._lock_path.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -239,8 +239,10 @@ def remove_temporaries(folder: Path, pattern: str) -> None:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether there is a file. Raises OSError where a folder, a pipe or a device is in its place:
-    they are not ours to read, which may never end, nor to move.
+    """Tells whether there is a file.
+
+    Raises OSError where a folder, a pipe or a device is in its place: they are not ours to read,
+    which may never end, nor to move.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, f"{path} is no regular file: name another path")

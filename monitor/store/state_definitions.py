@@ -1,9 +1,8 @@
-"""Exact sums as protobuf messages, and back: what comes from outside is looked at.
+"""Definitions that two states must share before they may be added, as protobuf messages.
 
-All arrays are integers, so nothing is rounded on the way.
-
-What states must share before they may be added, as protobuf messages, and back: bins,
-windows, what tells slices apart, and the dimensions and names of slices.
+They are the bins, the windows, the slicing, the dimensions and the names of slices; exact sums
+belong to them as the numbers that are added. All that is read is checked. All arrays are integers,
+so nothing is rounded on the way.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _LARGEST = 2**62
 
 
 class InvalidState(ValueError):
-    """What came as the state of statistics is none, or of a kind we do not know."""
+    """The bytes are no state of statistics, or one of a kind that is not known here."""
 
 
 def invalid(field: str, problem: str) -> InvalidState:
@@ -111,12 +110,12 @@ def decode_limbs(message: pb.ExactSums, like: ExactSum, field: str) -> ExactSum:
 
 
 def no_limbs(message: pb.ExactSums) -> bool:
-    """Whether sums are absent: a place for what newer code has added."""
+    """Tells whether sums are absent: a place for what newer code has added."""
     return not message.low and not message.high
 
 
 def within(values: IntArray, limit: int) -> bool:
-    """Whether all are in [−limit, limit)."""
+    """Tells whether all are in [−limit, limit)."""
     return bool(values.size == 0 or (values.min() >= -limit and values.max() < limit))
 
 
@@ -232,7 +231,7 @@ def encode_slicing(slicing: Slicing) -> pb.SliceDefinition:
 
 
 def decode_slicing(message: pb.SliceDefinition) -> Slicing:
-    """What tells slices apart. Raises InvalidState."""
+    """Reads how slices are told apart. Raises InvalidState."""
     by, edges, names = tuple(message.by), message.range_edges, message.range_dimensions
     if list(by) != sorted(set(by)) or not _SLICE_BY.issuperset(by):
         said = ", ".join(f"'{name[:80]}'" for name in by[:4])
@@ -251,7 +250,7 @@ def decode_slicing(message: pb.SliceDefinition) -> Slicing:
 
 
 def _ascending(edges: Iterable[float]) -> bool:
-    """Whether each is above the one before, and all are finite."""
+    """Tells whether each is above the one before, and all are finite."""
     ends = [-math.inf, *edges, math.inf]
     return all(low < high for low, high in pairwise(ends))
 

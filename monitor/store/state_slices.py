@@ -1,8 +1,6 @@
-"""Panes as bytes. A pane never changes, it is replaced: what was encoded once is used again.
+"""Slices of the statistics as protobuf messages, and back: of Gaussians, then of classes.
 
-The slices of the regression statistics as protobuf messages, and back.
-
-The slices of the statistics of class probabilities as protobuf messages, and back.
+A pane never changes, it is replaced: its bytes are encoded once and used again.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ Held = TypeVar("Held")
 
 @dataclass(slots=True)
 class PaneBytes:
-    """What was encoded in this round and in the one before; for one user at a time.
+    """Bytes of panes from this round of encoding and the one before; for one user at a time.
 
     Beside the bytes is the pane they are of, so that its id stays its own.
     """
@@ -153,7 +151,7 @@ def _encode_stage(stage: StageStatistics) -> pb.StageState:
 
 
 def _alike(one: StageStatistics, two: StageStatistics) -> bool:
-    """Whether both hold the same, so that equal states are equal bytes."""
+    """Tells whether both hold equal values, so that equal states are equal bytes."""
     if one is two:
         return True
     if one.n != two.n:

@@ -1,11 +1,8 @@
-"""What newer code has added to a message, set apart from what we know.
+"""The state of all statistics as protobuf messages, in parts; joined as bytes they are one.
 
-It is kept as a message of its own kind that has nothing else in it but the names of the
-places where it belongs. Such messages add up as protobuf adds: joined as bytes.
-
-The state of all statistics as protobuf messages, in parts; joined as bytes they are one.
-
-What newer code has added is kept beside the state, and written again with it.
+Fields that newer code has added are set apart, stored beside the state and written again with it:
+as a message of its own kind that has nothing else in it but the names of the places where they
+belong. Such messages add up as protobuf adds: joined as bytes.
 """
 
 from __future__ import annotations
@@ -56,8 +53,9 @@ Identity = Mapping[str, frozenset[str]]
 
 @dataclass(slots=True)
 class NewerFields:
-    """What newer code had added to the states that were loaded or imported: it goes out again
-    with every state of ours, through the wire and onto the disk.
+    """Fields that newer code had added to the states that were loaded or imported.
+
+    They go out again with every state of ours, through the wire and onto the disk.
 
     data  as in StoredState.unknown
     """
@@ -132,7 +130,7 @@ class StoredState:
 
 
 def joined_unknown(one: bytes, two: bytes) -> bytes:
-    """What newer code has added to two states. Raises InvalidState where that is too much."""
+    """Joins the fields of newer code of two states. Raises InvalidState where that is too much."""
     _check_unknown(len(one) + len(two))
     return one + two
 

@@ -1,10 +1,7 @@
-"""Named columns of a recorded file, as text or numbers, and the errors that say where they fail.
+"""Tables in `.csv` and `.csv.gz` files, as named columns of text or numbers.
 
-Opening files lives in tables.py and files.py; what the columns mean, in files.py and labels.py.
-
-Tables in `.csv` and `.csv.gz` files: the cells as named columns of text.
-
-What the columns mean lives in files.py and labels.py.
+Errors say in which file, row and column they are. The meaning of columns lives in recordings.py
+and labels.py.
 """
 
 from __future__ import annotations

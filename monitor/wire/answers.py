@@ -1,7 +1,4 @@
-"""The tracks of an answer as bytes, byte for byte what protobuf itself would write.
-
-Answers: arrays to protobuf bytes, byte for byte what protobuf itself would write.
-"""
+"""Answers to detectors: arrays to protobuf bytes, the very bytes that protobuf would write."""
 
 from __future__ import annotations
 
@@ -16,13 +13,59 @@ from monitor.frames.frame import FrameAnswer, Refusal, ReportedTracks, TruthAnsw
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, Dimension, FloatArray, IntArray, triangle_in_square
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.records import ByteArray, Kind, build, interleave, varint
+from monitor.wire.client_messages import dimension_message
+from monitor.wire.records import (
+    DETECTIONS,
+    ByteArray,
+    Kind,
+    build,
+    build_partial,
+    framed,
+    interleave,
+    varint,
+)
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
+_STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
+_STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
+_STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Mean and covariance of some rows as they go out: one form for all."""
+
+    rows: IntArray
+    mean: FloatArray
+    covariance: FloatArray
+    shadow: _Values | None = None
+
+    def at(self, which: IntArray) -> _Values:
+        """Takes some rows by their positions among these."""
+        return _Values(
+            self.rows[which],
+            self.mean[which],
+            self.covariance[which],
+            None if self.shadow is None else self.shadow.at(which),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ResultField:
+    """A field of DetectionResult that goes with the estimate.
+
+    values   (N,), or (N, count) for DOUBLES
+    present  (N,) which detections have it; None: all
+    """
+
+    number: int
+    kind: Kind
+    values: npt.NDArray[np.generic]
+    present: BoolArray | None = None
 
 
 def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
-    """Track records: those with a detection in the frame first, each part in its order.
+    """Encodes tracks: those with a detection in the frame first, each part in its order.
 
     detection_id  (N,) of all detections of the frame
     """
@@ -43,58 +86,29 @@ def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
         8: (Kind.DOUBLES, tracks.covariance.reshape(m, s * s)[:, triangle_in_square(s)]),
     }
     present = {5: updated, 6: ~np.isnan(tracks.nis)}
-    layout = np.zeros(m, np.int64)
-    for number, here in present.items():
-        layout[here] |= 1 << number
-    place = np.empty(m, np.int64)
-    place[np.argsort(~updated, kind="stable")] = np.arange(m)
-    pieces = []
-    for which in set(layout.tolist()):
-        rows = np.flatnonzero(layout == which)
-        written = {
-            number: (kind, values[rows])
-            for number, (kind, values) in fields.items()
-            if number not in present or which >> number & 1
-        }
-        pieces.append((place[rows], build(_TRACKS, written, rows.size)))
-    return interleave(m, pieces)
-
-
-_DETECTIONS = 15  # the field number of the detections in FrameResult
-
-
-_STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
-
-
-_STATUS[Reason.NONE] = frame_pb2.STATUS_RECALIBRATED
-
-
-_STATUS[[int(reason) for reason in PASSED_THROUGH]] = frame_pb2.STATUS_PASSED_THROUGH
+    return build_partial(_TRACKS, fields, present, np.argsort(~updated, kind="stable"))
 
 
 def encode_header_answer(
     stream: str, refusal: Refusal | None, track_dimensions: tuple[Dimension, ...] = ()
 ) -> bytes:
-    """ProcessResponse for a header; with the dimensions of the tracks that will be returned."""
-    result = perception_monitor_pb2.HeaderResult(stream=stream, accepted=refusal is None)
-    for dimension in track_dimensions:
-        result.track_dimensions.add(
-            name=dimension.name,
-            unit=dimension.unit,
-            kind=cast("frame_pb2.DimensionKind", int(dimension.kind)),
-        )
-    if refusal is not None:
-        result.notice.CopyFrom(_notice(refusal.notice()))
+    """Encodes a ProcessResponse for a header, with the dimensions of tracks to be returned."""
+    result = perception_monitor_pb2.HeaderResult(
+        stream=stream,
+        accepted=refusal is None,
+        notice=None if refusal is None else _notice(refusal.notice()),
+        track_dimensions=map(dimension_message, track_dimensions),
+    )
     return perception_monitor_pb2.ProcessResponse(header=result).SerializeToString()
 
 
 def encode_process_response(answer: FrameAnswer | Refusal, message_index: int) -> bytes:
-    """ProcessResponse for a frame or for a message that could not be used."""
+    """Encodes a ProcessResponse for a frame, or for a message that could not be used."""
     return _framed(b"\x12", _frame_result(answer, message_index))  # field 2, length-delimited
 
 
 def encode_process_frame_response(answer: FrameAnswer | Refusal) -> bytes:
-    """ProcessFrameResponse."""
+    """Encodes a ProcessFrameResponse."""
     return _framed(b"\x0a", _frame_result(answer, 0))  # field 1, length-delimited
 
 
@@ -103,7 +117,7 @@ def _framed(tag: bytes, parts: tuple[bytes, ...]) -> bytes:
 
 
 def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[bytes, ...]:
-    """FrameResult in pieces: its own fields, its tracks, and its detections."""
+    """Encodes a FrameResult in pieces: its own fields, its tracks, its detections."""
     result = frame_pb2.FrameResult(message_index=message_index)
     if isinstance(answer, Refusal):
         result.status = frame_pb2.STATUS_REFUSED
@@ -130,7 +144,7 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
 
 
 def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer) -> bytes:
-    """ReportGroundTruthResponse."""
+    """Encodes a ReportGroundTruthResponse."""
     account = answer.account
     response = perception_monitor_pb2.ReportGroundTruthResponse(
         stream=stream,
@@ -147,7 +161,7 @@ def encode_truth_response(stream: str, frame_id: int | None, answer: TruthAnswer
 
 
 def _wire_reason(reason: Reason) -> frame_pb2.Reason:
-    """The same number, as the type that the generated code asks for."""
+    """Casts a number to the type that the generated code asks for."""
     return cast("frame_pb2.Reason", int(reason))
 
 
@@ -161,41 +175,8 @@ def _notice(notice: Notice) -> frame_pb2.Notice:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Values:
-    """Mean and covariance of some rows as they go out: one form for all."""
-
-    rows: IntArray
-    mean: FloatArray
-    covariance: FloatArray
-    shadow: _Values | None = None
-
-    def at(self, which: IntArray) -> _Values:
-        """Some of them, by their positions among these rows."""
-        return _Values(
-            self.rows[which],
-            self.mean[which],
-            self.covariance[which],
-            None if self.shadow is None else self.shadow.at(which),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _ResultField:
-    """A field of DetectionResult that goes with the estimate.
-
-    values   (N,), or (N, count) for DOUBLES
-    present  (N,) which detections have it; None: all
-    """
-
-    number: int
-    kind: Kind
-    values: npt.NDArray[np.generic]
-    present: BoolArray | None = None
-
-
 def _detection_results(answer: FrameAnswer) -> bytes:
-    """All DetectionResult records, in the order the detections came."""
+    """Encodes all DetectionResult records, in the order the detections came."""
     n = answer.received.detections.n
     if n == 0:
         return b""
@@ -226,13 +207,13 @@ def _detection_results(answer: FrameAnswer) -> bytes:
 
 
 def _extra_fields(answer: FrameAnswer, n: int) -> list[_ResultField]:
-    """By ascending number."""
+    """Lists the fields beside the estimate, by ascending number."""
     found = []
     if answer.tracks is not None:
         track = answer.tracks.of_detections(n)
         found.append(_ResultField(9, Kind.FIXED64, track, track != 0))
     extras = answer.extras
-    # Flags are of every detection, also where they are 0: else most frames would be of two layouts.
+    # Every detection has its flag, also a 0: else most frames would have two layouts.
     output = np.zeros(n, np.uint8) if extras is None else extras.output
     found.append(_ResultField(10, Kind.FLAG, output))
     if extras is None:
@@ -247,12 +228,12 @@ def _extra_fields(answer: FrameAnswer, n: int) -> list[_ResultField]:
 
 
 def _rows_of_doubles(number: int, values: FloatArray) -> _ResultField:
-    """Present where a row (n, count) does not begin with NaN."""
+    """Makes a field of rows (n, count), present where one does not begin with NaN."""
     return _ResultField(number, Kind.DOUBLES, values, ~np.isnan(values[:, 0]))
 
 
 def _apart(values: _Values, present: BoolArray) -> list[_Values]:
-    """Rows that have a field, and rows that have not: their records differ in length."""
+    """Parts rows that have a field from those that have not: their records differ in length."""
     here = present[values.rows]
     if here.all() or not here.any():
         return [values]
@@ -260,23 +241,31 @@ def _apart(values: _Values, present: BoolArray) -> list[_Values]:
 
 
 def _by_form(answer: FrameAnswer, rows: IntArray, made: Estimates) -> list[_Values]:
-    """Recalibrated rows by the form they go out in: the one that was sent, if it still fits."""
-    k = made.mean.shape[1]
-    lower = k * (k + 1) // 2
-    sent = answer.received.detections.covariance_length[rows]
-    form = np.where(made.diagonal, k, np.where(sent == k * k, k * k, lower))
+    """Groups recalibrated rows by the form that goes out: the one sent, if it still fits."""
+    form = covariance_forms(made, answer.received.detections.covariance_length[rows])
     if (form == form[0]).all():
-        return [_Values(rows, made.mean, _packed(made.covariance, int(form[0])))]
+        return [_Values(rows, made.mean, packed_covariances(made.covariance, int(form[0])))]
     found = []
     for wanted in np.unique(form).tolist():
         here = np.flatnonzero(form == wanted)
-        packed = _packed(made.covariance[here], wanted)
-        found.append(_Values(rows[here], made.mean[here], packed))
+        covariance = packed_covariances(made.covariance[here], wanted)
+        found.append(_Values(rows[here], made.mean[here], covariance))
     return found
 
 
-def _packed(covariance: FloatArray, form: int) -> FloatArray:
-    """(n, form) of (n, K, K): the diagonal, the lower triangle or all of it."""
+def covariance_forms(made: Estimates, sent: IntArray) -> IntArray:
+    """Counts the values with which each covariance goes out, (m,).
+
+    sent  (m,) how many it came with
+    """
+    k = made.mean.shape[1]
+    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
+    forms: IntArray = np.where(made.diagonal, k, full)
+    return forms
+
+
+def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:
+    """Packs (n, K, K) into (n, form): the diagonal, the lower triangle or all of it."""
     k = covariance.shape[1]
     if form == k * k:
         return covariance.reshape(-1, form)
@@ -287,7 +276,7 @@ def _packed(covariance: FloatArray, form: int) -> FloatArray:
 
 
 def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
-    """Rows as they came, by what they came with."""
+    """Groups rows as they came, by the lengths they came with."""
     detections = answer.received.detections
     if answer.received.fast and rows.size == detections.n:
         return [_Values(rows, detections.mean, detections.covariance)]
@@ -309,7 +298,7 @@ def _as_sent(answer: FrameAnswer, rows: IntArray) -> list[_Values]:
 
 
 def _records(answer: FrameAnswer, values: _Values, extras: list[_ResultField]) -> ByteArray:
-    """DetectionResult records of one form; all rows have an id and each field, or none has."""
+    """Encodes DetectionResult records of one layout."""
     rows = values.rows
     reason = answer.reason[rows]
     fields: dict[int, tuple[Kind, npt.NDArray[np.generic] | None]] = {}
@@ -326,11 +315,11 @@ def _records(answer: FrameAnswer, values: _Values, extras: list[_ResultField]) -
     for field in extras:
         if field.present is None or field.present[rows[0]]:
             fields[field.number] = (field.kind, field.values[rows])
-    return build(_DETECTIONS, fields, rows.size)
+    return build(DETECTIONS, fields, rows.size)
 
 
 def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
-    """The record of a detection that fits no array, field by field."""
+    """Encodes the result of a detection that fits no array, field by field."""
     sent = frame_pb2.Detection.FromString(record)
     flags = None if answer.extras is None else answer.extras.rejected_by
     reason = int(answer.reason[row])
@@ -344,6 +333,5 @@ def _overlong(answer: FrameAnswer, row: int, record: bytes) -> ByteArray:
         output=frame_pb2.OUTPUT_UNSPECIFIED,
         rejected_by=None if flags is None else cast("frame_pb2.RejectedBy", int(flags[row])),
     )
-    body = result.SerializeToString()
-    framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body
-    return np.frombuffer(framed, np.uint8).reshape(1, -1)
+    encoded = framed(DETECTIONS, result.SerializeToString())
+    return np.frombuffer(encoded, np.uint8).reshape(1, -1)

@@ -1,5 +1,7 @@
-"""What a detector gives the client and what it gets back: arrays checked, answers read, and the
-raw detections where there is no answer that can be used. No connection lives here.
+"""Frames as a detector gives them to the client, beside the detections that it gets back.
+
+Arrays are checked before they are sent. Where no answer can be used, the raw detections come back.
+No connection lives here.
 """
 
 from __future__ import annotations
@@ -25,29 +27,26 @@ from monitor.wire.client_messages import (
 from monitor.wire.records import read_varint
 
 _LENGTH_DELIMITED = 2
-
-
 _MESSAGE_INDEX = 3  # its field number in FrameResult
 
-
-# Bytes of a value by its wire type, where that is known without reading it.
+# Bytes of a value by its wire type, where they are known without reading it.
 _FIXED = {1: 8, 5: 4}
 
 
 class Why(StrEnum):
-    """Why detections came back raw."""
+    """Reasons for which detections come back raw."""
 
     DOWN = "down"  # there is no open stream: the sidecar is not there, or was lost
     SLOW = "slow"  # no answer before the deadline
     FULL = "full"  # as many frames as may be are unanswered: this one was not sent
-    REFUSED = "refused"  # the sidecar says no, to the header or to the frame
-    MALFORMED = "malformed"  # the answer is none to this frame
+    REFUSED = "refused"  # the sidecar refused the header or the frame
+    MALFORMED = "malformed"  # the answer does not fit this frame
     INTERNAL = "internal"  # a fault of the sidecar
     BUSY = "busy"  # another thread was waiting for its frame all the time
 
 
 class Unusable(Exception):
-    """There is no answer to go on with; the detections are."""
+    """There is no answer that can be used; the detector goes on with its raw detections."""
 
     def __init__(self, why: Why, text: str) -> None:
         super().__init__(text)
@@ -79,7 +78,7 @@ class Processed:
 
     @property
     def tracks(self) -> AnsweredTracks | None:
-        """As of this frame, where the header asked for them; None where raw."""
+        """Tracks after this frame, where the header asked for them; None where raw."""
         return None if self.answer is None else self.answer.tracks
 
 
@@ -87,7 +86,7 @@ class Processed:
 
 
 def checked(frame: OutgoingFrame, k: int) -> OutgoingFrame:
-    """The frame with its arrays as they are encoded; ValueError where they cannot be.
+    """Converts the arrays of a frame to those that are encoded. Raises ValueError.
 
     Values are the sidecar's to judge: a NaN is answered, and comes back marked.
     """
@@ -151,7 +150,7 @@ def _in_range(name: str, value: int, lowest: int, beyond: int) -> None:
 
 
 def as_given(frame: OutgoingFrame, why: Why, text: str) -> Processed:
-    """The detections of a checked frame, marked."""
+    """Returns the detections of a checked frame as raw."""
     return Processed(
         mean=frame.mean,
         covariance=_matrices(frame.covariance),
@@ -164,7 +163,7 @@ def as_given(frame: OutgoingFrame, why: Why, text: str) -> Processed:
 
 
 def read_answer(data: bytes, frame: OutgoingFrame) -> Processed:
-    """What a ProcessResponse makes of a checked frame. Raises Unusable, and nothing else."""
+    """Reads the answer to a checked frame, a ProcessResponse. Raises Unusable, nothing else."""
     n, k = frame.mean.shape
     try:
         answer = decode_answer(data, k)
@@ -191,7 +190,7 @@ def read_answer(data: bytes, frame: OutgoingFrame) -> Processed:
 
 
 def read_header_answer(data: bytes) -> tuple[str, ...]:
-    """Names of the dimensions of tracks, where they will come. Raises Unusable if refused."""
+    """Reads the names of the dimensions of tracks, if they will come. Raises Unusable."""
     try:
         complaint = refused(data)
         if complaint is None and index_of(data) is None:
@@ -213,7 +212,7 @@ def _refuse_if_refused(data: bytes) -> None:
 
 
 def _matrices(covariance: FloatArray) -> FloatArray:
-    """(N, K, K) of these, or of variances."""
+    """Returns covariances, or variances as diagonal matrices, (N, K, K)."""
     if covariance.ndim == 3:
         return covariance
     n, k = covariance.shape
@@ -224,9 +223,9 @@ def _matrices(covariance: FloatArray) -> FloatArray:
 
 
 def index_of(data: bytes) -> int | None:
-    """Which message of the stream a ProcessResponse answers; None: it answers a header.
+    """Reads which message of the stream a ProcessResponse answers; None: a header.
 
-    Read without the detections, so that what came too late costs nothing. Raises Unusable.
+    It is read without the detections, so that what came too late costs nothing. Raises Unusable.
     """
     tag, at = read_varint(data, 0)
     if tag == 1 << 3 | _LENGTH_DELIMITED:
@@ -246,4 +245,4 @@ def index_of(data: bytes) -> int | None:
             at += value if kind == _LENGTH_DELIMITED else 0
         else:
             raise Unusable(Why.MALFORMED, "an answer of unknown fields")
-    return 0  # what is 0 is not sent
+    return 0  # a 0 is not sent

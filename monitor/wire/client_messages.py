@@ -1,7 +1,4 @@
-"""The other end of the wire: a client's arrays to bytes. Its answers are read in answered.py.
-
-The sidecar's answers as a client's arrays.
-"""
+"""Messages at the client's end of the wire: its arrays to bytes, answers to arrays."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from monitor.frames.frame import EgoMotion, Header, TrackIds
 from monitor.frames.space import (
     MOST_CLASSES,
     BoolArray,
+    Dimension,
     FloatArray,
     IntArray,
     square_from_triangle,
@@ -24,18 +22,49 @@ from monitor.frames.space import (
 )
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.records import (
+    DETECTIONS,
     Kind,
     RecordColumns,
     Schema,
     TailReader,
     build,
+    build_partial,
     columns_by_layout,
-    interleave,
+    framed,
     record_columns,
-    varint,
 )
 
-_DETECTIONS = 15
+# Widest rows of doubles that are kept: as many as there may be classes.
+_MOST_VALUES = MOST_CLASSES
+
+_RESULT: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FLAG,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.DOUBLES,
+    6: Kind.DOUBLES,
+    7: Kind.DOUBLES,
+    8: Kind.DOUBLES,
+    9: Kind.FIXED64,
+    10: Kind.FLAG,
+    11: Kind.DOUBLES,
+    12: Kind.DOUBLES,
+    13: Kind.FLAG,
+}
+
+TRACK: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FIXED32,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.FIXED64,
+    6: Kind.DOUBLE,
+    7: Kind.DOUBLES,
+    8: Kind.DOUBLES,
+}
+
+_RESULT_TAIL = TailReader(DETECTIONS, _RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,157 +95,9 @@ class OutgoingFrame:
     class_logits: FloatArray | None = None
 
 
-def encode_header(header: Header) -> bytes:
-    """ProcessRequest with a header."""
-    return perception_monitor_pb2.ProcessRequest(
-        header=frame_pb2.StreamHeader(
-            stream=header.stream,
-            dimensions=[
-                frame_pb2.Dimension(
-                    name=d.name, unit=d.unit, kind=cast("frame_pb2.DimensionKind", int(d.kind))
-                )
-                for d in header.space.dimensions
-            ],
-            class_names=header.classes,
-            coordinate_frame=header.coordinate_frame,
-            return_tracks=header.return_tracks,
-            quantile_levels=header.quantile_levels,
-        )
-    ).SerializeToString()
-
-
-def encode_frame(frame: OutgoingFrame) -> bytes:
-    """ProcessRequest with a frame; full covariances go out as their lower triangles."""
-    body = _head(frame).SerializeToString() + _detections(frame)
-    return b"\x12" + varint(len(body)) + body  # field 2, length-delimited
-
-
-def _head(frame: OutgoingFrame) -> frame_pb2.Frame:
-    """All of the frame but its detections."""
-    head = frame_pb2.Frame(frame_id=frame.frame_id, stamp_ns=frame.stamp_ns)
-    ego = frame.ego or EgoMotion()
-    if (pose := ego.pose) is not None:
-        told = frame_pb2.Pose(position=pose.position, orientation=pose.orientation)
-        head.ego_pose.CopyFrom(told)
-    if (twist := ego.twist) is not None:
-        head.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
-    return head
-
-
-def _detections(frame: OutgoingFrame) -> bytes:
-    n = frame.id.size
-    if n == 0:
-        return b""
-    covariance = frame.covariance
-    if covariance.ndim == 3:
-        i, j = triangle(covariance.shape[1])
-        covariance = covariance[:, i, j]
-    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
-        1: (Kind.FIXED64, frame.id),
-        2: (Kind.FIXED32, frame.class_index),
-    }
-    if frame.score is not None:
-        fields[3] = (Kind.DOUBLE, frame.score)
-    fields[4] = (Kind.DOUBLES, frame.mean)
-    fields[5] = (Kind.DOUBLES, covariance)
-    if frame.truth is not None:
-        fields[6] = (Kind.DOUBLES, frame.truth)
-    if frame.upstream_track is not None:
-        fields[7] = (Kind.FIXED64, frame.upstream_track)
-    if frame.class_probabilities is not None:
-        fields[8] = (Kind.DOUBLES, frame.class_probabilities.reshape(n, -1))
-    if frame.true_class is not None:
-        fields[9] = (Kind.FIXED32, frame.true_class)
-    if frame.class_logits is not None:
-        fields[10] = (Kind.DOUBLES, frame.class_logits.reshape(n, -1))
-    return build(_DETECTIONS, fields, n).tobytes()
-
-
-def encode_truth(
-    stream: str,
-    frame_id: int,
-    ids: IdArray,
-    truth: FloatArray | None,
-    *,
-    class_index: IntArray | None = None,
-    objects: TrackIds | None = None,
-    complete: bool = False,
-) -> bytes:
-    """ReportGroundTruthRequest for n detections by their ids.
-
-    truth        (n, K), or None where only classes are labelled
-    class_index  (n,) true classes, or None
-    objects      (n,) the labeller's own ids, or None
-    """
-    head = truth_pb2.FrameTruth(stream=stream, frame_id=frame_id, complete=complete)
-    body = head.SerializeToString()
-    if ids.size:
-        labels: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {1: (Kind.FIXED64, ids)}
-        if truth is not None:
-            labels[2] = (Kind.DOUBLES, truth)
-        if class_index is not None:
-            labels[4] = (Kind.FIXED32, class_index)
-        body += _labels(labels, ids.size, objects)
-    return b"\x0a" + varint(len(body)) + body  # field 1, length-delimited
-
-
-def _labels(
-    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]], n: int, objects: TrackIds | None
-) -> bytes:
-    """n labels, n > 0; those of a known object carry its id."""
-    if objects is None or not objects.known.any():
-        return build(_DETECTIONS, fields, n).tobytes()
-    pieces = []
-    for known in (True, False):
-        rows = np.flatnonzero(objects.known == known)
-        if rows.size == 0:
-            continue
-        chosen = {number: (kind, values[rows]) for number, (kind, values) in fields.items()}
-        if known:
-            chosen[5] = (Kind.FIXED64, objects.id[rows])
-        pieces.append((rows, build(_DETECTIONS, chosen, rows.size)))
-    return interleave(n, pieces)
-
-
-# Widest rows of doubles that are kept: as many as there may be classes.
-_MOST_VALUES = MOST_CLASSES
-
-
-_RESULT: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FLAG,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.DOUBLES,
-    6: Kind.DOUBLES,
-    7: Kind.DOUBLES,
-    8: Kind.DOUBLES,
-    9: Kind.FIXED64,
-    10: Kind.FLAG,
-    11: Kind.DOUBLES,
-    12: Kind.DOUBLES,
-    13: Kind.FLAG,
-}
-
-
-_TRACK: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-    6: Kind.DOUBLE,
-    7: Kind.DOUBLES,
-    8: Kind.DOUBLES,
-}
-
-
-_RESULT_TAIL = TailReader(_DETECTIONS, _RESULT)
-
-
 @dataclass(frozen=True, slots=True)
 class AnsweredTracks:
-    """M tracks as of a frame, in the S dimensions that the header's answer names.
+    """M tracks after a frame, in the S dimensions that the header's answer names.
 
     status         (M,) of TrackStatus
     detections     (M,) how many each has had
@@ -266,17 +147,117 @@ class Answered:
     rejected_by: npt.NDArray[np.uint8]
 
 
+def encode_header(header: Header) -> bytes:
+    """Encodes a ProcessRequest with a header."""
+    return perception_monitor_pb2.ProcessRequest(header=stream_header(header)).SerializeToString()
+
+
+def stream_header(header: Header) -> frame_pb2.StreamHeader:
+    """Makes the message of a header."""
+    return frame_pb2.StreamHeader(
+        stream=header.stream,
+        dimensions=map(dimension_message, header.space.dimensions),
+        class_names=header.classes,
+        coordinate_frame=header.coordinate_frame,
+        return_tracks=header.return_tracks,
+        quantile_levels=header.quantile_levels,
+    )
+
+
+def dimension_message(dimension: Dimension) -> frame_pb2.Dimension:
+    """Makes the message of a dimension."""
+    kind = cast("frame_pb2.DimensionKind", int(dimension.kind))
+    return frame_pb2.Dimension(name=dimension.name, unit=dimension.unit, kind=kind)
+
+
+def encode_frame(frame: OutgoingFrame) -> bytes:
+    """Encodes a ProcessRequest with a frame; full covariances go out as lower triangles."""
+    body = frame_head(frame.frame_id, frame.stamp_ns, frame.ego) + _detections(frame)
+    return framed(2, body)
+
+
+def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None) -> bytes:
+    """Encodes a Frame without its detections."""
+    head = frame_pb2.Frame(frame_id=frame_id, stamp_ns=stamp_ns)
+    ego = ego or EgoMotion()
+    if (pose := ego.pose) is not None:
+        told = frame_pb2.Pose(position=pose.position, orientation=pose.orientation)
+        head.ego_pose.CopyFrom(told)
+    if (twist := ego.twist) is not None:
+        head.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
+    return head.SerializeToString()
+
+
+def _detections(frame: OutgoingFrame) -> bytes:
+    n = frame.id.size
+    if n == 0:
+        return b""
+    covariance = frame.covariance
+    if covariance.ndim == 3:
+        i, j = triangle(covariance.shape[1])
+        covariance = covariance[:, i, j]
+    fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
+        1: (Kind.FIXED64, frame.id),
+        2: (Kind.FIXED32, frame.class_index),
+    }
+    if frame.score is not None:
+        fields[3] = (Kind.DOUBLE, frame.score)
+    fields[4] = (Kind.DOUBLES, frame.mean)
+    fields[5] = (Kind.DOUBLES, covariance)
+    if frame.truth is not None:
+        fields[6] = (Kind.DOUBLES, frame.truth)
+    if frame.upstream_track is not None:
+        fields[7] = (Kind.FIXED64, frame.upstream_track)
+    if frame.class_probabilities is not None:
+        fields[8] = (Kind.DOUBLES, frame.class_probabilities.reshape(n, -1))
+    if frame.true_class is not None:
+        fields[9] = (Kind.FIXED32, frame.true_class)
+    if frame.class_logits is not None:
+        fields[10] = (Kind.DOUBLES, frame.class_logits.reshape(n, -1))
+    return build(DETECTIONS, fields, n).tobytes()
+
+
+def encode_truth(
+    stream: str,
+    frame_id: int,
+    ids: IdArray,
+    truth: FloatArray | None,
+    *,
+    class_index: IntArray | None = None,
+    objects: TrackIds | None = None,
+    complete: bool = False,
+) -> bytes:
+    """Encodes a ReportGroundTruthRequest for n detections by their ids.
+
+    truth        (n, K), or None where only classes are labelled
+    class_index  (n,) true classes, or None
+    objects      (n,) the labeller's own ids, or None
+    """
+    head = truth_pb2.FrameTruth(stream=stream, frame_id=frame_id, complete=complete)
+    body = head.SerializeToString()
+    if ids.size:
+        labels: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {1: (Kind.FIXED64, ids)}
+        if truth is not None:
+            labels[2] = (Kind.DOUBLES, truth)
+        if class_index is not None:
+            labels[4] = (Kind.FIXED32, class_index)
+        present = {}
+        if objects is not None:
+            labels[5] = (Kind.FIXED64, objects.id)
+            present[5] = objects.known
+        body += build_partial(DETECTIONS, labels, present, np.arange(ids.size))
+    return framed(1, body)
+
+
 def decode_answer(data: bytes, k: int) -> Answered:
-    """A ProcessResponse to a frame. Raises ValueError if it is anything else."""
+    """Decodes a ProcessResponse to a frame. Raises ValueError if it is anything else."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     if response.WhichOneof("message") != "frame":
         raise ValueError("the message is not the answer to a frame")
     result = response.frame
     tracks = _tracks(result)
     result.ClearField("tracks")  # or they would be written once more
-    others = {f.name: value for f, value in result.ListFields() if f.name != "detections"}
-    head = frame_pb2.FrameResult(**others).ByteSize()
-    columns, _ = record_columns(result, head, _RESULT_TAIL)
+    columns, _ = record_columns(result, _RESULT_TAIL)
     return Answered(
         status=columns.scalar(2, np.uint8),
         reason=columns.scalar(3, np.uint8),
@@ -295,17 +276,17 @@ def decode_answer(data: bytes, k: int) -> Answered:
 
 
 def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
-    """State and covariance are NaN where a track has other dimensions than the first."""
+    """Reads the tracks; NaN where one has another number of dimensions than the first."""
     s = len(result.tracks[0].state) if result.tracks else 0
-    columns = columns_by_layout([track.SerializeToString() for track in result.tracks], _TRACK)
+    columns = columns_by_layout([track.SerializeToString() for track in result.tracks], TRACK)
     _, length = columns.doubles(7, s)
     covariance = _matrices(columns, 8, s)
     covariance[length != s] = np.nan
     return AnsweredTracks(
         id=columns.scalar(1, np.uint64),
-        class_index=columns.scalar(2, np.uint32).astype(np.int64),
+        class_index=columns.scalar(2, np.int64),
         status=columns.scalar(3, np.uint8),
-        detections=columns.scalar(4, np.uint32).astype(np.int64),
+        detections=columns.scalar(4, np.int64),
         detection_id=columns.scalar(5, np.uint64),
         has_detection=columns.present(5),
         nis=columns.scalar(6, np.float64, np.nan),
@@ -315,7 +296,7 @@ def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
 
 
 def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
-    """What became of the labels of a message, and what was wrong with any, in words."""
+    """Reads the account of the labels of a message, and what was wrong with any, in words."""
     response = perception_monitor_pb2.ReportGroundTruthResponse.FromString(data)
     counts = {name: getattr(response.account, name) for name in TruthAccount.__dataclass_fields__}
     words = "; ".join(f"{notice.field}: {notice.message}" for notice in response.notices)
@@ -323,13 +304,13 @@ def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
 
 
 def track_dimensions(data: bytes) -> tuple[str, ...]:
-    """Names of the dimensions of the tracks that a ProcessResponse to a header promises."""
+    """Reads the dimensions of tracks that a ProcessResponse to a header promises."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     return tuple(dimension.name for dimension in response.header.track_dimensions)
 
 
 def refused(data: bytes) -> str | None:
-    """Why a ProcessResponse says no to a whole message, in words; None if it does not."""
+    """Says why a ProcessResponse refuses a whole message; None if it does not."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     if response.WhichOneof("message") == "header":
         notice = response.header.notice
@@ -340,7 +321,7 @@ def refused(data: bytes) -> str | None:
 
 
 def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
-    """(n, K); NaN where any other number of values was sent."""
+    """Returns (n, K) values; NaN where another number of values was sent."""
     values, length = columns.doubles(number, k)
     out = np.full((columns.n, k), np.nan)
     fits = length == k
@@ -350,12 +331,12 @@ def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:
 
 
 def _rows(columns: RecordColumns, number: int) -> FloatArray | None:
-    """(n, count), as many as most; NaN where none came, None where that is so for all."""
+    """Returns (n, count) values, as many as the most; NaN where none came, None: nowhere."""
     return columns.doubles(number, _MOST_VALUES)[0] if columns.sent(number) else None
 
 
 def _quantiles(columns: RecordColumns, number: int, k: int) -> FloatArray | None:
-    """(n, K, T); what is no whole number of levels is left out."""
+    """Returns (n, K, T) quantiles; the rest of a broken level is left out."""
     values = _rows(columns, number)
     if values is None:
         return None
@@ -364,7 +345,7 @@ def _quantiles(columns: RecordColumns, number: int, k: int) -> FloatArray | None
 
 
 def _matrices(columns: RecordColumns, number: int, k: int) -> FloatArray:
-    """(n, K, K) of any of the three forms; NaN for any other length."""
+    """Unpacks (n, K, K) from any of the three forms; NaN for any other length."""
     values, length = columns.doubles(number, k * k)
     out = np.full((columns.n, k, k), np.nan)
     for form in np.unique(length).tolist():

@@ -1,11 +1,11 @@
-"""Views repeated protobuf messages as one strided array.
+"""Repeated protobuf messages as columns, read from the bytes as one strided array.
 
 Reading every field of every detection from Python costs 5 to 15 µs each. Messages
 with the same fields have the same length, so a frame's detections are an array of
 records: the first is walked once, the bytes that make up its structure (tags and
 lengths) are compared in all others at once, and the values are views.
 
-The repeated records at the end of a message as columns, whether of one layout or of many.
+Columns hide whether the records are of one layout or of many.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ from monitor.v1 import frame_pb2, truth_pb2
 
 ByteArray = npt.NDArray[np.uint8]
 
+DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
+
+# Layouts of one length that are looked for in all records at once, before the rest is walked.
+FEW_LAYOUTS = 16
+
+Positions = IntArray | slice
+Scalar = TypeVar("Scalar", np.uint64, np.int64, np.uint32, np.uint8, np.float64)
+
 
 class Kind(Enum):
     """How a field is laid out; the value is the wire type."""
@@ -33,10 +41,6 @@ class Kind(Enum):
     FIXED32 = ("<u4", 5)
     DOUBLES = ("<f8", 2)  # packed
     FLAG = ("u1", 0)  # a varint below 128: bool or small enum
-
-
-# Layouts of one length that are looked for in all records at once, before the rest is walked.
-FEW_LAYOUTS = 16
 
 
 # Field number → kind. Every field that a record may hold; others make it unreadable here.
@@ -69,7 +73,7 @@ class Layout:
 
 
 def varint(value: int) -> bytes:
-    """Base-128, least significant group first."""
+    """Writes a varint: base 128, least significant group first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -79,7 +83,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The value at a position, and the position behind it; 0 where the bytes end."""
+    """Reads the value at a position, and the position behind it; 0 where the bytes end."""
     result = shift = 0
     while at < len(data) and shift < 64:
         byte = data[at]
@@ -92,7 +96,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
-    """The layout of one record, or None if it holds a field that the schema does not.
+    """Finds the layout of one record; None if it holds a field that the schema does not.
 
     record  a serialised message, after `prefix` bytes of tag and length
     """
@@ -133,9 +137,8 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
         if kind is Kind.DOUBLES:
             body += varint(size)
         body += bytes(size)
-    head = varint(number << 3 | 2) + varint(len(body))
-    record = head + bytes(body)
-    layout = walk(record, {n: kind for n, kind, _ in parts}, len(head))
+    record = framed(number, bytes(body))
+    layout = walk(record, {n: kind for n, kind, _ in parts}, len(record) - len(body))
     assert layout is not None
     return record, layout
 
@@ -143,7 +146,7 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
 def build(
     number: int, fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic] | None]], n: int
 ) -> ByteArray:
-    """n records of field `number` of the enclosing message, (n, length) bytes.
+    """Writes n records of field `number` of the enclosing message, (n, length) bytes.
 
     fields  by number, ascending: values (n,), or (n, count) for DOUBLES; None: one 0 in each
     """
@@ -167,8 +170,13 @@ def build(
     return out
 
 
+def framed(number: int, body: bytes) -> bytes:
+    """Writes a length-delimited field."""
+    return varint(number << 3 | 2) + varint(len(body)) + body
+
+
 def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]) -> bytes:
-    """The records of n rows in their order; each row is in one piece, the rows of each ascend."""
+    """Joins the records of n rows in their order; each row is in one piece, its rows ascend."""
     if len(pieces) == 1:
         return pieces[0][1].tobytes()
     piece, place = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -179,6 +187,33 @@ def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]
     first, size = place[begin], np.diff(begin, append=n)
     runs = zip(piece[begin].tolist(), first.tolist(), (first + size).tolist(), strict=True)
     return b"".join(pieces[i][1][at:end].tobytes() for i, at, end in runs)
+
+
+def build_partial(
+    number: int,
+    fields: Mapping[int, tuple[Kind, npt.NDArray[np.generic]]],
+    present: Mapping[int, npt.NDArray[np.bool_]],
+    order: npt.NDArray[np.int64],
+) -> bytes:
+    """Writes records of field `number`, some fields of which are not in every record.
+
+    fields   by number, ascending, as for build
+    present  (n,) by number, which records have a field; fields without an entry are in all
+    order    (n,) the record that is written at each place
+    """
+    layout = np.zeros(order.size, np.int64)
+    for field_number, here in present.items():
+        layout[here[order]] |= 1 << field_number
+    pieces = []
+    for which in np.unique(layout).tolist():
+        place = np.flatnonzero(layout == which)
+        written = {
+            field_number: (kind, values[order[place]])
+            for field_number, (kind, values) in fields.items()
+            if field_number not in present or which >> field_number & 1
+        }
+        pieces.append((place, build(number, written, place.size)))
+    return interleave(order.size, pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +229,7 @@ class Records:
         return int(self.data.shape[0])
 
     def column(self, number: int) -> npt.NDArray[np.generic] | None:
-        """Values of a field, (n, count), aligned and contiguous; None where absent."""
+        """Returns the values of a field, (n, count), aligned and contiguous; None where absent."""
         place = self.layout.fields.get(number)
         if place is None:
             return None
@@ -211,7 +246,7 @@ class TailReader:
     _last: Layout | None = None
 
     def read(self, data: bytes, start: int, n: int, first: Callable[[], bytes]) -> Records | None:
-        """The last n records of a message, if they all have one structure.
+        """Reads the last n records of a message, if they all have one structure.
 
         data   a serialised message whose last field is `number`, n times
         start  bytes of the fields before them
@@ -223,8 +258,8 @@ class TailReader:
             if records is not None:
                 return records
         body = first()
-        head = varint(self.number << 3 | 2) + varint(len(body))
-        layout = walk(head + body, self.schema, len(head))
+        record = framed(self.number, body)
+        layout = walk(record, self.schema, len(record) - len(body))
         if layout is None:
             return None
         records = _matching(data, start, n, layout)
@@ -233,7 +268,7 @@ class TailReader:
         return records
 
     def read_again(self, data: bytes, start: int) -> Records | None:
-        """All records from `start` on, if they have the structure of the last message's."""
+        """Reads all records from `start` on, if they have the structure of the last message's."""
         if self._last is None or len(data) == start:
             return None
         n, rest = divmod(len(data) - start, self._last.length)
@@ -254,7 +289,7 @@ def _matching(data: bytes, start: int, n: int, layout: Layout) -> Records | None
 def sorted_by_layout(
     records: list[bytes], schema: Schema
 ) -> list[tuple[npt.NDArray[np.int64], Records | None]]:
-    """Records of differing layouts in groups of one, each with its positions.
+    """Groups records by their layout, each group with its positions.
 
     A group is None where the schema does not cover it.
     """
@@ -266,17 +301,15 @@ def sorted_by_layout(
         positions = np.array(members, np.int64)
         rows = np.frombuffer(b"".join(records[i] for i in members), np.uint8)
         rows = rows.reshape(len(members), length)
-        rounds = 0
-        while positions.size and rounds < FEW_LAYOUTS:
-            rounds += 1
+        for _ in range(FEW_LAYOUTS):
+            if positions.size == 0:
+                break
             layout = walk(rows[0].tobytes(), schema, 0)
-            if layout is None:
-                groups.append((positions[:1], None))
-                alike = np.zeros(positions.size, bool)
-                alike[0] = True
-            else:
+            alike = np.arange(positions.size) == 0
+            if layout is not None:
                 alike = (rows[:, layout.positions] == layout.values).all(axis=1)
-                groups.append((positions[alike], Records(rows[alike], layout)))
+            found = None if layout is None else Records(rows[alike], layout)
+            groups.append((positions[alike], found))
             positions, rows = positions[~alike], rows[~alike]
         groups.extend(_one_by_one(positions, rows, schema))
     return groups
@@ -285,17 +318,11 @@ def sorted_by_layout(
 def _one_by_one(
     positions: npt.NDArray[np.int64], rows: ByteArray, schema: Schema
 ) -> Iterator[tuple[npt.NDArray[np.int64], Records | None]]:
-    """A group for each record: what a frame of very many layouts costs stays proportional to it."""
+    """Makes a group for each record: the cost of very many layouts stays linear."""
     for i in range(positions.size):
         layout = walk(rows[i].tobytes(), schema, 0)
         records = None if layout is None else Records(rows[i : i + 1], layout)
         yield positions[i : i + 1], records
-
-
-Positions = IntArray | slice
-
-
-Scalar = TypeVar("Scalar", np.uint64, np.uint32, np.uint8, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,11 +333,11 @@ class RecordColumns:
     groups: tuple[tuple[Positions, Records], ...]
 
     def sent(self, number: int) -> bool:
-        """Whether the field was sent at all."""
+        """Tells whether any record has the field."""
         return any(number in records.layout.fields for _, records in self.groups)
 
     def scalar(self, number: int, dtype: type[Scalar], absent: float = 0) -> npt.NDArray[Scalar]:
-        """(n,), `absent` where it was not sent."""
+        """Returns (n,) values, `absent` where the field was not sent."""
         if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
             column = self.groups[0][1].column(number)
             if column is not None:
@@ -323,28 +350,20 @@ class RecordColumns:
         return out
 
     def index(self, number: int) -> IntArray:
-        """(n,) of a FIXED32 that counts from 0; −1 where it was not sent."""
-        out = np.full(self.n, -1, np.int64)
-        for positions, records in self.groups:
-            column = records.column(number)
-            if column is not None:
-                out[positions] = column[:, 0]
-        return out
+        """Returns (n,) values of a FIXED32 that counts from 0; −1 where it was not sent."""
+        return self.scalar(number, np.int64, -1)
 
     def present(self, number: int) -> npt.NDArray[np.bool_]:
-        """(n,) whether the field was sent."""
-        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
-            sent = number in self.groups[0][1].layout.fields
-            return np.ones(self.n, bool) if sent else np.zeros(self.n, bool)
+        """Tells of each record whether it has the field, (n,)."""
         out = np.zeros(self.n, bool)
         for positions, records in self.groups:
             out[positions] = number in records.layout.fields
         return out
 
     def doubles(self, number: int, widest: int) -> tuple[FloatArray, IntArray]:
-        """(n, width) padded with NaN, and how many values were sent, (n,).
+        """Returns values (n, width) padded with NaN, and how many were sent, (n,).
 
-        widest  of what is kept where layouts differ
+        widest  most values that are kept where layouts differ
         """
         lengths = np.zeros(self.n, np.int64)
         columns = [(positions, records.column(number)) for positions, records in self.groups]
@@ -366,20 +385,18 @@ class RecordColumns:
 
 
 def record_columns(
-    message: frame_pb2.Frame | frame_pb2.FrameResult | truth_pb2.FrameTruth,
-    head: int,
-    reader: TailReader,
+    message: frame_pb2.Frame | frame_pb2.FrameResult | truth_pb2.FrameTruth, reader: TailReader
 ) -> tuple[RecordColumns, list[bytes]]:
-    """The detections of a message; and each one's bytes, if they are not in one piece.
-
-    head  bytes of the message's other fields
-    """
+    """Reads the detections of a message; and the bytes of each, where layouts differ."""
     detections = message.detections
     n = len(detections)
     if n == 0:
         return RecordColumns(0, ()), []
+    others = {field.name: value for field, value in message.ListFields()}
+    del others["detections"]
+    head = type(message)(**others).ByteSize()
     data = message.SerializeToString()
-    records = reader.read(data, head, n, lambda: detections[0].SerializeToString())
+    records = reader.read(data, head, n, detections[0].SerializeToString)
     if records is not None:
         return RecordColumns(n, ((slice(None), records),)), []
     # Fields of a newer client end up behind the known ones and break the pattern.
@@ -389,6 +406,6 @@ def record_columns(
 
 
 def columns_by_layout(single: list[bytes], schema: Schema) -> RecordColumns:
-    """Records given one by one; those that the schema does not cover have no field."""
+    """Reads records given one by one; those that the schema does not cover have no field."""
     groups = sorted_by_layout(single, schema)
     return RecordColumns(len(single), tuple((p, r) for p, r in groups if r is not None))

@@ -1,9 +1,7 @@
-"""Requests: protobuf bytes to arrays. Never raises: what cannot be read becomes a
-Refusal, which is answered like any other message.
+"""Requests of detectors: protobuf bytes to arrays, frames first, then labels.
 
-Labels of a frame: protobuf bytes to arrays, by detection id and in ids of the labeller's own.
-
-Never raises: what cannot be read becomes a Refusal, which is answered like any other message.
+Decoding never raises: what cannot be read becomes a Refusal, which is answered like any other
+message.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from monitor.frames.frame import (
 from monitor.frames.space import MOST_CLASSES, Dimension, DimensionKind, FloatArray, Space
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
 from monitor.wire.records import (
+    DETECTIONS,
     Kind,
     RecordColumns,
     Schema,
@@ -38,11 +37,7 @@ from monitor.wire.records import (
     columns_by_layout,
     read_varint,
     record_columns,
-    varint,
 )
-
-DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and FrameTruth
-
 
 _DETECTION: Schema = {
     1: Kind.FIXED64,
@@ -57,21 +52,40 @@ _DETECTION: Schema = {
     10: Kind.DOUBLES,
 }
 
-
 # Widest arrays kept for detections of differing layouts: 32 dimensions, their full covariance.
 WIDEST = 32
-
-
 WIDEST_COVARIANCE = 32 * 32
 
-
-# What is not said is a length.
+# A dimension without a kind is a length.
 _KINDS = {0: DimensionKind.LENGTH, **{kind.value: kind for kind in DimensionKind}}
+
+# Most regions of one message: each is compared with every detection of the frame.
+MOST_REGIONS = 256
+
+_LABEL: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.DOUBLES,
+    3: Kind.FLAG,
+    4: Kind.FIXED32,
+    5: Kind.FIXED64,
+}
+
+_OBJECT: Schema = {
+    1: Kind.FIXED64,
+    2: Kind.FIXED32,
+    3: Kind.DOUBLES,
+    4: Kind.DOUBLES,
+    5: Kind.FLAG,
+    6: Kind.FIXED64,
+}
+
+# It remembers the last layout only to save a walk; what it reads does not depend on that.
+_TAIL = TailReader(DETECTIONS, _LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """What is decoded at all."""
+    """Limits above which nothing is decoded."""
 
     max_message_bytes: int
     max_detections: int
@@ -87,14 +101,14 @@ class UnaryFrame:
 
 
 def detection_tail() -> TailReader:
-    """For the frames of one stream: it remembers their layout, and nothing else."""
+    """Makes a reader for the frames of one stream, which remembers their layout alone."""
     return TailReader(DETECTIONS, _DETECTION)
 
 
 def decode_process_request(
     data: bytes, limits: WireLimits, tail: TailReader
 ) -> Header | ReceivedFrame | Refusal:
-    """A message of the Process stream."""
+    """Decodes a message of the Process stream."""
     frame = _direct_frame(data, limits, tail)
     if frame is not None:
         return frame
@@ -114,7 +128,7 @@ def decode_process_request(
 
 
 def _direct_frame(data: bytes, limits: WireLimits, tail: TailReader) -> ReceivedFrame | None:
-    """A frame that is written just as protobuf would write it again, read where it lies.
+    """Reads a frame where it lies, if it is written just as protobuf would write it again.
 
     None for everything else: the first frame, other layouts, headers, malformed messages.
     """
@@ -147,7 +161,7 @@ def _direct_frame(data: bytes, limits: WireLimits, tail: TailReader) -> Received
 
 
 def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
-    """The bytes in a field of less than 128, and where it ends; None, at: anything else."""
+    """Returns the bytes of a field of less than 128, and its end; else None and `at`."""
     if data[at : at + 1] != tag or len(data) < at + 2:
         return None, at
     length, begin = data[at + 1], at + 2
@@ -157,12 +171,9 @@ def _submessage(data: bytes, at: int, tag: bytes) -> tuple[bytes | None, int]:
 
 
 def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame | Refusal:
-    """A message of ProcessFrame."""
+    """Decodes a message of ProcessFrame."""
     request = perception_monitor_pb2.ProcessFrameRequest()
-    refusal = parse(request, data, limits)
-    if refusal is not None:
-        return refusal
-    refusal = too_many(request.frame, limits)
+    refusal = parse(request, data, limits) or too_many(request.frame, limits)
     if refusal is not None:
         return refusal
     if not request.HasField("frame"):
@@ -174,7 +185,7 @@ def decode_process_frame_request(data: bytes, limits: WireLimits) -> UnaryFrame 
 
 
 def too_many(message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits) -> Refusal | None:
-    """Why there are more detections than are decoded; None: there are not."""
+    """Refuses more detections than are decoded; None: there are not more."""
     n = len(message.detections)
     if n <= limits.max_detections:
         return None
@@ -186,7 +197,7 @@ def too_many(message: frame_pb2.Frame | truth_pb2.FrameTruth, limits: WireLimits
 
 
 def parse(message: Message, data: bytes, limits: WireLimits) -> Refusal | None:
-    """Fill a message; why it cannot be, or None."""
+    """Fills a message; returns why it cannot be filled, or None."""
     if len(data) > limits.max_message_bytes:
         return Refusal(
             Reason.TOO_LARGE,
@@ -214,11 +225,7 @@ def _header(header: frame_pb2.StreamHeader) -> Header | Refusal:
         stream=header.stream,
         space=Space(
             tuple(
-                Dimension(
-                    dimension.name,
-                    dimension.unit,
-                    _KINDS[dimension.kind],
-                )
+                Dimension(dimension.name, dimension.unit, _KINDS[dimension.kind])
                 for dimension in header.dimensions
             )
         ),
@@ -233,28 +240,18 @@ def _frame(frame: frame_pb2.Frame, tail: TailReader) -> ReceivedFrame:
     has_id, has_stamp = frame.HasField("frame_id"), frame.HasField("stamp_ns")
     pose = frame.ego_pose if frame.HasField("ego_pose") else None
     twist = frame.ego_twist if frame.HasField("ego_twist") else None
-    head = 9 * (has_id + has_stamp) + _framed_size(pose) + _framed_size(twist)
-    ego = _ego(pose, twist)
-    columns, single = record_columns(frame, head, tail)
+    columns, single = record_columns(frame, tail)
     return _received(
         frame.frame_id if has_id else None,
         frame.stamp_ns if has_stamp else None,
-        ego,
+        _ego(pose, twist),
         columns,
         single,
     )
 
 
-def _framed_size(message: Message | None) -> int:
-    """Bytes of a submessage with its tag, which is one, and its length; 0 where absent."""
-    if message is None:
-        return 0
-    size = message.ByteSize()
-    return 1 + len(varint(size)) + size
-
-
 def _ego(pose: frame_pb2.Pose | None, twist: frame_pb2.Twist | None) -> EgoMotion | None:
-    """As many values as were sent."""
+    """Makes the motion of as many values as were sent."""
     if pose is None and twist is None:
         return None
     return EgoMotion(
@@ -275,20 +272,17 @@ def _received(
     columns: RecordColumns,
     single: list[bytes],
 ) -> ReceivedFrame:
-    """single: the bytes of each detection, where they had to be taken apart."""
+    """Makes the frame of its columns.
+
+    single  the bytes of each detection, where layouts differ; else empty
+    """
     mean, mean_length = columns.doubles(4, WIDEST)
     covariance, covariance_length = columns.doubles(5, WIDEST_COVARIANCE)
     truth, truth_length = columns.doubles(6, WIDEST)
-    overlong = (
-        {}
-        if not single
-        else {
-            int(row): single[row]
-            for row in np.flatnonzero(
-                (mean_length > mean.shape[1]) | (covariance_length > covariance.shape[1])
-            )
-        }
-    )
+    overlong = {}
+    if single:
+        fits = (mean_length <= mean.shape[1]) & (covariance_length <= covariance.shape[1])
+        overlong = {row: single[row] for row in np.flatnonzero(~fits).tolist()}
     return ReceivedFrame(
         frame_id=frame_id,
         stamp_ns=stamp_ns,
@@ -319,49 +313,19 @@ def _received(
     )
 
 
-# Regions of one message: each is looked at with every detection of the frame.
-MOST_REGIONS = 256
-
-
-_LABEL: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.DOUBLES,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-}
-
-
-_OBJECT: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.DOUBLES,
-    4: Kind.DOUBLES,
-    5: Kind.FLAG,
-    6: Kind.FIXED64,
-}
-
-
-# It remembers the last layout only to save a walk; what it reads does not depend on that.
-_TAIL = TailReader(DETECTIONS, _LABEL)
-
-
 def decode_truth_request(data: bytes, limits: WireLimits) -> ReceivedTruth | Refusal:
-    """A message of ReportGroundTruth."""
+    """Decodes a message of ReportGroundTruth."""
     request = perception_monitor_pb2.ReportGroundTruthRequest()
-    refusal = parse(request, data, limits)
+    refusal = parse(request, data, limits) or _beyond_limits(request.truth, limits)
     if refusal is not None:
         return refusal
     truth = request.truth
-    refusal = _beyond_limits(truth, limits)
-    if refusal is not None:
-        return refusal
     foreign = _objects(truth) if truth.objects else None
     regions = tuple(_region(region) for region in truth.ignore_regions)
     # What is read is left out: the rest, but for the detections, is small.
     truth.ClearField("objects")
     truth.ClearField("ignore_regions")
-    columns, _ = record_columns(truth, _head(truth).ByteSize(), _TAIL)
+    columns, _ = record_columns(truth, _TAIL)
     values, lengths = columns.doubles(2, WIDEST)
     return ReceivedTruth(
         stream=truth.stream,
@@ -398,22 +362,6 @@ def _beyond_limits(truth: truth_pb2.FrameTruth, limits: WireLimits) -> Refusal |
             message = f"{sent} of them: at most {most} in a message{of}."
             return Refusal(Reason.TOO_MANY_DETECTIONS, field, message)
     return None
-
-
-def _head(truth: truth_pb2.FrameTruth) -> truth_pb2.FrameTruth:
-    """All but the records."""
-    head = truth_pb2.FrameTruth(
-        stream=truth.stream,
-        complete=truth.complete,
-        revision=truth.revision,
-        coordinate_frame=truth.coordinate_frame,
-        class_names=truth.class_names,
-    )
-    if truth.HasField("frame_id"):
-        head.frame_id = truth.frame_id
-    if truth.HasField("stamp_ns"):
-        head.stamp_ns = truth.stamp_ns
-    return head
 
 
 def _objects(truth: truth_pb2.FrameTruth) -> ReceivedObjects:

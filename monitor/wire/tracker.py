@@ -1,21 +1,19 @@
-"""What a tracker elsewhere is sent: arrays to bytes. Its answers are read in tracker_answers.py.
+"""Messages to and from a tracker elsewhere: frames out as bytes, tracks in as arrays.
 
-What a tracker elsewhere answers: bytes to arrays. Nothing of it is believed unseen.
+Every value of an answer is checked before it is used.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from monitor.frames.detections import Estimates, ReceivedDetections
+from monitor.frames.detections import ReceivedDetections
 from monitor.frames.frame import (
     FOREIGN_TRACKS,
-    EgoMotion,
     FrameAnswer,
     Header,
     ReportedTracks,
@@ -26,74 +24,69 @@ from monitor.frames.space import (
     FloatArray,
     IntArray,
     square_from_triangle,
-    triangle_in_square,
 )
 from monitor.v1 import frame_pb2, tracker_pb2
+from monitor.wire.answers import covariance_forms, packed_covariances
+from monitor.wire.client_messages import TRACK, frame_head, stream_header
 from monitor.wire.records import (
+    DETECTIONS,
     ByteArray,
     Kind,
     RecordColumns,
-    Schema,
     TailReader,
     build,
     columns_by_layout,
+    framed,
     interleave,
-    varint,
 )
 
-_DETECTIONS = 15  # the field number of the detections in Frame
+_FRAME = 5  # the field number of the frame in UpdateRequest
+_SEQUENCE = b"\x09"  # the tag of the sequence in UpdateResponse
+_TRACKS = 2  # the field number of the tracks in UpdateResponse
+
+# The most dimensions of a track's state.
+MOST_STATE = 64
 
 
-_FRAME = 5  # and of the frame in UpdateRequest
+class UnusableAnswer(ValueError):
+    """The bytes of a tracker are no answer to a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerAnswer:
+    """The answer to a frame of a call, beside its bytes; its tracks are not checked yet."""
+
+    sequence: int
+    data: bytes
+    response: tracker_pb2.UpdateResponse
 
 
 def encode_header_update(header: Header) -> bytes:
-    """UpdateRequest with a header; without what a client wants of its own answers."""
-    told = frame_pb2.StreamHeader(
-        stream=header.stream, class_names=header.classes, coordinate_frame=header.coordinate_frame
-    )
-    for dimension in header.space.dimensions:
-        told.dimensions.add(
-            name=dimension.name,
-            unit=dimension.unit,
-            kind=cast("frame_pb2.DimensionKind", int(dimension.kind)),
-        )
+    """Encodes an UpdateRequest with a header, without what it asks of answers to the detector."""
+    told = stream_header(replace(header, return_tracks=False, quantile_levels=()))
     return tracker_pb2.UpdateRequest(stream=header.stream, header=told).SerializeToString()
 
 
 def encode_frame_update(
     stream: str, answer: FrameAnswer, sequence: int, left_ns: int | None
 ) -> bytes:
-    """UpdateRequest with the frame as it goes back to the detector.
+    """Encodes an UpdateRequest with the frame as it goes back to the detector.
 
-    Recalibrated where it was, else as it came. Ground truth that came along stays here; logits
-    go out as the probabilities they stand for.
+    Detections go out recalibrated where they were, else as they came. Ground truth that came with
+    them stays here; logits go out as the probabilities they stand for.
 
-    left_ns  nanoseconds that are left of the detector's call; None: it has no deadline
+    left_ns  time left of the detector's call, ns; None: it has no deadline
     """
     head = tracker_pb2.UpdateRequest(stream=stream, sequence=sequence)
     if left_ns is not None:
         head.deadline_ns = max(0, left_ns)
-    parts = (_head(answer), _detections(answer))
-    tag = varint(_FRAME << 3 | 2) + varint(sum(map(len, parts)))
-    return b"".join((head.SerializeToString(), tag, *parts))
-
-
-def _head(answer: FrameAnswer) -> bytes:
-    """All of the Frame but its detections."""
     received = answer.received
-    head = frame_pb2.Frame(frame_id=received.frame_id, stamp_ns=received.stamp_ns)
-    ego = received.ego or EgoMotion()
-    if (pose := ego.pose) is not None:
-        told = frame_pb2.Pose(position=pose.position, orientation=pose.orientation)
-        head.ego_pose.CopyFrom(told)
-    if (twist := ego.twist) is not None:
-        head.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
-    return head.SerializeToString()
+    frame = frame_head(received.frame_id, received.stamp_ns, received.ego) + _detections(answer)
+    return head.SerializeToString() + framed(_FRAME, frame)
 
 
 def _detections(answer: FrameAnswer) -> bytes:
-    """All Detection records, in the order the detections came."""
+    """Encodes all Detection records, in the order the detections came."""
     received, n = answer.received.detections, answer.received.detections.n
     if n == 0:
         return b""
@@ -118,7 +111,7 @@ def _detections(answer: FrameAnswer) -> bytes:
     layout = np.stack([*present, *(length for _, length in values.values())]).astype(np.int64)
 
     def records(rows: IntArray | slice, first: int, count: int) -> ByteArray:
-        """Of rows that are alike."""
+        """Encodes rows of one layout."""
         here = layout[:, first].tolist()
         fields: dict[int, tuple[Kind, npt.NDArray[np.generic]]] = {
             number: (scalars[number][0], scalars[number][1][rows])
@@ -128,7 +121,7 @@ def _detections(answer: FrameAnswer) -> bytes:
         lengths = here[len(numbers) :]
         for (number, (array, _)), length in zip(values.items(), lengths, strict=True):
             fields[number] = (Kind.DOUBLES, array[rows, :length])
-        return build(_DETECTIONS, dict(sorted(fields.items())), count)
+        return build(DETECTIONS, dict(sorted(fields.items())), count)
 
     overlong = answer.received.overlong
     if not overlong and (layout == layout[:, :1]).all():
@@ -141,7 +134,7 @@ def _detections(answer: FrameAnswer) -> bytes:
 
 
 def _alike(layout: IntArray, left_out: list[int]) -> list[IntArray]:
-    """Rows by their columns in the layout, but those left out; ascending."""
+    """Groups rows by their columns in the layout, but those left out; ascending."""
     rows = np.setdiff1d(np.arange(layout.shape[1]), left_out)
     _, kind = np.unique(layout[:, rows], axis=1, return_inverse=True)
     return [rows[kind.ravel() == which] for which in range(int(kind.max(initial=-1)) + 1)]
@@ -152,48 +145,32 @@ def _means(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
     if answer.forwarded is None or answer.rows.size == 0:
         return received.mean, received.mean_length
     mean = received.mean.copy()
-    # Whoever was recalibrated came with K values.
+    # Recalibrated detections came with K values.
     mean[answer.rows, : answer.forwarded.mean.shape[1]] = answer.forwarded.mean
     return mean, received.mean_length
 
 
 def _covariances(answer: FrameAnswer) -> tuple[FloatArray, IntArray]:
-    """In the form that goes back: the one that was sent, if it still fits."""
+    """Packs covariances in the form that goes back: the one that was sent, if it still fits."""
     received = answer.received.detections
     if answer.forwarded is None or answer.rows.size == 0:
         return received.covariance, received.covariance_length
     rows, made = answer.rows, answer.forwarded
     length = received.covariance_length.copy()
-    length[rows] = form = _forms(made, received.covariance_length[rows])
+    length[rows] = form = covariance_forms(made, received.covariance_length[rows])
     if rows.size == received.n and (form == form[0]).all():
-        return _packed(made.covariance, int(form[0])), length
+        return packed_covariances(made.covariance, int(form[0])), length
     width = max(received.covariance.shape[1], int(form.max()))
     covariance = np.full((received.n, width), np.nan)
     covariance[:, : received.covariance.shape[1]] = received.covariance
     for wanted in np.unique(form).tolist():
         here = np.flatnonzero(form == wanted)
-        covariance[rows[here], :wanted] = _packed(made.covariance[here], wanted)
+        covariance[rows[here], :wanted] = packed_covariances(made.covariance[here], wanted)
     return covariance, length
 
 
-def _forms(made: Estimates, sent: IntArray) -> IntArray:
-    """(m,) how many values each covariance goes out with."""
-    k = made.mean.shape[1]
-    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
-    forms: IntArray = np.where(made.diagonal, k, full)
-    return forms
-
-
-def _packed(covariance: FloatArray, form: int) -> FloatArray:
-    k = covariance.shape[1]
-    if form == k:
-        return np.diagonal(covariance, axis1=1, axis2=2)
-    flat = covariance.reshape(-1, k * k)
-    return flat if form == k * k else flat[:, triangle_in_square(k)]
-
-
 def _probabilities(answer: FrameAnswer) -> tuple[FloatArray, IntArray] | None:
-    """Recalibrated where they were, else as they came; None where none are."""
+    """Returns them recalibrated where they were, else as they came; None where none came."""
     sent, extras = answer.received.detections.class_probabilities, answer.extras
     made = None if extras is None else extras.class_probabilities
     if made is None or sent is None:
@@ -206,49 +183,16 @@ def _probabilities(answer: FrameAnswer) -> tuple[FloatArray, IntArray] | None:
 
 
 def _overlong(record: bytes) -> ByteArray:
-    """The record of a detection that fits no array, as it came."""
+    """Encodes a detection that fits no array, as it came."""
     sent = frame_pb2.Detection.FromString(record)
     sent.ClearField("ground_truth")
     sent.ClearField("ground_truth_class")
-    body = sent.SerializeToString()
-    framed = varint(_DETECTIONS << 3 | 2) + varint(len(body)) + body
-    return np.frombuffer(framed, np.uint8).reshape(1, -1)
-
-
-_SEQUENCE, _TRACKS = b"\x09", 2  # the tag of the one, the field number of the others
-
-
-_TRACK: Schema = {
-    1: Kind.FIXED64,
-    2: Kind.FIXED32,
-    3: Kind.FLAG,
-    4: Kind.FIXED32,
-    5: Kind.FIXED64,
-    6: Kind.DOUBLE,
-    7: Kind.DOUBLES,
-    8: Kind.DOUBLES,
-}
-
-
-# Dimensions of a track's state that are taken.
-MOST_STATE = 64
-
-
-class UnusableAnswer(ValueError):
-    """What a tracker said is no answer to a frame."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrackerAnswer:
-    """The answer to a frame of a call, beside its bytes; the tracks are not looked at yet."""
-
-    sequence: int
-    data: bytes
-    response: tracker_pb2.UpdateResponse
+    record = framed(DETECTIONS, sent.SerializeToString())
+    return np.frombuffer(record, np.uint8).reshape(1, -1)
 
 
 def decode_update(data: bytes) -> TrackerAnswer:
-    """An UpdateResponse. Raises UnusableAnswer."""
+    """Parses an UpdateResponse. Raises UnusableAnswer."""
     try:
         response = tracker_pb2.UpdateResponse.FromString(data)
     except DecodeError:
@@ -264,9 +208,10 @@ def reported_tracks(
     most: int,
     state_length: int | None = None,
 ) -> ReportedTracks:
-    """At most so many tracks, as of the frame with these detections. Raises UnusableAnswer.
+    """Reads the tracks after the frame with these detections. Raises UnusableAnswer.
 
-    state_length  that was promised; None: any, the same for all tracks of the frame
+    most          tracks that are allowed
+    state_length  number of dimensions promised; None: any, the same for all tracks of the frame
     """
     m = len(answer.response.tracks)
     if m > most:
@@ -292,7 +237,7 @@ def reported_tracks(
         id=track_id,
         class_index=class_index,
         status=status,
-        detections=columns.scalar(4, np.uint32).astype(np.int64),
+        detections=columns.scalar(4, np.int64),
         detection=row,
         nis=columns.scalar(6, np.float64, np.nan),
         state=state,
@@ -301,21 +246,21 @@ def reported_tracks(
 
 
 def _columns(answer: TrackerAnswer, m: int) -> RecordColumns:
-    """Of the tracks: at once where all are of one layout, and end the bytes."""
+    """Reads the tracks: at once where all are of one layout, and end the bytes."""
     tracks = answer.response.tracks
     if m == 0:
         return RecordColumns(0, ())
     head = 9 if answer.data[:1] == _SEQUENCE else 0
-    reader = TailReader(_TRACKS, _TRACK)
+    reader = TailReader(_TRACKS, TRACK)
     records = reader.read(answer.data, head, m, tracks[0].SerializeToString)
     if records is not None:
         return RecordColumns(m, ((slice(None), records),))
     answer.response.DiscardUnknownFields()  # of a newer tracker
-    return columns_by_layout([track.SerializeToString() for track in tracks], _TRACK)
+    return columns_by_layout([track.SerializeToString() for track in tracks], TRACK)
 
 
 def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, FloatArray]:
-    """(M, S) and (M, S, S). Raises UnusableAnswer unless all tracks have the same S."""
+    """Returns (M, S) and (M, S, S). Raises UnusableAnswer unless all tracks have the same S."""
     if columns.n == 0:
         return np.zeros((0, 0)), np.zeros((0, 0, 0))
     state, length = columns.doubles(7, MOST_STATE)
@@ -333,7 +278,7 @@ def _state(columns: RecordColumns, wanted: int | None) -> tuple[FloatArray, Floa
 
 
 def _rows(columns: RecordColumns, detections: ReceivedDetections) -> tuple[IntArray, BoolArray]:
-    """(M,) row of the detection that each names, −1 for none; and whether it is known."""
+    """Finds the row of the detection that each track names, −1: none; (M,), and if it is known."""
     named, told = columns.scalar(5, np.uint64), columns.present(5)
     row = np.full(columns.n, -1, np.int64)
     having = np.flatnonzero(detections.has_id)
@@ -348,7 +293,7 @@ def _rows(columns: RecordColumns, detections: ReceivedDetections) -> tuple[IntAr
 
 
 def _repeated(values: np.ndarray) -> BoolArray:
-    """(M,) whether a value was there before."""
+    """Tells of each value whether it was there before, (M,)."""
     _, first = np.unique(values, return_index=True)
     again = np.ones(values.size, bool)
     again[first] = False

@@ -28,9 +28,7 @@ def wide(id: int, variance: float) -> Sent:
 def layouts(data: bytes) -> int:
     """Of how many layouts the detections of an answer are, as a client finds them."""
     result = perception_monitor_pb2.ProcessResponse.FromString(data).frame
-    others = {f.name: value for f, value in result.ListFields() if f.name != "detections"}
-    head = frame_pb2.FrameResult(**others).ByteSize()
-    columns, _ = record_columns(result, head, TailReader(15, SCHEMA))
+    columns, _ = record_columns(result, TailReader(15, SCHEMA))
     return len(columns.groups)
 
 

@@ -29,7 +29,7 @@ from monitor.v1 import calibration_pb2 as calibration_pb
 from monitor.v1 import drift_pb2 as drift_pb
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire import messages
-from monitor.wire.recalibrator_messages import UnknownWord
+from monitor.wire.fields import UnknownWord
 from tests.administered import Caller, Refused
 from tests.alarmed import STAGES, STANDINGS, UNKNOWN, FixedWatch, alarm, service_of
 from tests.piped import opened, pipeline_of, sent

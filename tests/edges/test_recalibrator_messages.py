@@ -19,9 +19,9 @@ from monitor.promotion.records import (
 from monitor.statistics.observations import finished
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+from monitor.wire.fields import UnknownWord
 from monitor.wire.recalibrator_messages import (
     Kind,
-    UnknownWord,
     listing,
     read_listing,
     read_record,

@@ -18,8 +18,9 @@ from monitor.commands.sidecar_client import AdminClient, Conversation, SidecarRe
 from monitor.drift.alarms import change_sentence
 from monitor.frames.frame import Header
 from monitor.wire.client_messages import decode_truth_answer, refused
+from monitor.wire.fields import UnknownWord
 from monitor.wire.messages import read_alarm_change
-from monitor.wire.recalibrator_messages import UnknownWord, read_record
+from monitor.wire.recalibrator_messages import read_record
 
 _WAITING_TO_BE_SENT = 8  # frames of a sensor
 

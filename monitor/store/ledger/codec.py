@@ -25,7 +25,7 @@ class DecodeFrame(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """What the bodies of rows mean. Who decodes raises ValueError."""
+    """Encodes the bodies of rows and decodes them. Decoders raise ValueError."""
 
     encode_frame: Callable[[FrameEntry], bytes] = encode_frame
     decode_frame: DecodeFrame = decode_frame
@@ -33,7 +33,7 @@ class Codec:
     decode_labels: Callable[[bytes], LabelRecord] = decode_labels
 
     def rows_of(self, entry: Entry) -> Changes:
-        """What one entry writes. Raises ValueError and the like where it has no bytes."""
+        """Returns the rows that one entry writes. Raises ValueError and the like without bytes."""
         if isinstance(entry, FrameEntry):
             return Changes(frames=[self._frame_row(entry)])
         absent = [] if entry.frame is None else [self._frame_row(entry.frame)]

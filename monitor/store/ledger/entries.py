@@ -1,7 +1,7 @@
-"""What is entered in the ledger: frames, and what labels told of them with what was counted for it.
+"""Entries of the ledger: frames, labels and the counts that labels changed.
 
-Entries are numbered in the order in which they changed the statistics: those after a checkpoint,
-done again in their order, make of it what was there when the process died.
+Entries are numbered in the order in which they changed the statistics. Those after a checkpoint,
+replayed in their order, restore the statistics that the process had when it died.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Journal(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether labels cannot be taken."""
+        """True while labels cannot be taken."""
         ...
 
     def note(self, entry: Entry) -> bool:

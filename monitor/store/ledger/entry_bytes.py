@@ -1,14 +1,8 @@
-"""Arrays as little-endian bytes, and back: what was written is looked at before it is believed.
+"""Entries of the ledger as bytes, and back: every length and number read is checked.
 
-What is read does not own its memory: the arrays are read-only, or copies.
-
-What labels told of a frame, and what was counted for it, as bytes and back.
-
-How many detections the frame has, and in how many dimensions, is known by the frame alone: what
-is read is held against it by `of_frame`.
-
-Entries of the ledger as bytes, and back: frames, and the headers of their streams. What labels
-told is in kept_labels.
+Arrays are little-endian. Arrays that were read do not own their memory: they are read-only, or
+copies. How many detections a frame has, and in how many dimensions, is known by the frame alone:
+labels are checked against it by `of_frame`.
 """
 
 from __future__ import annotations
@@ -50,7 +44,7 @@ from monitor.v1 import ledger_pb2 as pb
 
 
 class CorruptEntry(ValueError):
-    """What came as an entry of the ledger is none, or cannot be of the frame it names."""
+    """The bytes are no entry of the ledger, or cannot belong to the frame they name."""
 
 
 def corrupt(field: str, came: str, expected: str) -> CorruptEntry:
@@ -170,7 +164,7 @@ def check_below(array: npt.NDArray[Any], below: int, field: str) -> None:
 
 
 def _array(data: bytes, dtype: str, field: str, *shape: int | None) -> npt.NDArray[Any]:
-    """Of this shape, or in one row where that is not known."""
+    """Reads an array of this shape; one of unknown length where the shape is (None,)."""
     kind = np.dtype(dtype)
     count = count_in(data, kind.itemsize, field)
     array = np.frombuffer(data, kind)
@@ -486,7 +480,7 @@ def decode_header(
 
 
 def decode_slice_key(message: pb.KeptSlice, field: str) -> SliceKey:
-    """What makes up a slice. Raises InvalidState."""
+    """Reads the values that make up a slice. Raises InvalidState."""
     return SliceKey(checked_slice_name(message.name, field), message.overflow)
 
 

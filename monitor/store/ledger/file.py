@@ -1,7 +1,7 @@
-"""One file of the pending store: frames of one stretch of event time, and what labels told of them.
+"""One file of the ledger: frames of one stretch of event time, with their labels.
 
 A file is an SQLite database in WAL mode. SQLite does not check what it reads, so every row has a
-CRC-32 of all that is in it. What the bodies mean is not known here.
+CRC-32 of all that is in it. The meaning of the bodies is not known here.
 """
 
 from __future__ import annotations
@@ -155,13 +155,13 @@ class PartitionFile:
             raise DamagedPartition(f"{self.path}: it says of itself that it is {meta}.")
 
     def close(self) -> None:
-        """What is in the WAL is copied into the file, where nobody else has it open."""
+        """Closes the file; its WAL is copied into it where nobody else has it open."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
     @property
     def is_there(self) -> bool:
-        """Whether it is still the file of its name."""
+        """True while the path still leads to this file."""
         return mark_of(self.path) == self.mark
 
     # ---- writing
@@ -229,7 +229,7 @@ class PartitionFile:
         return found.fetchone() is not None
 
     def sync(self) -> None:
-        """What was written without it is on the disk now. Raises StoreFailed."""
+        """Brings to the disk what was written without syncing. Raises StoreFailed."""
         # A commit without sync leaves it in the WAL, which no lock of SQLite is on.
         with _failures(self.path):
             wal = os.open(beside(self.path, "-wal"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -351,7 +351,7 @@ def _columns(row: Row) -> tuple[int, int, int | None, int, bytes, str]:
 
 @contextlib.contextmanager
 def _failures(path: Path) -> Iterator[None]:
-    """What SQLite and the system say, in our words."""
+    """Raises errors of SQLite and of the system as errors of the store."""
     try:
         yield
     except sqlite3.Error as error:

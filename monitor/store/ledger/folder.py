@@ -1,4 +1,4 @@
-"""The folder of the pending store, and whose it is.
+"""The folder of the ledger, which one sidecar at a time holds.
 
     p<number>.sqlite   one partition; -wal and -shm beside it belong to it
     p….sqlite.corrupt  one that cannot be used; `.incompatible` where a later version can

@@ -1,5 +1,6 @@
-"""The ledger on disk as a running sidecar uses it: entries wait, bounded, for a thread that writes
-them, and another thread finds frames again. Nothing here holds up the loop.
+"""The ledger on disk as a running sidecar uses it, without holding up its loop.
+
+Entries wait, bounded, for a thread that writes them; another thread finds frames again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class JournalSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What is there at start.
+    """State of the ledger at start.
 
     sequence    of the last entry; 0 where there is none
     frames      those that are on the disk, the newest last, at most 65536
@@ -189,14 +190,14 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """Whether it takes no labels, since the disk has taken none for long."""
+        """True while no labels are taken, since the disk has taken none for long."""
         return self._writer is not None and self._queue.full
 
     async def durable(self, sequence: int) -> bool:
-        """Whether all that was taken up to a sequence survives the power failing.
+        """Tells whether all entries up to a sequence survive a power failure.
 
-        False where it cannot be written now: it is tried again, but not waited for. False too
-        where it is the number of labels whose frame went before they were written.
+        False where they cannot be written now: writing is tried again, but not waited for. False
+        too for labels whose frame was dropped before they were written.
         """
         return self._writer is not None and await self._writer.durable(sequence)
 
@@ -258,7 +259,7 @@ class Journal:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept at all."""
+        """True where there is a ledger at all."""
         return self._store is not None
 
     @property

@@ -1,8 +1,7 @@
-"""Entries of the ledger that wait for the disk. No disk and no loop here.
+"""Entries of the ledger on their way to the disk: a bounded queue with its writer.
 
-Writes what waits for the disk, together with all that waits by then, and says when it is there.
-
-Everything is decided on the loop; a thread does what blocks.
+The writer takes all that waits at once and tells when it is on the disk. Everything is decided on
+the loop; a thread does what blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class JournalQueue:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for labels."""
+        """True while there is no room for labels."""
         return self.label_bytes >= MOST_LABEL_BYTES
 
     def put(self, entry: Entry) -> bool:
@@ -83,7 +82,7 @@ class JournalQueue:
                 del self._by_key[key]
 
     def of(self, key: FrameKey, partition: int | None) -> tuple[list[FrameEntry], list[LabelEntry]]:
-        """What waits of one frame: frames, those that labels bring among them, and labels."""
+        """Lists what waits of one frame: frames, those that labels bring among them, and labels."""
         frames, labels = [], []
         for entry in self._by_key.get(key, ()):
             if partition is not None and entry.partition != partition:
@@ -186,8 +185,9 @@ class JournalWriter:
         return await self.settled(sequence) and sequence not in self._lost
 
     async def settled(self, sequence: int) -> bool:
-        """Whether all that was taken up to a sequence is on the disk, but for what never will be;
-        False after an attempt.
+        """Tells whether all entries up to a sequence are on the disk, or never will be.
+
+        False after an attempt that failed.
         """
         wanted = min(sequence, self.noted)
         if wanted <= self.synced:

@@ -1,4 +1,4 @@
-"""Names of the frames of each partition, in memory: a name that is nowhere touches no file."""
+"""Names of the frames of each partition, in memory: an unknown name touches no file."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _Known:
 
 @dataclass(slots=True)
 class KnownNames:
-    """As of what was last read of each partition. One thread at a time."""
+    """Names as they were last read from each partition. One thread at a time."""
 
     most: int = MOST_NAMES
     _known: dict[int, _Known] = field(default_factory=dict)
     _count: int = 0
 
     def up_to_date(self, partition: Partition) -> bool:
-        """Whether no frames came since its names were read."""
+        """Tells whether no frames came since the names of a partition were read."""
         known = self._known.get(partition.number)
         return known is not None and (known.born, known.named) == (partition.born, partition.named)
 
@@ -71,7 +71,7 @@ class KnownNames:
             self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Of one that is gone."""
+        """Forgets the names of a partition that is gone."""
         known = self._known.pop(number, None)
         if known is not None:
             self._count -= known.hashes.size

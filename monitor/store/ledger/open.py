@@ -1,4 +1,4 @@
-"""Partitions that stay open for a while: to open a file takes longer than to look into it."""
+"""Open partitions, which stay open for a while: opening a file takes longer than a look into it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The pending store on disk: frames and labels, one file for each stretch of event time.
+"""The partitions of the ledger on disk: one file for each stretch of event time.
 
-So expiry, the byte budget and damage all mean the same: one file goes. What cannot be used is set
-aside and said, and stops nothing. Calls come from one thread at a time, but those of `partitions`
-and `take_dropped`.
+So expiry, the byte budget and damage all mean the same: one file goes. A file that cannot be used
+is set aside and reported, and stops nothing. Calls come from one thread at a time, but those of
+`partitions` and `take_dropped`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class PartitionStore:
         self.unread.add(number)
 
     def _seen(self, file: PartitionFile) -> Partition:
-        """What is in a file. Raises DamagedPartition, StoreFailed."""
+        """Reads what is in a file. Raises DamagedPartition, StoreFailed."""
         frame, labels = file.last()
         self._events += 1
         size = self.folder.size(file.number)
@@ -235,7 +235,7 @@ class PartitionStore:
         self._forget(number, suffix, message)
 
     def refuse_found(self, partition: Partition, error: Exception) -> None:
-        """The same of one that somebody could not read, if it still is that one."""
+        """Sets a partition aside that a reader could not read, if the file is still the same."""
         there = self._there.get(partition.number)
         if there is not None and there.mark == partition.mark:
             self.refuse(partition.number, error)
@@ -327,7 +327,7 @@ class PartitionStore:
         return self._open.file(number, create=True)
 
     def _closing(self, number: int) -> None:
-        """What was written to a file is synced by whoever has it open."""
+        """Syncs a file before it is closed, if something in it is not on the disk yet."""
         if number in self._unsynced:
             self._sync(number)
 
@@ -340,7 +340,7 @@ class PartitionStore:
     # ---- what goes
 
     def _expire(self, written: dict[int, Changes]) -> None:
-        """Of what every checkpoint has, what is older than it is to be kept."""
+        """Drops partitions that every checkpoint has, when they are older than keep_hours."""
         if not self._there:
             return
         now = max(self._there.values(), key=lambda one: one.last).number
@@ -374,8 +374,9 @@ class PartitionStore:
         return lost
 
     def _spared(self, one: Partition) -> bool:
-        """Whether a partition stays for now: something of it is in no checkpoint, and the next one
-        is asked for. Not beyond twice the budget.
+        """Tells whether a partition stays for now, and asks for a checkpoint if it does.
+
+        It stays where an entry of it is in no checkpoint, up to twice the budget.
         """
         if one.last <= self.covered or self.bytes > 2 * self.disk_bytes:
             return False

@@ -1,4 +1,4 @@
-"""What the files of the pending store are made of: rows, names, and what can be wrong."""
+"""Rows, names and errors of the ledger's files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one transaction writes.
+    """Rows that one transaction writes.
 
     absent  frames that are written only where there is none with their name
     """
@@ -63,7 +63,7 @@ class Changes:
 
 
 def mark_of(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another of the same name; None where there is none."""
+    """Identifies a file among others of the same name; None where there is none."""
     try:
         status = path.stat(follow_symlinks=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""Frames found again on the disk, beside the writer, by a thread with connections of its own."""
+"""Reader of frames on the disk, a thread beside the writer with connections of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is on the disk of one name.
+    """Rows on the disk that have one name.
 
     frame    the latest one
     labels   of all frames of that name, in order

@@ -1,4 +1,4 @@
-"""Entries of all partitions in the order in which they were entered, to be done again at start."""
+"""Replay of the ledger at start: entries of all partitions in the order of their numbers."""
 
 from __future__ import annotations
 
