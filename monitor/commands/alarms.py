@@ -1,6 +1,6 @@
-"""Alarms of drift, and how its evidence stands, as people read them.
+"""calibration-monitor alarms: lists, acknowledges, watches the alarms of a running sidecar.
 
-calibration-monitor alarms: those of drift of a running sidecar, their end, and new ones.
+Evidence is judged in the sidecar; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ async def _watch(client: DriftClient, options: argparse.Namespace) -> None:
 
 
 def concerns(change: AlarmChange, slices: list[str]) -> bool:
-    """Whether one of these slices is meant, or may be; of none: any."""
+    """Tells if a change concerns one of these slices; without slices, every change does."""
     return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
 
 

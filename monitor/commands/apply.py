@@ -1,4 +1,7 @@
-"""calibration-monitor apply: recalibrates a recorded file."""
+"""calibration-monitor apply: recalibrates a recorded file.
+
+The recalibrator comes from a file; nothing is fitted here.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> list[str]:
-    """What there is to say of it."""
+    """Writes the recalibrated Gaussians; returns the lines to print."""
     made = recalibrate_gaussians(selection, read_selected(options.file, options))
     tau = TAU if options.tau is None else options.tau
     asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
@@ -123,7 +126,7 @@ def _rejected(rows: BoolArray | None) -> list[str]:
 
 
 def _left_out(there: Collection[str], written: Collection[str]) -> list[str]:
-    """What of the file is not in the one written; an array gt_id is there as track."""
+    """Names the arrays that were not written; an array gt_id is written as track."""
     missing = [name for name in there if name not in written]
     if "track" in written:
         missing = [name for name in missing if name != "gt_id"]

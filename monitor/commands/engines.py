@@ -1,4 +1,4 @@
-"""The two ways to measure a recording: from its rows, or from micro-bins as the sidecar does."""
+"""Measures a recording by one of two engines: from its rows, or from micro-bins."""
 
 from __future__ import annotations
 

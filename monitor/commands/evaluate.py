@@ -1,8 +1,6 @@
-"""An evaluation as people read it: one block a question, at most 100 columns wide.
+"""calibration-monitor evaluate: measures of calibration of a recorded file.
 
-The part of `evaluate` that judges class probabilities, and its table for the terminal.
-
-calibration-monitor evaluate: measures of calibration of a recorded file.
+Tables are at most 100 columns wide. The measures themselves are computed in `statistics`.
 """
 
 from __future__ import annotations

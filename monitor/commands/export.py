@@ -1,4 +1,4 @@
-"""calibration-monitor export: the statistics of a running sidecar, into a file."""
+"""calibration-monitor export: writes the statistics of a running sidecar to a file."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Which model a verb has applied, and what its Gaussians stand for, for people and programs.
+"""Fits the recalibrator that the options of `fit` ask for.
 
-What people should know of a fit to Gaussians beside the model itself, in lines.
-
-The part of `fit` for class probabilities.
-
-The part of `fit` for Gaussians: a recalibrator of all rows, and of the slices asked for.
+For Gaussians that is one recalibrator of all rows, with one for each slice asked for; for class
+probabilities a single one. The methods themselves live in `recalibration`.
 """
 
 from __future__ import annotations
@@ -86,7 +83,7 @@ def class_model_as_json(selection: ClassSelection) -> dict[str, object]:
 
 
 def stands_for(made: RecalibratedRecording) -> str:
-    """What mean and covariance are, in a line."""
+    """Says in a line what mean and covariance stand for."""
     match made.output:
         case Output.GAUSSIAN:
             return "mean and covariance: the Gaussian that the method gives (output: gaussian)"
@@ -190,7 +187,7 @@ _OF_GAUSSIANS = {
 def fit_class_probabilities(
     options: argparse.Namespace,
 ) -> tuple[ClassSelection, Basis, list[str]]:
-    """What the options ask for, what it rests on, and lines on what is not checked at serving.
+    """Fits class probabilities; returns the model, what it rests on, and remarks to print.
 
     Raises RecordingError, UnfitData, ValueError.
     """
@@ -267,7 +264,7 @@ FEWEST_TRACKS = 30.0
 
 
 def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Selection, list[str]]:
-    """What the options ask for; and lines on the slices that lean on others, or are left to them.
+    """Fits Gaussians; returns the model, and remarks on slices that lean on others.
 
     Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
     """
@@ -359,7 +356,7 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
 def _bases(
     served: Mapping[str, SliceFit], periods: Mapping[str, Period | None], previous: Selection | None
 ) -> dict[str, Basis]:
-    """What the slices with a recalibrator rest on, where that is known."""
+    """Collects the basis of each slice with a recalibrator, where that is known."""
     found = {}
     for name, made in served.items():
         basis = basis_of(made.rows, periods[name], made.leans_on)

@@ -1,9 +1,4 @@
-"""What verbs print: tables, words of others that leave the terminal alone, values for --json.
-
-Numbers as options give them: what several options read, each read in one place.
-
-A section of a sidecar's configuration as TOML, for verbs that start one.
-"""
+"""Conventions that all verbs share for reading option values, printing results, writing files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Recalibrators, trials, fits and records as people read them.
+"""calibration-monitor recalibrators: shows or changes the recalibrators of a running sidecar.
 
-calibration-monitor recalibrators: those of a running sidecar, and what people decide on them.
+The sidecar decides; this file asks it, then prints its answers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _STATES = {
 
 
 def fits(fitted: Iterable[SliceFitted]) -> str:
-    """What came of each slice."""
+    """Writes what came of the fit of each slice."""
     lines = []
     for entry in fitted:
         found = f"{shown(entry.version)} is on trial" if entry.version else shown(entry.reason)
@@ -95,7 +95,7 @@ def fits(fitted: Iterable[SliceFitted]) -> str:
 
 
 def change_lines(before: str, after: str) -> str:
-    """Of what is in force."""
+    """Writes which recalibrator is active, and which was."""
     if before == after:
         return f"{shown(after)} is in force, as before"
     return f"{shown(after)} is in force, in place of {shown(before)}"

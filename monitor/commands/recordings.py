@@ -1,13 +1,6 @@
-"""Options that choose rows of a recorded file; they mean the same for every verb.
+"""Recorded detections for the verbs: selected by options, recalibrated by a model, ready to fit.
 
-Recalibrators as files: reading one, telling its kind, and what it fits.
-
-A recording and what a recalibrator makes of it: the Gaussians that are forwarded, and the
-distributions that the method itself gives.
-
-Recorded class probabilities and what a recalibrator makes of them.
-
-Recorded detections with truth, as recalibrators are fitted on them; and what they amount to.
+Reading and writing of the file formats lives in `store`.
 """
 
 from __future__ import annotations
@@ -293,7 +286,7 @@ class RecalibratedRecording:
 
     @property
     def output(self) -> Output:
-        """What was said of the detections: the least that is true of all of them."""
+        """Output of the recalibrators that served: the least that is true of all detections."""
         shares = self.serving
         return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
 
@@ -328,7 +321,7 @@ class RecalibratedRecording:
         return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
 
     def quantiles(self, tau: FloatArray) -> Quantiles:
-        """Of every detection at T levels; NaN where it is not usable."""
+        """Quantiles of every detection at T levels; NaN where it is not usable."""
         n, k = self.sent.mean.shape
         values = np.full((n, k, tau.size), np.nan)
         usable = np.flatnonzero(self.usable)
@@ -371,7 +364,7 @@ def sound_rows(recording: Recording) -> BoolArray:
 
 
 def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
-    """What tells the rows of a recording apart; the stream of a row is its sequence.
+    """Divides the rows of a recording; the stream of a row is its sequence.
 
     ranges  None: rows have no range
     """
@@ -541,7 +534,7 @@ class Times:
 
 
 def basis_of(rows: FitRows, period: Period | None, borrows_from: str | None) -> Basis | None:
-    """What a fit on these rows rests on; None without rows."""
+    """Basis of a fit on these rows; None without rows."""
     if rows.n == 0:
         return None
     return Basis(rows.n, rows.tracks, rows.n * rows.weight, period, borrows_from)

@@ -1,4 +1,4 @@
-"""calibration-monitor reference: what is usual of recorded drives, to tell drift from."""
+"""calibration-monitor reference: learns from recorded drives what errors are while healthy."""
 
 from __future__ import annotations
 

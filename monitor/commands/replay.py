@@ -213,7 +213,7 @@ def run(options: argparse.Namespace) -> int:
 def _with_sidecar(
     address: str | None, config: str, talk: Callable[[str], Coroutine[Any, Any, T]]
 ) -> T:
-    """What comes of talking to the sidecar at an address, or to one started for it."""
+    """Runs a conversation with the sidecar at an address, or with one started for it."""
     with contextlib.ExitStack() as stack:
         if address is None:
             address = stack.enter_context(running_sidecar(config)).grpc
@@ -249,7 +249,7 @@ def _config(
 
 
 def _forwards_other(options: argparse.Namespace, selection: Selection | None) -> bool:
-    """Whether the started sidecar forwards anything else than what the detector says."""
+    """Tells if the started sidecar forwards anything else than the raw detections."""
     observed = options.mode is not Mode.APPLY
     return not observed and selection is not None and selection.changes_estimates
 

@@ -1,12 +1,7 @@
-"""Options of replay that have to do with drift, and the section of the sidecar they make.
+"""The drift part of `replay`: a reference before it, alarms during it, evidence at its end.
 
-What is usual of recorded drives, learned as the sidecar learns it: by class, at both stages,
-each sequence a stream of its own.
-
-Listens for alarms of drift while a replay goes on.
-
-What a replay heard of drift: alarms in the order in which they were raised, and how the evidence
-stands at the end, for programs and for people.
+References are learned as the sidecar learns them: by class, at both stages, each sequence a stream
+of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +55,7 @@ class TooLittleToLearn(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What drives say of each class.
+    """References learned from drives.
 
     references  of those that are known well enough
     remarks     a sentence for each of the others
@@ -285,7 +280,7 @@ def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DriftFound:
-    """What was told of drift.
+    """Alarms and evidence that the sidecar told of.
 
     alarms     in the order in which they were raised
     standings  of each slice and severity, at the end

@@ -1,6 +1,6 @@
-"""Options of replay that have to do with tracks, and what they ask for.
+"""The tracking part of `replay`: how well tracks follow labels, as values or as a table.
 
-How well the tracks of a replay follow the labels, as values and as a table.
+The measures themselves are computed in `tracking.quality`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """What tracks are held against.
+    """Labels that tracks are compared with.
 
     labels          by stream, then by class
     match_distance  by class, in the unit of the stream: no match is farther off

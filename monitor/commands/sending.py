@@ -1,10 +1,7 @@
-"""A real sidecar as a process of its own, for verbs that need one; never the sidecar itself.
+"""Plays recorded sequences to a sidecar, one started here in a process of its own if need be.
 
-Plays sequences to a sidecar: frames out, answers in, and the labels when they are due.
-
-The tracks that come back are kept until the end of the replay.
-
-A recording as the frames its detectors sent: one stream a sequence, no frame left out.
+Each sequence is a stream, no frame left out: frames go out, answers come in, labels follow when
+they are due. Tracks that come back are kept until the end of the replay.
 """
 
 from __future__ import annotations
@@ -301,7 +298,7 @@ SIDE_BY_SIDE = 8
 
 @dataclass(slots=True)
 class Tally:
-    """What was sent and what came back."""
+    """Counts of what was sent and what came back."""
 
     frames: int = 0
     detections: int = 0

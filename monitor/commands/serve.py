@@ -1,4 +1,7 @@
-"""calibration-monitor serve: the sidecar."""
+"""calibration-monitor serve: runs the sidecar.
+
+Composition and life of the sidecar are in `monitor.sidecar`.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,7 @@ def _configured(options: argparse.Namespace) -> Config:
 
 
 def _at_start(config: Config) -> str:
-    """What will be in force. Raises InvalidConfiguration where a file cannot be used."""
+    """Names what will be active. Raises InvalidConfiguration where a file cannot be used."""
     Tokens(config.security)
     if config.security.tls:
         ServerCertificates(config.security)

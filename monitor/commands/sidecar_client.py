@@ -1,14 +1,6 @@
-"""Options of the verbs that talk to a running sidecar: where it is, and how we show who we are.
+"""A gRPC client of a sidecar, for verbs that talk to one.
 
-A gRPC client of the sidecar, for replay, demo and benchmarks.
-
-A gRPC client that asks a sidecar about its recalibrators, and decides about them.
-
-A gRPC client that asks a sidecar about drift, ends alarms, and hears of new ones.
-
-A gRPC client that takes the statistics out of a sidecar, and adds some to it.
-
-A gRPC client that asks a sidecar how it is, and can tell why it got no answer.
+A detector uses `monitor.client`, which never blocks it, instead.
 """
 
 from __future__ import annotations
@@ -69,7 +61,7 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 
 def access_of(options: argparse.Namespace) -> Access:
-    """What the options say. Raises InvalidAccess."""
+    """Reads the options of add_access(). Raises InvalidAccess."""
     return Access(
         options.certificate_authority, options.certificate, options.key, options.token_file
     )
@@ -157,7 +149,7 @@ class Client:
         return response.before, response.after
 
     async def happenings(self) -> AsyncIterator[Record]:
-        """What happens to recalibrators from now on, as long as the sidecar serves.
+        """Yields what happens to recalibrators from now on, as long as the sidecar serves.
 
         Raises SidecarUnavailable, UnknownWord.
         """
@@ -194,7 +186,7 @@ class Client:
 
 
 def _of_tls(access: Access) -> str:
-    """What else may be wrong where certificates are shown."""
+    """Names what else may be wrong where certificates are shown."""
     if not access.certificate_authority:
         return ""
     return ", and that its certificate and ours are of the authorities that are named"
@@ -298,7 +290,7 @@ class AdminClient(Client):
 
 @dataclass(frozen=True, slots=True)
 class DriftStandings:
-    """What GetCalibration tells of drift.
+    """Evidence of drift, as GetCalibration tells it.
 
     standings  of slices under each severity, and of all of them together as 'total'
     stages     of slices at each stage
@@ -434,7 +426,7 @@ class _Direct(Access):
 
 
 def direct(access: Access) -> Access:
-    """The same without a proxy: who looks for a fault asks the sidecar itself, as HTTP does."""
+    """Access without a proxy: doctor must reach the sidecar itself, as it does by HTTP."""
     return _Direct(access.certificate_authority, access.certificate, access.key, access.token_file)
 
 
@@ -468,13 +460,13 @@ class StatusClient:
         await self._channel.close()
 
     async def status(self) -> Status:
-        """What it is, and what it has seen since it started."""
+        """Asks the sidecar what it is, and what it has seen since it started."""
         request = status_pb2.GetStatusRequest().SerializeToString()
         answer = await self._asked(f"/{MONITOR}/GetStatus", request)
         return messages.status_of(_read(status_pb2.GetStatusResponse(), answer))
 
     async def serving(self) -> bool:
-        """What grpc.health.v1 says of it; no right is needed."""
+        """Asks grpc.health.v1 if the sidecar serves; no right is needed."""
         request = health_pb2.HealthCheckRequest().SerializeToString()
         data = await self._asked(f"/{health.SERVICE_NAME}/Check", request)
         answer = _read(health_pb2.HealthCheckResponse(), data)

@@ -1,9 +1,4 @@
-"""The files that verbs write: whole, or not at all.
-
-The answer of GetCalibration as plain values, for programs and for people.
-
-Files of statistics for the verbs: reading, writing, and what is in them.
-"""
+"""Statistics of a sidecar as a file, as JSON, as a table."""
 
 from __future__ import annotations
 
@@ -161,7 +156,7 @@ def write_state(path: Path, stored: StoredState) -> None:
 
 
 def contents(stored: StoredState) -> dict[str, Any]:
-    """What is in a state, for --json."""
+    """Describes a state for --json."""
     state = stored.state
     return {
         "bins": state.binning.describe(),

@@ -1,5 +1,6 @@
-"""One connection of an endless drive to a sidecar, from its streams being opened to whatever ends
-it: frames go out, their labels follow, events come in. All that waits is bounded.
+"""One connection of an endless drive to a sidecar, from opening its streams to whatever ends it.
+
+Frames go out, their labels follow, events come in. All that waits is bounded.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Connection:
         return Connection(client, tale, until_due, lanes, client.truth())
 
     def offer(self, frame: SimulatedFrame) -> bool:
-        """Whether there is room for this frame among those that wait to be sent."""
+        """Queues a frame to be sent; False when there is no room."""
         try:
             self._lanes[frame.sensor].to_send.put_nowait(frame)
         except asyncio.QueueFull:

@@ -161,7 +161,7 @@ def _line(text: str) -> None:
 
 
 async def _account(client: AdminClient, record: Record, addresses: Addresses) -> SidecarAccount:
-    """What the sidecar says of the drive that is over."""
+    """Asks the sidecar for its account of the drive that is over."""
     found = await client.calibration()
     slices = {}
     for entry in found.slices:

@@ -1,6 +1,6 @@
-"""The demo's drive in cycles, through a sidecar that may come and go meanwhile.
+"""Drives the demo in cycles, through a sidecar that may come and go meanwhile.
 
-The configuration of a sidecar that the demo's story can be told with; text alone.
+The configuration with which a sidecar can show the demo's story stands at the end, as text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _IDS_PER_FRAME = np.uint64(2**16)  # of the simulation
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """What is driven, and where.
+    """A drive in cycles, with the sidecar it goes through.
 
     cycles      after which it is over; inf: never
     patience_s  for which a sidecar that is away, or refuses, is waited for
@@ -117,7 +117,7 @@ class _Drive:
             tried_s = time.monotonic()
 
     async def _conversed(self) -> Exception | None:
-        """What ended the connection, or prevented it; None: the drive is over."""
+        """Talks to the sidecar; returns why that failed or ended, None when the drive is over."""
         where = self.journey.address
         soon = asyncio.get_running_loop().call_later(
             _SOON_S, self._tell_of, f"waits for a sidecar at {where}"

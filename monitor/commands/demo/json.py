@@ -1,4 +1,4 @@
-"""What the demo prints with --json: one object of plain values, None in place of NaN."""
+"""The JSON object that the demo prints: plain values, None in place of NaN."""
 
 from __future__ import annotations
 

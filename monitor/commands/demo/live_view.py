@@ -1,4 +1,7 @@
-"""The demo on a terminal while it runs. render() makes lines; Screen alone writes escape codes."""
+"""The demo on a terminal while it runs.
+
+render() makes lines; Screen alone writes escape codes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _RED, _GREEN, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[2m"
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether a moving picture makes sense there."""
+    """Tells if the stream is a terminal that can show a moving picture."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -97,7 +100,7 @@ def _phase(record: Record) -> str:
 
 
 def _length(record: Record) -> float:
-    """Of the drive, as planned or as it has become, s."""
+    """Seconds of the drive, as planned or as it has become."""
     return max(record.elapsed_s, record.plan.duration_s)
 
 

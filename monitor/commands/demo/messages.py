@@ -7,7 +7,7 @@ from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_tru
 
 
 def frame_message(frame: SimulatedFrame) -> bytes:
-    """What the sensor sends: no truth in it."""
+    """Encodes a frame as its sensor sends it, without ground truth."""
     return encode_frame(
         OutgoingFrame(
             frame_id=frame.frame_id,

@@ -1,4 +1,4 @@
-"""What of the demo's story a sidecar with other settings cannot show, in plain words."""
+"""Names, in plain words, the parts of the demo that a sidecar with other settings cannot show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _AUTOMATIC = "automatic"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a sidecar shows of its settings.
+    """The settings of a sidecar, as far as it shows them.
 
     tracks     whether it keeps tracks
     slices     that it has statistics of; empty: of none yet

@@ -1,5 +1,6 @@
-"""Where the stamps of a long drive lie on the clocks: it keeps up with the time of day, and never
-goes back. The clocks are arguments.
+"""The stamps of a long drive, which keep up with the time of day without ever going back.
+
+The clocks are arguments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the demo plans: when the fault comes and goes, and the phases of the story."""
+"""Plans the demo: the beginning of the fault, its end, the phases of the story."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _SHORTEST_SHOWN_S = 5.0
 
 
 class Phase(StrEnum):
-    """Of a frame: by its stamp, and by what the version that answered it does to the faulty sensor.
+    """Phases of the story, in their order.
 
-    In the order in which they come.
+    The phase of a frame follows from its stamp, and from what the version that answered it does to
+    the faulty sensor.
     """
 
     HEALTHY = "healthy"  # before the fault
@@ -28,7 +29,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to happen; times are event time, seconds since the first frame.
+    """The planned drive; times are event time, seconds since the first frame.
 
     How long the sidecar takes to find out is its own affair, and longer on a busy computer: the
     fault and the drive last longer than planned, until what came of it was seen for a while.

@@ -1,5 +1,6 @@
-"""What the demo has seen: counts, phases, and statistics of its own, kept apart from the sidecar's
-so that the two can be compared. No stream and no terminal here.
+"""The demo's own account of a drive, kept apart from the sidecar's so that the two can be compared.
+
+It holds counts, phases, statistics; no stream and no terminal here.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Recent:
 
 @dataclass(slots=True)
 class SensorRecord:
-    """What was sent to and heard of one sensor's stream.
+    """Frames sent on one sensor's stream, with what was heard of them.
 
     labelled  true detections whose truth the sidecar has answered
     """
@@ -92,7 +93,7 @@ class SensorRecord:
         return total
 
     def recent(self) -> Recent:
-        """Of the last 5 s of event time whose truth is known."""
+        """Averages the last 5 s of event time whose ground truth is known."""
         parts = [part for _, part in self._recent]
         n = sum(part.n for part in parts)
         if n == 0:
@@ -203,16 +204,16 @@ class Record:
 
     @property
     def corrects(self) -> bool:
-        """Whether what is in force now changes what the faulty sensor reports."""
+        """Tells if the active recalibrator changes what the faulty sensor reports."""
         return self.story.version in self.correcting
 
     def tell(self, text: str) -> None:
-        """Of an event, now."""
+        """Records an event now."""
         self.events.append((self.elapsed_s, text))
         self.announce(f"{self.elapsed_s:6.1f} s  {text}")
 
     def hear(self, happening: Happening) -> None:
-        """Of something that happened to a recalibrator, now."""
+        """Records something that happened to a recalibrator now."""
         self.story.heard.append(Heard(self.elapsed_s, happening))
         self.tell(in_words(happening))
 
@@ -230,11 +231,11 @@ class Record:
         self.entered_s.setdefault(self.phase_of(answered), self.plan.event_s(frame.stamp_ns))
 
     def fault_may_end(self, at_s: float) -> bool:
-        """Whether the fault was there, and its correction seen, for long enough."""
+        """Tells if the fault was there, and its correction seen, for long enough."""
         return self._seen(Phase.CORRECTED, at_s, self.plan.fault_end_s)
 
     def drive_may_end(self, at_s: float) -> bool:
-        """Whether the drive was long enough, and the way home was seen."""
+        """Tells if the drive was long enough, and the rollback was seen."""
         return self._seen(Phase.HOME, at_s, max(self.plan.duration_s, self.fault_ended_s))
 
     def _seen(self, phase: Phase, at_s: float, planned_s: float) -> bool:
@@ -242,7 +243,7 @@ class Record:
         return at_s >= planned_s and (seen or at_s >= planned_s + self.plan.patience_s)
 
     def phase_of(self, answered: AnsweredFrame) -> Phase:
-        """Of a frame; of another sensor's only once the faulty one has been answered, too."""
+        """Phase of a frame; for other sensors only once the faulty one has been answered, too."""
         at_s = self.plan.event_s(answered.frame.stamp_ns)
         corrected = answered.version in self.correcting
         if at_s < self.plan.fault_s:

@@ -1,4 +1,4 @@
-"""What the detectors of a six-sensor vehicle would send on a drive, with the truth beside it.
+"""Simulates the detectors of a six-sensor vehicle on a drive, with the ground truth beside it.
 
 Never here: a clock, I/O, a global generator. The same settings and seed give the same drive.
 """
@@ -216,7 +216,7 @@ def with_variance_factor(frame: SimulatedFrame, factor: float) -> SimulatedFrame
 
 @dataclass(frozen=True, slots=True)
 class _Sector:
-    """What a sensor looks at: bearing of its middle and half its width, rad."""
+    """The sector that a sensor looks at: bearing of its middle and half its width, rad."""
 
     axis: float
     half_width: float
@@ -333,7 +333,7 @@ def _observe(
     frame_id: int,
     stamp_ns: int,
 ) -> SimulatedFrame:
-    """What the sensor reports of the objects, false detections mixed in."""
+    """Simulates the sensor's report of the objects, false detections mixed in."""
     seen: BoolArray = rng.random(len(objects.track)) >= settings.miss_probability
     truth = objects.box[seen]
     n, n_false = len(truth), int(rng.poisson(settings.false_rate))

@@ -1,5 +1,6 @@
-"""Sends the demo's drive through a sidecar at the pace of its stamps: one stream a sensor, one
-of truth, everything in between bounded.
+"""Sends the demo's drive through a sidecar at the pace of its stamps.
+
+One stream a sensor, one of ground truth, everything in between bounded.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ async def drive(client: Client, record: Record) -> None:
 
 
 def first(group: ExceptionGroup[Exception]) -> Exception:
-    """Of the errors of tasks, groups in groups included."""
+    """The first error of a group of tasks, groups in groups included."""
     error: Exception = group
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]

@@ -1,5 +1,6 @@
-"""What the sidecar did to its recalibrators during the drive, as the demo heard it: which event
-came when, in words, and what of the story is missing in the end.
+"""The changes of recalibrators during the drive, as the demo heard of them from the sidecar.
+
+Each is kept with its event time, can be told in words, and is looked for at the end.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ class Heard:
 
 @dataclass(slots=True)
 class Story:
-    """Of one drive, in order."""
+    """The story of one drive, in order."""
 
     heard: list[Heard] = field(default_factory=list)
 
     @property
     def sequence(self) -> int:
-        """Of the last record; 0 before any."""
+        """Number of the last record; 0 before any."""
         return self.heard[-1].record.sequence if self.heard else 0
 
     @property
@@ -57,7 +58,7 @@ class Story:
         return found
 
     def of(self, what: Happened, slice: str, since_s: float) -> list[Heard]:
-        """What happened to a slice at or after this event time."""
+        """Finds the records of one kind on a slice at or after an event time."""
         return [
             one
             for one in self.heard

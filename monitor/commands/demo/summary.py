@@ -1,5 +1,6 @@
-"""What there is to say at the end of the demo: measures by sensor and phase, whether the sidecar's
-account agrees with the demo's own, and what of the story is missing.
+"""Sums up the demo at its end: measures by sensor in each phase.
+
+The sidecar's account is compared with the demo's own, and missing parts of the story are named.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SliceAccount:
 
 @dataclass(frozen=True, slots=True)
 class SidecarAccount:
-    """What the sidecar says of the drive: GetCalibration, and its /metrics."""
+    """The sidecar's account of the drive: GetCalibration, and its /metrics."""
 
     frames: int
     detections: int
@@ -93,7 +94,7 @@ def summarise(record: Record, sidecar: SidecarAccount) -> Summary:
 
 
 def _missing(record: Record) -> str:
-    """What the sidecar has not done, in words."""
+    """Names the part of the story that the sidecar has not done; '' when it is whole."""
     plan, story = record.plan, record.story
     promoted = story.of(Happened.PROMOTED, plan.faulty, plan.fault_s)
     if not promoted or promoted[0].at_s >= record.fault_ended_s:

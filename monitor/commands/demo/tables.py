@@ -1,4 +1,4 @@
-"""What the demo prints for people at its end: tables and a few lines, 80 columns wide."""
+"""The text that the demo prints at its end: tables with a few lines, 80 columns wide."""
 
 from __future__ import annotations
 

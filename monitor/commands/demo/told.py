@@ -1,5 +1,6 @@
-"""What an endless drive tells: a plain line an event, and counts that are told once a cycle. It
-keeps nothing of what is over.
+"""Tells of an endless drive: a plain line an event, counts once a cycle.
+
+Nothing is kept of cycles that are over.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Tale:
         self.last = self.cycles.at(0.0)
 
     def tell(self, text: str) -> None:
-        """Of an event, now."""
+        """Prints an event now."""
         self.say(f"cycle {self.last.cycle}, {self.last.at_s:5.1f} s  {text}")
 
     def begin(self) -> None:

@@ -1,7 +1,7 @@
-"""Tracking quality in the demo: the sidecar's tracks of one sensor, which are fed what it
-forwards, beside those of an equal tracker in here that is fed what the detector reported.
+"""Compares tracking of one sensor with recalibrated covariances to tracking with raw ones.
 
-The drive knows which object each detection is of, so that nothing has to be matched.
+The sidecar's tracks are fed what it forwards; an equal tracker in here is fed what the detector
+reported. The drive knows which object each detection is of, so that nothing has to be matched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VELOCITY = slice(SPACE.k, SPACE.k + 3)  # and their velocities in the state
 
 
 class Fed(StrEnum):
-    """What a tracker's R is."""
+    """The covariance that a tracker takes as R."""
 
     RAW = "raw"  # the covariance that the detector reports
     RECALIBRATED = "recalibrated"  # the one that the sidecar forwards
@@ -42,7 +42,7 @@ class Fed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrackingQuality:
-    """Of the true detections of a phase.
+    """Tracking of the true detections of a phase.
 
     detections     how many
     tracked        how many of them updated a confirmed track
@@ -76,7 +76,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class TrackingRecord:
-    """What both trackers made of one sensor's drive."""
+    """Tracks of one sensor's drive, by both trackers."""
 
     _own: Tracker = field(init=False)
     _numbered: int = 0

@@ -1,6 +1,6 @@
-"""All that is to be said of a sidecar, the worst first; and what it amounts to.
+"""calibration-monitor doctor: what is wrong with a running sidecar, why, and what to do.
 
-calibration-monitor doctor: what is wrong with a running sidecar, why, and what to do.
+The checks of all areas are called here; none is written here.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_object(seen: Observation, found: Sequence[Finding]) -> dict[str, object]:
-    """What --json prints; a finding has severity, area, what, why and remedy."""
+    """The object that --json prints; a finding has severity, area, what, why and remedy."""
     return {
         "address": seen.address,
         "http_address": seen.http_address,

@@ -1,6 +1,6 @@
-"""What was found: how bad it is, where, what exactly, why that matters, and what to do.
+"""A finding of doctor: its severity, its area, the fact, why that matters, what to do.
 
-Numbers as people say them.
+Helpers below write numbers as people say them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Severity(IntEnum):
 
 
 class Area(StrEnum):
-    """What is looked at, in the order in which one thing explains the next."""
+    """Areas that are looked at, in the order in which one thing explains the next."""
 
     REACH = "reach"
     STREAMS = "streams"

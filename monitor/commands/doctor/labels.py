@@ -1,4 +1,4 @@
-"""Whether truth comes, finds its detections, and is enough of it."""
+"""Checks that ground truth comes, finds its detections, suffices for the measures."""
 
 from __future__ import annotations
 

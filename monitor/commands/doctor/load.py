@@ -1,7 +1,4 @@
-"""Whether the sidecar keeps up, and has faults of its own.
-
-What is refused, and what goes out as it came, by reason.
-"""
+"""Checks the sidecar's counters of its own work: overload, faults, refusals by reason."""
 
 from __future__ import annotations
 
@@ -209,7 +206,7 @@ _PASSED = {
 
 
 def refusals(seen: Observation) -> Iterator[Finding]:
-    """Of detections and messages, and of calls without a right."""
+    """Finds refused detections, messages, and calls without a right."""
     change = seen.change
     if change is None:
         return

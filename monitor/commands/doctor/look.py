@@ -1,9 +1,7 @@
-"""Pages of a sidecar, its /metrics above all: bare HTTP/1.0 requests, past any proxy.
+"""Looks twice at a running sidecar, by HTTP and gRPC, for doctor to judge.
 
-What doctor sees by HTTP, or why it sees nothing; it never raises for what the network does.
-
-Looks twice at a running sidecar, by HTTP and gRPC, and says what was seen; it never raises for
-what the network or the sidecar does.
+Requests are bare HTTP/1.0, past any proxy. Nothing raises for what the network or the sidecar
+does: the answer then says why there is nothing.
 """
 
 from __future__ import annotations
@@ -108,11 +106,11 @@ class Page:
 
 
 class SpeaksGrpc(ValueError):
-    """What answers speaks HTTP/2 from the first byte, as gRPC does."""
+    """The answer is HTTP/2 from the first byte, as gRPC speaks it."""
 
 
 async def page(address: str, path: str, patience: float) -> Page:
-    """What http://address/path gives, within so many seconds.
+    """Reads http://address/path within so many seconds.
 
     Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
     SpeaksGrpc where it seems to be gRPC.
@@ -201,7 +199,7 @@ def samples_of(text: str) -> Samples:
 
 
 async def or_http(reached: Asked, address: str, patience: float) -> Asked:
-    """Whether what does not speak gRPC speaks HTTP in its place."""
+    """Asks an address that does not speak gRPC for HTTP in its place."""
     if reached.answer is not Answer.FOREIGN:
         return reached
     try:
@@ -264,7 +262,7 @@ async def look(place: Place, seconds: float, truth_within_s: float) -> Observati
 
 
 async def _once(seen: Observation, place: Place) -> Observation:
-    """What changes from look to look, asked at the same time."""
+    """Asks, at the same time, for all that changes from look to look."""
     at_s = asyncio.get_running_loop().time()
     (
         (http, ready, metrics, samples, text),
@@ -315,7 +313,7 @@ _ANSWERS = {
 
 
 def _reached(error: NotAnswered, access: Access) -> Asked:
-    """What gRPC's words mean; they are the only thing that tells one failure from another."""
+    """Reads the words of gRPC, which alone tell one failure from another."""
     words = _BEFORE.sub("", str(error))
     if error.why in _ANSWERS:
         return Asked(_ANSWERS[error.why], words)
@@ -367,7 +365,7 @@ async def _listing(place: Place) -> Listing:
 
 
 async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:
-    """What was asked for, or why there is nothing."""
+    """Awaits an answer; without one, tells why."""
     try:
         async with asyncio.timeout(PATIENCE):
             return GIVEN, await asking
@@ -382,8 +380,9 @@ async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:
 
 
 def limits_of(path: str) -> Limits:
-    """Of a configuration file; the defaults where it cannot be read here, or is not absolute: then
-    it may be another one.
+    """Limits in a configuration file; the defaults where it cannot be read here.
+
+    A path that is not absolute may be of another file, and is not read.
     """
     try:
         file = Path(path)

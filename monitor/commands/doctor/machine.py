@@ -1,9 +1,4 @@
-"""Whether the configuration file is what the sidecar runs with.
-
-Whether doctor knows the sidecar that it looks at.
-
-Whether what must outlive the process is written, and whether all of it could be read.
-"""
+"""Checks the sidecar's installation: configuration file, version, disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Why gRPC or HTTP of the sidecar cannot be reached.
-
-Whether the sidecar is there, is ready, and answered all that was asked.
-"""
+"""Checks that the sidecar can be reached, is ready, has answered all questions."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _INSIDE = (
 
 
 def no_way(seen: Observation) -> Iterator[Finding]:
-    """What is said of each half of it that does not answer; nothing where both do."""
+    """Finds why gRPC or HTTP does not answer; nothing where both do."""
     grpc, http = seen.grpc.answer, seen.http.answer
     gone = (Answer.CLOSED, Answer.NOWHERE, Answer.SILENT)
     if grpc in gone and http in gone:
@@ -164,7 +161,7 @@ _FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
 
 
 def reach(seen: Observation) -> Iterator[Finding]:
-    """What keeps the sidecar from being seen comes first, and is all there is where it is not."""
+    """Finds what keeps the sidecar from being seen; where it is not seen, that is all there is."""
     found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
     found += _not_refreshed(seen)
     yield from found or [well(Area.REACH, _up(seen))]

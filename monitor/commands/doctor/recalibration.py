@@ -1,9 +1,4 @@
-"""Whether tracks are known: of a tracker elsewhere, of the own one, or of the detector.
-
-Alarms of drift that stand, and whether drift is watched at all.
-
-What recalibrators hide, what waits for people, and whether anything is corrected at all.
-"""
+"""Checks the forwarded covariances: tracks to judge them by, alarms of drift, recalibrators."""
 
 from __future__ import annotations
 
@@ -195,7 +190,7 @@ def _alarm(alarm: Alarm) -> Finding:
 
 
 def _by_metrics(samples: Samples) -> Iterator[Finding]:
-    """The same rules as in deploy/prometheus/drift_alert_rules.yml."""
+    """Applies the rules of deploy/prometheus/drift_alert_rules.yml."""
     for severity in ("page", "ticket"):
         slices = sorted(
             labels.get("slice", "")
@@ -224,7 +219,7 @@ def _unwatched(samples: Samples) -> Iterator[Finding]:
 
 
 def _measures(samples: Samples) -> Iterator[Finding]:
-    """What is off and no alarm: over longer times, or too little truth for one."""
+    """Finds NEES/K far from 1 without an alarm: over longer times, or on few labels."""
     labelled = samples.by("matched_detections", "slice")
     off = {
         labels["slice"]: value

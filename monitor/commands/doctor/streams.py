@@ -1,9 +1,4 @@
-"""What the stamps of one stream tell of its clock, and which mistake makes such stamps.
-
-Whether capture stamps, the sidecar's clock and ours agree.
-
-Whether frames come, of which streams, and whether there is room for more of these.
-"""
+"""Checks the streams of frames: that they come, that their stamps agree with the clocks."""
 
 from __future__ import annotations
 
@@ -67,7 +62,7 @@ _COARSE_SECONDS = 1.5
 
 
 class Kind(StrEnum):
-    """What the stamps of a stream are."""
+    """Kinds of stamps that a stream may send."""
 
     NONE = "none"  # its frames have none
     STOPPED = "stopped"  # the latest frames have none, earlier ones had
@@ -80,7 +75,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """Of one stream.
+    """Stamps of one stream.
 
     lag_s  wall clock at the arrival, minus the stamp
     hint   which mistake would make them; '' where none comes to mind
@@ -98,7 +93,10 @@ class Stamps:
 
 
 def stamps_of(stream: StreamStatus, before: StreamStatus | None = None) -> Stamps:
-    """Of a stream that has sent frames; before: as it was at an earlier look of the same run."""
+    """Judges the stamps of a stream that has sent frames.
+
+    before  the stream as it was at an earlier look of the same run
+    """
     found = _latest(stream)
     if before is None or found.kind not in (Kind.SANE, Kind.OTHER_ZERO, Kind.OFF):
         return found
@@ -137,7 +135,7 @@ def _unit(stamp: int, came: int) -> str:
 
 
 def _offset(lag: float) -> str:
-    """Of stamps that are of nearly the right time."""
+    """Names the mistake behind stamps that are of nearly the right time."""
     for ahead, scale in _SCALES:
         if abs(lag + ahead) < _SCALE_TOLERANCE:
             return f"{ahead:.0f} s ahead of UTC is {scale}"
@@ -162,7 +160,7 @@ _DOCS = "docs/degradation.md#the-wall-clock"
 
 
 def clock(seen: Observation) -> Iterator[Finding]:
-    """Of the streams that send; of the sidecar's own where it was asked."""
+    """Checks the clocks of the streams that send, and that of the sidecar if it was asked."""
     status = seen.last.status
     if status is None:
         return
