@@ -46,10 +46,13 @@ def rank(finding: Finding) -> tuple[int, float]:
 
 def verdict(found: Sequence[Finding]) -> str:
     """Nothing is wrong, 2 remarks; 3 things are wrong."""
-    wrong = sum(each.severity is Severity.WRONG for each in found)
-    remarks = sum(each.severity is Severity.REMARK for each in found)
+    wrong, remarks = _number(found, Severity.WRONG), _number(found, Severity.REMARK)
     text = f"{count(wrong, 'thing')} {be(wrong)} wrong" if wrong else "nothing is wrong"
     return f"{text}, {count(remarks, 'remark')}" if remarks else text
+
+
+def _number(found: Sequence[Finding], severity: Severity) -> int:
+    return sum(each.severity is severity for each in found)
 
 
 EXAMPLE = """examples:
@@ -119,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(as_object(seen, found)))
     else:
         print("\n".join(lines(seen, found)))
-    return int(any(each.severity is Severity.WRONG for each in found))
+    return int(_number(found, Severity.WRONG) > 0)
 
 
 def as_object(seen: Observation, found: Sequence[Finding]) -> dict[str, object]:
@@ -128,8 +131,8 @@ def as_object(seen: Observation, found: Sequence[Finding]) -> dict[str, object]:
         "address": seen.address,
         "http_address": seen.http_address,
         "verdict": verdict(found),
-        "wrong": sum(each.severity is Severity.WRONG for each in found),
-        "remarks": sum(each.severity is Severity.REMARK for each in found),
+        "wrong": _number(found, Severity.WRONG),
+        "remarks": _number(found, Severity.REMARK),
         "findings": [plain(each) for each in found],
     }
 
@@ -148,28 +151,19 @@ def lines(seen: Observation, found: Sequence[Finding]) -> Iterator[str]:
             yield _entry(each, each.what)
             continue
         yield _entry(each, f"{each.what}.")
-        yield _paragraph("why", each.why)
-        yield _paragraph("do", each.remedy)
+        yield _paragraph("        why: ", each.why)
+        yield _paragraph("        do:  ", each.remedy)
 
 
 def _entry(finding: Finding, text: str) -> str:
-    label = _LABELS[finding.severity]
-    head = f"{label:<7} {finding.area}: "
+    return _paragraph(f"{_LABELS[finding.severity]:<7} {finding.area}: ", text, 8)
+
+
+def _paragraph(head: str, text: str, indent: int = 13) -> str:
     return textwrap.fill(
         f"{head}{shown(text)}",
         _WIDTH,
-        subsequent_indent=" " * 8,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _paragraph(head: str, text: str) -> str:
-    return textwrap.fill(
-        shown(text),
-        _WIDTH,
-        initial_indent=f"        {head + ':':<5}",
-        subsequent_indent=" " * 13,
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )

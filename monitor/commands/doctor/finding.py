@@ -5,10 +5,14 @@ Helpers below write numbers as people say them.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import TypeAlias
+
+from monitor.commands.doctor.observation import Observation
 
 
 class Severity(IntEnum):
@@ -55,19 +59,39 @@ class Finding:
     remedy: str = ""
 
 
-def wrong(area: Area, what: str, why: str, remedy: str) -> Finding:
-    """Somebody should act."""
-    return Finding(Severity.WRONG, area, what.rstrip("."), why, remedy)
+# A finding without its area: severity, what, why, remedy.
+Told: TypeAlias = tuple[Severity, str, str, str]
 
 
-def remark(area: Area, what: str, why: str, remedy: str) -> Finding:
-    """Good to know."""
-    return Finding(Severity.REMARK, area, what.rstrip("."), why, remedy)
+def wrong(what: str, why: str, remedy: str) -> Told:
+    """Tells what somebody should act on."""
+    return Severity.WRONG, what.rstrip("."), why, remedy
 
 
-def well(area: Area, what: str) -> Finding:
-    """Nothing to do."""
-    return Finding(Severity.WELL, area, what)
+def remark(what: str, why: str, remedy: str) -> Told:
+    """Tells what is good to know."""
+    return Severity.REMARK, what.rstrip("."), why, remedy
+
+
+def well(what: str) -> Told:
+    """Tells what needs no action."""
+    return Severity.WELL, what, "", ""
+
+
+Check: TypeAlias = Callable[[Observation], Iterator[Finding]]
+
+
+def about(area: Area) -> Callable[[Callable[[Observation], Iterator[Told]]], Check]:
+    """Decorates a check: all that it tells becomes a finding of this area."""
+
+    def decorate(check: Callable[[Observation], Iterator[Told]]) -> Check:
+        def found(seen: Observation) -> Iterator[Finding]:
+            for told in check(seen):
+                yield Finding(told[0], area, *told[1:])
+
+        return functools.update_wrapper(found, check)
+
+    return decorate
 
 
 # Names beyond these are only counted.

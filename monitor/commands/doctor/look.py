@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import grpc
+
 from monitor import __version__
 from monitor.client import Access
 from monitor.commands.doctor.observation import (
@@ -35,7 +37,6 @@ from monitor.commands.sidecar_client import (
     NotAnswered,
     SidecarRefused,
     StatusClient,
-    Why,
 )
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.frames.status import Status
@@ -290,7 +291,7 @@ async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, f
         try:
             serving = await client.serving()
         except NotAnswered as error:
-            if error.why is not Why.UNKNOWN:
+            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
                 reached = await or_http(_reached(error, place.access), place.address, PATIENCE)
                 return reached, False, reached, None, 0, 0.0
             serving = True  # a server without health: what it says of itself tells more
@@ -304,19 +305,18 @@ async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, f
 
 
 _ANSWERS = {
-    Why.SILENT: Answer.SILENT,
-    Why.NO_TOKEN: Answer.NO_TOKEN,
-    Why.NO_RIGHT: Answer.NO_RIGHT,
-    Why.UNKNOWN: Answer.UNKNOWN,
-    Why.FAILED: Answer.FAILED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Answer.SILENT,
+    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_TOKEN,
+    grpc.StatusCode.PERMISSION_DENIED: Answer.NO_RIGHT,
+    grpc.StatusCode.UNIMPLEMENTED: Answer.UNKNOWN,
 }
 
 
 def _reached(error: NotAnswered, access: Access) -> Asked:
     """Reads the words of gRPC, which alone tell one failure from another."""
     words = _BEFORE.sub("", str(error))
-    if error.why in _ANSWERS:
-        return Asked(_ANSWERS[error.why], words)
+    if error.code is not grpc.StatusCode.UNAVAILABLE:
+        return Asked(_ANSWERS.get(error.code, Answer.FAILED), words)
     if "refused" in words:
         return Asked(Answer.CLOSED, words)
     if any(text in words for text in _NO_HOST):

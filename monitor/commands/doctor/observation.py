@@ -44,6 +44,14 @@ class Samples:
         ]
         return sum(found) if found else math.nan
 
+    def words(self, name: str, label: str, **labels: str) -> list[str]:
+        """Values of a label over the series with these labels, sorted; '' where it is missing."""
+        return sorted(
+            has.get(label, "")
+            for has, _ in self.rows(name)
+            if all(has.get(key) == word for key, word in labels.items())
+        )
+
     def by(self, name: str, label: str) -> dict[str, float]:
         """Sums by a label."""
         found: dict[str, float] = {}

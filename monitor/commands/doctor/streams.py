@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from monitor.commands.doctor.finding import (
     Area,
-    Finding,
+    Told,
+    about,
     be,
     count,
     duration,
@@ -31,7 +32,6 @@ AHEAD_SECONDS = 1.0
 # Detector and sidecar are neighbours: later than this is no way from one to the other.
 BEHIND_SECONDS = 10.0
 
-
 # A stamp in another unit is known by this: in the right one, it would be so near to now.
 _NEAR_SECONDS = 86400.0
 
@@ -45,13 +45,11 @@ _UNITS = (("microseconds", 10**3), ("milliseconds", 10**6), ("seconds", 10**9))
 
 _GPS_BEGAN = 315_964_800
 
-
 # Seconds that clocks of other scales are ahead of UTC by: leap seconds, as of 2017.
 _SCALES = ((18.0, "GPS time"), (37.0, "TAI, as PTP hands it out"))
 
 
 _SCALE_TOLERANCE = 0.5
-
 
 # A clock that shows local time is off by whole half hours.
 _HALF_HOUR, _ZONE_TOLERANCE, _MOST_ZONE = 1800.0, 5.0, 14 * 3600.0
@@ -149,7 +147,6 @@ def _offset(lag: float) -> str:
 # Two clocks that are farther apart are not both right.
 APART_SECONDS = 1.0
 
-
 _WHY = (
     "Windows, tracks and labels by time go by capture stamps, and one clock among several that is "
     "off is not believed: its frames count since the start only."
@@ -159,7 +156,8 @@ _WHY = (
 _DOCS = "docs/degradation.md#the-wall-clock"
 
 
-def clock(seen: Observation) -> Iterator[Finding]:
+@about(Area.CLOCK)
+def clock(seen: Observation) -> Iterator[Told]:
     """Checks the clocks of the streams that send, and that of the sidecar if it was asked."""
     status = seen.last.status
     if status is None:
@@ -180,11 +178,10 @@ def clock(seen: Observation) -> Iterator[Finding]:
     yield from told or _well(found)
 
 
-def _well(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _well(found: Sequence[Stamps]) -> Iterator[Told]:
     if found:
         lags = [each.lag_s for each in found]
         yield well(
-            Area.CLOCK,
             f"stamps are {_ways(min(lags), max(lags))} the wall clock, which is that of here",
         )
 
@@ -202,10 +199,9 @@ def _of(found: Sequence[Stamps]) -> str:
     return f"stream{'' if len(found) == 1 else 's'} {names([each.stream for each in found])}"
 
 
-def _frozen(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _frozen(found: Sequence[Stamps]) -> Iterator[Told]:
     if found:
         yield wrong(
-            Area.CLOCK,
             f"{_of(found)}: stamps do not move: frames came while doctor looked, and all of them "
             "have the stamp of before",
             "no event time passes: windows, tracks, trials and drift stand still.",
@@ -213,11 +209,10 @@ def _frozen(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
 
 
-def _none(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _none(found: Sequence[Stamps]) -> Iterator[Told]:
     without = [each for each in found if each.kind is Kind.NONE]
     if without:
         yield wrong(
-            Area.CLOCK,
             f"{_of(without)}: frames come without a capture stamp",
             "they are in no window, are not tracked, and teach no recalibrator.",
             "set Frame.stamp_ns to the capture time, in nanoseconds.",
@@ -226,7 +221,6 @@ def _none(found: Sequence[Stamps]) -> Iterator[Finding]:
     if stopped:
         longest = max(each.lag_s for each in stopped)
         yield wrong(
-            Area.CLOCK,
             f"{_of(stopped)}: frames have come without a capture stamp for {duration(longest)}; "
             "before, they had one",
             "they are in no window, are not tracked, and teach no recalibrator.",
@@ -234,11 +228,10 @@ def _none(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
 
 
-def _units(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _units(found: Sequence[Stamps]) -> Iterator[Told]:
     for unit in dict.fromkeys(each.hint for each in found if each.kind is Kind.UNIT):
         such = [each for each in found if each.kind is Kind.UNIT and each.hint == unit]
         yield wrong(
-            Area.CLOCK,
             f"{_of(such)}: stamps are not in nanoseconds: as such they are of the year 1970, and "
             f"in {unit} they would be of now",
             f"all durations are wrong by the same factor. {_WHY}",
@@ -246,7 +239,7 @@ def _units(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
 
 
-def _off(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _off(found: Sequence[Stamps]) -> Iterator[Told]:
     off = [each for each in found if each.kind is Kind.OFF]
     if not off:
         return
@@ -259,7 +252,6 @@ def _off(found: Sequence[Stamps]) -> Iterator[Finding]:
         what = f"the stamps of {len(off)} streams are not of now: {names(ways)} the wall clock"
     hints = list(dict.fromkeys(each.hint for each in off if each.hint))
     yield wrong(
-        Area.CLOCK,
         f"{what}{f' ({names(hints)})' if hints else ''}",
         f"the clock of the detector is wrong, or that of this machine. {_WHY}",
         "compare `date -u` on both machines; are they synchronised (`chronyc tracking`, "
@@ -268,14 +260,13 @@ def _off(found: Sequence[Stamps]) -> Iterator[Finding]:
     )
 
 
-def _other_zero(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _other_zero(found: Sequence[Stamps]) -> Iterator[Told]:
     other = [each for each in found if each.kind is Kind.OTHER_ZERO]
     if not other:
         return
     what = f"{_of(other)}: stamps count from the start of something, not from 1970"
     if len(other) < len(found) or _spread(other) > APART_SECONDS:
         yield wrong(
-            Area.CLOCK,
             f"{what}, and those of the streams do not agree with each other",
             _WHY,
             "stamp all streams by one clock: that of the wall (CLOCK_REALTIME), not the time since "
@@ -283,7 +274,6 @@ def _other_zero(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
         return
     yield remark(
-        Area.CLOCK,
         f"{what}, as CLOCK_MONOTONIC does, or a recording that is played",
         "the sidecar needs no more than that all streams agree, and they do; but labels by time "
         "must be of the same clock, and times in lists and alarms are no dates.",
@@ -295,7 +285,7 @@ def _spread(found: Sequence[Stamps]) -> float:
     return max(each.lag_s for each in found) - min(each.lag_s for each in found)
 
 
-def _apart(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _apart(found: Sequence[Stamps]) -> Iterator[Told]:
     """Streams of the wall clock that do not agree: each alone could be right."""
     sane = sorted((each for each in found if each.kind is Kind.SANE), key=lambda each: each.lag_s)
     if len(sane) < 2 or _spread(sane) <= APART_SECONDS:
@@ -304,7 +294,6 @@ def _apart(found: Sequence[Stamps]) -> Iterator[Finding]:
     others = [each for each in sane if abs(each.lag_s - median) > APART_SECONDS]
     ways = [f"{each.stream} {each.way}" for each in others]
     yield wrong(
-        Area.CLOCK,
         f"the streams do not agree what time it is: {names(ways)} the wall clock, the others "
         f"{duration(median)}",
         "either the clock of that sensor is wrong, or its frames come late: what is fused by time "
@@ -314,13 +303,12 @@ def _apart(found: Sequence[Stamps]) -> Iterator[Finding]:
     )
 
 
-def _ours(seen: Observation, status: Status) -> Iterator[Finding]:
+def _ours(seen: Observation, status: Status) -> Iterator[Told]:
     """Half the way there and back is how exactly the sidecar's clock can be known."""
     apart = (status.now_ns - seen.last.clock_ns) / SECOND_NS
     if abs(apart) > APART_SECONDS + seen.last.round_trip_s / 2:
         way = "ahead of" if apart > 0 else "behind"
         yield wrong(
-            Area.CLOCK,
             f"the clock of the sidecar is {duration(apart)} {way} the one here",
             "one of the two machines has the wrong time: logs, audit records and dashboards of "
             "the fleet do not fit together.",
@@ -328,21 +316,19 @@ def _ours(seen: Observation, status: Status) -> Iterator[Finding]:
         )
 
 
-def _steps(seen: Observation) -> Iterator[Finding]:
+def _steps(seen: Observation) -> Iterator[Told]:
     change = seen.change
     if change is None:
         return
     now, ever = change.increase("clock_steps_total"), change.last.value("clock_steps_total")
     if rose(now):
         yield wrong(
-            Area.CLOCK,
             "the wall clock of the sidecar was set while doctor looked",
             "a new clock epoch began: watermarks begin anew, ages of labels are uncertain.",
             f"who sets it? One program alone should (chrony or ptp4l), slowly. {_DOCS}",
         )
     elif rose(ever):
         yield remark(
-            Area.CLOCK,
             f"the wall clock of the sidecar was set {count(ever, 'time')} since the start",
             "once after the start of a vehicle is usual; more often, two programs set it.",
             f"`chronyc tracking`, `timedatectl`. {_DOCS}",
@@ -350,7 +336,6 @@ def _steps(seen: Observation) -> Iterator[Finding]:
     jumps = change.last.value("event_time_jumps_total")
     if rose(jumps):
         yield remark(
-            Area.CLOCK,
             f"event time began anew or jumped ahead {count(jumps, 'time')} since the start: stamps "
             "are not of one clock throughout",
             "windows that were under way began anew.",
@@ -360,7 +345,6 @@ def _steps(seen: Observation) -> Iterator[Finding]:
 
 # Of [server] max_streams, from which on it is told.
 _NEARLY_ALL = 0.8
-
 
 # A stream that is silent for longer, while others send, may be meant to be gone.
 GONE_SECONDS = 3600.0
@@ -373,14 +357,15 @@ _SENSOR_GONE = (
 )
 
 
-def streams(seen: Observation) -> Iterator[Finding]:
+@about(Area.STREAMS)
+def streams(seen: Observation) -> Iterator[Told]:
     """By the status, or where it was not seen, by what was counted."""
     status = seen.last.status
     if status is None:
         yield from _counted(seen)
         return
     found = [*_silent(seen, status), *_many(seen, status), *_dropped(seen)]
-    yield from found or [well(Area.STREAMS, _rates(seen, status))]
+    yield from found or [well(_rates(seen, status))]
 
 
 def _rates(seen: Observation, status: Status) -> str:
@@ -399,7 +384,7 @@ def _before(seen: Observation, stream: StreamStatus) -> StreamStatus:
     return seen.before.get(stream.stream, StreamStatus(stream.stream))
 
 
-def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
+def _silent(seen: Observation, status: Status) -> Iterator[Told]:
     why = "nothing is corrected, measured or watched."
     remedy = (
         "is the detector running, and does it send to this address? Its own log and "
@@ -415,7 +400,6 @@ def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
             f"; {count(len(status.streams), 'stream')} {be(len(status.streams))} open, and empty"
         )
         yield wrong(
-            Area.STREAMS,
             f"nobody sends frames: none has come since the start {duration(seen.up_s)} ago"
             f"{opened if status.streams else ''}",
             why,
@@ -424,17 +408,15 @@ def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
         return
     shortest = min(silences.values())
     if shortest >= SILENT_SECONDS:
-        yield wrong(
-            Area.STREAMS, f"no frames have come for {duration(shortest)}, of no stream", why, remedy
-        )
+        yield wrong(f"no frames have come for {duration(shortest)}, of no stream", why, remedy)
         return
     silent = {name: each for name, each in silences.items() if each >= SILENT_SECONDS}
     gone = {name: each for name, each in silent.items() if GONE_SECONDS < each < math.inf}
     lately = {name: each for name, each in silent.items() if name not in gone}
     if lately:
-        yield wrong(Area.STREAMS, _silence(lately), *_SENSOR_GONE)
+        yield wrong(_silence(lately), *_SENSOR_GONE)
     if gone:
-        yield remark(Area.STREAMS, _silence(gone), *_SENSOR_GONE)
+        yield remark(_silence(gone), *_SENSOR_GONE)
 
 
 def _silence(silent: Mapping[str, float]) -> str:
@@ -457,12 +439,11 @@ def _refused_whole(seen: Observation) -> dict[str, float]:
     return {reason: n for reason, n in found.items() if n > 0}
 
 
-def _all_refused(seen: Observation) -> Finding:
+def _all_refused(seen: Observation) -> Told:
     found = _refused_whole(seen)
     total = sum(found.values())
     seconds = seen.last.at_s - seen.first.at_s
     return wrong(
-        Area.STREAMS,
         f"messages come, and are refused as a whole: {count(total, 'message')} in "
         f"{duration(seconds)} ({shares(found, total)}), and no frame was taken",
         "nothing is corrected, measured or watched.",
@@ -483,13 +464,12 @@ def _given_up(seen: Observation) -> str:
     )
 
 
-def _many(seen: Observation, status: Status) -> Iterator[Finding]:
+def _many(seen: Observation, status: Status) -> Iterator[Told]:
     here, most = len(status.streams), seen.limits.streams
     change = seen.change
     refused = 0.0 if change is None else sum(header_refusals(change).values())
     if here >= most and rose(refused):
         yield wrong(
-            Area.STREAMS,
             f"{here} of at most {most} names of streams are taken, and "
             f"{count(refused, 'message')} without a header that is accepted came while doctor "
             "looked: of further names, as it seems",
@@ -500,7 +480,6 @@ def _many(seen: Observation, status: Status) -> Iterator[Finding]:
         )
     elif here >= _NEARLY_ALL * most:
         yield remark(
-            Area.STREAMS,
             f"{here} of at most {most} names of streams are taken",
             "a stream with a further name is refused, and its detections go on uncorrected. Names "
             "are taken until the sidecar starts anew: does a client make up a new one each time?",
@@ -508,11 +487,10 @@ def _many(seen: Observation, status: Status) -> Iterator[Finding]:
         )
 
 
-def _dropped(seen: Observation) -> Iterator[Finding]:
+def _dropped(seen: Observation) -> Iterator[Told]:
     change = seen.change
     if change is not None and rose(change.increase("streams_dropped_total")):
         yield wrong(
-            Area.STREAMS,
             f"{count(change.increase('streams_dropped_total'), 'stream')} ended while doctor "
             "looked, because the client read no answers",
             "that detector goes on uncorrected until it opens a stream again.",
@@ -521,7 +499,7 @@ def _dropped(seen: Observation) -> Iterator[Finding]:
         )
 
 
-def _counted(seen: Observation) -> Iterator[Finding]:
+def _counted(seen: Observation) -> Iterator[Told]:
     """Without the status, only whether frames were added."""
     change = seen.change
     if change is None or not seen.refreshed:
@@ -531,13 +509,11 @@ def _counted(seen: Observation) -> Iterator[Finding]:
             yield _all_refused(seen)
             return
         yield wrong(
-            Area.STREAMS,
             f"no frame was counted in {duration(change.seconds)}",
             "nothing is corrected, measured or watched.",
             "is the detector running, and does it send to this address? docs/degradation.md",
         )
         return
     yield well(
-        Area.STREAMS,
         f"{count(change.last.value('streams'), 'stream')}, frames come",
     )
