@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from monitor.commands.fit_methods import stands_for
-from monitor.commands.options import confidence_levels
+from monitor.commands.options import confidence_levels, output_file
 from monitor.commands.recordings import (
     add_selection,
     check_kind,
@@ -23,7 +23,6 @@ from monitor.commands.recordings import (
     refuse_options_of_gaussians,
     rejected_rows,
 )
-from monitor.commands.states import output_file
 from monitor.frames.space import BoolArray
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import Output
@@ -38,7 +37,7 @@ EXAMPLE = """examples:
 
 
 # Options of the verb that mean something to Gaussians only, by destination.
-_OF_GAUSSIANS = {"quantiles": "--quantiles", "tau": "--tau"}
+_OF_GAUSSIANS = ("quantiles", "tau")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -15,11 +15,11 @@ from monitor.commands.recordings import (
     recalibrate_gaussians,
     usable_truth,
 )
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
-from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
-from monitor.statistics.evaluation import TAU, Evaluation, EvaluationError
+from monitor.statistics.clusters import ALONE, cluster_id
+from monitor.statistics.evaluation import Evaluation, EvaluationError
 from monitor.statistics.exact_engine import FrozenEdges, Shaped, evaluate_rows, freeze_edges
 from monitor.statistics.reading import CellBinning, WidthRange, read
 from monitor.statistics.stage import observe
@@ -91,7 +91,7 @@ def _exact(
         mean,
         recording.covariance,
         recording.truth,
-        tau=_tau(options),
+        tau=options.tau,
         bins=options.bins,
         binning=options.binning,
         value_range=options.range,
@@ -107,22 +107,28 @@ def _streamed(
 ) -> Evaluation:
     labelled, usable = _usable(recording)
     kept = np.flatnonzero(usable)
-    micro_bins = options.micro_bins or MICRO_BINS
-    binning = Binning(LogBins(LOWEST, micro_bins, OCTAVES), tau=tuple(_tau(options).tolist()))
+    bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
+    binning = Binning(bins, tau=tuple(options.tau.tolist()))
     tracks = numbered_tracks(recording.sequence_index, recording.track)
+    clusters = count = None
+    if tracks is not None:
+        of_rows = tracks[kept]
+        clusters = cluster_id((of_rows,))
+        clusters[of_rows < 0] = ALONE
+        count = int(np.unique(of_rows[of_rows >= 0]).size)
     statistics = observe(
         recording.space,
         binning,
         recording.space.error(recording.truth[kept], recording.mean[kept]),
         recording.covariance[kept],
-        None if tracks is None else _clusters(tracks[kept]),
+        clusters,
     )
     width: CellBinning = WidthRange(options.range) if options.binning == "equal-width" else edges
     return replace(
         read(statistics, options.bins, width, options.min_bin_rows),
         without_truth=int(np.count_nonzero(~labelled)),
         refused=int(np.count_nonzero(labelled & ~usable)),
-        tracks=None if tracks is None else _count(tracks[kept]),
+        tracks=count,
     )
 
 
@@ -134,17 +140,3 @@ def _usable(recording: Recording) -> tuple[BoolArray, BoolArray]:
             f"nothing to evaluate: {left_out(labelled, usable)}. Select rows with ground truth."
         )
     return labelled, usable
-
-
-def _tau(options: argparse.Namespace) -> FloatArray:
-    return TAU if options.tau is None else options.tau
-
-
-def _clusters(tracks: IntArray) -> ClusterArray:
-    found = cluster_id((tracks,))
-    found[tracks < 0] = ALONE
-    return found
-
-
-def _count(tracks: IntArray) -> int:
-    return int(np.unique(tracks[tracks >= 0]).size)

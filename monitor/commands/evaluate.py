@@ -16,11 +16,10 @@ import numpy as np
 
 from monitor.commands.engines import MICRO_BINS, Measured, measured
 from monitor.commands.fit_methods import class_model_as_json, measured_under, model_as_json
-from monitor.commands.options import confidence_levels, number_of
+from monitor.commands.options import checked, confidence_levels, given, number_of, pair
 from monitor.commands.recordings import (
     add_selection,
     check_kind,
-    given,
     read_any_model,
     recalibrate_classes,
     refuse_options_of_gaussians,
@@ -36,6 +35,7 @@ from monitor.statistics.class_evaluation import (
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, ClassBinning, observe_classes
 from monitor.statistics.evaluation import (
+    TAU,
     DimensionMeasures,
     Evaluation,
     EvaluationError,
@@ -80,14 +80,12 @@ def _variances(evaluation: Evaluation) -> str:
         cells = [_short(value) for value in (*against, found.kurtosis)]
         cells += [_count(found.n_eff), _short(found.uce), _short(found.rmse), _short(found.rmv)]
         lines.append(_line(name, [*cells, str(np.count_nonzero(found.bins.n))]))
-    beyond = [_beyond(name, found) for name, found in evaluation.dimensions.items()]
-    return "\n".join(lines + [text for text in beyond if text])
-
-
-def _beyond(name: str, found: DimensionMeasures) -> str:
-    if found.bins.below + found.bins.above == 0:
-        return ""
-    return f"{name}: {found.bins.below} rows below the range, {found.bins.above} above"
+    lines += [
+        f"{name}: {found.bins.below} rows below the range, {found.bins.above} above"
+        for name, found in evaluation.dimensions.items()
+        if found.bins.below + found.bins.above
+    ]
+    return "\n".join(lines)
 
 
 def _likelihood(evaluation: Evaluation) -> str:
@@ -155,28 +153,13 @@ def _line(name: str, cells: Iterable[str]) -> str:
 # Heads and fields of the lines of the table.
 _LINES = (
     (
-        ("accuracy", "accuracy"),
-        ("NLL", "nll"),
-        ("Brier", "brier"),
-        ("sharpness", "sharpness"),
-        ("overconf.", "overconfidence"),
-        ("underconf.", "underconfidence"),
+        "accuracy  NLL  Brier  sharpness  overconf.  underconf.",
+        "accuracy  nll  brier  sharpness  overconfidence  underconfidence",
     ),
+    ("ECE  ECE_2  MCE  ACE  cECE  CCQS", "ece  ece2  mce  ace  cece  ccqs"),
     (
-        ("ECE", "ece"),
-        ("ECE_2", "ece2"),
-        ("MCE", "mce"),
-        ("ACE", "ace"),
-        ("cECE", "cece"),
-        ("CCQS", "ccqs"),
-    ),
-    (
-        ("entropy", "entropy"),
-        ("UCE", "uce_entropy"),
-        ("cUCE", "cuce"),
-        ("UCQS", "ucqs"),
-        ("aleatoric", "aleatoric"),
-        ("epistemic", "epistemic"),
+        "entropy  UCE  cUCE  UCQS  aleatoric  epistemic",
+        "entropy  uce_entropy  cuce  ucqs  aleatoric  epistemic",
     ),
 )
 
@@ -224,9 +207,9 @@ def class_table(evaluation: ClassEvaluation) -> str:
         f"{evaluation.n} rows with a true class of {evaluation.classes}, "
         f"{evaluation.without_truth} without, {evaluation.refused} refused"
     ]
-    for columns in _LINES:
-        lines.append("".join(f"{head:>12}" for head, _ in columns))
-        lines.append("".join(f"{getattr(evaluation, field):12.4g}" for _, field in columns))
+    for heads, fields in _LINES:
+        lines.append("".join(f"{head:>12}" for head in heads.split()))
+        lines.append("".join(f"{getattr(evaluation, field):12.4g}" for field in fields.split()))
     lines.append(f"{'AUSE by':>18}{'error rate':>12}{'Brier':>12}")
     for name, suffix in _SORTS:
         error_rate = getattr(evaluation, f"ause{suffix}")
@@ -254,18 +237,8 @@ EXAMPLE = """examples:
 
 
 # Options that mean something to Gaussians only, and to class probabilities only; by destination.
-_OF_GAUSSIANS = {
-    "binning": "--binning",
-    "bins": "--bins",
-    "range": "--range",
-    "edges_from": "--edges-from",
-    "min_bin_rows": "--min-bin-rows",
-    "tau": "--tau",
-    "micro_bins": "--micro-bins",
-}
-
-
-_OF_CLASSES = {"class_binning": "--class-binning", "class_bins": "--class-bins"}
+_OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
+_OF_CLASSES = ("class_binning", "class_bins")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -313,12 +286,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tau",
         metavar="T,T",
         type=confidence_levels,
+        default=TAU,
         help="confidence levels (default 0.05,0.1,…,0.95)",
     )
     parser.add_argument(
         "--micro-bins",
         metavar="N",
         type=number_of("micro-bins", 4096),
+        default=MICRO_BINS,
         help=f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)",
     )
     parser.add_argument(
@@ -337,7 +312,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     # None until the file has been seen: only so can it be said that an option was given in vain.
-    defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS | _OF_CLASSES}
+    defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
     parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
 
 
@@ -365,7 +340,8 @@ def run(options: argparse.Namespace) -> int:
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
-        classes = _of_classes(recording, options)
+        bins, binning = options.class_bins, options.class_binning
+        classes = evaluate_classes(recording, engine=options.engine, bins=bins, binning=binning)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     if options.json:
@@ -373,15 +349,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n\n".join(_tables(gaussians, classes, model)))
     return 0
-
-
-def _of_classes(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
-    return evaluate_classes(
-        recording,
-        engine=options.engine,
-        bins=options.class_bins,
-        binning=options.class_binning,
-    )
 
 
 def _document(
@@ -450,14 +417,9 @@ def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None
 def _range(text: str) -> tuple[float, float] | None:
     if text == "data":
         return None
-    lower, sign, upper = text.partition(":")
-    try:
-        ends = float(lower), float(upper)
-    except ValueError:
-        sign = ""
-        ends = 0.0, 0.0
-    if not sign or not 0 <= ends[0] < ends[1] < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected data or LO:HI with 0 <= LO < HI, such as 0:10"
-        )
-    return ends
+    return checked(
+        text,
+        pair,
+        "data or LO:HI with 0 <= LO < HI, such as 0:10",
+        lambda ends: 0 <= ends[0] < ends[1] < math.inf,
+    )

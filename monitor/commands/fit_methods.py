@@ -175,13 +175,7 @@ def _of_forgotten(selection: Selection, previous: Selection | None) -> Iterator[
 
 
 # Options of the verb that divide Gaussians or draw their fit, by destination.
-_OF_GAUSSIANS = {
-    "by": "--by",
-    "range_edges": "--range-edges",
-    "fewest_tracks": "--fewest-tracks",
-    "previous": "--previous",
-    "prior_strength": "--prior-strength",
-}
+_OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")
 
 
 def fit_class_probabilities(

@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from monitor.commands.options import number_of, plain, shown, table
+from monitor.commands.options import number_of, output_file, plain, shown, table
 from monitor.commands.recordings import document_of, read_any_model
 from monitor.commands.sidecar_client import AdminClient, access_of, add_sidecar
-from monitor.commands.states import output_file
 from monitor.promotion.records import (
     Evidence,
     Factor,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from monitor.commands.options import checked, given
 from monitor.frames.cholesky import factorise
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.detections import Estimates, Limits
@@ -48,13 +48,7 @@ ANGLES = ("yaw", "heading")
 
 
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
-_OF_GAUSSIANS = {
-    "dimensions": "--dimensions",
-    "angles": "--angles",
-    "classes": "--class",
-    "where": "--where",
-    "fault": "--fault",
-}
+_OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +113,15 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
     return replace(recording, covariance=recording.covariance * factor[:, None, None])
 
 
-def given(options: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
-    """Which of some options, named by destination, were given; None says that one was not."""
-    return [option for name, option in names.items() if getattr(options, name) is not None]
-
-
 def refuse_options_of_gaussians(
-    options: argparse.Namespace, more: Mapping[str, str], instead: str
+    options: argparse.Namespace, more: tuple[str, ...], instead: str
 ) -> None:
     """Raises ValueError where an option was given that means something to Gaussians only.
 
     more     such options of the verb, by destination, beside those that choose rows
     instead  what there is in place of Gaussians
     """
-    in_vain = given(options, {**_OF_GAUSSIANS, **more})
+    in_vain = given(options, (*_OF_GAUSSIANS, *more))
     if in_vain:
         raise ValueError(
             f"{', '.join(in_vain)}: for Gaussians, and {instead}. Leave it out; choose rows by "
@@ -171,16 +160,16 @@ def _rows(text: str) -> slice:
 
 
 def _fault(text: str) -> Fault:
-    match = re.fullmatch(r"variance=([0-9.eE+-]+)(?:@t=([0-9.eE+-]+)s?)?", text)
-    try:
-        factor, since = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0)
-    except ValueError:
-        factor, since = 0.0, 0.0
-    if not 0 < factor < float("inf") or not 0 <= since < float("inf"):
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected variance=F or variance=F@t=T, such as variance=0.2@t=10s"
-        )
-    return Fault(factor, since)
+    def read(text: str) -> Fault:
+        match = re.fullmatch(r"variance=([0-9.eE+-]+)(?:@t=([0-9.eE+-]+)s?)?", text)
+        return Fault(*(float(part or 0) for part in match.groups())) if match else Fault(0.0)
+
+    return checked(
+        text,
+        read,
+        "variance=F or variance=F@t=T, such as variance=0.2@t=10s",
+        lambda fault: 0 < fault.variance < np.inf and 0 <= fault.since < np.inf,
+    )
 
 
 def read_any_model(path: str) -> AnySelection:

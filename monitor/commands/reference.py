@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from monitor.commands.options import table
+from monitor.commands.options import output_file, table
 from monitor.commands.recordings import add_selection, read_model, read_selected
 from monitor.commands.replay_drift import learning_settings, learnt
-from monitor.commands.states import output_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Reference
 from monitor.recalibration.selection import Selection

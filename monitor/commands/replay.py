@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from monitor.client import PLAIN
-from monitor.commands.options import number_of
+from monitor.commands.options import checked, number_of, seconds
 from monitor.commands.recordings import add_selection, check_dimensions, read_model, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ground-truth-delay",
         metavar="S",
-        type=_seconds,
+        type=seconds,
         default=0.0,
         help="event time by which labels come late, such as 30s (default 0s)",
     )
@@ -335,30 +335,15 @@ def _in_words(account: TruthAccount) -> str:
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}': expected seconds, such as 30s")
-    return value
-
-
 def _speed(text: str) -> float:
-    try:
-        value = math.inf if text == "max" else float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"'{text}': expected max, or a positive factor such as 1")
-    return value
+    return checked(
+        text,
+        lambda text: math.inf if text == "max" else float(text),
+        "max, or a positive factor such as 1",
+        lambda value: value > 0,
+    )
 
 
 def _slice_by(text: str) -> tuple[SliceBy, ...]:
-    try:
-        return tuple(SliceBy(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected class, stream or class,stream"
-        ) from None
+    expected = "class, stream or class,stream"
+    return checked(text, lambda text: tuple(map(SliceBy, text.split(","))), expected)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from monitor.commands.alarms import STATES
-from monitor.commands.options import shown, table, toml_section
+from monitor.commands.options import finite, shown, table, toml_section
 from monitor.commands.recordings import (
     add_condition,
     left_out,
@@ -348,10 +348,10 @@ def _alarm(alarm: Alarm, played: Several[RecordedSequence]) -> dict[str, Any]:
         "labelled": alarm.labelled,
         "detections": alarm.detections,
         "tracks": alarm.tracks,
-        "evidence_hours": _number(alarm.evidence),
+        "evidence_hours": finite(alarm.evidence),
         "threshold_hours": alarm.threshold,
         "since_t": (alarm.since_ns - at.start_ns) / 1e9,
-        "scale": [_number(value) for value in (scale.estimate, scale.lower, scale.upper)],
+        "scale": [finite(value) for value in (scale.estimate, scale.lower, scale.upper)],
     }
 
 
@@ -364,10 +364,6 @@ def _standing(standing: SliceStanding) -> dict[str, Any]:
         "log10_peak": _log10(standing.peak),
         "log10_threshold": _log10(standing.threshold),
     }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _log10(hours: float) -> float | None:

@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from monitor.commands.options import above_zero, toml_section
+from monitor.commands.options import (
+    above_zero,
+    add_choice,
+    checked,
+    finite,
+    given,
+    toml_section,
+)
 from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
 from monitor.config import TrackerConfig, TrackerKind, load
 from monitor.frames.space import DimensionKind, FloatArray
@@ -79,13 +86,11 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
         help="how far a track may be off in the first two dimensions that move, for all classes "
         "or by class (default 1 for pedestrians, persons and cyclists, else 2)",
     )
-    group.add_argument(
-        "--measurement-noise",
-        choices=tuple(MeasurementNoise),
-        type=MeasurementNoise,
-        help="R of the started tracker: the covariance of the detection, or the identity "
-        "(default detection)",
+    noise = (
+        "R of the started tracker: the covariance of the detection, or the identity "
+        "(default detection)"
     )
+    add_choice(group, "--measurement-noise", MeasurementNoise, noise)
     group.add_argument(
         "--birth-score",
         metavar="S",
@@ -96,20 +101,16 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
 
 def check_tracking(options: argparse.Namespace) -> None:
     """Raises ValueError where options of the tracker have nothing to act on."""
-    of_tracker = {
-        "--measurement-noise": options.measurement_noise,
-        "--birth-score": options.birth_score,
-    }
-    given = [name for name, value in of_tracker.items() if value is not None]
-    if options.address and given:
+    named = given(options, ("measurement_noise", "birth_score"))
+    if options.address and named:
         raise ValueError(
-            f"--address {options.address}: {' and '.join(given)} would be settings of that "
+            f"--address {options.address}: {' and '.join(named)} would be settings of that "
             "sidecar's tracker. Leave them out, or leave --address out."
         )
-    given += ["--match-distance"] if options.match_distance is not None else []
-    if given and options.ground_truth is None:
+    named += given(options, ("match_distance",))
+    if named and options.ground_truth is None:
         raise ValueError(
-            f"{' and '.join(given)}: there is nothing to hold tracks against. "
+            f"{' and '.join(named)}: there is nothing to hold tracks against. "
             "Give --ground-truth LABELS as well."
         )
 
@@ -196,13 +197,7 @@ def _distances(text: str) -> float | dict[str, float]:
 
 
 def _score(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"'{text}': expected a score, such as 2")
-    return value
+    return checked(text, float, "a score, such as 2", math.isfinite)
 
 
 def _share(value: float) -> str:
@@ -325,7 +320,7 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(_MEASURES) | {
         "frames": frames,
         "labels": sum(part.labels for part in parts),
-        "nis_over_k": _number(mean(np.concatenate([part.nis for part in parts])) / k),
+        "nis_over_k": finite(mean(np.concatenate([part.nis for part in parts])) / k),
     }
     matched = [part.matched for part in parts if part.matched is not None]
     if not matched:
@@ -335,24 +330,17 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
     names = parts[0].axes.names
     return found | {
         "matches": sum(one.pairs.frame.size for one in matched),
-        **{name: _number(value) for name, value in asdict(score).items()},
-        "position_rmse": _number(rmse(errors.position)),
-        "velocity_rmse": _number(rmse(errors.velocity)),
+        **{name: finite(value) for name, value in asdict(score).items()},
+        "position_rmse": finite(rmse(errors.position)),
+        "velocity_rmse": finite(rmse(errors.velocity)),
         "position_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.position)),
         "velocity_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.velocity)),
-        "state_nees_over_k": _number(state_nees_over_k(errors)),
+        "state_nees_over_k": finite(state_nees_over_k(errors)),
     }
 
 
 def _by_name(names: tuple[str, ...], values: Sequence[float]) -> dict[str, float | None]:
-    return {name: _number(value) for name, value in zip(names, values, strict=True)}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-# ---- the report
+    return {name: finite(value) for name, value in zip(names, values, strict=True)}
 
 
 def tracking_table(tracking: dict[str, Any]) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from monitor.commands.options import finite, output_file
 from monitor.frames.slices import TOTAL
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.snapshot import read_body, write_body
@@ -18,36 +15,6 @@ from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import StoredState, parsed, serialised
 from monitor.v1 import calibration_pb2
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
-
-
-class CannotWrite(OSError):
-    """An output file is not to be had."""
-
-
-@contextlib.contextmanager
-def output_file(path: Path) -> Iterator[Path]:
-    """Where to write; it takes the place of `path` at the end, and never stays behind.
-
-    Raises CannotWrite.
-    """
-    target = path.resolve()  # through links, so that they stay
-    if target.exists() and not target.is_file():
-        raise CannotWrite(
-            f"--output {path}: cannot be written (not a regular file). Name a file, or a new one."
-        )
-    temporary = target.with_name(f".{os.getpid()}.{target.name}")  # the ending tells the format
-    try:
-        yield temporary
-        temporary.replace(target)
-    except OSError as error:
-        raise CannotWrite(
-            f"--output {path}: cannot be written ({error.strerror or error}). "
-            "Name a file in a folder that exists and that you may write to."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
 
 _STAGES = {
     calibration_pb2.STAGE_RAW: "raw",
@@ -80,16 +47,16 @@ def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
     return {
         "n": stage.n,
         "k": joint.k,
-        "nees_over_k": _number(joint.nees_over_k),
-        "nees_median_ratio": _number(joint.nees_median_ratio),
-        "nll": _number(joint.nll),
-        "ence": {name: _number(found.ence) for name, found in dimensions.items()},
+        "nees_over_k": finite(joint.nees_over_k),
+        "nees_median_ratio": finite(joint.nees_median_ratio),
+        "nll": finite(joint.nll),
+        "ence": {name: finite(found.ence) for name, found in dimensions.items()},
         "ence_noise_floor": {
-            name: _number(found.ence_noise_floor) for name, found in dimensions.items()
+            name: finite(found.ence_noise_floor) for name, found in dimensions.items()
         },
-        "uce": {name: _number(found.uce) for name, found in dimensions.items()},
-        "qce": {name: _number(found.qce) for name, found in dimensions.items()}
-        | {"joint": _number(joint.qce)},
+        "uce": {name: finite(found.uce) for name, found in dimensions.items()},
+        "qce": {name: finite(found.qce) for name, found in dimensions.items()}
+        | {"joint": finite(joint.qce)},
         "qce_by_tau": {name: list(found.qce_by_tau) for name, found in dimensions.items()}
         | {"joint": list(joint.qce_by_tau)},
         "bins": {name: _bins(found.bins) for name, found in dimensions.items()}
@@ -101,7 +68,7 @@ def _bins(bins: Any) -> list[dict[str, Any]]:
     return [
         {
             "lower": bin.lower,
-            "upper": _number(bin.upper),
+            "upper": finite(bin.upper),
             "n": bin.n,
             "variance": bin.variance,
             "squared_error": bin.squared_error,
@@ -110,10 +77,6 @@ def _bins(bins: Any) -> list[dict[str, Any]]:
         }
         for bin in bins
     ]
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def table(calibration: GetCalibrationResponse) -> str:

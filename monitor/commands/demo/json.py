@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 
 import numpy as np
 
 from monitor.commands.demo.story import Heard
 from monitor.commands.demo.summary import DIMENSION, SECONDS, Summary
+from monitor.commands.options import finite
 from monitor.statistics.evaluation import Evaluation
 
 
@@ -22,7 +22,7 @@ def as_json(summary: Summary) -> dict[str, object]:
         "speed": plan.speed,
         "truth_delay_seconds": plan.truth_delay_s,
         "fault_seconds": plan.fault_s,
-        "fault_end_seconds": _number(record.fault_ended_s),
+        "fault_end_seconds": finite(record.fault_ended_s),
         "faulty_sensor": plan.faulty,
         "variance_factor": plan.variance_factor,
         "frames": record.frames,
@@ -47,7 +47,7 @@ def as_json(summary: Summary) -> dict[str, object]:
         },
         "tracking": {
             phase: {
-                str(fed): {name: _number(value) for name, value in asdict(quality).items()}
+                str(fed): {name: finite(value) for name, value in asdict(quality).items()}
                 for fed, quality in by_input.items()
             }
             for phase, by_input in summary.tracking.items()
@@ -65,10 +65,10 @@ def as_json(summary: Summary) -> dict[str, object]:
             "detections": sidecar.detections,
             "matched": sidecar.matched,
             "recalibrator_version": sidecar.version,
-            "frame_seconds_p50_below": _number(metrics.histogram_bound(SECONDS, 0.5)),
-            "frame_seconds_p99_below": _number(metrics.histogram_bound(SECONDS, 0.99)),
+            "frame_seconds_p50_below": finite(metrics.histogram_bound(SECONDS, 0.5)),
+            "frame_seconds_p99_below": finite(metrics.histogram_bound(SECONDS, 0.99)),
             "metrics": {
-                name: _number(value)
+                name: finite(value)
                 for name, value in metrics.samples.items()
                 if "slice=" not in name and "_bucket" not in name
             },
@@ -96,11 +96,7 @@ def _told(heard: Heard) -> dict[str, object]:
 def _stage(evaluation: Evaluation) -> dict[str, float | None]:
     dimension = evaluation.dimensions[DIMENSION]
     return {
-        "nees_over_k": _number(evaluation.joint.nees_over_k),
-        f"ence_{DIMENSION}": _number(dimension.ence),
-        f"ence_noise_floor_{DIMENSION}": _number(dimension.ence_noise_floor),
+        "nees_over_k": finite(evaluation.joint.nees_over_k),
+        f"ence_{DIMENSION}": finite(dimension.ence),
+        f"ence_noise_floor_{DIMENSION}": finite(dimension.ence_noise_floor),
     }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
