@@ -11,8 +11,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterable
 
-from monitor.commands.options import plain, shown, table
-from monitor.commands.recalibrators import this_person
+from monitor.commands.options import add_action, add_actor, add_json, plain, shown, table
 from monitor.commands.sidecar_client import (
     DriftClient,
     DriftStandings,
@@ -20,6 +19,7 @@ from monitor.commands.sidecar_client import (
     SidecarUnavailable,
     access_of,
     add_sidecar,
+    ask,
 )
 from monitor.drift.alarms import (
     Alarm,
@@ -152,35 +152,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_sidecar(shared)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def action(name: str, text: str, json_text: str) -> argparse.ArgumentParser:
-        described = actions.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}.",
-            parents=[shared],
-        )
-        described.add_argument("--json", action="store_true", help=json_text)
-        return described
-
-    action(
-        "list", "how the evidence of drift stands, and what it rests on", "print one JSON object"
-    )
-    acknowledge = action(
-        "acknowledge",
-        "end alarms; what is watched goes on, and may raise them again",
-        "print one JSON object",
-    )
-    acknowledge.add_argument(
-        "--actor",
-        metavar="WHO",
-        default=this_person(),
-        help="who says so, for the log (default %(default)s)",
-    )
-    action(
-        "watch",
-        "a line when an alarm is raised or over, until interrupted",
-        "JSON, an object a line",
-    )
+    text = "how the evidence of drift stands, and what it rests on"
+    add_json(add_action(actions, "list", text, shared))
+    text = "end alarms; what is watched goes on, and may raise them again"
+    acknowledge = add_action(actions, "acknowledge", text, shared)
+    add_json(acknowledge)
+    add_actor(acknowledge, "who says so, for the log")
+    text = "a line when an alarm is raised or over, until interrupted"
+    add_json(add_action(actions, "watch", text, shared), "JSON, an object a line")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -188,14 +167,9 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, UnknownWord.
     """
-    asyncio.run(_done(options))
-    return 0
-
-
-async def _done(options: argparse.Namespace) -> None:
     client = DriftClient(options.address, access_of(options))
-    async with client:
-        await ACTIONS[options.action](client, options)
+    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
+    return 0
 
 
 async def _list(client: DriftClient, options: argparse.Namespace) -> None:

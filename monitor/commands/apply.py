@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from monitor.commands.fit_methods import stands_for
+from monitor.commands.models import check_kind, read_any_model
 from monitor.commands.options import confidence_levels, output_file
 from monitor.commands.recordings import (
     add_selection,
-    check_kind,
-    read_any_model,
     read_selected,
     recalibrate_classes,
     recalibrate_gaussians,

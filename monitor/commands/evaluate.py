@@ -1,6 +1,7 @@
 """calibration-monitor evaluate: measures of calibration of a recorded file.
 
-Tables are at most 100 columns wide. The measures themselves are computed in `statistics`.
+One of two engines measures it: from the rows, or from micro-bins as the sidecar does. Tables are at
+most 100 columns wide. The measures themselves are computed in `statistics`.
 """
 
 from __future__ import annotations
@@ -9,23 +10,29 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from monitor.commands.engines import MICRO_BINS, Measured, measured
 from monitor.commands.fit_methods import class_model_as_json, measured_under, model_as_json
-from monitor.commands.options import checked, confidence_levels, given, number_of, pair
+from monitor.commands.models import check_kind, read_any_model
+from monitor.commands.options import add_number, checked, confidence_levels, given, pair
 from monitor.commands.recordings import (
+    RecalibratedRecording,
     add_selection,
-    check_kind,
-    read_any_model,
+    left_out,
+    numbered_tracks,
+    read_selected,
     recalibrate_classes,
+    recalibrate_gaussians,
     refuse_options_of_gaussians,
+    usable_truth,
 )
+from monitor.frames.space import BoolArray
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
+from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
     BinsOfRows,
     evaluate_class_rows,
@@ -34,6 +41,7 @@ from monitor.statistics.class_evaluation import (
 )
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, ClassBinning, observe_classes
+from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.evaluation import (
     TAU,
     DimensionMeasures,
@@ -43,7 +51,128 @@ from monitor.statistics.evaluation import (
     as_json,
     class_as_json,
 )
+from monitor.statistics.exact_engine import FrozenEdges, Shaped, evaluate_rows, freeze_edges
+from monitor.statistics.reading import CellBinning, WidthRange, read
+from monitor.statistics.stage import observe
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
+from monitor.store.recordings import Recording
+
+# An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
+MICRO_BINS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measures of the Gaussians asked for, and what they were recalibrated by, if at all."""
+
+    evaluation: Evaluation
+    recalibrated: RecalibratedRecording | None
+
+
+def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
+    """All measures of the Gaussians asked for; under the model's own distribution if it has one.
+
+    Raises RecordingError, InvalidRecalibrator, EvaluationError.
+    """
+    recording = read_selected(options.file, options)
+    made = None if model is None else recalibrate_gaussians(model, recording)
+    shaped = None
+    if made is not None:
+        recording, shaped = made.recording, made.shaped
+    edges = _frozen(recording, options, model)
+    if options.engine == "exact":
+        return Measured(_exact(recording, options, edges, shaped), made)
+    if made is not None and shaped is not None:
+        raise EvaluationError(
+            f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
+            f"(output: {made.output}), and micro-bins keep Gaussians only. Use --engine exact."
+        )
+    return Measured(_streamed(recording, options, edges), made)
+
+
+def _frozen(
+    recording: Recording, options: argparse.Namespace, model: Selection | None
+) -> FrozenEdges | None:
+    """Edges of the reference, which is selected and recalibrated alike, but without the fault."""
+    if options.edges_from is None:
+        return None
+    alike = argparse.Namespace(**{**vars(options), "fault": None})
+    reference = read_selected(options.edges_from, alike)
+    if model is not None:
+        reference = recalibrate_gaussians(model, reference).recording
+    if reference.space.names != recording.space.names:
+        raise EvaluationError(
+            f"--edges-from {options.edges_from} has dimensions "
+            f"{', '.join(reference.space.names)} and not {', '.join(recording.space.names)}. "
+            "Give --dimensions that both files have."
+        )
+    return freeze_edges(reference.space, reference.covariance, options.bins)
+
+
+def _exact(
+    recording: Recording,
+    options: argparse.Namespace,
+    edges: FrozenEdges | None,
+    shaped: Shaped | None,
+) -> Evaluation:
+    labelled, usable = _usable(recording)
+    # What the other engine and fit refuse, and the rows of which are to be counted here too.
+    mean = np.where((labelled & ~usable)[:, None], np.nan, recording.mean)
+    return evaluate_rows(
+        recording.space,
+        mean,
+        recording.covariance,
+        recording.truth,
+        tau=options.tau,
+        bins=options.bins,
+        binning=options.binning,
+        value_range=options.range,
+        edges=edges,
+        fewest_rows=options.min_bin_rows,
+        cluster=numbered_tracks(recording.sequence_index, recording.track),
+        shaped=shaped,
+    )
+
+
+def _streamed(
+    recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None
+) -> Evaluation:
+    labelled, usable = _usable(recording)
+    kept = np.flatnonzero(usable)
+    bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
+    binning = Binning(bins, tau=tuple(options.tau.tolist()))
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    clusters = count = None
+    if tracks is not None:
+        of_rows = tracks[kept]
+        clusters = cluster_id((of_rows,))
+        clusters[of_rows < 0] = ALONE
+        count = int(np.unique(of_rows[of_rows >= 0]).size)
+    statistics = observe(
+        recording.space,
+        binning,
+        recording.space.error(recording.truth[kept], recording.mean[kept]),
+        recording.covariance[kept],
+        clusters,
+    )
+    width: CellBinning = WidthRange(options.range) if options.binning == "equal-width" else edges
+    return replace(
+        read(statistics, options.bins, width, options.min_bin_rows),
+        without_truth=int(np.count_nonzero(~labelled)),
+        refused=int(np.count_nonzero(labelled & ~usable)),
+        tracks=count,
+    )
+
+
+def _usable(recording: Recording) -> tuple[BoolArray, BoolArray]:
+    """(N,) rows with truth, and those to be measured. Raises EvaluationError without any."""
+    labelled, usable = usable_truth(recording)
+    if not usable.any():
+        raise EvaluationError(
+            f"nothing to evaluate: {left_out(labelled, usable)}. Select rows with ground truth."
+        )
+    return labelled, usable
+
 
 # Ten columns a name and nine cells of ten: 100.
 _NAME, _CELL = 10, 10
@@ -257,13 +386,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="equal-count",
         help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
     )
-    parser.add_argument(
-        "--bins",
-        metavar="N",
-        type=number_of("bins", 100_000),
-        default=20,
-        help="reliability bins of Gaussians (default 20)",
-    )
+    text = "reliability bins of Gaussians (default 20)"
+    add_number(parser, "--bins", "bins", 100_000, 20, text)
     parser.add_argument(
         "--range",
         metavar="data|LO:HI",
@@ -275,13 +399,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="reference detections, selected alike, whose equal-count bins are kept; open-ended",
     )
-    parser.add_argument(
-        "--min-bin-rows",
-        metavar="N",
-        type=number_of("rows", 1_000_000),
-        default=1,
-        help="bins with fewer rows count nowhere but in the N of UCE (default 1)",
-    )
+    text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
+    add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
     parser.add_argument(
         "--tau",
         metavar="T,T",
@@ -289,26 +408,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=TAU,
         help="confidence levels (default 0.05,0.1,…,0.95)",
     )
-    parser.add_argument(
-        "--micro-bins",
-        metavar="N",
-        type=number_of("micro-bins", 4096),
-        default=MICRO_BINS,
-        help=f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)",
-    )
+    text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
+    add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
     parser.add_argument(
         "--class-binning",
         choices=("equal-width", "equal-count"),
         default="equal-width",
         help="of class probabilities; equal-count with --engine exact only (default equal-width)",
     )
-    parser.add_argument(
-        "--class-bins",
-        metavar="N",
-        type=number_of("bins", 100_000),
-        default=20,
-        help="of class probabilities; with --engine streaming a divisor of 60 (default 20)",
-    )
+    text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
+    add_number(parser, "--class-bins", "bins", 100_000, 20, text)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     # None until the file has been seen: only so can it be said that an option was given in vain.

@@ -6,10 +6,8 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from monitor.client import Access
-from monitor.commands.sidecar_client import StatisticsClient, access_of, add_sidecar
+from monitor.commands.sidecar_client import StatisticsClient, access_of, add_sidecar, ask
 from monitor.commands.states import show, write_state
-from monitor.store.statistics_state import StoredState
 
 EXAMPLE = """examples:
   calibration-monitor export --address 127.0.0.1:50051 -o car1.state"""
@@ -27,13 +25,8 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """
-    stored = asyncio.run(_exported(options.address, access_of(options)))
+    client = StatisticsClient(options.address, access_of(options))
+    stored = asyncio.run(ask(client, StatisticsClient.export_statistics))
     write_state(Path(options.output), stored)
     show(stored, options.output, as_json=options.json)
     return 0
-
-
-async def _exported(address: str, access: Access) -> StoredState:
-    client = StatisticsClient(address, access)
-    async with client:
-        return await client.export_statistics()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
 from monitor.commands.fit_methods import (
     FEWEST_TRACKS,
@@ -13,18 +12,19 @@ from monitor.commands.fit_methods import (
     fit_class_probabilities,
     fit_gaussians,
 )
+from monitor.commands.models import document_of
 from monitor.commands.options import (
     above_zero,
     add_choice,
+    add_number,
     checked,
     flag,
-    number_of,
-    output_file,
     pair,
     seconds,
     seconds_above_zero,
+    write_output,
 )
-from monitor.commands.recordings import add_selection, document_of
+from monitor.commands.recordings import add_selection
 from monitor.frames.slices import SliceBy
 from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S
 from monitor.recalibration.classes.class_selection import CLASS_METHODS, AnySelection
@@ -123,13 +123,8 @@ def _add_process(parser: argparse.ArgumentParser) -> None:
     add_choice(parser, "--kernel", KernelForm, "of a Gaussian process (default normalised)")
     coupling = "of the dimensions of a Gaussian process (default independent)"
     add_choice(parser, "--coupling", Coupling, coupling)
-    parser.add_argument(
-        "--inducing",
-        metavar="N",
-        type=number_of("points", MOST_INDUCING),
-        help="points that carry a Gaussian process, at most "
-        f"(default {ProcessSettings().inducing})",
-    )
+    text = f"points that carry a Gaussian process, at most (default {ProcessSettings().inducing})"
+    add_number(parser, "--inducing", "points", MOST_INDUCING, None, text)
     parser.add_argument(
         "--surrogate-level",
         metavar="P",
@@ -188,8 +183,7 @@ def run(options: argparse.Namespace) -> int:
         model, lines = fit_gaussians(options, wanted)
         basis = model.basis
     text = document_of(model)
-    with output_file(Path(options.output)) as path:
-        path.write_text(text, encoding="utf-8")
+    write_output(options.output, text)
     rows = "no rows" if basis is None else str(basis)
     lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
     if model.rejection is not None:

@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from monitor.commands.models import check_dimensions, read_model
 from monitor.commands.recordings import (
     RecalibratedRecording,
-    Times,
     basis_of,
-    check_dimensions,
     fit_rows,
     left_out,
     numbered_tracks,
     opinions_of,
     parts_of,
-    read_model,
+    period_of,
     read_selected,
     recalibrate_gaussians,
     refuse_options_of_gaussians,
@@ -125,13 +124,6 @@ def remarks(
     found     what came of each slice
     previous  the selection that the fit was drawn towards
     """
-    yield from _of_slices(selection, found)
-    yield from _of_factors(selection, wanted)
-    yield from _of_forgotten(selection, previous)
-
-
-def _of_slices(selection: Selection, found: Mapping[str, SliceFit]) -> Iterator[str]:
-    """On what each rests, or what it is left to and why."""
     for name, fit in found.items():
         if fit.recalibrator is None:
             to = "the fallback" if fit.leans_on == WHOLE else fit.leans_on
@@ -140,10 +132,7 @@ def _of_slices(selection: Selection, found: Mapping[str, SliceFit]) -> Iterator[
             yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
         else:
             yield f"slice {name}: {selection.bases[name]}"
-
-
-def _of_factors(selection: Selection, wanted: FitOptions) -> Iterator[str]:
-    """Which factors have been stopped: more often a mistake in the file than of the detector."""
+    # A factor that was stopped is more often a mistake in the file than of the detector.
     clamp = wanted.clamp or WIDE
     where = "--clamp" if wanted.clamp else f"{WIDE.lowest:g}:{WIDE.highest:g}, and no further"
     for name, one in {"all rows": selection.fallback, **selection.by_slice}.items():
@@ -153,6 +142,9 @@ def _of_factors(selection: Selection, wanted: FitOptions) -> Iterator[str]:
                 f"{name}: the factor on σ of {', '.join(stopped)} is at an end of {where}: "
                 "are units, matches and rows right?"
             )
+    for name in sorted(() if previous is None else previous.by_slice):
+        if name not in selection.by_slice:
+            yield f"slice {name} of --previous has no rows here, and is in the new model no more"
 
 
 def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
@@ -166,12 +158,6 @@ def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
         case _:
             ends = ()
     return [i for i, at_an_end in enumerate(ends) if at_an_end]
-
-
-def _of_forgotten(selection: Selection, previous: Selection | None) -> Iterator[str]:
-    for name in sorted(() if previous is None else previous.by_slice):
-        if name not in selection.by_slice:
-            yield f"slice {name} of --previous has no rows here, and is in the new model no more"
 
 
 # Options of the verb that divide Gaussians or draw their fit, by destination.
@@ -203,24 +189,21 @@ def fit_class_probabilities(
             "probabilities. Widen the selection of rows."
         )
     fitted = fit_classes(options.method, rows)
-    times = Times(recording.stamp_ns, recording.time_s)
-    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, times.period(kept))
+    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, period_of(recording, kept))
     rejection = None
     if options.reject_above_error is not None:
         opinions = fitted.apply(rows.log_probabilities)
         rejection = _entropy_rejection(opinions.mean(axis=1), rows, options.reject_above_error)
     fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
     selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
-    return selection, basis, _unchecked(selection, options.file)
-
-
-def _unchecked(selection: ClassSelection, file: str) -> list[str]:
-    if selection.classes or selection.recalibrator.classes is None:
-        return []
-    return [
-        f"{file} has no class_names: {selection.method} tells classes apart by their position, and "
-        "whether\na detector has them in the same order is not checked when it is served"
-    ]
+    if selection.classes or fitted.classes is None:
+        return selection, basis, []
+    unchecked = (
+        f"{options.file} has no class_names: {selection.method} tells classes apart by their "
+        "position, and whether\na detector has them in the same order is not checked when it is "
+        "served"
+    )
+    return selection, basis, [unchecked]
 
 
 def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
@@ -228,10 +211,7 @@ def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
     log_probabilities, usable = opinions_of(recording)
     classes = log_probabilities.shape[2]
     kept = np.flatnonzero(usable & (recording.label >= 0) & (recording.label < classes))
-    sequence = recording.sequence_index
-    tracks = None
-    if sequence is not None:
-        tracks = numbered_tracks(sequence, recording.track)
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
     track = None if tracks is None else tracks[kept]
     return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
 
@@ -291,17 +271,16 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         fewest=FEWEST_TRACKS if options.fewest_tracks is None else options.fewest_tracks,
         previous=previous,
     )
-    times = Times(recording.stamp_ns, recording.time_s)
     by_slice = {
         name: made.recalibrator for name, made in found.items() if made.recalibrator is not None
     }
-    periods = {entry.name: times.period(kept[entry.rows]) for entry in slices}
+    periods = {entry.name: period_of(recording, kept[entry.rows]) for entry in slices}
     selection = Selection(
         recording.space.names,
         whole,
         by_slice,
         {"file": Path(options.file).name, "rows": rows.n, "classes": list(recording.classes)},
-        basis_of(rows, times.period(kept), None if previous is None else previous.version),
+        basis_of(rows, period_of(recording, kept), None if previous is None else previous.version),
         _bases({name: found[name] for name in by_slice}, periods, previous),
         _ranges(options),
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import getpass
 import json
 import math
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum, StrEnum
@@ -91,6 +93,50 @@ def add_choice(
     parser.add_argument(option, choices=tuple(kind), type=kind, help=help)
 
 
+def add_number(
+    parser: argparse._ActionsContainer,
+    option: str,
+    of: str,
+    most: int,
+    default: int | None,
+    help: str,
+) -> None:
+    """Adds an option for a whole number from 1 to `most`."""
+    read = number_of(of, most)
+    parser.add_argument(option, metavar="N", type=read, default=default, help=help)
+
+
+def add_json(parser: argparse.ArgumentParser, help: str = "print one JSON object") -> None:
+    """Adds --json."""
+    parser.add_argument("--json", action="store_true", help=help)
+
+
+def add_actor(parser: argparse.ArgumentParser, help: str) -> None:
+    """Adds --actor, who asks for a change; by default whoever runs this program, and where."""
+    parser.add_argument(
+        "--actor", metavar="WHO", default=this_person(), help=f"{help} (default %(default)s)"
+    )
+
+
+def this_person() -> str:
+    """Names who runs this program, and where."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a user without a name
+        return "command line"
+
+
+def add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    text: str,
+    *parents: argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    """Adds an action of a verb, which takes the options of its parents, too."""
+    described = f"{text[0].upper()}{text[1:]}."
+    return actions.add_parser(name, help=text, description=described, parents=parents)
+
+
 def flag(name: str) -> str:
     """Spells an option as on the command line, from its destination."""
     return "--class" if name == "classes" else f"--{name.replace('_', '-')}"
@@ -158,6 +204,12 @@ def output_file(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def write_output(path: str, text: str) -> None:
+    """Writes a file in UTF-8, whole or not at all. Raises CannotWrite."""
+    with output_file(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def toml_section(name: str, values: Mapping[str, Any]) -> str:

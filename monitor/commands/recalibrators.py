@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import getpass
 import json
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-from monitor.commands.options import number_of, output_file, plain, shown, table
-from monitor.commands.recordings import document_of, read_any_model
-from monitor.commands.sidecar_client import AdminClient, access_of, add_sidecar
+from monitor.commands.models import document_of, read_any_model
+from monitor.commands.options import (
+    add_action,
+    add_actor,
+    add_json,
+    add_number,
+    plain,
+    shown,
+    table,
+    write_output,
+)
+from monitor.commands.sidecar_client import AdminClient, access_of, add_sidecar, ask
 from monitor.promotion.records import (
     Evidence,
     Factor,
@@ -174,23 +180,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     where = argparse.ArgumentParser(add_help=False)
     add_sidecar(where)
     told = argparse.ArgumentParser(add_help=False)
-    told.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(told)
     asked = argparse.ArgumentParser(add_help=False)
-    asked.add_argument(
-        "--actor",
-        metavar="WHO",
-        default=this_person(),
-        help="who asks, for the audit log (default %(default)s)",
-    )
+    add_actor(asked, "who asks, for the audit log")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def action(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return actions.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}.",
-            parents=[where, *parents],
-        )
+        return add_action(actions, name, text, where, *parents)
 
     action("list", "all that are known, all trials, and who promotes", told)
     show = action("show", "one of them: its document, and what happened to it", told)
@@ -220,21 +216,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     action("pin", "from now on nothing happens by itself", asked)
     action("unpin", "things may happen by themselves again, as configured", asked)
     history = action("history", "what happened last, latest at the end", told)
-    history.add_argument(
-        "-n",
-        metavar="N",
-        type=number_of("records", MOST_RECORDS),
-        default=20,
-        help=f"records to show, at most {MOST_RECORDS:,} (default 20)",
-    )
-
-
-def this_person() -> str:
-    """Who runs this program, and where."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a user without a name
-        return "command line"
+    text = f"records to show, at most {MOST_RECORDS:,} (default 20)"
+    add_number(history, "-n", "records", MOST_RECORDS, 20, text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -242,25 +225,16 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
     """
-    asyncio.run(_done(options))
-    return 0
-
-
-async def _done(options: argparse.Namespace) -> None:
     client = AdminClient(options.address, access_of(options))
-    async with client:
-        await ACTIONS[options.action](client, options)
+    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
+    return 0
 
 
 async def _list(client: AdminClient, options: argparse.Namespace) -> None:
     listing = await client.listing()
     if options.json:
-        _print_json(
-            recalibrators=listing.recalibrators,
-            trials=listing.trials,
-            pinned=listing.pinned,
-            promotion=listing.promotion,
-        )
+        names = ("recalibrators", "trials", "pinned", "promotion")
+        _print_json(**{name: getattr(listing, name) for name in names})
     else:
         print(listing_lines(listing))
 
@@ -268,8 +242,7 @@ async def _list(client: AdminClient, options: argparse.Namespace) -> None:
 async def _show(client: AdminClient, options: argparse.Namespace) -> None:
     summary, document, records = await client.shown(options.version)
     if options.output is not None:
-        with output_file(Path(options.output)) as temporary:
-            temporary.write_text(document, encoding="utf-8")
+        write_output(options.output, document)
     if options.json:
         _print_json(recalibrator=summary, document=json.loads(document), records=records)
         return

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from monitor.commands.models import check_dimensions
 from monitor.commands.options import checked, given
 from monitor.frames.cholesky import factorise
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.classes.class_selection import (
-    AnySelection,
     ClassSelection,
-    any_selection_from_json,
 )
 from monitor.recalibration.classes.probabilities import from_logits, from_probabilities
 from monitor.recalibration.documents import InvalidRecalibrator
@@ -33,7 +32,6 @@ from monitor.recalibration.recalibrator import (
     Output,
     Period,
     Shares,
-    UnfitData,
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
@@ -170,78 +168,6 @@ def _fault(text: str) -> Fault:
         "variance=F or variance=F@t=T, such as variance=0.2@t=10s",
         lambda fault: 0 < fault.variance < np.inf and 0 <= fault.since < np.inf,
     )
-
-
-def read_any_model(path: str) -> AnySelection:
-    """A recalibrator that `fit` wrote, of Gaussians or of class probabilities.
-
-    Raises InvalidRecalibrator.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
-    try:
-        return any_selection_from_json(text)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"{path}: {error}") from None
-
-
-def document_of(model: AnySelection) -> str:
-    """The text that a file of the model holds.
-
-    Raises UnfitData where nobody could read it: names or values that came of the data.
-    """
-    text = model.to_json()
-    try:
-        any_selection_from_json(text)
-    except InvalidRecalibrator as error:
-        raise UnfitData(
-            f"what was fitted makes no model that can be read again: {error} Correct the names in "
-            "the file, or use more or other rows."
-        ) from None
-    return text
-
-
-def read_model(path: str) -> Selection:
-    """A recalibrator of Gaussians. Raises InvalidRecalibrator."""
-    model = read_any_model(path)
-    if isinstance(model, ClassSelection):
-        raise InvalidRecalibrator(
-            f"{path} recalibrates class probabilities ({model.method}), not Gaussians: give a "
-            "model that was fitted by a method of Gaussians, such as variance-scaling."
-        )
-    return model
-
-
-def check_kind(model: AnySelection, path: str, file: str, recording: ClassRecording | None) -> None:
-    """Refuses a model that finds nothing in a file to recalibrate.
-
-    path, file  of the model and of the recording, as they were given
-    recording   the file's class probabilities, None where there are none to look at
-    raises      InvalidRecalibrator
-    """
-    if isinstance(model, ClassSelection) and recording is None:
-        raise InvalidRecalibrator(
-            f"{path} recalibrates class probabilities ({model.method}), and none of {file} are "
-            "looked at. Give a file with prob or logits, without --class and --where, or a model "
-            "of Gaussians."
-        )
-    if isinstance(model, Selection) and recording is not None and not recording.gaussians:
-        raise InvalidRecalibrator(
-            f"{path} recalibrates Gaussians ({model.method}), and {file} has class probabilities "
-            "only. Give a model of class probabilities."
-        )
-
-
-def check_dimensions(selection: Selection, space: Space) -> None:
-    """Raises InvalidRecalibrator unless it was fitted on the dimensions a file is read with."""
-    if not selection.fits(space):
-        raise InvalidRecalibrator(
-            f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
-            f"file is read with {','.join(space.names)}: give --dimensions "
-            f"{','.join(selection.dimensions)}."
-        )
 
 
 # Rows whose quantiles are asked for together.
@@ -488,9 +414,9 @@ def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
     )
 
 
-def numbered_tracks(sequence_index: IntArray, track: IntArray | None) -> IntArray | None:
+def numbered_tracks(sequence_index: IntArray | None, track: IntArray | None) -> IntArray | None:
     """(N,) one number for each track of each sequence, −1 without; None if none is recorded."""
-    if track is None:
+    if track is None or sequence_index is None:
         return None
     pairs = np.stack([sequence_index, track], axis=1)
     _, number = np.unique(pairs, axis=0, return_inverse=True)
@@ -499,27 +425,17 @@ def numbered_tracks(sequence_index: IntArray, track: IntArray | None) -> IntArra
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """(N,) event times of recorded rows.
-
-    stamp_ns  preferred, since it is of one zero whatever the file
-    """
-
-    stamp_ns: IntArray | None
-    time_s: FloatArray | None
-
-    def period(self, rows: IntArray) -> Period | None:
-        """From the first to the last of some rows; None where they have no times."""
-        if rows.size == 0:
-            return None
-        if self.stamp_ns is not None:
-            stamps = self.stamp_ns[rows]
-            return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
-        if self.time_s is None or not np.isfinite(self.time_s[rows]).all():
-            return None
-        seconds = self.time_s[rows]
-        return Period(float(seconds.min()), float(seconds.max()), Clock.SECONDS)
+def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period | None:
+    """Period from the first to the last of some rows; None where they have no times."""
+    if rows.size == 0:
+        return None
+    if recording.stamp_ns is not None:  # preferred, since it is of one zero whatever the file
+        stamps = recording.stamp_ns[rows]
+        return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
+    if recording.time_s is None or not np.isfinite(recording.time_s[rows]).all():
+        return None
+    seconds = recording.time_s[rows]
+    return Period(float(seconds.min()), float(seconds.max()), Clock.SECONDS)
 
 
 def basis_of(rows: FitRows, period: Period | None, borrows_from: str | None) -> Basis | None:

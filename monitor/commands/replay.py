@@ -9,13 +9,14 @@ import json
 import math
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from monitor.client import PLAIN
+from monitor.commands.models import check_dimensions, read_model
 from monitor.commands.options import checked, number_of, seconds
-from monitor.commands.recordings import add_selection, check_dimensions, read_model, read_selected
+from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
     add_drift,
@@ -39,6 +40,7 @@ from monitor.commands.sending import (
     RecordedSequence,
     Tally,
     TracksByStream,
+    first_error,
     new_records,
     play,
     running_sidecar,
@@ -50,12 +52,13 @@ from monitor.commands.sidecar_client import (
     SidecarUnavailable,
     access_of,
     add_access,
+    ask,
 )
 from monitor.commands.states import as_json, table
 from monitor.config import Mode
-from monitor.frames.counters import TruthAccount
 from monitor.frames.slices import SliceBy
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
 from monitor.wire.messages import read_slice_standing
 
 T = TypeVar("T")
@@ -142,14 +145,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tracking(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class _Calibration:
-    """The sidecar's statistics at the end, for programs and for people."""
-
-    recalibrator: str
-    values: dict[str, Any]
-    table: str
-    drift: DriftFound
+_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -173,30 +169,27 @@ def run(options: argparse.Namespace) -> int:
         )
     check_tracking(options)
     check_drift(options)
-    files: list[list[RecordedSequence]] = []
-    for i, path in enumerate(options.files):
-        prefix = "" if len(options.files) == 1 else f"file{i}."
-        files.append(sequences(read_selected(path, options), prefix))
+    files = [
+        sequences(read_selected(path, options), f"file{i}." if len(options.files) > 1 else "")
+        for i, path in enumerate(options.files)
+    ]
     played = [sequence for found in files for sequence in found]
     selection = None
     if options.recalibrator:
-        none = options.recalibrator == "none"
-        selection = IDENTITY if none else read_model(options.recalibrator)
+        named = options.recalibrator
+        selection = IDENTITY if named == "none" else read_model(named)
         for sequence in played:
             check_dimensions(selection, sequence.header.space)
     yardstick = read_yardstick(options, files) if options.ground_truth is not None else None
-    tally = Tally()
-    manner = Manner(
-        options.speed, options.ground_truth_delay, new_records(played) if yardstick else {}
-    )
+    tally, records = Tally(), new_records(played) if yardstick else {}
+    manner = Manner(options.speed, options.ground_truth_delay, records)
 
-    def talk(address: str) -> Coroutine[Any, Any, _Calibration]:
+    def talk(address: str) -> Coroutine[Any, Any, _Found]:
         client = DriftClient(address, access)
         return _replay(client, played, selection, manner, tally, options.bins)
 
     with reference_file(options, selection) as reference:
-        config = _config(options, played, reference)
-        calibration = _with_sidecar(options.address, config, talk)
+        found = _with_sidecar(options.address, _config(options, played, reference), talk)
     tracking = None
     if yardstick is not None:
         raw: TracksByStream | None = manner.tracks
@@ -206,7 +199,7 @@ def run(options: argparse.Namespace) -> int:
             raw = _raw_tracks(_config(options, played), played)
         tracking = compare(manner.tracks, raw, yardstick, options.address)
     _complain(tally)
-    print(_report(tally, calibration, played, tracking, options.json))
+    print(_report(tally, found, played, tracking, options.json))
     return 0
 
 
@@ -221,16 +214,12 @@ def _with_sidecar(
             return asyncio.run(talk(address))
         except ExceptionGroup as group:
             # Where one stream breaks, others break with it: one cause is enough.
-            error = _first(group)
+            error = first_error(group)
             if isinstance(error, SidecarUnavailable):
                 raise SidecarUnavailable(
                     f"the sidecar at {address} ended a stream before all was sent: see its log."
                 ) from error
             raise error from None
-
-
-def _first(error: Exception) -> Exception:
-    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 def _config(
@@ -258,9 +247,8 @@ def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
     """The tracks of the same drive without the recalibrator."""
     manner = Manner(delay=math.inf, tracks=new_records(played))
 
-    async def talk(address: str) -> None:
-        async with Client(address) as client:
-            await play(client, played, manner, Tally())
+    def talk(address: str) -> Coroutine[Any, Any, None]:
+        return ask(Client(address), lambda client: play(client, played, manner, Tally()))
 
     _with_sidecar(None, config, talk)
     return manner.tracks
@@ -273,7 +261,7 @@ async def _replay(
     manner: Manner,
     tally: Tally,
     bins: int,
-) -> _Calibration:
+) -> _Found:
     async with client:
         if selection is not None:
             await client.promote(selection.to_json(), "replay")
@@ -283,7 +271,7 @@ async def _replay(
             progress.cancel()
             found = await client.calibration(include_bins=True, bins=bins)
             drift = await heard.all_of(tuple(map(read_slice_standing, found.drift)))
-    return _Calibration(found.recalibrator_version, as_json(found), table(found), drift)
+    return found, drift
 
 
 async def _show_progress(tally: Tally, frames: int) -> None:
@@ -295,44 +283,40 @@ async def _show_progress(tally: Tally, frames: int) -> None:
 
 def _complain(tally: Tally) -> None:
     """A line on the terminal where labels of detections were not used."""
-    if tally.account.matched != tally.labels:
-        print(
-            f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels "
-            f"matched; {_in_words(tally.account)}. {tally.complaint}",
-            file=sys.stderr,
-        )
+    if tally.account.matched == tally.labels:
+        return
+    counts = {name.replace("_", " "): count for name, count in asdict(tally.account).items()}
+    words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    print(
+        f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels matched; "
+        f"{words}. {tally.complaint}",
+        file=sys.stderr,
+    )
 
 
 def _report(
     tally: Tally,
-    calibration: _Calibration,
+    found: _Found,
     played: list[RecordedSequence],
     tracking: dict[str, Any] | None,
     as_object: bool,
 ) -> str:
+    calibration, drift = found
+    frames, detections, matched = tally.frames, tally.detections, tally.account.matched
     if as_object:
-        counts = {
-            "frames": tally.frames,
-            "detections": tally.detections,
-            "matched": tally.account.matched,
-        }
+        counts = {"frames": frames, "detections": detections, "matched": matched}
         of_tracks = {} if tracking is None else {"tracking": tracking}
-        of_drift = drift_json(calibration.drift, played)
-        return json.dumps({**counts, **calibration.values, **of_drift, **of_tracks})
+        return json.dumps(counts | as_json(calibration) | drift_json(drift, played) | of_tracks)
     head = (
-        f"{tally.frames} frames, {tally.detections} detections, "
-        f"{tally.account.matched} with ground truth; recalibrator "
-        f"{calibration.recalibrator}"
+        f"{frames} frames, {detections} detections, {matched} with ground truth; "
+        f"recalibrator {calibration.recalibrator_version}"
     )
-    tables = [calibration.table] + ([] if tracking is None else [tracking_table(tracking)])
-    if drift := drift_table(calibration.drift, played):
-        tables.insert(1, drift)
-    return "\n".join([head, *tables])
-
-
-def _in_words(account: TruthAccount) -> str:
-    counts = {name: getattr(account, name) for name in account.__dataclass_fields__}
-    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    lines = [head, table(calibration)]
+    if of_drift := drift_table(drift, played):
+        lines.append(of_drift)
+    if tracking is not None:
+        lines.append(tracking_table(tracking))
+    return "\n".join(lines)
 
 
 def _speed(text: str) -> float:

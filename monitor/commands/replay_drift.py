@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -304,7 +303,7 @@ class Moment:
     frame: int | None
 
 
-def moment(event_ns: int, played: Several[RecordedSequence]) -> Moment:
+def moment(event_ns: int, played: Sequence[RecordedSequence]) -> Moment:
     """The place of an event time among the sequences played, of which there is at least one.
 
     It is told from the first of those that have a frame with this very stamp; where none has, of
@@ -326,7 +325,7 @@ def moment(event_ns: int, played: Several[RecordedSequence]) -> Moment:
     return Moment(name, int(stamps[first][0]), last[first])
 
 
-def drift_json(found: DriftFound, played: Several[RecordedSequence]) -> dict[str, Any]:
+def drift_json(found: DriftFound, played: Sequence[RecordedSequence]) -> dict[str, Any]:
     """alarms and drift of replay --json; None in place of what is not known."""
     return {
         "alarms": [_alarm(alarm, played) for alarm in found.alarms],
@@ -334,7 +333,7 @@ def drift_json(found: DriftFound, played: Several[RecordedSequence]) -> dict[str
     }
 
 
-def _alarm(alarm: Alarm, played: Several[RecordedSequence]) -> dict[str, Any]:
+def _alarm(alarm: Alarm, played: Sequence[RecordedSequence]) -> dict[str, Any]:
     at, scale = moment(alarm.event_ns, played), alarm.scale
     return {
         "slice": alarm.slice,
@@ -371,7 +370,7 @@ def _log10(hours: float) -> float | None:
     return math.log10(hours) if 0 < hours < math.inf else None
 
 
-def drift_table(found: DriftFound, played: Several[RecordedSequence]) -> str:
+def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
     """A line for each slice and severity, and one for each alarm; empty where nobody watched."""
     lines = []
     if found.standings:

@@ -56,6 +56,11 @@ class SidecarFailed(ConnectionError):
     """The sidecar that was started here did not start, did not stop, or ended by itself."""
 
 
+def first_error(error: Exception) -> Exception:
+    """The first error of a group of tasks, groups in groups included; or the error itself."""
+    return first_error(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Where a sidecar listens, each as host:port."""
@@ -144,11 +149,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         pass
     finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        with process:  # waits for it, and closes its pipes
+            process.kill()
 
 
 def _ended(process: subprocess.Popen[bytes], log: Path) -> SidecarFailed:

@@ -130,23 +130,20 @@ def _configured(options: argparse.Namespace) -> Config:
         options.grpc_address,
         options.http_address,
     )
+    changes: dict[str, dict[str, object]] = {}
     if options.no_snapshot:
-        nowhere = config.promotion.model_copy(update={"folder": ""})
-        config = config.model_copy(
-            update={
-                "snapshot": SnapshotConfig(path=""),
-                "promotion": nowhere,
-                "drift": config.drift.model_copy(update={"path": ""}),
-                "pending": config.pending.model_copy(update={"folder": ""}),
-            }
-        )
+        config = config.model_copy(update={"snapshot": SnapshotConfig(path="")})
+        changes = {"promotion": {"folder": ""}, "drift": {"path": ""}, "pending": {"folder": ""}}
     if options.never_shed:
-        patient = config.server.model_copy(update={"shed_lag_seconds": 0.0, "shed_rows": 0})
-        config = config.model_copy(update={"server": patient})
+        changes["server"] = {"shed_lag_seconds": 0.0, "shed_rows": 0}
     if options.log_level is not None:
-        level = config.log.model_copy(update={"level": LogLevel(options.log_level)})
-        config = config.model_copy(update={"log": level})
-    return config
+        changes["log"] = {"level": LogLevel(options.log_level)}
+    return config.model_copy(
+        update={
+            section: getattr(config, section).model_copy(update=keys)
+            for section, keys in changes.items()
+        }
+    )
 
 
 def _at_start(config: Config) -> str:

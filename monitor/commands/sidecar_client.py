@@ -8,7 +8,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -37,6 +45,8 @@ PATIENCE = 10.0
 _UNLIMITED = ("grpc.max_receive_message_length", -1)
 
 MessageT = TypeVar("MessageT", bound=Message)
+ClientT = TypeVar("ClientT", bound="Client")
+T = TypeVar("T")
 
 
 class SidecarUnavailable(ConnectionError):
@@ -237,6 +247,12 @@ class Client:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
             raise SidecarRefused(error.details()) from None
+
+
+async def ask(client: ClientT, question: Callable[[ClientT], Awaitable[T]]) -> T:
+    """Opens a connection for one question. Raises what the question raises, too."""
+    async with client:
+        return await question(client)
 
 
 @dataclass(slots=True)

@@ -42,6 +42,9 @@ def _stages(entry: calibration_pb2.SliceCalibration) -> dict[str, Any]:
 
 
 def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
+    def by_dimension(measure: str) -> dict[str, float | None]:
+        return {name: finite(getattr(found, measure)) for name, found in dimensions.items()}
+
     joint = stage.joint
     dimensions = {dimension.name: dimension for dimension in stage.dimensions}
     return {
@@ -50,13 +53,10 @@ def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
         "nees_over_k": finite(joint.nees_over_k),
         "nees_median_ratio": finite(joint.nees_median_ratio),
         "nll": finite(joint.nll),
-        "ence": {name: finite(found.ence) for name, found in dimensions.items()},
-        "ence_noise_floor": {
-            name: finite(found.ence_noise_floor) for name, found in dimensions.items()
-        },
-        "uce": {name: finite(found.uce) for name, found in dimensions.items()},
-        "qce": {name: finite(found.qce) for name, found in dimensions.items()}
-        | {"joint": finite(joint.qce)},
+        "ence": by_dimension("ence"),
+        "ence_noise_floor": by_dimension("ence_noise_floor"),
+        "uce": by_dimension("uce"),
+        "qce": by_dimension("qce") | {"joint": finite(joint.qce)},
         "qce_by_tau": {name: list(found.qce_by_tau) for name, found in dimensions.items()}
         | {"joint": list(joint.qce_by_tau)},
         "bins": {name: _bins(found.bins) for name, found in dimensions.items()}

@@ -15,12 +15,16 @@ import pytest
 
 from monitor.cli import main
 from monitor.client import Access, InvalidAccess
-from monitor.commands.demo.connection import Connection
-from monitor.commands.demo.cycles import Cycles
-from monitor.commands.demo.endless import Journey, config_text, drive_in_cycles
+from monitor.commands.demo.endless import (
+    Connection,
+    Cycles,
+    Journey,
+    Tale,
+    config_text,
+    drive_in_cycles,
+)
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.scene import simulate
-from monitor.commands.demo.told import Tale
 from monitor.commands.sidecar_client import AdminClient, SidecarUnavailable
 from monitor.config import Config
 from monitor.frames.frame import Header

@@ -9,7 +9,6 @@ import asyncio
 import math
 import os
 import shutil
-from types import TracebackType
 from typing import TextIO
 
 from monitor.commands.demo.record import Record, SensorRecord
@@ -151,12 +150,7 @@ class Screen:
         self._write("\x1b[?1049h\x1b[?25l")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._write("\x1b[?25h\x1b[?1049l")
 
     async def keep_drawing(self) -> None:

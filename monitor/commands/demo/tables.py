@@ -78,8 +78,9 @@ def _faulty(summary: Summary) -> Iterator[str]:
     cells = summary.cells[plan.faulty]
     yield f"{plan.faulty}, as sent → recalibrated: ENCE of {DIMENSION}, and tracking with it as R."
     yield _row("", Phase)
-    yield _row(f"ENCE of {DIMENSION}", (_ence(cells[phase]) for phase in Phase))
-    yield _row("  if calibrated", (_floor(cells[phase]) for phase in Phase))
+    yield _row(f"ENCE of {DIMENSION}", (_ence(cells[phase], "ence") for phase in Phase))
+    floors = (_ence(cells[phase], "ence_noise_floor") for phase in Phase)
+    yield _row("  if calibrated", floors)
     for name, form, value in _TRACKING:
         entries = []
         for phase in Phase:
@@ -132,16 +133,9 @@ def _nees(cell: Cell) -> str:
     return _arrow(_short(raw), _short(recalibrated))
 
 
-def _ence(cell: Cell) -> str:
-    raw, recalibrated = (e.dimensions[DIMENSION].ence for e in (cell.raw, cell.recalibrated))
-    return _arrow(_short(raw), _short(recalibrated))
-
-
-def _floor(cell: Cell) -> str:
-    raw, recalibrated = (
-        e.dimensions[DIMENSION].ence_noise_floor for e in (cell.raw, cell.recalibrated)
-    )
-    return _arrow(_short(raw), _short(recalibrated))
+def _ence(cell: Cell, measure: str) -> str:
+    stages = (cell.raw.dimensions[DIMENSION], cell.recalibrated.dimensions[DIMENSION])
+    return _arrow(*(_short(getattr(found, measure)) for found in stages))
 
 
 def _arrow(sent: str, recalibrated: str) -> str:

@@ -12,7 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity, be, count, duration
+from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity
 from monitor.commands.doctor.labels import labels
 from monitor.commands.doctor.load import load, refusals
 from monitor.commands.doctor.look import Place, look
@@ -21,6 +21,7 @@ from monitor.commands.doctor.observation import Observation
 from monitor.commands.doctor.reach import reach
 from monitor.commands.doctor.recalibration import drift, recalibration, tracker
 from monitor.commands.doctor.streams import clock, streams
+from monitor.commands.doctor.words import be, count, duration
 from monitor.commands.options import plain, seconds_above_zero, shown
 from monitor.commands.sidecar_client import access_of, add_sidecar, direct
 from monitor.config import split_address

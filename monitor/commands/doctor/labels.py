@@ -5,22 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Told,
-    about,
-    count,
-    duration,
-    names,
-    number,
-    remark,
-    share,
-    shares,
-    size,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import SECOND_NS, Change, Observation, rose
+from monitor.commands.doctor.words import count, duration, names, number, share, shares, size
 
 # As in deploy/prometheus/service_alert_rules.yml: CalibrationMatchRatioLow and
 # CalibrationLabelledShareLow. Half an hour of CalibrationNoLabels is Observation.truth_within_s.

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Told,
-    about,
-    count,
-    duration,
-    names,
-    number,
-    remark,
-    share,
-    shares,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import Change, Observation, rose
+from monitor.commands.doctor.words import count, duration, names, number, share, shares
 
 # As CalibrationOverload in deploy/prometheus/service_alert_rules.yml: seconds that the loop is
 # late, and that one frame in a hundred takes.

@@ -33,14 +33,13 @@ from monitor.commands.sending import SidecarFailed
 from monitor.commands.sidecar_client import (
     AdminClient,
     DriftClient,
-    DriftStandings,
     NotAnswered,
     SidecarRefused,
     StatusClient,
+    ask,
 )
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.frames.status import Status
-from monitor.wire.recalibrator_messages import Listing
 
 _TIMEOUT = 5.0
 
@@ -342,26 +341,17 @@ async def _asked_once(seen: Observation, place: Place) -> Observation:
     seen = replace(seen, limits=await asyncio.to_thread(limits_of, path))
     if not seen.grpc.given or seen.status.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT):
         return replace(seen, drift=seen.status, recalibrators=seen.status)
+    of_drift = DriftClient(place.address, place.access)
+    of_recalibrators = AdminClient(place.address, place.access)
     (drift, standings), (listed, listing) = await asyncio.gather(
-        _answered(_standings(place)), _answered(_listing(place))
+        _answered(ask(of_drift, DriftClient.standings)),
+        _answered(ask(of_recalibrators, AdminClient.listing)),
     )
     if standings is not None:
         seen = replace(seen, standings=standings.standings, stages=standings.stages)
     if listing is not None:
         seen = replace(seen, trials=listing.trials, pinned=listing.pinned)
     return replace(seen, drift=drift, recalibrators=listed)
-
-
-async def _standings(place: Place) -> DriftStandings:
-    client = DriftClient(place.address, place.access)
-    async with client:
-        return await client.standings()
-
-
-async def _listing(place: Place) -> Listing:
-    client = AdminClient(place.address, place.access)
-    async with client:
-        return await client.listing()
 
 
 async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:

@@ -5,19 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Told,
-    about,
-    be,
-    count,
-    duration,
-    names,
-    remark,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import Change, Observation, rose
+from monitor.commands.doctor.words import be, count, duration, names
 
 
 @about(Area.CONFIGURATION)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from monitor.commands.doctor.finding import Area, Told, about, duration, names, remark, well, wrong
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import Answer, Asked, Observation
+from monitor.commands.doctor.words import duration, names
 
 RUNBOOK = "docs/runbook.md#calibrationsidecardown"
 
@@ -154,11 +155,8 @@ def reach(seen: Observation) -> Iterator[Told]:
     """Finds what keeps the sidecar from being seen; where it is not seen, that is all there is."""
     found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
     found += _not_refreshed(seen)
-    yield from found or [well(_up(seen))]
-
-
-def _up(seen: Observation) -> str:
-    return f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
+    up = f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
+    yield from found or [well(up)]
 
 
 def _not_ready(seen: Observation) -> Iterator[Told]:

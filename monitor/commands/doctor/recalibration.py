@@ -5,21 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Told,
-    about,
-    count,
-    duration,
-    names,
-    number,
-    remark,
-    share,
-    shares,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import Change, Observation, Samples, rose
+from monitor.commands.doctor.words import count, duration, names, number, share, shares
 from monitor.drift.alarms import (
     WRONG,
     Alarm,

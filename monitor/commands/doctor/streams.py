@@ -7,22 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Told,
-    about,
-    be,
-    count,
-    duration,
-    names,
-    number,
-    remark,
-    shares,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.load import header_refusals
 from monitor.commands.doctor.observation import SECOND_NS, SILENT_SECONDS, Observation, rose
+from monitor.commands.doctor.words import be, count, duration, names, number, shares
 from monitor.frames.status import Status, StreamStatus
 
 # What is captured cannot have come already; a clock that is off by this is told.
