@@ -36,20 +36,95 @@ from monitor.drift.alarms import (
 )
 from monitor.drift.evidence import Scale
 
+EXAMPLE = """examples:
+  calibration-monitor alarms list
+  calibration-monitor alarms list Car total --json
+  calibration-monitor alarms acknowledge Car --actor "anna, after the mirror was cleaned"
+  calibration-monitor alarms watch --address 127.0.0.1:50051 --json"""
+
 NOTHING_WATCHED = (
     "no slice is watched: no truth has come yet, or the sidecar was started with [drift] watch = "
     "false"
 )
 
-
 NO_ALARMS = "there were no alarms"
-
 
 STATES = {
     DriftState.OK: "ok",
     DriftState.WARNING: "warning",
     DriftState.ALARM: "alarm",
     DriftState.TOO_FEW: "too few labelled",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "slices",
+        metavar="SLICE",
+        nargs="*",
+        help="as list shows it; total: all of them together (default: all, and total)",
+    )
+    add_sidecar(shared)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    text = "how the evidence of drift stands, and what it rests on"
+    add_json(add_action(actions, "list", text, shared))
+    text = "end alarms; what is watched goes on, and may raise them again"
+    acknowledge = add_action(actions, "acknowledge", text, shared)
+    add_json(acknowledge)
+    add_actor(acknowledge, "who says so, for the log")
+    text = "a line when an alarm is raised or over, until interrupted"
+    add_json(add_action(actions, "watch", text, shared), "JSON, an object a line")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the sidecar did what was asked.
+
+    Raises SidecarUnavailable, SidecarRefused, UnknownWord.
+    """
+    client = DriftClient(options.address, access_of(options))
+    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
+    return 0
+
+
+async def _list(client: DriftClient, options: argparse.Namespace) -> None:
+    found = await client.standings(options.slices)
+    print(json.dumps(plain(found)) if options.json else listing(found))
+
+
+async def _acknowledge(client: DriftClient, options: argparse.Namespace) -> None:
+    ended = await client.acknowledge(options.slices, options.actor)
+    if options.json:
+        print(json.dumps({"acknowledged": plain(ended)}))
+    else:
+        print(acknowledged(ended))
+
+
+async def _watch(client: DriftClient, options: argparse.Namespace) -> None:
+    """Never returns: it is interrupted, or the sidecar ends."""
+    async with contextlib.aclosing(client.alarm_changes()) as changes:
+        async for heard in changes:
+            if not concerns(heard.change, options.slices):
+                continue
+            line = json.dumps(plain(heard)) if options.json else heard_lines(heard)
+            # A reader behind a pipe hears of it now.
+            print(line, flush=True)
+    raise SidecarUnavailable(
+        f"the sidecar at {options.address} was shut down: watch again when it serves."
+    )
+
+
+def concerns(change: AlarmChange, slices: list[str]) -> bool:
+    """Tells if a change concerns one of these slices; without slices, every change does."""
+    return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
+
+
+ACTIONS: dict[str, Callable[[DriftClient, argparse.Namespace], Awaitable[None]]] = {
+    "list": _list,
+    "acknowledge": _acknowledge,
+    "watch": _watch,
 }
 
 
@@ -131,81 +206,3 @@ def acknowledged(alarms: Iterable[Alarm]) -> str:
 def heard_lines(heard: HeardChange) -> str:
     """One line, with the time of the sidecar (UTC)."""
     return f"{moment(heard.time_ns)}  {shown(change_sentence(heard.change))}"
-
-
-EXAMPLE = """examples:
-  calibration-monitor alarms list
-  calibration-monitor alarms list Car total --json
-  calibration-monitor alarms acknowledge Car --actor "anna, after the mirror was cleaned"
-  calibration-monitor alarms watch --address 127.0.0.1:50051 --json"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "slices",
-        metavar="SLICE",
-        nargs="*",
-        help="as list shows it; total: all of them together (default: all, and total)",
-    )
-    add_sidecar(shared)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
-    text = "how the evidence of drift stands, and what it rests on"
-    add_json(add_action(actions, "list", text, shared))
-    text = "end alarms; what is watched goes on, and may raise them again"
-    acknowledge = add_action(actions, "acknowledge", text, shared)
-    add_json(acknowledge)
-    add_actor(acknowledge, "who says so, for the log")
-    text = "a line when an alarm is raised or over, until interrupted"
-    add_json(add_action(actions, "watch", text, shared), "JSON, an object a line")
-
-
-def run(options: argparse.Namespace) -> int:
-    """0 when the sidecar did what was asked.
-
-    Raises SidecarUnavailable, SidecarRefused, UnknownWord.
-    """
-    client = DriftClient(options.address, access_of(options))
-    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
-    return 0
-
-
-async def _list(client: DriftClient, options: argparse.Namespace) -> None:
-    found = await client.standings(options.slices)
-    print(json.dumps(plain(found)) if options.json else listing(found))
-
-
-async def _acknowledge(client: DriftClient, options: argparse.Namespace) -> None:
-    ended = await client.acknowledge(options.slices, options.actor)
-    if options.json:
-        print(json.dumps({"acknowledged": plain(ended)}))
-    else:
-        print(acknowledged(ended))
-
-
-async def _watch(client: DriftClient, options: argparse.Namespace) -> None:
-    """Never returns: it is interrupted, or the sidecar ends."""
-    async with contextlib.aclosing(client.alarm_changes()) as changes:
-        async for heard in changes:
-            if not concerns(heard.change, options.slices):
-                continue
-            line = json.dumps(plain(heard)) if options.json else heard_lines(heard)
-            # A reader behind a pipe hears of it now.
-            print(line, flush=True)
-    raise SidecarUnavailable(
-        f"the sidecar at {options.address} was shut down: watch again when it serves."
-    )
-
-
-def concerns(change: AlarmChange, slices: list[str]) -> bool:
-    """Tells if a change concerns one of these slices; without slices, every change does."""
-    return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
-
-
-ACTIONS: dict[str, Callable[[DriftClient, argparse.Namespace], Awaitable[None]]] = {
-    "list": _list,
-    "acknowledge": _acknowledge,
-    "watch": _watch,
-}

@@ -34,7 +34,6 @@ EXAMPLE = """examples:
   calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz
   calibration-monitor apply beta.json drive.npz --tau 0.05,0.5,0.95 --output quantiles.npz"""
 
-
 # Options of the verb that mean something to Gaussians only, by destination.
 _OF_GAUSSIANS = ("quantiles", "tau")
 

@@ -57,8 +57,42 @@ from monitor.statistics.stage import observe
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import Recording
 
+EXAMPLE = """examples:
+  calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
+  calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
+  calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
+  calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
+  calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
+  calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15"""
+
 # An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
 MICRO_BINS = 1024
+
+# Ten columns a name and nine cells of ten: 100.
+_NAME, _CELL = 10, 10
+
+# Levels whose coverage is shown: those of the grid nearest to them.
+_SHOWN = (0.5, 0.9, 0.95)
+
+# Heads and fields of the lines of the table.
+_LINES = (
+    (
+        "accuracy  NLL  Brier  sharpness  overconf.  underconf.",
+        "accuracy  nll  brier  sharpness  overconfidence  underconfidence",
+    ),
+    ("ECE  ECE_2  MCE  ACE  cECE  CCQS", "ece  ece2  mce  ace  cece  ccqs"),
+    (
+        "entropy  UCE  cUCE  UCQS  aleatoric  epistemic",
+        "entropy  uce_entropy  cuce  ucqs  aleatoric  epistemic",
+    ),
+)
+
+_SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
+
+# Options that mean something to Gaussians only, and to class probabilities only; by destination.
+_OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
+
+_OF_CLASSES = ("class_binning", "class_bins")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +101,133 @@ class Measured:
 
     evaluation: Evaluation
     recalibrated: RecalibratedRecording | None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
+    add_selection(parser)
+    parser.add_argument(
+        "--engine",
+        choices=("exact", "streaming"),
+        default="exact",
+        help="exact: from the rows; streaming: as the sidecar, from micro-bins (default exact)",
+    )
+    parser.add_argument(
+        "--binning",
+        choices=("equal-count", "equal-width", "frozen"),
+        default="equal-count",
+        help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
+    )
+    text = "reliability bins of Gaussians (default 20)"
+    add_number(parser, "--bins", "bins", 100_000, 20, text)
+    parser.add_argument(
+        "--range",
+        metavar="data|LO:HI",
+        type=_range,
+        help="of equal-width bins, in standard deviations (default data)",
+    )
+    parser.add_argument(
+        "--edges-from",
+        metavar="FILE",
+        help="reference detections, selected alike, whose equal-count bins are kept; open-ended",
+    )
+    text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
+    add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
+    parser.add_argument(
+        "--tau",
+        metavar="T,T",
+        type=confidence_levels,
+        default=TAU,
+        help="confidence levels (default 0.05,0.1,…,0.95)",
+    )
+    text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
+    add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
+    parser.add_argument(
+        "--class-binning",
+        choices=("equal-width", "equal-count"),
+        default="equal-width",
+        help="of class probabilities; equal-count with --engine exact only (default equal-width)",
+    )
+    text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
+    add_number(parser, "--class-bins", "bins", 100_000, 20, text)
+    parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    # None until the file has been seen: only so can it be said that an option was given in vain.
+    defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
+    parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the measures were printed.
+
+    Raises RecordingError, EvaluationError, InvalidRecalibrator.
+    """
+    _check(options)
+    model = None if options.model is None else read_any_model(options.model)
+    recording = read_class_recording(options.file, options.rows)
+    only_classes = recording is not None and not recording.gaussians
+    if not only_classes and (options.classes or options.where):
+        # Columns choose detections, and nobody says which probabilities are theirs.
+        recording = None
+    _check_meaning(options, recording)
+    if model is not None:
+        check_kind(model, options.model, options.file, recording)
+    if recording is not None:
+        require_labels(options.file, recording)
+    for name, value in options.defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    classes = gaussians = None
+    if recording is not None:
+        if isinstance(model, ClassSelection):
+            recording = recalibrate_classes(model, recording)
+        bins, binning = options.class_bins, options.class_binning
+        classes = evaluate_classes(recording, engine=options.engine, bins=bins, binning=binning)
+    if not only_classes:
+        gaussians = measured(options, model if isinstance(model, Selection) else None)
+    if options.json:
+        print(json.dumps(_document(gaussians, classes, model)))
+    else:
+        print("\n\n".join(_tables(gaussians, classes, model)))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.range is not None and options.binning != "equal-width":
+        raise ValueError("--range is for --binning equal-width; leave it out.")
+    if options.edges_from is not None and options.binning != "frozen":
+        raise ValueError("--edges-from is for --binning frozen; leave it out.")
+    if options.edges_from is None and options.binning == "frozen":
+        raise ValueError("--binning frozen needs a reference: give --edges-from FILE.")
+    if options.micro_bins is not None and options.engine != "streaming":
+        raise ValueError("--micro-bins is for --engine streaming; leave it out.")
+
+
+def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None) -> None:
+    """Refuses what was given and would change nothing, since the file has no such thing."""
+    if recording is None:
+        in_vain = given(options, _OF_CLASSES)
+        if in_vain:
+            raise ValueError(
+                f"{', '.join(in_vain)}: no class probabilities of {options.file} are evaluated. "
+                "Leave it out, or give a file with prob and label, without --class and --where."
+            )
+    elif not recording.gaussians:
+        refuse_options_of_gaussians(
+            options, _OF_GAUSSIANS, f"{options.file} has class probabilities only"
+        )
+
+
+def _range(text: str) -> tuple[float, float] | None:
+    if text == "data":
+        return None
+    return checked(
+        text,
+        pair,
+        "data or LO:HI with 0 <= LO < HI, such as 0:10",
+        lambda ends: 0 <= ends[0] < ends[1] < math.inf,
+    )
 
 
 def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
@@ -174,12 +335,75 @@ def _usable(recording: Recording) -> tuple[BoolArray, BoolArray]:
     return labelled, usable
 
 
-# Ten columns a name and nine cells of ten: 100.
-_NAME, _CELL = 10, 10
+def evaluate_classes(
+    recording: ClassRecording,
+    *,
+    engine: Literal["exact", "streaming"],
+    bins: int,
+    binning: BinsOfRows = "equal-width",
+) -> ClassEvaluation:
+    """Measures of the rows of a recording.
+
+    engine   exact: from the rows; streaming: as the sidecar, from micro-bins
+    bins     from micro-bins a divisor of 60, and of equal width
+    raises   EvaluationError when no row is left, or the engine cannot make such bins
+    """
+    rows = (recording.probabilities, recording.label)
+    if engine == "exact":
+        return evaluate_class_rows(*rows, opinions=recording.opinions, bins=bins, binning=binning)
+    if binning != "equal-width":
+        raise EvaluationError(
+            f"--class-binning {binning} sorts the rows, and --engine streaming keeps none. "
+            "Use --engine exact, or leave --class-binning out."
+        )
+    if bins not in DIVISORS:
+        raise EvaluationError(
+            f"--class-bins {bins}: --engine streaming keeps class probabilities in sixtieths. "
+            f"Use one of {', '.join(map(str, DIVISORS))}, or --engine exact."
+        )
+    statistics = observe_classes(ClassBinning(), *rows, recording.opinions)
+    without = int((recording.label == NO_TRUTH).sum())
+    if statistics.n == 0:
+        raise nothing_to_evaluate(recording.label.size, without, statistics.classes)
+    refused = recording.label.size - without - statistics.n
+    return replace(read_classes(statistics, bins), without_truth=without, refused=refused)
 
 
-# Levels whose coverage is shown: those of the grid nearest to them.
-_SHOWN = (0.5, 0.9, 0.95)
+def _document(
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    model: AnySelection | None,
+) -> dict[str, object]:
+    """One object; a file without Gaussians has neither dimensions nor a joint block."""
+    found: dict[str, object] = {}
+    if gaussians:
+        found = as_json(gaussians.evaluation)
+    elif classes:
+        found = {
+            "rows": classes.n,
+            "rows_without_truth": classes.without_truth,
+            "rows_refused": classes.refused,
+            "dimensions": {},
+            "joint": None,
+        }
+    if isinstance(model, ClassSelection):
+        found["model"] = class_model_as_json(model)
+    elif gaussians and gaussians.recalibrated:
+        found["model"] = model_as_json(gaussians.recalibrated)
+    return found | ({"classification": class_as_json(classes)} if classes else {})
+
+
+def _tables(
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    model: AnySelection | None,
+) -> Iterator[str]:
+    if gaussians:
+        made = gaussians.recalibrated
+        yield table(gaussians.evaluation, "" if made is None else measured_under(made))
+    if classes:
+        said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
+        yield said + class_table(classes)
 
 
 def table(evaluation: Evaluation, recalibrated: str = "") -> str:
@@ -279,57 +503,6 @@ def _line(name: str, cells: Iterable[str]) -> str:
     return f"{name[:_NAME]:<{_NAME}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
 
 
-# Heads and fields of the lines of the table.
-_LINES = (
-    (
-        "accuracy  NLL  Brier  sharpness  overconf.  underconf.",
-        "accuracy  nll  brier  sharpness  overconfidence  underconfidence",
-    ),
-    ("ECE  ECE_2  MCE  ACE  cECE  CCQS", "ece  ece2  mce  ace  cece  ccqs"),
-    (
-        "entropy  UCE  cUCE  UCQS  aleatoric  epistemic",
-        "entropy  uce_entropy  cuce  ucqs  aleatoric  epistemic",
-    ),
-)
-
-
-_SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
-
-
-def evaluate_classes(
-    recording: ClassRecording,
-    *,
-    engine: Literal["exact", "streaming"],
-    bins: int,
-    binning: BinsOfRows = "equal-width",
-) -> ClassEvaluation:
-    """Measures of the rows of a recording.
-
-    engine   exact: from the rows; streaming: as the sidecar, from micro-bins
-    bins     from micro-bins a divisor of 60, and of equal width
-    raises   EvaluationError when no row is left, or the engine cannot make such bins
-    """
-    rows = (recording.probabilities, recording.label)
-    if engine == "exact":
-        return evaluate_class_rows(*rows, opinions=recording.opinions, bins=bins, binning=binning)
-    if binning != "equal-width":
-        raise EvaluationError(
-            f"--class-binning {binning} sorts the rows, and --engine streaming keeps none. "
-            "Use --engine exact, or leave --class-binning out."
-        )
-    if bins not in DIVISORS:
-        raise EvaluationError(
-            f"--class-bins {bins}: --engine streaming keeps class probabilities in sixtieths. "
-            f"Use one of {', '.join(map(str, DIVISORS))}, or --engine exact."
-        )
-    statistics = observe_classes(ClassBinning(), *rows, recording.opinions)
-    without = int((recording.label == NO_TRUTH).sum())
-    if statistics.n == 0:
-        raise nothing_to_evaluate(recording.label.size, without, statistics.classes)
-    refused = recording.label.size - without - statistics.n
-    return replace(read_classes(statistics, bins), without_truth=without, refused=refused)
-
-
 def class_table(evaluation: ClassEvaluation) -> str:
     """The measures for the terminal; those by class are in the JSON only."""
     lines = [
@@ -354,181 +527,3 @@ def class_table(evaluation: ClassEvaluation) -> str:
         + ", ".join(f"{error:.4g} at {share:.0%}" for share, error in list(curve)[::5])
     )
     return "\n".join(lines)
-
-
-EXAMPLE = """examples:
-  calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
-  calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
-  calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
-  calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
-  calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
-  calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15"""
-
-
-# Options that mean something to Gaussians only, and to class probabilities only; by destination.
-_OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
-_OF_CLASSES = ("class_binning", "class_bins")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
-    add_selection(parser)
-    parser.add_argument(
-        "--engine",
-        choices=("exact", "streaming"),
-        default="exact",
-        help="exact: from the rows; streaming: as the sidecar, from micro-bins (default exact)",
-    )
-    parser.add_argument(
-        "--binning",
-        choices=("equal-count", "equal-width", "frozen"),
-        default="equal-count",
-        help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
-    )
-    text = "reliability bins of Gaussians (default 20)"
-    add_number(parser, "--bins", "bins", 100_000, 20, text)
-    parser.add_argument(
-        "--range",
-        metavar="data|LO:HI",
-        type=_range,
-        help="of equal-width bins, in standard deviations (default data)",
-    )
-    parser.add_argument(
-        "--edges-from",
-        metavar="FILE",
-        help="reference detections, selected alike, whose equal-count bins are kept; open-ended",
-    )
-    text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
-    add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
-    parser.add_argument(
-        "--tau",
-        metavar="T,T",
-        type=confidence_levels,
-        default=TAU,
-        help="confidence levels (default 0.05,0.1,…,0.95)",
-    )
-    text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
-    add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
-    parser.add_argument(
-        "--class-binning",
-        choices=("equal-width", "equal-count"),
-        default="equal-width",
-        help="of class probabilities; equal-count with --engine exact only (default equal-width)",
-    )
-    text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
-    add_number(parser, "--class-bins", "bins", 100_000, 20, text)
-    parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    # None until the file has been seen: only so can it be said that an option was given in vain.
-    defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
-    parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
-
-
-def run(options: argparse.Namespace) -> int:
-    """0 when the measures were printed.
-
-    Raises RecordingError, EvaluationError, InvalidRecalibrator.
-    """
-    _check(options)
-    model = None if options.model is None else read_any_model(options.model)
-    recording = read_class_recording(options.file, options.rows)
-    only_classes = recording is not None and not recording.gaussians
-    if not only_classes and (options.classes or options.where):
-        # Columns choose detections, and nobody says which probabilities are theirs.
-        recording = None
-    _check_meaning(options, recording)
-    if model is not None:
-        check_kind(model, options.model, options.file, recording)
-    if recording is not None:
-        require_labels(options.file, recording)
-    for name, value in options.defaults.items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    classes = gaussians = None
-    if recording is not None:
-        if isinstance(model, ClassSelection):
-            recording = recalibrate_classes(model, recording)
-        bins, binning = options.class_bins, options.class_binning
-        classes = evaluate_classes(recording, engine=options.engine, bins=bins, binning=binning)
-    if not only_classes:
-        gaussians = measured(options, model if isinstance(model, Selection) else None)
-    if options.json:
-        print(json.dumps(_document(gaussians, classes, model)))
-    else:
-        print("\n\n".join(_tables(gaussians, classes, model)))
-    return 0
-
-
-def _document(
-    gaussians: Measured | None,
-    classes: ClassEvaluation | None,
-    model: AnySelection | None,
-) -> dict[str, object]:
-    """One object; a file without Gaussians has neither dimensions nor a joint block."""
-    found: dict[str, object] = {}
-    if gaussians:
-        found = as_json(gaussians.evaluation)
-    elif classes:
-        found = {
-            "rows": classes.n,
-            "rows_without_truth": classes.without_truth,
-            "rows_refused": classes.refused,
-            "dimensions": {},
-            "joint": None,
-        }
-    if isinstance(model, ClassSelection):
-        found["model"] = class_model_as_json(model)
-    elif gaussians and gaussians.recalibrated:
-        found["model"] = model_as_json(gaussians.recalibrated)
-    return found | ({"classification": class_as_json(classes)} if classes else {})
-
-
-def _tables(
-    gaussians: Measured | None,
-    classes: ClassEvaluation | None,
-    model: AnySelection | None,
-) -> Iterator[str]:
-    if gaussians:
-        made = gaussians.recalibrated
-        yield table(gaussians.evaluation, "" if made is None else measured_under(made))
-    if classes:
-        said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
-        yield said + class_table(classes)
-
-
-def _check(options: argparse.Namespace) -> None:
-    if options.range is not None and options.binning != "equal-width":
-        raise ValueError("--range is for --binning equal-width; leave it out.")
-    if options.edges_from is not None and options.binning != "frozen":
-        raise ValueError("--edges-from is for --binning frozen; leave it out.")
-    if options.edges_from is None and options.binning == "frozen":
-        raise ValueError("--binning frozen needs a reference: give --edges-from FILE.")
-    if options.micro_bins is not None and options.engine != "streaming":
-        raise ValueError("--micro-bins is for --engine streaming; leave it out.")
-
-
-def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None) -> None:
-    """Refuses what was given and would change nothing, since the file has no such thing."""
-    if recording is None:
-        in_vain = given(options, _OF_CLASSES)
-        if in_vain:
-            raise ValueError(
-                f"{', '.join(in_vain)}: no class probabilities of {options.file} are evaluated. "
-                "Leave it out, or give a file with prob and label, without --class and --where."
-            )
-    elif not recording.gaussians:
-        refuse_options_of_gaussians(
-            options, _OF_GAUSSIANS, f"{options.file} has class probabilities only"
-        )
-
-
-def _range(text: str) -> tuple[float, float] | None:
-    if text == "data":
-        return None
-    return checked(
-        text,
-        pair,
-        "data or LO:HI with 0 <= LO < HI, such as 0:10",
-        lambda ends: 0 <= ends[0] < ends[1] < math.inf,
-    )

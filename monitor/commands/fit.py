@@ -45,7 +45,6 @@ EXAMPLE = """examples:
   calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
   calibration-monitor fit classes.npz --method temperature --output temperature.json"""
 
-
 # Options of single methods, by the names that FitOptions has for them.
 _OF_METHODS = (
     *("objective", "full_input", "clamp", "kernel", "coupling", "inducing"),

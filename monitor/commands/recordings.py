@@ -44,9 +44,18 @@ from monitor.store.recordings import NO_TRACK, Quantiles, Recording, read_record
 # Dimensions that wrap, unless others are named.
 ANGLES = ("yaw", "heading")
 
-
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
 _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
+
+# Rows whose quantiles are asked for together.
+_CHUNK = 4096
+
+_LARGEST = Limits().largest_mean
+
+_REFUSED = (
+    "a covariance that is not positive definite, or a mean or truth that is not finite or beyond "
+    f"{_LARGEST:g}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,78 @@ class Fault:
 
     variance: float
     since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecalibratedRecording:
+    """N detections after a recalibrator.
+
+    recording  with the Gaussians that are forwarded; unusable rows as they are
+    diagonal   (N,) of which only variances are forwarded
+    sent       (N,) estimates as they were recorded
+    usable     (N,) rows that were recalibrated
+    slices     (N,) index into chains
+    """
+
+    selection: Selection
+    recording: Recording
+    diagonal: BoolArray
+    sent: Estimates
+    usable: BoolArray
+    slices: IntArray
+    chains: tuple[Chain, ...]
+
+    @property
+    def serving(self) -> Shares | None:
+        """Which recalibrator served which usable rows; None without any."""
+        rows = np.flatnonzero(self.usable)
+        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
+
+    @property
+    def output(self) -> Output:
+        """Output of the recalibrators that served: the least that is true of all detections."""
+        shares = self.serving
+        return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
+
+    @property
+    def shaped(self) -> Shaped | None:
+        """The methods' own distributions, for the measures; None where all are Gaussians."""
+        if self.output is Output.GAUSSIAN:
+            return None
+        recording, mean = self.recording, self.sent.mean
+        with np.errstate(invalid="ignore"):  # of rows that are refused
+            value = mean + recording.space.error(recording.truth, mean)
+        return Shaped(value, self.marginals, self.output is Output.MOMENTS)
+
+    @property
+    def deviation(self) -> FloatArray:
+        """(N,) σ_G = det(Σ)^(1/2K) of the joint block that is forwarded; NaN where not usable."""
+        rows = np.flatnonzero(self.usable)
+        found = np.full(self.usable.size, np.nan)
+        found[rows] = generalised_deviation(
+            self.recording.space, self.recording.covariance[rows], self.diagonal[rows]
+        )
+        return found
+
+    @property
+    def rejected(self) -> BoolArray | None:
+        """(N,) detections that are too uncertain; None where the selection rejects none."""
+        rejection = self.selection.rejection
+        return None if rejection is None else rejection.rejects(self.deviation)
+
+    def marginals(self, rows: IntArray) -> Marginals:
+        """The methods' own distributions of usable rows, at least one."""
+        return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
+
+    def quantiles(self, tau: FloatArray) -> Quantiles:
+        """Quantiles of every detection at T levels; NaN where it is not usable."""
+        n, k = self.sent.mean.shape
+        values = np.full((n, k, tau.size), np.nan)
+        usable = np.flatnonzero(self.usable)
+        for start in range(0, usable.size, _CHUNK):
+            rows = usable[start : start + _CHUNK]
+            values[rows] = self.marginals(rows).quantiles(tau).transpose(1, 2, 0)
+        return Quantiles(values, tau)
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -168,82 +249,6 @@ def _fault(text: str) -> Fault:
         "variance=F or variance=F@t=T, such as variance=0.2@t=10s",
         lambda fault: 0 < fault.variance < np.inf and 0 <= fault.since < np.inf,
     )
-
-
-# Rows whose quantiles are asked for together.
-_CHUNK = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class RecalibratedRecording:
-    """N detections after a recalibrator.
-
-    recording  with the Gaussians that are forwarded; unusable rows as they are
-    diagonal   (N,) of which only variances are forwarded
-    sent       (N,) estimates as they were recorded
-    usable     (N,) rows that were recalibrated
-    slices     (N,) index into chains
-    """
-
-    selection: Selection
-    recording: Recording
-    diagonal: BoolArray
-    sent: Estimates
-    usable: BoolArray
-    slices: IntArray
-    chains: tuple[Chain, ...]
-
-    @property
-    def serving(self) -> Shares | None:
-        """Which recalibrator served which usable rows; None without any."""
-        rows = np.flatnonzero(self.usable)
-        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
-
-    @property
-    def output(self) -> Output:
-        """Output of the recalibrators that served: the least that is true of all detections."""
-        shares = self.serving
-        return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
-
-    @property
-    def shaped(self) -> Shaped | None:
-        """The methods' own distributions, for the measures; None where all are Gaussians."""
-        if self.output is Output.GAUSSIAN:
-            return None
-        recording, mean = self.recording, self.sent.mean
-        with np.errstate(invalid="ignore"):  # of rows that are refused
-            value = mean + recording.space.error(recording.truth, mean)
-        return Shaped(value, self.marginals, self.output is Output.MOMENTS)
-
-    @property
-    def deviation(self) -> FloatArray:
-        """(N,) σ_G = det(Σ)^(1/2K) of the joint block that is forwarded; NaN where not usable."""
-        rows = np.flatnonzero(self.usable)
-        found = np.full(self.usable.size, np.nan)
-        found[rows] = generalised_deviation(
-            self.recording.space, self.recording.covariance[rows], self.diagonal[rows]
-        )
-        return found
-
-    @property
-    def rejected(self) -> BoolArray | None:
-        """(N,) detections that are too uncertain; None where the selection rejects none."""
-        rejection = self.selection.rejection
-        return None if rejection is None else rejection.rejects(self.deviation)
-
-    def marginals(self, rows: IntArray) -> Marginals:
-        """The methods' own distributions of usable rows, at least one."""
-        return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
-
-    def quantiles(self, tau: FloatArray) -> Quantiles:
-        """Quantiles of every detection at T levels; NaN where it is not usable."""
-        n, k = self.sent.mean.shape
-        values = np.full((n, k, tau.size), np.nan)
-        usable = np.flatnonzero(self.usable)
-        for start in range(0, usable.size, _CHUNK):
-            rows = usable[start : start + _CHUNK]
-            values[rows] = self.marginals(rows).quantiles(tau).transpose(1, 2, 0)
-        return Quantiles(values, tau)
 
 
 def recalibrate_gaussians(selection: Selection, recording: Recording) -> RecalibratedRecording:
@@ -376,15 +381,6 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
         opinions=made if several else None,
         logits=None,
     )
-
-
-_LARGEST = Limits().largest_mean
-
-
-_REFUSED = (
-    "a covariance that is not positive definite, or a mean or truth that is not finite or beyond "
-    f"{_LARGEST:g}"
-)
 
 
 def usable_truth(recording: Recording) -> tuple[BoolArray, BoolArray]:

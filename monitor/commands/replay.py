@@ -61,9 +61,6 @@ from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
 from monitor.wire.messages import read_slice_standing
 
-T = TypeVar("T")
-
-
 EXAMPLE = """examples:
   calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
   calibration-monitor replay drive.csv.gz --recalibrator car.json --ground-truth-delay 30s --json
@@ -97,9 +94,12 @@ central differences in the moving axes of the sensor; nis_over_k and state_nees_
 of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
 (pip install 'calibration-monitor[tracking]')."""
 
+T = TypeVar("T")
 
 # The sidecar cuts no more.
 MOST_BINS = 512
+
+_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -143,9 +143,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_drift(parser)
     add_tracking(parser)
-
-
-_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
 
 
 def run(options: argparse.Namespace) -> int:

@@ -47,6 +47,14 @@ from monitor.statistics.observations import measure
 from monitor.store.recordings import Recording
 from monitor.store.reference_file import read_references, reference_text
 
+# Of recorded drives; fewer tell nothing.
+_FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
+
+# s that events may take longer than the answer that tells of the same alarms.
+_PATIENCE = 5.0
+
+_PERIOD = 0.01
+
 
 class TooLittleToLearn(ValueError):
     """Recorded drives say too little of what is usual."""
@@ -62,6 +70,154 @@ class Learnt:
 
     references: Mapping[str, Mapping[Stage, Reference]]
     remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DriftFound:
+    """Alarms and evidence that the sidecar told of.
+
+    alarms     in the order in which they were raised
+    standings  of each slice and severity, at the end
+    """
+
+    alarms: tuple[Alarm, ...] = ()
+    standings: tuple[SliceStanding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something was, in the time of a sequence.
+
+    stream    its name; None where several may be meant
+    start_ns  event time of its first frame
+    frame     number of the last frame by then; None where no sequence is played at that time
+    """
+
+    stream: str | None
+    start_ns: int
+    frame: int | None
+
+
+@dataclass(slots=True)
+class Hearing:
+    """Alarms in the order in which they were raised, since it began.
+
+    before  those that had been raised by then, and stayed
+    """
+
+    before: frozenset[tuple[str, ...]] = frozenset()
+    raised: list[Alarm] = field(default_factory=list)
+
+    async def listen(self, client: DriftClient) -> None:
+        """As long as the sidecar serves."""
+        async with contextlib.aclosing(client.alarm_changes()) as changes:
+            async for heard in changes:
+                if heard.change.why is Why.RAISED:
+                    self.raised.append(heard.change.alarm)
+
+    async def all_of(
+        self, standings: tuple[SliceStanding, ...], patience: float = _PATIENCE
+    ) -> DriftFound:
+        """With the alarms that stay at the end: each of them has been heard of, or is added.
+
+        patience  s to wait for those that have not been
+        """
+        end = time.monotonic() + patience
+        while (missing := self._missing(standings)) and time.monotonic() < end:
+            await asyncio.sleep(_PERIOD)
+        missing.sort(key=lambda alarm: alarm.driven)
+        return DriftFound((*self.raised, *missing), standings)
+
+    def _missing(self, standings: tuple[SliceStanding, ...]) -> list[Alarm]:
+        known = self.before | set(map(_key, self.raised))
+        return [alarm for alarm in _staying(standings) if _key(alarm) not in known]
+
+
+def add_drift(parser: argparse.ArgumentParser) -> None:
+    """Options of a verb that plays detections to a sidecar which watches for drift."""
+    group = parser.add_argument_group("drift")
+    usual = group.add_mutually_exclusive_group()
+    usual.add_argument(
+        "--reference",
+        metavar="F",
+        help="what is usual, as `calibration-monitor reference` wrote it (default: the started "
+        "sidecar learns it from what is played)",
+    )
+    add_condition(
+        usual,
+        "--reference-where",
+        "learn what is usual from the rows of the files whose column has this value, in place of "
+        "--where, before anything is played; may be repeated",
+    )
+
+
+def check_drift(options: argparse.Namespace) -> None:
+    """Raises ValueError where a reference has no sidecar or no slices to act on."""
+    given = "--reference" if options.reference is not None else "--reference-where"
+    if options.reference is None and options.reference_where is None:
+        return
+    if options.address:
+        raise ValueError(
+            f"--address {options.address}: {given} would be a setting of that sidecar ([drift] "
+            "reference). Leave it out, or leave --address out."
+        )
+    if options.slice_by != (SliceBy.CLASS,):
+        raise ValueError(
+            f"--slice-by {','.join(options.slice_by)}: {given} says what is usual of classes. "
+            "Leave one of them out."
+        )
+
+
+def drift_config(options: argparse.Namespace) -> DriftConfig:
+    """[drift] of the file that --config names. Raises InvalidConfiguration."""
+    return DriftConfig() if options.config is None else load(options.config).drift
+
+
+def learning_settings(options: argparse.Namespace) -> DriftSettings:
+    """How much is enough to learn from: as the file that --config names says. Without one, of
+    drives that people chose, little: a slice of few tracks is watched by detections then.
+
+    Raises InvalidConfiguration.
+    """
+    if options.config is not None:
+        return drift_config(options).settings()
+    return DriftSettings(reference_tracks=_FEWEST_TRACKS, reference_detections=_FEWEST_DETECTIONS)
+
+
+def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
+    """[drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
+    # What is played is over with the sidecar: nothing of it is kept.
+    section = drift_config(options).model_dump(mode="json", exclude_none=True) | {"path": ""}
+    if reference is not None:
+        section["reference"] = str(reference)
+    return toml_section("drift", section)
+
+
+@contextlib.contextmanager
+def reference_file(
+    options: argparse.Namespace, selection: Selection | None
+) -> Iterator[Path | None]:
+    """Where the started sidecar finds what is usual, as long as the context lasts; None: nowhere.
+
+    Raises RecordingError, InvalidRecalibrator, NotAReference, TooLittleToLearn.
+    """
+    if options.reference is not None:
+        read_references(options.reference)  # a sidecar would refuse it with less to say
+        yield Path(options.reference).resolve()
+        return
+    if options.reference_where is None:
+        yield None
+        return
+    # A drill changes what is played, not what is usual.
+    asked = {**vars(options), "where": options.reference_where, "fault": None}
+    recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
+    found = learnt(recordings, selection, learning_settings(options))
+    for remark in found.remarks:
+        print(f"calibration-monitor replay: {remark}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
+        path = Path(folder) / "reference.json"
+        path.write_text(reference_text(found.references), encoding="utf-8")
+        yield path
 
 
 def learnt(
@@ -186,123 +342,6 @@ def _known_well(
     raise TooLittleToLearn(f"nothing is learned: {'; '.join(remarks)}. Give longer drives.")
 
 
-# Of recorded drives; fewer tell nothing.
-_FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
-
-
-def add_drift(parser: argparse.ArgumentParser) -> None:
-    """Options of a verb that plays detections to a sidecar which watches for drift."""
-    group = parser.add_argument_group("drift")
-    usual = group.add_mutually_exclusive_group()
-    usual.add_argument(
-        "--reference",
-        metavar="F",
-        help="what is usual, as `calibration-monitor reference` wrote it (default: the started "
-        "sidecar learns it from what is played)",
-    )
-    add_condition(
-        usual,
-        "--reference-where",
-        "learn what is usual from the rows of the files whose column has this value, in place of "
-        "--where, before anything is played; may be repeated",
-    )
-
-
-def check_drift(options: argparse.Namespace) -> None:
-    """Raises ValueError where a reference has no sidecar or no slices to act on."""
-    given = "--reference" if options.reference is not None else "--reference-where"
-    if options.reference is None and options.reference_where is None:
-        return
-    if options.address:
-        raise ValueError(
-            f"--address {options.address}: {given} would be a setting of that sidecar ([drift] "
-            "reference). Leave it out, or leave --address out."
-        )
-    if options.slice_by != (SliceBy.CLASS,):
-        raise ValueError(
-            f"--slice-by {','.join(options.slice_by)}: {given} says what is usual of classes. "
-            "Leave one of them out."
-        )
-
-
-@contextlib.contextmanager
-def reference_file(
-    options: argparse.Namespace, selection: Selection | None
-) -> Iterator[Path | None]:
-    """Where the started sidecar finds what is usual, as long as the context lasts; None: nowhere.
-
-    Raises RecordingError, InvalidRecalibrator, NotAReference, TooLittleToLearn.
-    """
-    if options.reference is not None:
-        read_references(options.reference)  # a sidecar would refuse it with less to say
-        yield Path(options.reference).resolve()
-        return
-    if options.reference_where is None:
-        yield None
-        return
-    # A drill changes what is played, not what is usual.
-    asked = {**vars(options), "where": options.reference_where, "fault": None}
-    recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
-    found = learnt(recordings, selection, learning_settings(options))
-    for remark in found.remarks:
-        print(f"calibration-monitor replay: {remark}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
-        path = Path(folder) / "reference.json"
-        path.write_text(reference_text(found.references), encoding="utf-8")
-        yield path
-
-
-def drift_config(options: argparse.Namespace) -> DriftConfig:
-    """[drift] of the file that --config names. Raises InvalidConfiguration."""
-    return DriftConfig() if options.config is None else load(options.config).drift
-
-
-def learning_settings(options: argparse.Namespace) -> DriftSettings:
-    """How much is enough to learn from: as the file that --config names says. Without one, of
-    drives that people chose, little: a slice of few tracks is watched by detections then.
-
-    Raises InvalidConfiguration.
-    """
-    if options.config is not None:
-        return drift_config(options).settings()
-    return DriftSettings(reference_tracks=_FEWEST_TRACKS, reference_detections=_FEWEST_DETECTIONS)
-
-
-def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
-    """[drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
-    # What is played is over with the sidecar: nothing of it is kept.
-    section = drift_config(options).model_dump(mode="json", exclude_none=True) | {"path": ""}
-    if reference is not None:
-        section["reference"] = str(reference)
-    return toml_section("drift", section)
-
-
-@dataclass(frozen=True, slots=True)
-class DriftFound:
-    """Alarms and evidence that the sidecar told of.
-
-    alarms     in the order in which they were raised
-    standings  of each slice and severity, at the end
-    """
-
-    alarms: tuple[Alarm, ...] = ()
-    standings: tuple[SliceStanding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When something was, in the time of a sequence.
-
-    stream    its name; None where several may be meant
-    start_ns  event time of its first frame
-    frame     number of the last frame by then; None where no sequence is played at that time
-    """
-
-    stream: str | None
-    start_ns: int
-    frame: int | None
-
-
 def moment(event_ns: int, played: Sequence[RecordedSequence]) -> Moment:
     """The place of an event time among the sequences played, of which there is at least one.
 
@@ -392,48 +431,6 @@ def _row(standing: SliceStanding) -> tuple[str, ...]:
         STATES[standing.state],
         *map(hours, (standing.evidence, standing.peak, standing.threshold)),
     )
-
-
-# s that events may take longer than the answer that tells of the same alarms.
-_PATIENCE = 5.0
-
-
-_PERIOD = 0.01
-
-
-@dataclass(slots=True)
-class Hearing:
-    """Alarms in the order in which they were raised, since it began.
-
-    before  those that had been raised by then, and stayed
-    """
-
-    before: frozenset[tuple[str, ...]] = frozenset()
-    raised: list[Alarm] = field(default_factory=list)
-
-    async def listen(self, client: DriftClient) -> None:
-        """As long as the sidecar serves."""
-        async with contextlib.aclosing(client.alarm_changes()) as changes:
-            async for heard in changes:
-                if heard.change.why is Why.RAISED:
-                    self.raised.append(heard.change.alarm)
-
-    async def all_of(
-        self, standings: tuple[SliceStanding, ...], patience: float = _PATIENCE
-    ) -> DriftFound:
-        """With the alarms that stay at the end: each of them has been heard of, or is added.
-
-        patience  s to wait for those that have not been
-        """
-        end = time.monotonic() + patience
-        while (missing := self._missing(standings)) and time.monotonic() < end:
-            await asyncio.sleep(_PERIOD)
-        missing.sort(key=lambda alarm: alarm.driven)
-        return DriftFound((*self.raised, *missing), standings)
-
-    def _missing(self, standings: tuple[SliceStanding, ...]) -> list[Alarm]:
-        known = self.before | set(map(_key, self.raised))
-        return [alarm for alarm in _staying(standings) if _key(alarm) not in known]
 
 
 @contextlib.asynccontextmanager

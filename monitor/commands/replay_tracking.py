@@ -53,8 +53,8 @@ from monitor.tracking.quality import (
 # them may be.
 _SMALL = re.compile(r"\b(ped|person|cycl)", re.IGNORECASE)
 
-
 _SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
+_decimal = "{:.3f}".format
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,23 @@ class Yardstick:
 
     labels: Mapping[str, Mapping[str, Labels]]
     match_distance: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A class in a sequence.
+
+    labels   in the frames that were played
+    nis      (u,) of all updates of confirmed tracks, matched or not
+    matched  and errors: None where nobody can match
+    """
+
+    axes: Moving
+    frames: int
+    labels: int
+    nis: FloatArray
+    matched: Matched | None = None
+    errors: TrackErrors | None = None
 
 
 def add_tracking(parser: argparse.ArgumentParser) -> None:
@@ -204,9 +221,6 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-_decimal = "{:.3f}".format
-
-
 # Key of each measure in JSON → head of its column and how it is written; None: it has no column.
 _MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
     "frames": None,
@@ -224,23 +238,6 @@ _MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
     "nis_over_k": ("NIS/K", _decimal),
     "state_nees_over_k": ("NEES/K", _decimal),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A class in a sequence.
-
-    labels   in the frames that were played
-    nis      (u,) of all updates of confirmed tracks, matched or not
-    matched  and errors: None where nobody can match
-    """
-
-    axes: Moving
-    frames: int
-    labels: int
-    nis: FloatArray
-    matched: Matched | None = None
-    errors: TrackErrors | None = None
 
 
 def compare(

@@ -41,24 +41,25 @@ from monitor.wire.client_messages import (
 )
 
 _START_SECONDS = 30.0
-
-
 _STOP_SECONDS = 15.0  # above [server] grace_seconds
-
-
 _LISTENING = "listening "
-
-
 _TAIL_LINES = 10
+
+# Rows in a frame where the file does not say which rows belong together.
+ROWS_WITHOUT_FRAMES = 200
+
+# Seconds between frames where the file has no times.
+PERIOD = 0.1
+
+# Frames on their way at a time.
+WINDOW = 16
+
+# Sequences played at a time.
+SIDE_BY_SIDE = 8
 
 
 class SidecarFailed(ConnectionError):
     """The sidecar that was started here did not start, did not stop, or ended by itself."""
-
-
-def first_error(error: Exception) -> Exception:
-    """The first error of a group of tasks, groups in groups included; or the error itself."""
-    return first_error(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,128 @@ class Addresses:
 
     grpc: str
     http: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedFrame:
+    """A frame with its truth.
+
+    labelled  positions of the detections with truth; truth (m, K)
+    objects   (m,) whose truth it is, as the file numbers them; None where it does not
+    ignore    (N,) which detections are neither true nor false
+    """
+
+    frame: OutgoingFrame
+    time_s: float
+    labelled: IntArray
+    truth: FloatArray
+    objects: TrackIds | None
+    ignore: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSequence:
+    """One sequence of a recording: the rows of each frame, from frame 0 to its last."""
+
+    name: str
+    recording: Recording
+    header: Header
+    rows: IntArray
+    frame_of_row: IntArray
+    times: FloatArray
+
+    @property
+    def frames(self) -> int:
+        """Number of frames, empty ones included."""
+        return int(self.times.size)
+
+    def play(self) -> Iterator[PlayedFrame]:
+        """The frames in order."""
+        recording, rows = self.recording, self.rows
+        class_index, mean = recording.class_index[rows], recording.mean[rows]
+        covariance, truth = recording.covariance[rows], recording.truth[rows]
+        if recording.diagonal:
+            covariance = np.diagonal(covariance, axis1=1, axis2=2)
+        score = None if recording.score is None else recording.score[rows]
+        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
+        objects = None if recording.track is None else _objects(recording.track[rows])
+        has_truth = np.isfinite(truth[:, 0])
+        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
+        begin = 0
+        for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
+            here = slice(begin, end)
+            labelled = np.flatnonzero(has_truth[here])
+            frame = OutgoingFrame(
+                frame_id=number,
+                stamp_ns=round(time_s * 1e9),
+                id=np.arange(end - begin, dtype=np.uint64),
+                class_index=class_index[here],
+                mean=mean[here],
+                covariance=covariance[here],
+                score=None if score is None else score[here],
+            )
+            rows_labelled = begin + labelled
+            yield PlayedFrame(
+                frame,
+                time_s,
+                labelled,
+                truth[rows_labelled],
+                None if objects is None else objects.take(rows_labelled),
+                ignore[here],
+            )
+            begin = end
+
+
+@dataclass(slots=True)
+class TrackRecord:
+    """The tracks of one sequence.
+
+    dimensions  of their states, as the sidecar names them; empty where it does not track
+    frames      of each frame that was answered, from frame 0 on
+    """
+
+    sequence: RecordedSequence
+    dimensions: tuple[str, ...] = ()
+    frames: list[FrameTracks] = field(default_factory=list)
+
+    def add(self, played: PlayedFrame, answer: bytes) -> None:
+        """Keep the tracks of the next frame that stand for an object in it."""
+        if self.dimensions:
+            tracks = decode_answer(answer, self.sequence.header.space.k).tracks
+            self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
+
+
+TracksByStream = Mapping[str, TrackRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How sequences are played.
+
+    speed   times the recorded pace
+    delay   s of event time by which labels come late; infinity: they never come
+    tracks  where those that come back are kept; none are asked for of a stream without one
+    """
+
+    speed: float = math.inf
+    delay: float = 0.0
+    tracks: TracksByStream = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of what was sent and what came back."""
+
+    frames: int = 0
+    detections: int = 0
+    labels: int = 0
+    account: TruthAccount = field(default_factory=TruthAccount)
+    complaint: str = ""
+
+
+def first_error(error: Exception) -> Exception:
+    """The first error of a group of tasks, groups in groups included; or the error itself."""
+    return first_error(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 @contextlib.contextmanager
@@ -164,84 +287,6 @@ def _tail(log: Path) -> str:
     return "\n".join(["\nThe end of its log:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
-# Rows in a frame where the file does not say which rows belong together.
-ROWS_WITHOUT_FRAMES = 200
-
-
-# Seconds between frames where the file has no times.
-PERIOD = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class PlayedFrame:
-    """A frame with its truth.
-
-    labelled  positions of the detections with truth; truth (m, K)
-    objects   (m,) whose truth it is, as the file numbers them; None where it does not
-    ignore    (N,) which detections are neither true nor false
-    """
-
-    frame: OutgoingFrame
-    time_s: float
-    labelled: IntArray
-    truth: FloatArray
-    objects: TrackIds | None
-    ignore: BoolArray
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSequence:
-    """One sequence of a recording: the rows of each frame, from frame 0 to its last."""
-
-    name: str
-    recording: Recording
-    header: Header
-    rows: IntArray
-    frame_of_row: IntArray
-    times: FloatArray
-
-    @property
-    def frames(self) -> int:
-        """Number of frames, empty ones included."""
-        return int(self.times.size)
-
-    def play(self) -> Iterator[PlayedFrame]:
-        """The frames in order."""
-        recording, rows = self.recording, self.rows
-        class_index, mean = recording.class_index[rows], recording.mean[rows]
-        covariance, truth = recording.covariance[rows], recording.truth[rows]
-        if recording.diagonal:
-            covariance = np.diagonal(covariance, axis1=1, axis2=2)
-        score = None if recording.score is None else recording.score[rows]
-        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
-        objects = None if recording.track is None else _objects(recording.track[rows])
-        has_truth = np.isfinite(truth[:, 0])
-        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
-        begin = 0
-        for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
-            here = slice(begin, end)
-            labelled = np.flatnonzero(has_truth[here])
-            frame = OutgoingFrame(
-                frame_id=number,
-                stamp_ns=round(time_s * 1e9),
-                id=np.arange(end - begin, dtype=np.uint64),
-                class_index=class_index[here],
-                mean=mean[here],
-                covariance=covariance[here],
-                score=None if score is None else score[here],
-            )
-            rows_labelled = begin + labelled
-            yield PlayedFrame(
-                frame,
-                time_s,
-                labelled,
-                truth[rows_labelled],
-                None if objects is None else objects.take(rows_labelled),
-                ignore[here],
-            )
-            begin = end
-
-
 def _objects(track: IntArray) -> TrackIds:
     """Different ids for different tracks, negative ones too."""
     return TrackIds(track.astype(np.uint64), track != NO_TRACK)
@@ -288,61 +333,6 @@ def _times(number: IntArray, time: FloatArray | None, last: int) -> FloatArray:
     inside[before] = at[0] + (frames[before] - seen[0]) * period
     inside[after] = at[-1] + (frames[after] - seen[-1]) * period
     return inside
-
-
-# Frames on their way at a time.
-WINDOW = 16
-
-
-# Sequences played at a time.
-SIDE_BY_SIDE = 8
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of what was sent and what came back."""
-
-    frames: int = 0
-    detections: int = 0
-    labels: int = 0
-    account: TruthAccount = field(default_factory=TruthAccount)
-    complaint: str = ""
-
-
-@dataclass(slots=True)
-class TrackRecord:
-    """The tracks of one sequence.
-
-    dimensions  of their states, as the sidecar names them; empty where it does not track
-    frames      of each frame that was answered, from frame 0 on
-    """
-
-    sequence: RecordedSequence
-    dimensions: tuple[str, ...] = ()
-    frames: list[FrameTracks] = field(default_factory=list)
-
-    def add(self, played: PlayedFrame, answer: bytes) -> None:
-        """Keep the tracks of the next frame that stand for an object in it."""
-        if self.dimensions:
-            tracks = decode_answer(answer, self.sequence.header.space.k).tracks
-            self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
-
-
-TracksByStream = Mapping[str, TrackRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How sequences are played.
-
-    speed   times the recorded pace
-    delay   s of event time by which labels come late; infinity: they never come
-    tracks  where those that come back are kept; none are asked for of a stream without one
-    """
-
-    speed: float = math.inf
-    delay: float = 0.0
-    tracks: TracksByStream = field(default_factory=dict)
 
 
 def new_records(played: list[RecordedSequence]) -> TracksByStream:

@@ -34,16 +34,13 @@ from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
 from monitor.sidecar import Sidecar, serve
 
-log = logging.getLogger(__name__)
-
-
-_STDIN = 0
-
-
 EXAMPLE = """examples:
   calibration-monitor serve
   calibration-monitor serve --config deploy/sidecar.toml --check
   calibration-monitor serve --grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0"""
+
+log = logging.getLogger(__name__)
+_STDIN = 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

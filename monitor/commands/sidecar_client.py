@@ -43,7 +43,6 @@ from monitor.wire.recalibrator_messages import Listing, Summary, read_record
 PATIENCE = 10.0
 
 _UNLIMITED = ("grpc.max_receive_message_length", -1)
-
 MessageT = TypeVar("MessageT", bound=Message)
 ClientT = TypeVar("ClientT", bound="Client")
 T = TypeVar("T")

@@ -41,25 +41,12 @@ EXAMPLE = """examples:
   calibration-monitor demo --print-config > sidecar.toml
   calibration-monitor demo --address 127.0.0.1:50051 --forever"""
 
-
 DEFAULT = 60.0  # s, of a drive that ends
-
-
 DEFAULT_CYCLE = 120.0  # s, of a drive in cycles
-
-
 _SHORTEST, _LONGEST = 20.0, 3600.0  # s
-
-
 _FASTEST = 10.0
-
-
 _PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
-
-
 _LATE = 1.0  # s; a frame that was sent later than that was not sent in time
-
-
 N = TypeVar("N", int, float)
 T = TypeVar("T")
 

@@ -39,6 +39,50 @@ from monitor.wire.client_messages import decode_truth_answer, refused
 from monitor.wire.messages import read_alarm_change
 from monitor.wire.recalibrator_messages import UnknownWord, read_record
 
+_SECOND_NS = 1_000_000_000
+_AUTOMATIC = "automatic"
+_FIRST_LABELS_S = 2.0  # s after the first labels, until slices are there to be looked at
+_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
+_HELD_S = 10.0  # that a connection must have held for another to be tried soon
+_SOON_S = 2.0  # s without a sidecar after which whoever waits for it says so
+_AGAIN_S = 60.0  # s between two lines about one that stays away
+_IDS_PER_FRAME = np.uint64(2**16)  # of the simulation
+
+# alpha is of one sensor: of six together it is the default again. The band is wider than the
+# default: with errors as heavy-tailed as these, a few tracks of a healthy sensor read 2, too. The
+# rest makes the story short, as the drive is: fits of enough tracks to be right at once, no second
+# step for a few tenths, tracks that are whole soon, and a quick way back. Alarms of drift end soon
+# after what they are of; and a computer that is busy with other things, too, counts everything,
+# however late.
+_CONFIG = """
+[server]
+shed_lag_seconds = 0.0
+
+[statistics]
+slice_by = ["stream"]
+
+[tracker]
+kind = "embedded"
+
+[promotion]
+mode = "automatic"
+alpha = 0.003
+band = [0.5, 3.0]
+fit_every_seconds = {fit_every_s}
+fit_tracks = 20
+hysteresis = 1.5
+rollback_tracks = 1000.0
+track_seconds = 4.0
+
+[drift]
+calm_hours = 0.01
+
+[metrics]
+refresh_seconds = 1.0
+"""
+
+_FIT_EVERY_S = 1.0  # s of the drive
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -71,9 +115,6 @@ class Cycles:
         whole = int(max(event_s, 0.0) // self.plan.duration_s)
         at_s = event_s - whole * self.plan.duration_s
         return Moment(whole + 1, at_s, self.plan.fault_s <= at_s < self.plan.fault_end_s)
-
-
-_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,209 +224,6 @@ class Tale:
         counts = self.counts
         left_out = f", {counts.left_out:,} left out" if counts.left_out else ""
         return f"{counts.answered:,} frames{left_out}, {counts.labelled:,} labels matched"
-
-
-_AUTOMATIC = "automatic"
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The settings of a sidecar, as far as it shows them.
-
-    tracks     whether it keeps tracks
-    slices     that it has statistics of; empty: of none yet
-    promotion  [promotion] mode; None: it does not tell us
-    pinned     whether nothing may happen by itself
-    """
-
-    tracks: bool
-    slices: frozenset[str]
-    promotion: str | None
-    pinned: bool
-
-
-def lacks(seen: Seen, sensors: Collection[str]) -> tuple[str, ...]:
-    """A sentence for each setting that is not the demo's; the drive goes on with all of them."""
-    sentences = []
-    if not seen.tracks:
-        sentences.append(
-            "the sidecar keeps no tracks: nothing will be seen of tracking, and fits and trials "
-            'take blocks of time for tracks. To change it: [tracker] kind = "embedded".'
-        )
-    if seen.slices and not seen.slices.issuperset(sensors):
-        sentences.append(
-            "its slices are not the sensors: the fault of one will be mixed with the health of "
-            'the others, and may not be found. To change it: [statistics] slice_by = ["stream"].'
-        )
-    if seen.promotion is None:
-        sentences.append(
-            "it does not tell us how recalibrators are promoted (the token is not an "
-            "administrator's): whether the fault will be corrected remains to be seen."
-        )
-    elif seen.promotion != _AUTOMATIC:
-        sentences.append(
-            f"[promotion] mode is {seen.promotion}: the fault will not be corrected, nor anything "
-            "rolled back, unless somebody promotes. To change it: mode = "
-            f'"{_AUTOMATIC}".'
-        )
-    if seen.pinned:
-        sentences.append(
-            "its recalibrators are pinned: nothing will be corrected until "
-            "`calibration-monitor recalibrators unpin`."
-        )
-    return tuple(sentences)
-
-
-_FIRST_LABELS_S = 2.0  # s after the first labels, until slices are there to be looked at
-
-
-@dataclass(slots=True)
-class Connection:
-    """Streams that are open.
-
-    until_due  seconds of wall time until a stamp is due
-    """
-
-    client: AdminClient
-    tale: Tale
-    until_due: Callable[[int], float]
-    _lanes: dict[str, Lane]
-    _truth: Conversation
-    _untold: asyncio.Queue[SimulatedFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(WAITING_FOR_TRUTH)
-    )
-    _told: asyncio.Queue[SimulatedFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
-    )
-    _complained: bool = False
-
-    @staticmethod
-    async def opened(
-        client: AdminClient, tale: Tale, until_due: Callable[[int], float]
-    ) -> Connection:
-        """With a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
-        lanes = await open_lanes(client, tale.cycles.plan)
-        return Connection(client, tale, until_due, lanes, client.truth())
-
-    def offer(self, frame: SimulatedFrame) -> bool:
-        """Queues a frame to be sent; False when there is no room."""
-        try:
-            self._lanes[frame.sensor].to_send.put_nowait(frame)
-        except asyncio.QueueFull:
-            return False
-        return True
-
-    async def finish(self) -> None:
-        """No frame will come any more: run() ends when all is answered and labelled."""
-        for lane in self._lanes.values():
-            await lane.to_send.put(None)
-
-    async def run(self) -> None:
-        """Until finish(), or until an error ends it.
-
-        Raises an ExceptionGroup of SidecarUnavailable and what else befalls a call.
-        """
-        async with asyncio.TaskGroup() as beside:
-            aside = [beside.create_task(self._listen()), beside.create_task(self._compare())]
-            async with asyncio.TaskGroup() as truth:
-                truth.create_task(self._send_truth())
-                truth.create_task(self._receive_truth())
-                async with asyncio.TaskGroup() as frames:
-                    for lane in self._lanes.values():
-                        frames.create_task(self._send_frames(lane))
-                        frames.create_task(self._receive_answers(lane))
-                await self._untold.put(None)
-            for task in aside:
-                task.cancel()
-
-    # ---- frames
-
-    async def _send_frames(self, lane: Lane) -> None:
-        while (frame := await lane.to_send.get()) is not None:
-            await lane.in_flight.put((frame, time.monotonic()))
-            await lane.stream.send(frame_message(frame))
-        await lane.in_flight.put(None)
-        await lane.stream.close()
-
-    async def _receive_answers(self, lane: Lane) -> None:
-        while (sent := await lane.in_flight.get()) is not None:
-            frame, _ = sent
-            complaint = refused(await lane.stream.receive())
-            if complaint is None:
-                self.tale.counts.answered += 1
-                await self._untold.put(frame)
-            elif not self._complained:
-                self._complained = True
-                self.tale.tell(f"the sidecar refuses frames of {frame.sensor}: {complaint}")
-
-    # ---- truth
-
-    async def _send_truth(self) -> None:
-        delay_ns = round(self.tale.cycles.plan.truth_delay_s * 1e9)
-        while (frame := await self._untold.get()) is not None:
-            await asyncio.sleep(max(0.0, self.until_due(frame.stamp_ns + delay_ns)))
-            await self._told.put(frame)
-            await self._truth.send(truth_message(frame))
-        await self._told.put(None)
-        await self._truth.close()
-
-    async def _receive_truth(self) -> None:
-        while await self._told.get() is not None:
-            account, _ = decode_truth_answer(await self._truth.receive())
-            self.tale.counts.labelled += account.matched
-
-    # ---- what the sidecar does and is
-
-    async def _listen(self) -> None:
-        async with contextlib.aclosing(self.client.events()) as events:
-            async for event in events:
-                # What a newer sidecar says in new words is no reason to stop.
-                with contextlib.suppress(UnknownWord):
-                    match event.WhichOneof("event"):
-                        case "version":
-                            self.tale.tell(in_words(read_record(event.version.record)))
-                        case "recalibration":
-                            self.tale.tell(in_words(read_record(event.recalibration)))
-                        case "drift":
-                            change = read_alarm_change(event.drift)
-                            self.tale.tell(f"alarm {change_sentence(change)}")
-
-    async def _compare(self) -> None:
-        """Once there are labels, say what will not happen."""
-        plan = self.tale.cycles.plan
-        await asyncio.sleep(plan.truth_delay_s / plan.speed + _FIRST_LABELS_S)
-        calibration = await self.client.calibration()
-        promotion, pinned = None, False
-        try:
-            listing = await self.client.listing()
-            promotion, pinned = listing.promotion, listing.pinned
-        except SidecarRefused:
-            pass  # that it does not tell is said, too
-        except UnknownWord:
-            return
-        seen = Seen(
-            tracks=bool(self._lanes[plan.faulty].stream.track_dimensions),
-            slices=frozenset(entry.slice for entry in calibration.slices),
-            promotion=promotion,
-            pinned=pinned,
-        )
-        for sentence in lacks(seen, plan.settings.sensors):
-            self.tale.tell(sentence)
-
-
-_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
-
-
-_HELD_S = 10.0  # that a connection must have held for another to be tried soon
-
-
-_SOON_S = 2.0  # s without a sidecar after which whoever waits for it says so
-
-
-_AGAIN_S = 60.0  # s between two lines about one that stays away
-
-
-_IDS_PER_FRAME = np.uint64(2**16)  # of the simulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,41 +386,186 @@ def _numbered(frame: SimulatedFrame, stamp_ns: int, first_id: int) -> SimulatedF
     )
 
 
-# alpha is of one sensor: of six together it is the default again. The band is wider than the
-# default: with errors as heavy-tailed as these, a few tracks of a healthy sensor read 2, too. The
-# rest makes the story short, as the drive is: fits of enough tracks to be right at once, no second
-# step for a few tenths, tracks that are whole soon, and a quick way back. Alarms of drift end soon
-# after what they are of; and a computer that is busy with other things, too, counts everything,
-# however late.
-_CONFIG = """
-[server]
-shed_lag_seconds = 0.0
+@dataclass(slots=True)
+class Connection:
+    """Streams that are open.
 
-[statistics]
-slice_by = ["stream"]
+    until_due  seconds of wall time until a stamp is due
+    """
 
-[tracker]
-kind = "embedded"
+    client: AdminClient
+    tale: Tale
+    until_due: Callable[[int], float]
+    _lanes: dict[str, Lane]
+    _truth: Conversation
+    _untold: asyncio.Queue[SimulatedFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(WAITING_FOR_TRUTH)
+    )
+    _told: asyncio.Queue[SimulatedFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
+    )
+    _complained: bool = False
 
-[promotion]
-mode = "automatic"
-alpha = 0.003
-band = [0.5, 3.0]
-fit_every_seconds = {fit_every_s}
-fit_tracks = 20
-hysteresis = 1.5
-rollback_tracks = 1000.0
-track_seconds = 4.0
+    @staticmethod
+    async def opened(
+        client: AdminClient, tale: Tale, until_due: Callable[[int], float]
+    ) -> Connection:
+        """With a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
+        lanes = await open_lanes(client, tale.cycles.plan)
+        return Connection(client, tale, until_due, lanes, client.truth())
 
-[drift]
-calm_hours = 0.01
+    def offer(self, frame: SimulatedFrame) -> bool:
+        """Queues a frame to be sent; False when there is no room."""
+        try:
+            self._lanes[frame.sensor].to_send.put_nowait(frame)
+        except asyncio.QueueFull:
+            return False
+        return True
 
-[metrics]
-refresh_seconds = 1.0
-"""
+    async def finish(self) -> None:
+        """No frame will come any more: run() ends when all is answered and labelled."""
+        for lane in self._lanes.values():
+            await lane.to_send.put(None)
+
+    async def run(self) -> None:
+        """Until finish(), or until an error ends it.
+
+        Raises an ExceptionGroup of SidecarUnavailable and what else befalls a call.
+        """
+        async with asyncio.TaskGroup() as beside:
+            aside = [beside.create_task(self._listen()), beside.create_task(self._compare())]
+            async with asyncio.TaskGroup() as truth:
+                truth.create_task(self._send_truth())
+                truth.create_task(self._receive_truth())
+                async with asyncio.TaskGroup() as frames:
+                    for lane in self._lanes.values():
+                        frames.create_task(self._send_frames(lane))
+                        frames.create_task(self._receive_answers(lane))
+                await self._untold.put(None)
+            for task in aside:
+                task.cancel()
+
+    # ---- frames
+
+    async def _send_frames(self, lane: Lane) -> None:
+        while (frame := await lane.to_send.get()) is not None:
+            await lane.in_flight.put((frame, time.monotonic()))
+            await lane.stream.send(frame_message(frame))
+        await lane.in_flight.put(None)
+        await lane.stream.close()
+
+    async def _receive_answers(self, lane: Lane) -> None:
+        while (sent := await lane.in_flight.get()) is not None:
+            frame, _ = sent
+            complaint = refused(await lane.stream.receive())
+            if complaint is None:
+                self.tale.counts.answered += 1
+                await self._untold.put(frame)
+            elif not self._complained:
+                self._complained = True
+                self.tale.tell(f"the sidecar refuses frames of {frame.sensor}: {complaint}")
+
+    # ---- truth
+
+    async def _send_truth(self) -> None:
+        delay_ns = round(self.tale.cycles.plan.truth_delay_s * 1e9)
+        while (frame := await self._untold.get()) is not None:
+            await asyncio.sleep(max(0.0, self.until_due(frame.stamp_ns + delay_ns)))
+            await self._told.put(frame)
+            await self._truth.send(truth_message(frame))
+        await self._told.put(None)
+        await self._truth.close()
+
+    async def _receive_truth(self) -> None:
+        while await self._told.get() is not None:
+            account, _ = decode_truth_answer(await self._truth.receive())
+            self.tale.counts.labelled += account.matched
+
+    # ---- what the sidecar does and is
+
+    async def _listen(self) -> None:
+        async with contextlib.aclosing(self.client.events()) as events:
+            async for event in events:
+                # What a newer sidecar says in new words is no reason to stop.
+                with contextlib.suppress(UnknownWord):
+                    match event.WhichOneof("event"):
+                        case "version":
+                            self.tale.tell(in_words(read_record(event.version.record)))
+                        case "recalibration":
+                            self.tale.tell(in_words(read_record(event.recalibration)))
+                        case "drift":
+                            change = read_alarm_change(event.drift)
+                            self.tale.tell(f"alarm {change_sentence(change)}")
+
+    async def _compare(self) -> None:
+        """Once there are labels, say what will not happen."""
+        plan = self.tale.cycles.plan
+        await asyncio.sleep(plan.truth_delay_s / plan.speed + _FIRST_LABELS_S)
+        calibration = await self.client.calibration()
+        promotion, pinned = None, False
+        try:
+            listing = await self.client.listing()
+            promotion, pinned = listing.promotion, listing.pinned
+        except SidecarRefused:
+            pass  # that it does not tell is said, too
+        except UnknownWord:
+            return
+        seen = Seen(
+            tracks=bool(self._lanes[plan.faulty].stream.track_dimensions),
+            slices=frozenset(entry.slice for entry in calibration.slices),
+            promotion=promotion,
+            pinned=pinned,
+        )
+        for sentence in lacks(seen, plan.settings.sensors):
+            self.tale.tell(sentence)
 
 
-_FIT_EVERY_S = 1.0  # s of the drive
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The settings of a sidecar, as far as it shows them.
+
+    tracks     whether it keeps tracks
+    slices     that it has statistics of; empty: of none yet
+    promotion  [promotion] mode; None: it does not tell us
+    pinned     whether nothing may happen by itself
+    """
+
+    tracks: bool
+    slices: frozenset[str]
+    promotion: str | None
+    pinned: bool
+
+
+def lacks(seen: Seen, sensors: Collection[str]) -> tuple[str, ...]:
+    """A sentence for each setting that is not the demo's; the drive goes on with all of them."""
+    sentences = []
+    if not seen.tracks:
+        sentences.append(
+            "the sidecar keeps no tracks: nothing will be seen of tracking, and fits and trials "
+            'take blocks of time for tracks. To change it: [tracker] kind = "embedded".'
+        )
+    if seen.slices and not seen.slices.issuperset(sensors):
+        sentences.append(
+            "its slices are not the sensors: the fault of one will be mixed with the health of "
+            'the others, and may not be found. To change it: [statistics] slice_by = ["stream"].'
+        )
+    if seen.promotion is None:
+        sentences.append(
+            "it does not tell us how recalibrators are promoted (the token is not an "
+            "administrator's): whether the fault will be corrected remains to be seen."
+        )
+    elif seen.promotion != _AUTOMATIC:
+        sentences.append(
+            f"[promotion] mode is {seen.promotion}: the fault will not be corrected, nor anything "
+            "rolled back, unless somebody promotes. To change it: mode = "
+            f'"{_AUTOMATIC}".'
+        )
+    if seen.pinned:
+        sentences.append(
+            "its recalibrators are pinned: nothing will be corrected until "
+            "`calibration-monitor recalibrators unpin`."
+        )
+    return tuple(sentences)
 
 
 def config_text(speed: float) -> str:

@@ -14,26 +14,12 @@ from typing import TextIO
 from monitor.commands.demo.record import Record, SensorRecord
 
 _REFRESH_S = 0.2
-
-
 _NAME, _COUNT, _NUMBER = 18, 7, 5
-
-
 _FIXED = _NAME + 2 * (_COUNT + 2) + 2 * (_NUMBER + 3)
-
-
 _BAR_LIMIT = 24  # columns
-
-
 _BAR_FULL = 6.0  # NEES/K of a full bar
-
-
 _CALIBRATED = (0.4, 2.5)  # what a calibrated sensor may read over 5 s of heavy-tailed errors
-
-
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
 _RED, _GREEN, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 

@@ -8,8 +8,6 @@ from enum import StrEnum
 from monitor.commands.demo.scene import DriveSettings
 
 _LATEST_TRUTH_S = 3.0
-
-
 _SHORTEST_SHOWN_S = 5.0
 
 

@@ -25,7 +25,6 @@ from monitor.statistics.stage import SliceStatistics, StageStatistics, no_statis
 # Frames folded in one go: half a second of a sensor.
 _FOLD_FRAMES = 5
 
-
 _RECENT_NS = 5_000_000_000
 
 

@@ -17,7 +17,6 @@ from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray
 
 UnsignedArray = npt.NDArray[np.uint64]
 
-
 SPACE = Space(
     (
         *(Dimension(name, "m") for name in ("x", "y", "z", "l", "w", "h")),
@@ -25,47 +24,22 @@ SPACE = Space(
     )
 )
 
-
 CLASSES = ("car", "pedestrian", "cyclist")
-
-
 _X, _Y, _Z, _YAW = 0, 1, 2, 6
-
-
 _SIZE = slice(3, 6)
-
 
 # One row a class, in the order of CLASSES.
 _CLASS_SHARE = np.array([0.6, 0.25, 0.15])
 
-
 _TYPICAL_SIZE = np.array([[4.3, 1.8, 1.6], [0.7, 0.6, 1.75], [1.8, 0.6, 1.7]])  # m
-
-
 _TYPICAL_SPEED = np.array([5.0, 1.3, 3.5])  # m/s
-
-
 _POSITION_FACTOR = np.array([1.0, 0.5, 0.7])  # on σ of x, y, z: a small object is located better
-
-
 _YAW_FACTOR = np.array([1.0, 3.0, 1.5])  # on σ of yaw: a round one is oriented worse
-
-
 _NEAREST, _FARTHEST = 8.0, 80.0  # m, where an object is halfway through its life
-
-
 _SHORTEST_LIFE = 1.0  # s
-
-
 _SPEED_NOISE = 0.3  # m/s per √s
-
-
 _TURN_NOISE = 0.05  # rad per √s
-
-
 _HOLD = 8.0  # how long an error's scale is held, in correlation times of the error
-
-
 _IDS_PER_FRAME = 2**16
 
 

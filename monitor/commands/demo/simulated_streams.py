@@ -34,41 +34,29 @@ from monitor.wire.client_messages import (
     refused,
 )
 
-
-def frame_message(frame: SimulatedFrame) -> bytes:
-    """Encodes a frame as its sensor sends it, without ground truth."""
-    return encode_frame(
-        OutgoingFrame(
-            frame_id=frame.frame_id,
-            stamp_ns=frame.stamp_ns,
-            id=frame.ids,
-            class_index=frame.classes,
-            mean=frame.mean,
-            covariance=frame.covariance,
-            score=frame.score,
-        )
-    )
-
-
-def truth_message(frame: SimulatedFrame) -> bytes:
-    """Labels of all its detections that are of an object; the others are of none."""
-    true = frame.track >= 0
-    return encode_truth(
-        frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
-    )
-
-
 _WAITING_TO_BE_SENT = 8  # frames of a sensor
-
-
 IN_FLIGHT = 32  # frames of a sensor, or messages of truth
-
-
 WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
 
 
 class BadAnswer(ValueError):
     """The sidecar did not answer a frame with its detections."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One sensor's stream; None in a queue ends it.
+
+    in_flight  frames with the time when they were sent
+    """
+
+    stream: Conversation
+    to_send: asyncio.Queue[SimulatedFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
+    )
+    in_flight: asyncio.Queue[tuple[SimulatedFrame, float] | None] = field(
+        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
+    )
 
 
 @contextlib.asynccontextmanager
@@ -101,22 +89,6 @@ async def drive(client: Client, record: Record) -> None:
         await streams.run()
     except ExceptionGroup as group:
         raise first_error(group) from None
-
-
-@dataclass(slots=True)
-class Lane:
-    """One sensor's stream; None in a queue ends it.
-
-    in_flight  frames with the time when they were sent
-    """
-
-    stream: Conversation
-    to_send: asyncio.Queue[SimulatedFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
-    )
-    in_flight: asyncio.Queue[tuple[SimulatedFrame, float] | None] = field(
-        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
-    )
 
 
 async def open_lanes(client: Client, plan: Plan) -> dict[str, Lane]:
@@ -250,3 +222,26 @@ class _Streams:
             record.sensors[answered.frame.sensor].add_truth(answered, record.phase_of(answered))
         async for _ in self.truth.answers():
             raise BadAnswer("the sidecar answered more labels than it was sent")
+
+
+def frame_message(frame: SimulatedFrame) -> bytes:
+    """Encodes a frame as its sensor sends it, without ground truth."""
+    return encode_frame(
+        OutgoingFrame(
+            frame_id=frame.frame_id,
+            stamp_ns=frame.stamp_ns,
+            id=frame.ids,
+            class_index=frame.classes,
+            mean=frame.mean,
+            covariance=frame.covariance,
+            score=frame.score,
+        )
+    )
+
+
+def truth_message(frame: SimulatedFrame) -> bytes:
+    """Labels of all its detections that are of an object; the others are of none."""
+    true = frame.track >= 0
+    return encode_truth(
+        frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
+    )

@@ -20,18 +20,13 @@ from monitor.statistics.reading import read
 
 _BINS = 20  # the sidecar's default
 
-
 # Both sides add the same numbers exactly; only the last division may round differently.
 _TOLERANCE = 1e-9
-
 
 # The dimension whose ENCE is shown, and the histogram of the sidecar's own time.
 DIMENSION = "x"
 
-
 SECONDS = "calibration_frame_seconds"
-
-
 _SWAPS = 'calibration_recalibrator_swaps_total{{outcome="{}"}}'
 
 

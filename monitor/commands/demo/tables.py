@@ -16,6 +16,13 @@ from monitor.promotion.records import Happened
 
 _NAME, _COLUMN = 18, 11
 
+# Head, format and value of each line of tracking.
+_TRACKING: tuple[tuple[str, str, Callable[[TrackingQuality], float]], ...] = (
+    ("ID switches", ".0f", lambda quality: quality.id_switches),
+    ("tracked, %", ".1f", lambda quality: 100 * quality.tracked / quality.detections),
+    ("velocity RMSE, m/s", ".2f", lambda quality: quality.velocity_rmse),
+)
+
 
 def as_text(summary: Summary) -> str:
     """Two tables and a few lines."""
@@ -62,14 +69,6 @@ def as_text(summary: Summary) -> str:
 
 def _row(name: str, entries: Iterator[str] | type[Phase]) -> str:
     return f"{name:<{_NAME}}{''.join(f' {entry:<{_COLUMN}}' for entry in entries)}".rstrip()
-
-
-# Head, format and value of each line of tracking.
-_TRACKING: tuple[tuple[str, str, Callable[[TrackingQuality], float]], ...] = (
-    ("ID switches", ".0f", lambda quality: quality.id_switches),
-    ("tracked, %", ".1f", lambda quality: 100 * quality.tracked / quality.detections),
-    ("velocity RMSE, m/s", ".2f", lambda quality: quality.velocity_rmse),
-)
 
 
 def _faulty(summary: Summary) -> Iterator[str]:

@@ -26,52 +26,20 @@ from monitor.commands.options import plain, seconds_above_zero, shown
 from monitor.commands.sidecar_client import access_of, add_sidecar, direct
 from monitor.config import split_address
 
-_LOOKED_AT: tuple[Callable[[Observation], Iterator[Finding]], ...] = (
-    *(reach, streams, clock, drift, tracker, labels, refusals, load, disk),
-    *(recalibration, configuration, versions),
-)
-
-
-def diagnose(seen: Observation) -> tuple[Finding, ...]:
-    """Findings: wrong ones, remarks, then what is well; each in the order of Area."""
-    return tuple(sorted((finding for look in _LOOKED_AT for finding in look(seen)), key=rank))
-
-
-def rank(finding: Finding) -> tuple[int, float]:
-    """By which they are sorted. Remarks on streams, such as one that is long gone, explain nothing
-    of the clock, and come after it.
-    """
-    late = finding.severity is Severity.REMARK and finding.area is Area.STREAMS
-    return finding.severity, AREAS.index(Area.CLOCK) + 0.5 if late else AREAS.index(finding.area)
-
-
-def verdict(found: Sequence[Finding]) -> str:
-    """Nothing is wrong, 2 remarks; 3 things are wrong."""
-    wrong, remarks = _number(found, Severity.WRONG), _number(found, Severity.REMARK)
-    text = f"{count(wrong, 'thing')} {be(wrong)} wrong" if wrong else "nothing is wrong"
-    return f"{text}, {count(remarks, 'remark')}" if remarks else text
-
-
-def _number(found: Sequence[Finding], severity: Severity) -> int:
-    return sum(each.severity is severity for each in found)
-
-
 EXAMPLE = """examples:
   calibration-monitor doctor
   calibration-monitor doctor --address 10.0.0.7:50051 --http-address 10.0.0.7:9464 --json
   docker exec NAME calibration-monitor doctor
   kubectl exec POD -c CONTAINER -- calibration-monitor doctor"""
 
+_LOOKED_AT: tuple[Callable[[Observation], Iterator[Finding]], ...] = (
+    *(reach, streams, clock, drift, tracker, labels, refusals, load, disk),
+    *(recalibration, configuration, versions),
+)
 
 _WIDTH = 100
-
-
 _LABELS = ("WRONG", "remark", "well")
-
-
 _MOST_SECONDS = 600.0
-
-
 wall_clock_ns = time.time_ns
 
 
@@ -124,6 +92,30 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(lines(seen, found)))
     return int(_number(found, Severity.WRONG) > 0)
+
+
+def diagnose(seen: Observation) -> tuple[Finding, ...]:
+    """Findings: wrong ones, remarks, then what is well; each in the order of Area."""
+    return tuple(sorted((finding for look in _LOOKED_AT for finding in look(seen)), key=rank))
+
+
+def rank(finding: Finding) -> tuple[int, float]:
+    """By which they are sorted. Remarks on streams, such as one that is long gone, explain nothing
+    of the clock, and come after it.
+    """
+    late = finding.severity is Severity.REMARK and finding.area is Area.STREAMS
+    return finding.severity, AREAS.index(Area.CLOCK) + 0.5 if late else AREAS.index(finding.area)
+
+
+def verdict(found: Sequence[Finding]) -> str:
+    """Nothing is wrong, 2 remarks; 3 things are wrong."""
+    wrong, remarks = _number(found, Severity.WRONG), _number(found, Severity.REMARK)
+    text = f"{count(wrong, 'thing')} {be(wrong)} wrong" if wrong else "nothing is wrong"
+    return f"{text}, {count(remarks, 'remark')}" if remarks else text
+
+
+def _number(found: Sequence[Finding], severity: Severity) -> int:
+    return sum(each.severity is severity for each in found)
 
 
 def as_object(seen: Observation, found: Sequence[Finding]) -> dict[str, object]:

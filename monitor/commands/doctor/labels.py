@@ -13,11 +13,8 @@ from monitor.commands.doctor.words import count, duration, names, number, share,
 # CalibrationLabelledShareLow. Half an hour of CalibrationNoLabels is Observation.truth_within_s.
 MATCH_RATIO = 0.5
 
-
 LABELLED_SHARE = 0.01
-
 COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
-
 
 # Fewer labels than these say little of how labels match, fewer detections of how many have any.
 _FEWEST_LABELS, _FEWEST_DETECTIONS = 10.0, 10_000.0
@@ -25,14 +22,21 @@ _FEWEST_LABELS, _FEWEST_DETECTIONS = 10.0, 10_000.0
 # Of docs/ground_truth.md: from here on the measures are of the gate as much as of the detector.
 _NEAR_GATE, _FEWEST_GATED = 0.05, 200.0
 
-
 # Of what the store may hold.
 _NEARLY_FULL = 0.9
 
 _STILL = "measures stand still, and drift cannot be found, however bad it is."
-
-
 _NO_LABELS = "docs/runbook.md#calibrationnolabels"
+
+_CAUSES = {
+    "orphan": "orphan: they name streams, frames or detections that are not known here: other "
+    "names of streams, ids that are numbered anew, another detector, or frames of before a restart",
+    "too_late": "too_late: their frames had left the store by then: label sooner, or raise "
+    "[pending] max_bytes, disk_bytes and keep_hours",
+    "refused": "refused: the answer to each label names the field and the value",
+    "unusable": "unusable: their detections have no estimate that can be compared, such as a "
+    "missing covariance",
+}
 
 
 @about(Area.LABELS)
@@ -108,17 +112,6 @@ def _missing(seen: Observation, change: Change, ever: Mapping[str, float]) -> It
         "truth comes in batches, say within which time it is due: --truth-within. "
         f"{_NO_LABELS}",
     )
-
-
-_CAUSES = {
-    "orphan": "orphan: they name streams, frames or detections that are not known here: other "
-    "names of streams, ids that are numbered anew, another detector, or frames of before a restart",
-    "too_late": "too_late: their frames had left the store by then: label sooner, or raise "
-    "[pending] max_bytes, disk_bytes and keep_hours",
-    "refused": "refused: the answer to each label names the field and the value",
-    "unusable": "unusable: their detections have no estimate that can be compared, such as a "
-    "missing covariance",
-}
 
 
 def _unmatched(seen: Observation, change: Change) -> Iterator[Told]:

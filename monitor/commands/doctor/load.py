@@ -12,14 +12,55 @@ from monitor.commands.doctor.words import count, duration, names, number, share,
 # late, and that one frame in a hundred takes.
 LOOP_LAG_SECONDS, FRAME_SECONDS = 0.25, 0.1
 
-
 # A share of frames with detections of one layout that is worth a word.
 _FAST = 0.9
 
 _DESCRIPTORS = 0.8
-
-
 _RUNBOOK = "docs/runbook.md#calibrationoverload"
+
+# As in deploy/prometheus/service_alert_rules.yml: CalibrationPassThroughHigh and
+# CalibrationRejectedHigh.
+PASSED_THROUGH, REJECTED = 0.05, 0.01
+
+_REJECTED = {
+    "covariance": "the detector sends what is no covariance (NaN, not symmetric, not positive "
+    "definite, of a wrong length, or of an implausible size: [limits])",
+    "mean": "means are not finite, of a wrong length, or beyond [limits] largest_mean",
+    "unknown": "class_index is beyond the class names of the header",
+    "duplicate": "ids of detections, or of frames, come twice",
+    "missing": "ids, frame ids or stamps are missing",
+    "ground": "truth that came inline is no point of the stream's dimensions",
+    "too": "frames are larger than [server] and [limits] allow",
+    "malformed": "the client speaks another version of the protocol",
+    "class": "class probabilities, or a true class, cannot be used",
+    "overload": "the sidecar does not keep up",
+}
+
+# These are of whole streams, and few beside all detections: each of them is told.
+_HEADERS = ("invalid_header", "no_header")
+
+# What is so, and what to do.
+_HEADER_REFUSED = (
+    "the header was refused, and so every frame after it; the answer to the header names the field",
+    "usual are a name of a stream with other than letters, digits and _.-, class names that are "
+    "empty or come twice, and no room for one more stream ([server] max_streams).",
+)
+
+_WITHOUT_HEADER = (
+    "frames come of streams that have no header",
+    "send the header first, anew on each connection: a sidecar that was started anew may not know "
+    "it.",
+)
+
+_PASSED = {
+    "missing_covariance": "the detector sends none for them: let it send one with every detection",
+    "recalibrator_mismatch": "what is in force was fitted on other dimensions: "
+    "`calibration-monitor recalibrators list`, then promote one that was not, or `rollback`",
+    "recalibrator_failed": "what is in force makes no covariance of them: `calibration-monitor "
+    "recalibrators rollback`; the log says more",
+    "internal": "a fault of the sidecar; its log has it",
+    "stale": "frames wait longer than [server] stale_seconds on their way",
+}
 
 
 @about(Area.LOAD)
@@ -133,55 +174,6 @@ def _descriptors(change: Change) -> Iterator[Told]:
             "beyond them no connection is taken and no file is written.",
             "who opens so many connections? Raise LimitNOFILE, or lower [server] max_connections.",
         )
-
-
-# As in deploy/prometheus/service_alert_rules.yml: CalibrationPassThroughHigh and
-# CalibrationRejectedHigh.
-PASSED_THROUGH, REJECTED = 0.05, 0.01
-
-_REJECTED = {
-    "covariance": "the detector sends what is no covariance (NaN, not symmetric, not positive "
-    "definite, of a wrong length, or of an implausible size: [limits])",
-    "mean": "means are not finite, of a wrong length, or beyond [limits] largest_mean",
-    "unknown": "class_index is beyond the class names of the header",
-    "duplicate": "ids of detections, or of frames, come twice",
-    "missing": "ids, frame ids or stamps are missing",
-    "ground": "truth that came inline is no point of the stream's dimensions",
-    "too": "frames are larger than [server] and [limits] allow",
-    "malformed": "the client speaks another version of the protocol",
-    "class": "class probabilities, or a true class, cannot be used",
-    "overload": "the sidecar does not keep up",
-}
-
-
-# These are of whole streams, and few beside all detections: each of them is told.
-_HEADERS = ("invalid_header", "no_header")
-
-
-# What is so, and what to do.
-_HEADER_REFUSED = (
-    "the header was refused, and so every frame after it; the answer to the header names the field",
-    "usual are a name of a stream with other than letters, digits and _.-, class names that are "
-    "empty or come twice, and no room for one more stream ([server] max_streams).",
-)
-
-
-_WITHOUT_HEADER = (
-    "frames come of streams that have no header",
-    "send the header first, anew on each connection: a sidecar that was started anew may not know "
-    "it.",
-)
-
-
-_PASSED = {
-    "missing_covariance": "the detector sends none for them: let it send one with every detection",
-    "recalibrator_mismatch": "what is in force was fitted on other dimensions: "
-    "`calibration-monitor recalibrators list`, then promote one that was not, or `rollback`",
-    "recalibrator_failed": "what is in force makes no covariance of them: `calibration-monitor "
-    "recalibrators rollback`; the log says more",
-    "internal": "a fault of the sidecar; its log has it",
-    "stale": "frames wait longer than [server] stale_seconds on their way",
-}
 
 
 @about(Area.REFUSALS)

@@ -43,20 +43,40 @@ from monitor.frames.status import Status
 
 _TIMEOUT = 5.0
 
-
 # Of one page: more is not of a sidecar.
 _LARGEST_PAGE = 64 * 2**20
-
 
 # One label of a series; values are escaped.
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-
 # With this a server of HTTP/2 begins: length, type 4, flags, stream 0 (RFC 9113, 3.4 and 6.5).
 _SETTINGS = re.compile(rb"[\x00-\xff]{3}\x04[\x00-\xff]\x00{4}", re.DOTALL)
 
-
 _ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
+
+# That a sidecar has, whatever it was sent.
+_ALWAYS = "calibration_frames_total"
+
+# Seconds for each question; they are asked beside each other, so that all of it takes little more
+# than the time to watch.
+PATIENCE = 3.0
+
+# What a refusal for want of a right begins with; others have other reasons.
+_NO_RIGHT = "authorization:"
+
+_NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
+
+# What gRPC says before it comes to the point.
+_BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
+
+Found = TypeVar("Found")
+
+_ANSWERS = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: Answer.SILENT,
+    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_TOKEN,
+    grpc.StatusCode.PERMISSION_DENIED: Answer.NO_RIGHT,
+    grpc.StatusCode.UNIMPLEMENTED: Answer.UNKNOWN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +97,6 @@ class Metrics:
         return next((le for le, count in buckets if total and count >= level * total), float("nan"))
 
 
-async def scrape(address: str) -> Metrics:
-    """The samples at http://address/metrics. Raises SidecarFailed."""
-    try:
-        found = await page(address, "/metrics", _TIMEOUT)
-    except (OSError, ValueError) as error:
-        why = str(error) or "no answer in time"
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
-    if found.status != 200:
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {found.status}.")
-    return parse(found.text)
-
-
-def parse(text: str) -> Metrics:
-    """The exposition format, but for timestamps, which the sidecar does not send."""
-    # Values of labels may have what else ends a line; a line feed in them is escaped.
-    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
-    pairs = (line.rpartition(" ") for line in lines)
-    return Metrics({name: float(value) for name, _, value in pairs})
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """An answer over HTTP."""
@@ -107,125 +107,6 @@ class Page:
 
 class SpeaksGrpc(ValueError):
     """The answer is HTTP/2 from the first byte, as gRPC speaks it."""
-
-
-async def page(address: str, path: str, patience: float) -> Page:
-    """Reads http://address/path within so many seconds.
-
-    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
-    SpeaksGrpc where it seems to be gRPC.
-    """
-    async with asyncio.timeout(patience):
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        try:
-            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            words = head.split(b"\r\n", 1)[0].split()
-            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-                raise ValueError("what answers is not HTTP")
-            body = bytearray()
-            while piece := await reader.read(2**16):
-                body += piece
-                if len(body) > _LARGEST_PAGE:
-                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
-            return Page(int(words[1]), body.decode("utf-8", "replace"))
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
-                raise SpeaksGrpc("what answers speaks HTTP/2") from None
-            raise ValueError("what answers is not HTTP") from None
-        finally:
-            writer.close()
-
-
-def labels_of(series: str) -> tuple[str, dict[str, str]]:
-    """The name of a series of Metrics, and its labels."""
-    name, _, rest = series.partition("{")
-    return name, {key: _plain(value) for key, value in _LABEL.findall(rest)}
-
-
-def _plain(value: str) -> str:
-    return re.sub(r'\\[n"\\]', lambda found: _ESCAPED[found[0]], value)
-
-
-# That a sidecar has, whatever it was sent.
-_ALWAYS = "calibration_frames_total"
-
-
-async def pages(
-    address: str, patience: float
-) -> tuple[Asked, bool | None, Asked, Samples | None, int]:
-    """How it went with HTTP, what /readyz said, how it went with /metrics, these, and a number
-    that tells their text from others.
-    """
-    try:
-        ready = await page(address, "/readyz", patience)
-        metrics = await page(address, "/metrics", patience)
-    except (OSError, ValueError) as error:
-        asked = _no_page(error)
-        return asked, None, asked, None, 0
-    try:
-        samples = samples_of(metrics.text)
-    except ValueError:
-        samples = None
-    if samples is None or metrics.status != 200 or not samples.rows("frames_total"):
-        words = f"/metrics gives {_ALWAYS} nowhere (status {metrics.status})"
-        return GIVEN, None, Asked(Answer.FOREIGN, words), None, 0
-    return GIVEN, ready.status == 200, GIVEN, samples, zlib.crc32(metrics.text.encode()) or 1
-
-
-def _no_page(error: Exception) -> Asked:
-    match error:
-        case TimeoutError():
-            return Asked(Answer.SILENT, "no answer in time")
-        case ConnectionRefusedError():
-            return Asked(Answer.CLOSED, "nothing listens there")
-        case ConnectionError():
-            return Asked(Answer.FOREIGN, f"the connection broke ({error})")
-        case OSError():
-            return Asked(Answer.NOWHERE, error.strerror or str(error))
-        case SpeaksGrpc():
-            return Asked(Answer.OTHER_PORT, str(error))
-    return Asked(Answer.FOREIGN, str(error))
-
-
-def samples_of(text: str) -> Samples:
-    """The exposition text. Raises ValueError where it is none."""
-    families: dict[str, list[tuple[Labels, float]]] = {}
-    for series, value in parse(text).samples.items():
-        name, labels = labels_of(series)
-        families.setdefault(name, []).append((labels, value))
-    return Samples({name: tuple(rows) for name, rows in families.items()})
-
-
-async def or_http(reached: Asked, address: str, patience: float) -> Asked:
-    """Asks an address that does not speak gRPC for HTTP in its place."""
-    if reached.answer is not Answer.FOREIGN:
-        return reached
-    try:
-        await page(address, "/metrics", patience)
-    except (OSError, ValueError):
-        return reached
-    return Asked(Answer.OTHER_PORT, "it speaks HTTP")
-
-
-# Seconds for each question; they are asked beside each other, so that all of it takes little more
-# than the time to watch.
-PATIENCE = 3.0
-
-
-# What a refusal for want of a right begins with; others have other reasons.
-_NO_RIGHT = "authorization:"
-
-
-_NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
-
-
-# What gRPC says before it comes to the point.
-_BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
-
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +161,71 @@ async def _once(seen: Observation, place: Place) -> Observation:
     )
 
 
-# ---- gRPC
+async def pages(
+    address: str, patience: float
+) -> tuple[Asked, bool | None, Asked, Samples | None, int]:
+    """How it went with HTTP, what /readyz said, how it went with /metrics, these, and a number
+    that tells their text from others.
+    """
+    try:
+        ready = await page(address, "/readyz", patience)
+        metrics = await page(address, "/metrics", patience)
+    except (OSError, ValueError) as error:
+        asked = _no_page(error)
+        return asked, None, asked, None, 0
+    try:
+        samples = samples_of(metrics.text)
+    except ValueError:
+        samples = None
+    if samples is None or metrics.status != 200 or not samples.rows("frames_total"):
+        words = f"/metrics gives {_ALWAYS} nowhere (status {metrics.status})"
+        return GIVEN, None, Asked(Answer.FOREIGN, words), None, 0
+    return GIVEN, ready.status == 200, GIVEN, samples, zlib.crc32(metrics.text.encode()) or 1
+
+
+def samples_of(text: str) -> Samples:
+    """The exposition text. Raises ValueError where it is none."""
+    families: dict[str, list[tuple[Labels, float]]] = {}
+    for series, value in parse(text).samples.items():
+        name, labels = labels_of(series)
+        families.setdefault(name, []).append((labels, value))
+    return Samples({name: tuple(rows) for name, rows in families.items()})
+
+
+def labels_of(series: str) -> tuple[str, dict[str, str]]:
+    """The name of a series of Metrics, and its labels."""
+    name, _, rest = series.partition("{")
+    return name, {key: _plain(value) for key, value in _LABEL.findall(rest)}
+
+
+def _plain(value: str) -> str:
+    return re.sub(r'\\[n"\\]', lambda found: _ESCAPED[found[0]], value)
+
+
+def _no_page(error: Exception) -> Asked:
+    match error:
+        case TimeoutError():
+            return Asked(Answer.SILENT, "no answer in time")
+        case ConnectionRefusedError():
+            return Asked(Answer.CLOSED, "nothing listens there")
+        case ConnectionError():
+            return Asked(Answer.FOREIGN, f"the connection broke ({error})")
+        case OSError():
+            return Asked(Answer.NOWHERE, error.strerror or str(error))
+        case SpeaksGrpc():
+            return Asked(Answer.OTHER_PORT, str(error))
+    return Asked(Answer.FOREIGN, str(error))
+
+
+async def or_http(reached: Asked, address: str, patience: float) -> Asked:
+    """Asks an address that does not speak gRPC for HTTP in its place."""
+    if reached.answer is not Answer.FOREIGN:
+        return reached
+    try:
+        await page(address, "/metrics", patience)
+    except (OSError, ValueError):
+        return reached
+    return Asked(Answer.OTHER_PORT, "it speaks HTTP")
 
 
 async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, float]:
@@ -303,14 +248,6 @@ async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, f
     return GIVEN, serving, GIVEN, status, asked_ns + round(trip * 1e9 / 2), trip
 
 
-_ANSWERS = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: Answer.SILENT,
-    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_TOKEN,
-    grpc.StatusCode.PERMISSION_DENIED: Answer.NO_RIGHT,
-    grpc.StatusCode.UNIMPLEMENTED: Answer.UNKNOWN,
-}
-
-
 def _reached(error: NotAnswered, access: Access) -> Asked:
     """Reads the words of gRPC, which alone tell one failure from another."""
     words = _BEFORE.sub("", str(error))
@@ -327,9 +264,6 @@ def _reached(error: NotAnswered, access: Access) -> Asked:
     if "handshake" in words.lower() or (tls and "closed" in words):
         return Asked(Answer.NO_TRUST, words)
     return Asked(Answer.FOREIGN, words)
-
-
-# ---- asked once
 
 
 async def _asked_once(seen: Observation, place: Place) -> Observation:
@@ -385,3 +319,52 @@ def limits_of(path: str) -> Limits:
         bool(config.pending.folder),
         config.server.max_streams,
     )
+
+
+async def scrape(address: str) -> Metrics:
+    """The samples at http://address/metrics. Raises SidecarFailed."""
+    try:
+        found = await page(address, "/metrics", _TIMEOUT)
+    except (OSError, ValueError) as error:
+        why = str(error) or "no answer in time"
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
+    if found.status != 200:
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {found.status}.")
+    return parse(found.text)
+
+
+def parse(text: str) -> Metrics:
+    """The exposition format, but for timestamps, which the sidecar does not send."""
+    # Values of labels may have what else ends a line; a line feed in them is escaped.
+    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
+    pairs = (line.rpartition(" ") for line in lines)
+    return Metrics({name: float(value) for name, _, value in pairs})
+
+
+async def page(address: str, path: str, patience: float) -> Page:
+    """Reads http://address/path within so many seconds.
+
+    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
+    SpeaksGrpc where it seems to be gRPC.
+    """
+    async with asyncio.timeout(patience):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            words = head.split(b"\r\n", 1)[0].split()
+            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+                raise ValueError("what answers is not HTTP")
+            body = bytearray()
+            while piece := await reader.read(2**16):
+                body += piece
+                if len(body) > _LARGEST_PAGE:
+                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
+            return Page(int(words[1]), body.decode("utf-8", "replace"))
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
+                raise SpeaksGrpc("what answers speaks HTTP/2") from None
+            raise ValueError("what answers is not HTTP") from None
+        finally:
+            writer.close()

@@ -9,6 +9,34 @@ from monitor.commands.doctor.finding import Area, Told, about, remark, well, wro
 from monitor.commands.doctor.observation import Change, Observation, rose
 from monitor.commands.doctor.words import be, count, duration, names
 
+_RESTART = (
+    "the file has other values than the sidecar runs with, and only a restart brings these in "
+    "force.",
+    "restart the sidecar when it suits (statistics, evidence and recalibrators go on from disk), "
+    "or put the file back as it was.",
+)
+
+# As CalibrationCheckpointStale in deploy/prometheus/service_alert_rules.yml, seconds.
+CHECKPOINT_SECONDS = 120.0
+
+# Entries that wait for the disk: half of [pending] queue_frames.
+_WAITING = 1024.0
+
+# Counters of failures, what was not written, and of which setting the place is.
+_STALE, _NOT_KEPT = "calibrationcheckpointstale", "calibrationdriftnotkept"
+
+_STORES = (
+    ("checkpoint_failures_total", "the statistics", "[snapshot] path", _STALE),
+    ("drift_store_failures_total", "evidence of drift", "[drift] path", _NOT_KEPT),
+    ("ledger_failures_total", "frames and labels", "[pending] folder", _STALE),
+    ("recalibrator_store_failures_total", "recalibrators", "[promotion] folder", _STALE),
+)
+
+_LOOK = (
+    "the log says why: is the disk full (`df -h`), is the folder there, may the process write "
+    "there, or has another sidecar the file?"
+)
+
 
 @about(Area.CONFIGURATION)
 def configuration(seen: Observation) -> Iterator[Told]:
@@ -45,14 +73,6 @@ def configuration(seen: Observation) -> Iterator[Told]:
     yield from told or [well(f"{path} is in force" if path else "no file: the defaults")]
 
 
-_RESTART = (
-    "the file has other values than the sidecar runs with, and only a restart brings these in "
-    "force.",
-    "restart the sidecar when it suits (statistics, evidence and recalibrators go on from disk), "
-    "or put the file back as it was.",
-)
-
-
 @about(Area.VERSIONS)
 def versions(seen: Observation) -> Iterator[Told]:
     """By the status, else by calibration_build_info."""
@@ -74,30 +94,6 @@ def _version(seen: Observation) -> str:
         return seen.last.status.version
     samples = seen.last.samples
     return next(iter([] if samples is None else samples.words("build_info", "version")), "")
-
-
-# As CalibrationCheckpointStale in deploy/prometheus/service_alert_rules.yml, seconds.
-CHECKPOINT_SECONDS = 120.0
-
-# Entries that wait for the disk: half of [pending] queue_frames.
-_WAITING = 1024.0
-
-
-# Counters of failures, what was not written, and of which setting the place is.
-_STALE, _NOT_KEPT = "calibrationcheckpointstale", "calibrationdriftnotkept"
-
-_STORES = (
-    ("checkpoint_failures_total", "the statistics", "[snapshot] path", _STALE),
-    ("drift_store_failures_total", "evidence of drift", "[drift] path", _NOT_KEPT),
-    ("ledger_failures_total", "frames and labels", "[pending] folder", _STALE),
-    ("recalibrator_store_failures_total", "recalibrators", "[promotion] folder", _STALE),
-)
-
-
-_LOOK = (
-    "the log says why: is the disk full (`df -h`), is the folder there, may the process write "
-    "there, or has another sidecar the file?"
-)
 
 
 @about(Area.DISK)

@@ -16,9 +16,13 @@ from monitor.promotion.records import TrialStanding
 
 _PREFIX = "calibration_"
 
-
 # Labels of one series.
 Labels = Mapping[str, str]
+
+SECOND_NS = 10**9
+
+# A stream, or all of them, that have sent nothing for so many seconds are silent.
+SILENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,6 @@ class Change:
 def rose(value: float) -> bool:
     """Tells if a counter has counted anything; one that is not there has not."""
     return value > 0  # False of NaN
-
-
-SECOND_NS = 10**9
-
-
-# A stream, or all of them, that have sent nothing for so many seconds are silent.
-SILENT_SECONDS = 10.0
 
 
 class Answer(StrEnum):

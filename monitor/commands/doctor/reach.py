@@ -10,21 +10,32 @@ from monitor.commands.doctor.words import duration, names
 
 RUNBOOK = "docs/runbook.md#calibrationsidecardown"
 
-
 # What gRPC says where it asked in plain text, and TLS was awaited.
 _AS_TLS_DOES = ("socket closed", "connection reset", "broken pipe")
-
 
 _NAMESPACE = (
     "gRPC stays on loopback unless it is told otherwise, and loopback is another one in every "
     "container and pod"
 )
 
-
 _INSIDE = (
     "run doctor where the sidecar runs: `docker exec NAME calibration-monitor doctor`, "
     "`kubectl exec POD -c CONTAINER -- calibration-monitor doctor`"
 )
+
+# Started less than so many seconds ago: perhaps again and again.
+_YOUNG_SECONDS = 60.0
+
+_FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
+
+
+@about(Area.REACH)
+def reach(seen: Observation) -> Iterator[Told]:
+    """Finds what keeps the sidecar from being seen; where it is not seen, that is all there is."""
+    found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
+    found += _not_refreshed(seen)
+    up = f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
+    yield from found or [well(up)]
 
 
 def no_way(seen: Observation) -> Iterator[Told]:
@@ -142,21 +153,6 @@ def _no_http(seen: Observation) -> Told:
         "is that [server] http_address? Give it with --http-address. For a scrape from another "
         f"machine or pod it must be open to it: [security] allow_plain_metrics. {RUNBOOK}",
     )
-
-
-# Started less than so many seconds ago: perhaps again and again.
-_YOUNG_SECONDS = 60.0
-
-_FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
-
-
-@about(Area.REACH)
-def reach(seen: Observation) -> Iterator[Told]:
-    """Finds what keeps the sidecar from being seen; where it is not seen, that is all there is."""
-    found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
-    found += _not_refreshed(seen)
-    up = f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
-    yield from found or [well(up)]
 
 
 def _not_ready(seen: Observation) -> Iterator[Told]:

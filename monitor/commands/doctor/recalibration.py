@@ -24,8 +24,16 @@ from monitor.promotion.records import TrialState
 # Of frames, that a tracker must not answer in time, or cannot track, before it is told.
 _LATE, _UNTRACKED = 0.05, 0.05
 
-
 _UNTRACKABLE = ("too_late", "repeated", "unstamped", "unmoved")
+_ACKNOWLEDGE = "then `calibration-monitor alarms acknowledge`."
+
+# NEES/K beyond these factors, over so many detections since the start, is worth a word.
+_FACTOR, _FEWEST = 2.0, 1000.0
+
+# As CalibrationFaultCompensated and CalibrationFitsFail in deploy/prometheus/alert_rules.yml.
+LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
+
+FAILED_FITS = 3.0
 
 
 @about(Area.TRACKER)
@@ -109,12 +117,6 @@ def _unknown(change: Change) -> Iterator[Told]:
             "send Detection.upstream_track_id, or the labeller's object_id, or turn the tracker "
             'on: [tracker] kind = "embedded". docs/promotion.md#tracks-are-the-unit',
         )
-
-
-_ACKNOWLEDGE = "then `calibration-monitor alarms acknowledge`."
-
-# NEES/K beyond these factors, over so many detections since the start, is worth a word.
-_FACTOR, _FEWEST = 2.0, 1000.0
 
 
 @about(Area.DRIFT)
@@ -250,12 +252,6 @@ def _standing(seen: Observation) -> str:
     text = f"no alarm, {count(len(slices), 'slice')} watched" if slices else "no alarm"
     warned = sum(state is DriftState.WARNING for state in states)
     return f"{text}; {warned} at a tenth of one" if warned else text
-
-
-# As CalibrationFaultCompensated and CalibrationFitsFail in deploy/prometheus/alert_rules.yml.
-LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
-
-FAILED_FITS = 3.0
 
 
 @about(Area.RECALIBRATION)
