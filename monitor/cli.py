@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from monitor import __version__
@@ -107,10 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _causes(error: Exception) -> Iterator[Exception]:
-    """Yields the errors of a group of tasks, or the error itself."""
-    if isinstance(error, ExceptionGroup):
-        for part in error.exceptions:
-            yield from _causes(part)
-    else:
-        yield error
+def _causes(error: Exception) -> list[Exception]:
+    """Lists the errors of a group of tasks, or the error itself."""
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [cause for part in error.exceptions for cause in _causes(part)]

@@ -10,12 +10,12 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from monitor.commands.fit_methods import class_model_as_json, measured_under, model_as_json
+from monitor.commands.fit_methods import measured_under, model_as_json
 from monitor.commands.models import check_kind, read_any_model
 from monitor.commands.options import add_number, checked, confidence_levels, given, pair
 from monitor.commands.recordings import (
@@ -29,7 +29,7 @@ from monitor.commands.recordings import (
     refuse_options_of_gaussians,
     usable_truth,
 )
-from monitor.frames.space import BoolArray
+from monitor.frames.space import BoolArray, IntArray
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
@@ -95,12 +95,8 @@ _OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau"
 _OF_CLASSES = ("class_binning", "class_bins")
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Measures of the Gaussians asked for, and what they were recalibrated by, if at all."""
-
-    evaluation: Evaluation
-    recalibrated: RecalibratedRecording | None
+# Measures of the Gaussians asked for, and what they were recalibrated by, if at all.
+Measured: TypeAlias = tuple[Evaluation, RecalibratedRecording | None]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -231,7 +227,7 @@ def _range(text: str) -> tuple[float, float] | None:
 
 
 def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
-    """All measures of the Gaussians asked for; under the model's own distribution if it has one.
+    """Measures the Gaussians asked for; under the model's own distribution if it has one.
 
     Raises RecordingError, InvalidRecalibrator, EvaluationError.
     """
@@ -241,14 +237,22 @@ def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
     if made is not None:
         recording, shaped = made.recording, made.shaped
     edges = _frozen(recording, options, model)
-    if options.engine == "exact":
-        return Measured(_exact(recording, options, edges, shaped), made)
-    if made is not None and shaped is not None:
+    if options.engine == "streaming" and made is not None and shaped is not None:
         raise EvaluationError(
             f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
             f"(output: {made.output}), and micro-bins keep Gaussians only. Use --engine exact."
         )
-    return Measured(_streamed(recording, options, edges), made)
+    labelled, usable = usable_truth(recording)
+    if not usable.any():
+        raise EvaluationError(
+            f"nothing to evaluate: {left_out(labelled, usable)}. Select rows with ground truth."
+        )
+    refused = labelled & ~usable
+    if options.engine == "exact":
+        return _exact(recording, options, edges, refused, shaped), made
+    unlabelled, refusals = int(np.count_nonzero(~labelled)), int(np.count_nonzero(refused))
+    evaluation = _streamed(recording, options, edges, np.flatnonzero(usable))
+    return replace(evaluation, without_truth=unlabelled, refused=refusals), made
 
 
 def _frozen(
@@ -274,11 +278,11 @@ def _exact(
     recording: Recording,
     options: argparse.Namespace,
     edges: FrozenEdges | None,
+    refused: BoolArray,
     shaped: Shaped | None,
 ) -> Evaluation:
-    labelled, usable = _usable(recording)
-    # What the other engine and fit refuse, and the rows of which are to be counted here too.
-    mean = np.where((labelled & ~usable)[:, None], np.nan, recording.mean)
+    """Measures from the rows; refused ones (N,), as by the other engine and fit, are counted."""
+    mean = np.where(refused[:, None], np.nan, recording.mean)
     return evaluate_rows(
         recording.space,
         mean,
@@ -296,10 +300,9 @@ def _exact(
 
 
 def _streamed(
-    recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None
+    recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None, kept: IntArray
 ) -> Evaluation:
-    labelled, usable = _usable(recording)
-    kept = np.flatnonzero(usable)
+    """Measures some rows from micro-bins."""
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
     binning = Binning(bins, tau=tuple(options.tau.tolist()))
     tracks = numbered_tracks(recording.sequence_index, recording.track)
@@ -317,22 +320,7 @@ def _streamed(
         clusters,
     )
     width: CellBinning = WidthRange(options.range) if options.binning == "equal-width" else edges
-    return replace(
-        read(statistics, options.bins, width, options.min_bin_rows),
-        without_truth=int(np.count_nonzero(~labelled)),
-        refused=int(np.count_nonzero(labelled & ~usable)),
-        tracks=count,
-    )
-
-
-def _usable(recording: Recording) -> tuple[BoolArray, BoolArray]:
-    """(N,) rows with truth, and those to be measured. Raises EvaluationError without any."""
-    labelled, usable = usable_truth(recording)
-    if not usable.any():
-        raise EvaluationError(
-            f"nothing to evaluate: {left_out(labelled, usable)}. Select rows with ground truth."
-        )
-    return labelled, usable
+    return replace(read(statistics, options.bins, width, options.min_bin_rows), tracks=count)
 
 
 def evaluate_classes(
@@ -377,7 +365,7 @@ def _document(
     """One object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
     if gaussians:
-        found = as_json(gaussians.evaluation)
+        found = as_json(gaussians[0])
     elif classes:
         found = {
             "rows": classes.n,
@@ -387,9 +375,9 @@ def _document(
             "joint": None,
         }
     if isinstance(model, ClassSelection):
-        found["model"] = class_model_as_json(model)
-    elif gaussians and gaussians.recalibrated:
-        found["model"] = model_as_json(gaussians.recalibrated)
+        found["model"] = {"version": model.version, "method": model.method}
+    elif gaussians and gaussians[1]:
+        found["model"] = model_as_json(gaussians[1])
     return found | ({"classification": class_as_json(classes)} if classes else {})
 
 
@@ -399,8 +387,8 @@ def _tables(
     model: AnySelection | None,
 ) -> Iterator[str]:
     if gaussians:
-        made = gaussians.recalibrated
-        yield table(gaussians.evaluation, "" if made is None else measured_under(made))
+        evaluation, made = gaussians
+        yield table(evaluation, "" if made is None else measured_under(made))
     if classes:
         said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
         yield said + class_table(classes)

@@ -51,7 +51,6 @@ from monitor.recalibration.recalibrator import (
     Basis,
     Identity,
     Output,
-    Period,
     Recalibrator,
     UnfitData,
 )
@@ -110,17 +109,25 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         fewest=FEWEST_TRACKS if options.fewest_tracks is None else options.fewest_tracks,
         previous=previous,
     )
-    by_slice = {
-        name: made.recalibrator for name, made in found.items() if made.recalibrator is not None
-    }
     periods = {entry.name: period_of(recording, kept[entry.rows]) for entry in slices}
+    by_slice: dict[str, Recalibrator] = {}
+    bases: dict[str, Basis] = {}
+    for name, made in found.items():
+        if made.recalibrator is None:
+            continue
+        by_slice[name] = made.recalibrator
+        basis = basis_of(made.rows, periods[name], made.leans_on)
+        if made.reason and previous is not None:
+            basis = previous.bases.get(name)
+        if basis is not None:
+            bases[name] = basis
     selection = Selection(
         recording.space.names,
         whole,
         by_slice,
         {"file": Path(options.file).name, "rows": rows.n, "classes": list(recording.classes)},
         basis_of(rows, period_of(recording, kept), None if previous is None else previous.version),
-        _bases({name: found[name] for name in by_slice}, periods, previous),
+        bases,
         _ranges(options),
     )
     if options.reject_above_error is not None:
@@ -210,20 +217,6 @@ def _slices(
         FitSlice(entry.name, usable[usable >= 0], entry.wider)
         for entry, usable in zip(found, rows, strict=True)
     )
-
-
-def _bases(
-    served: Mapping[str, SliceFit], periods: Mapping[str, Period | None], previous: Selection | None
-) -> dict[str, Basis]:
-    """Collects the basis of each slice with a recalibrator, where that is known."""
-    found = {}
-    for name, made in served.items():
-        basis = basis_of(made.rows, periods[name], made.leans_on)
-        if made.reason and previous is not None:
-            basis = previous.bases.get(name)
-        if basis is not None:
-            found[name] = basis
-    return found
 
 
 def _deviation_rejection(
@@ -386,11 +379,6 @@ def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
         # Slices are fitted with one level; of a document made by hand the lowest is told.
         found["surrogate_level"] = levels[0]
     return found
-
-
-def class_model_as_json(selection: ClassSelection) -> dict[str, object]:
-    """The object `model` where class probabilities are recalibrated."""
-    return {"version": selection.version, "method": selection.method}
 
 
 def _surrogate_levels(made: RecalibratedRecording) -> list[float]:

@@ -112,7 +112,11 @@ class RecordedSequence:
             covariance = np.diagonal(covariance, axis1=1, axis2=2)
         score = None if recording.score is None else recording.score[rows]
         ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
-        objects = None if recording.track is None else _objects(recording.track[rows])
+        objects = None
+        if recording.track is not None:
+            track = recording.track[rows]
+            # Different ids for different tracks, negative ones too.
+            objects = TrackIds(track.astype(np.uint64), track != NO_TRACK)
         has_truth = np.isfinite(truth[:, 0])
         ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
         begin = 0
@@ -285,11 +289,6 @@ def _ended(process: subprocess.Popen[bytes], log: Path) -> SidecarFailed:
 def _tail(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
     return "\n".join(["\nThe end of its log:", *(f"  {line}" for line in lines)]) if lines else ""
-
-
-def _objects(track: IntArray) -> TrackIds:
-    """Different ids for different tracks, negative ones too."""
-    return TrackIds(track.astype(np.uint64), track != NO_TRACK)
 
 
 def sequences(recording: Recording, prefix: str) -> list[RecordedSequence]:

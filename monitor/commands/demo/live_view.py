@@ -36,31 +36,21 @@ def render(record: Record, where: str, columns: int, rows: int, *, colour: bool)
     width = max(0, min(_BAR_LIMIT, (columns - _FIXED) // 2))
     stage = _NUMBER + 1 + width
     elapsed = f"{record.elapsed_s:.1f} of {_length(record):.0f} s"
+    over = f"{'NEES/K of the last 5 s of truth':<{_NAME + 2 * (_COUNT + 2)}}"
+    heads = f"{'sensor':<{_NAME}}  {'frames':>{_COUNT}}  {'boxes':>{_COUNT}}  1 is calibrated"
     lines = [
         _styled(f"calibration monitor demo   {elapsed}   {_phase(record)}", columns, _BOLD, colour),
         _progress(record, columns),
         _styled(f"http://{where}/   http://{where}/metrics", columns, _DIM, colour),
         "",
-        _styled(
-            f"{'NEES/K of the last 5 s of truth':<{_NAME + 2 * (_COUNT + 2)}}"
-            f"  {'as sent':<{stage}}  {'recalibrated':<{stage}}".rstrip(),
-            columns,
-            "",
-            colour,
-        ),
-        _styled(
-            f"{'sensor':<{_NAME}}  {'frames':>{_COUNT}}  {'boxes':>{_COUNT}}"
-            f"  {'1 is calibrated':<{stage}}".rstrip(),
-            columns,
-            _DIM,
-            colour,
-        ),
+        f"{over}  {'as sent':<{stage}}  recalibrated"[:columns],
+        _styled(heads, columns, _DIM, colour),
         *(_row(sensor, width, columns, colour) for sensor in record.sensors.values()),
         "",
     ]
     room = max(0, rows - len(lines))
     events = [f"{at:6.1f} s  {text}" for at, text in record.events]
-    lines += [_styled(text, columns, "", colour) for text in events[len(events) - room :]]
+    lines += [text[:columns] for text in events[len(events) - room :]]
     return lines[:rows]
 
 
@@ -122,8 +112,7 @@ def _number(value: float) -> str:
 
 
 def _styled(text: str, columns: int, style: str, colour: bool) -> str:
-    text = text[:columns]
-    return f"{style}{text}{_PLAIN}" if colour and style else text
+    return f"{style}{text[:columns]}{_PLAIN}" if colour else text[:columns]
 
 
 class Screen:

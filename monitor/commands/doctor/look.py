@@ -187,15 +187,10 @@ def samples_of(text: str) -> Samples:
     """The exposition text. Raises ValueError where it is none."""
     families: dict[str, list[tuple[Labels, float]]] = {}
     for series, value in parse(text).samples.items():
-        name, labels = labels_of(series)
+        name, _, rest = series.partition("{")
+        labels = {key: _plain(text) for key, text in _LABEL.findall(rest)}
         families.setdefault(name, []).append((labels, value))
     return Samples({name: tuple(rows) for name, rows in families.items()})
-
-
-def labels_of(series: str) -> tuple[str, dict[str, str]]:
-    """The name of a series of Metrics, and its labels."""
-    name, _, rest = series.partition("{")
-    return name, {key: _plain(value) for key, value in _LABEL.findall(rest)}
 
 
 def _plain(value: str) -> str:
