@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from monitor.commands.options import add_action, add_actor, add_json, plain, shown, table
 from monitor.commands.sidecar_client import (
-    DriftClient,
+    Client,
     DriftStandings,
     HeardChange,
     SidecarUnavailable,
@@ -84,17 +84,17 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, UnknownWord.
     """
-    client = DriftClient(options.address, access_of(options))
+    client = Client(options.address, access_of(options))
     asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
     return 0
 
 
-async def _list(client: DriftClient, options: argparse.Namespace) -> None:
+async def _list(client: Client, options: argparse.Namespace) -> None:
     found = await client.standings(options.slices)
     print(json.dumps(plain(found)) if options.json else listing(found))
 
 
-async def _acknowledge(client: DriftClient, options: argparse.Namespace) -> None:
+async def _acknowledge(client: Client, options: argparse.Namespace) -> None:
     ended = await client.acknowledge(options.slices, options.actor)
     if options.json:
         print(json.dumps({"acknowledged": plain(ended)}))
@@ -102,7 +102,7 @@ async def _acknowledge(client: DriftClient, options: argparse.Namespace) -> None
         print(acknowledged(ended))
 
 
-async def _watch(client: DriftClient, options: argparse.Namespace) -> None:
+async def _watch(client: Client, options: argparse.Namespace) -> None:
     """Never returns: it is interrupted, or the sidecar ends."""
     async with contextlib.aclosing(client.alarm_changes()) as changes:
         async for heard in changes:
@@ -121,7 +121,7 @@ def concerns(change: AlarmChange, slices: list[str]) -> bool:
     return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
 
 
-ACTIONS: dict[str, Callable[[DriftClient, argparse.Namespace], Awaitable[None]]] = {
+ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
     "list": _list,
     "acknowledge": _acknowledge,
     "watch": _watch,

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from monitor.commands.sidecar_client import StatisticsClient, access_of, add_sidecar, ask
+from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
 from monitor.commands.states import show, write_state
 
 EXAMPLE = """examples:
@@ -25,8 +25,8 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """
-    client = StatisticsClient(options.address, access_of(options))
-    stored = asyncio.run(ask(client, StatisticsClient.export_statistics))
+    client = Client(options.address, access_of(options))
+    stored = asyncio.run(ask(client, Client.export_statistics))
     write_state(Path(options.output), stored)
     show(stored, options.output, as_json=options.json)
     return 0

@@ -22,7 +22,7 @@ from monitor.commands.options import (
     table,
     write_output,
 )
-from monitor.commands.sidecar_client import AdminClient, access_of, add_sidecar, ask
+from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
 from monitor.promotion.records import (
     Evidence,
     Factor,
@@ -112,12 +112,12 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
     """
-    client = AdminClient(options.address, access_of(options))
+    client = Client(options.address, access_of(options))
     asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
     return 0
 
 
-async def _list(client: AdminClient, options: argparse.Namespace) -> None:
+async def _list(client: Client, options: argparse.Namespace) -> None:
     listing = await client.listing()
     if options.json:
         names = ("recalibrators", "trials", "pinned", "promotion")
@@ -126,7 +126,7 @@ async def _list(client: AdminClient, options: argparse.Namespace) -> None:
         print(listing_lines(listing))
 
 
-async def _show(client: AdminClient, options: argparse.Namespace) -> None:
+async def _show(client: Client, options: argparse.Namespace) -> None:
     summary, document, records = await client.shown(options.version)
     if options.output is not None:
         write_output(options.output, document)
@@ -144,11 +144,11 @@ async def _show(client: AdminClient, options: argparse.Namespace) -> None:
         print(f"\n{history_lines(records)}")
 
 
-async def _fit(client: AdminClient, options: argparse.Namespace) -> None:
+async def _fit(client: Client, options: argparse.Namespace) -> None:
     print(fits(await client.fit(options.slice, options.method, options.actor)))
 
 
-async def _promote(client: AdminClient, options: argparse.Namespace) -> None:
+async def _promote(client: Client, options: argparse.Namespace) -> None:
     if options.file is None:
         change = await client.promote_known(options.version, options.actor)
     else:
@@ -157,18 +157,18 @@ async def _promote(client: AdminClient, options: argparse.Namespace) -> None:
     print(change_lines(*change))
 
 
-async def _rollback(client: AdminClient, options: argparse.Namespace) -> None:
+async def _rollback(client: Client, options: argparse.Namespace) -> None:
     change = await client.rollback(options.slice, options.actor, classes=options.classes)
     print(change_lines(*change))
 
 
-async def _pin(client: AdminClient, options: argparse.Namespace) -> None:
+async def _pin(client: Client, options: argparse.Namespace) -> None:
     pinned = options.action == "pin"
     already = "already " if await client.pin(options.actor, pinned=pinned) == pinned else ""
     print(f"{already}pinned" if pinned else f"{already}not pinned")
 
 
-async def _history(client: AdminClient, options: argparse.Namespace) -> None:
+async def _history(client: Client, options: argparse.Namespace) -> None:
     records = (await client.listing(options.n)).records
     if options.json:
         _print_json(records=records)
@@ -180,7 +180,7 @@ def _print_json(**content: object) -> None:
     print(json.dumps({name: plain(value) for name, value in content.items()}))
 
 
-ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], Awaitable[None]]] = {
+ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
     "list": _list,
     "show": _show,
     "fit": _fit,

@@ -294,18 +294,10 @@ def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
     if ranges is not None:
         buckets = ranges.labels(recording.space)
         bucket = ranges.of(recording.space, recording.mean)
-    return Parts(
-        {
-            SliceBy.STREAM: recording.sequences,
-            SliceBy.CLASS: recording.classes,
-            SliceBy.RANGE: buckets,
-        },
-        {
-            SliceBy.STREAM: recording.sequence_index,
-            SliceBy.CLASS: recording.class_index,
-            SliceBy.RANGE: bucket,
-        },
-    )
+    parts = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
+    names = (recording.sequences, recording.classes, buckets)
+    number = (recording.sequence_index, recording.class_index, bucket)
+    return Parts(dict(zip(parts, names, strict=True)), dict(zip(parts, number, strict=True)))
 
 
 def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:

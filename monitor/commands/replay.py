@@ -8,10 +8,10 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
 from monitor.commands.models import check_dimensions, read_model
@@ -46,14 +46,7 @@ from monitor.commands.sending import (
     running_sidecar,
     sequences,
 )
-from monitor.commands.sidecar_client import (
-    Client,
-    DriftClient,
-    SidecarUnavailable,
-    access_of,
-    add_access,
-    ask,
-)
+from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
 from monitor.commands.states import as_json, table
 from monitor.config import Mode
 from monitor.frames.slices import SliceBy
@@ -94,7 +87,6 @@ central differences in the moving axes of the sensor; nis_over_k and state_nees_
 of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
 (pip install 'calibration-monitor[tracking]')."""
 
-T = TypeVar("T")
 
 # The sidecar cuts no more.
 MOST_BINS = 512
@@ -181,12 +173,12 @@ def run(options: argparse.Namespace) -> int:
     tally, records = Tally(), new_records(played) if yardstick else {}
     manner = Manner(options.speed, options.ground_truth_delay, records)
 
-    def talk(address: str) -> Coroutine[Any, Any, _Found]:
-        client = DriftClient(address, access)
-        return _replay(client, played, selection, manner, tally, options.bins)
-
-    with reference_file(options, selection) as reference:
-        found = _with_sidecar(options.address, _config(options, played, reference), talk)
+    with (
+        reference_file(options, selection) as reference,
+        _sidecar(options.address, _config(options, played, reference)) as address,
+    ):
+        client = Client(address, access)
+        found = asyncio.run(_replay(client, played, selection, manner, tally, options.bins))
     tracking = None
     if yardstick is not None:
         raw: TracksByStream | None = manner.tracks
@@ -200,15 +192,17 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _with_sidecar(
-    address: str | None, config: str, talk: Callable[[str], Coroutine[Any, Any, T]]
-) -> T:
-    """Runs a conversation with the sidecar at an address, or with one started for it."""
+@contextlib.contextmanager
+def _sidecar(address: str | None, config: str) -> Iterator[str]:
+    """Yields where the sidecar is; without an address, one is started for the context.
+
+    Raises the first of the errors with which streams break.
+    """
     with contextlib.ExitStack() as stack:
         if address is None:
             address = stack.enter_context(running_sidecar(config)).grpc
         try:
-            return asyncio.run(talk(address))
+            yield address
         except ExceptionGroup as group:
             # Where one stream breaks, others break with it: one cause is enough.
             error = first_error(group)
@@ -244,15 +238,13 @@ def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
     """The tracks of the same drive without the recalibrator."""
     manner = Manner(delay=math.inf, tracks=new_records(played))
 
-    def talk(address: str) -> Coroutine[Any, Any, None]:
-        return ask(Client(address), lambda client: play(client, played, manner, Tally()))
-
-    _with_sidecar(None, config, talk)
+    with _sidecar(None, config) as address:
+        asyncio.run(ask(Client(address), lambda client: play(client, played, manner, Tally())))
     return manner.tracks
 
 
 async def _replay(
-    client: DriftClient,
+    client: Client,
     played: list[RecordedSequence],
     selection: Selection | None,
     manner: Manner,

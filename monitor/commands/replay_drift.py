@@ -31,7 +31,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.commands.sending import RecordedSequence, sequences
-from monitor.commands.sidecar_client import DriftClient
+from monitor.commands.sidecar_client import Client
 from monitor.config import DriftConfig, load
 from monitor.drift.alarms import Alarm, SliceStanding, Why, alarm_sentence, hours
 from monitor.drift.bets import Stage
@@ -108,7 +108,7 @@ class Hearing:
     before: frozenset[tuple[str, ...]] = frozenset()
     raised: list[Alarm] = field(default_factory=list)
 
-    async def listen(self, client: DriftClient) -> None:
+    async def listen(self, client: Client) -> None:
         """As long as the sidecar serves."""
         async with contextlib.aclosing(client.alarm_changes()) as changes:
             async for heard in changes:
@@ -434,7 +434,7 @@ def _row(standing: SliceStanding) -> tuple[str, ...]:
 
 
 @contextlib.asynccontextmanager
-async def hearing(client: DriftClient) -> AsyncIterator[Hearing]:
+async def hearing(client: Client) -> AsyncIterator[Hearing]:
     """Listen as long as the context lasts."""
     heard = Hearing()
     listening = asyncio.create_task(heard.listen(client))

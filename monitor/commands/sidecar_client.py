@@ -44,7 +44,6 @@ PATIENCE = 10.0
 
 _UNLIMITED = ("grpc.max_receive_message_length", -1)
 MessageT = TypeVar("MessageT", bound=Message)
-ClientT = TypeVar("ClientT", bound="Client")
 T = TypeVar("T")
 
 
@@ -98,6 +97,26 @@ def access_of(options: argparse.Namespace) -> Access:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class DriftStandings:
+    """Evidence of drift, as GetCalibration tells it.
+
+    standings  of slices under each severity, and of all of them together as 'total'
+    stages     of slices at each stage
+    """
+
+    standings: tuple[SliceStanding, ...]
+    stages: tuple[StageStanding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeardChange:
+    """An alarm that was raised, or is over; time_ns is the wall clock of the sidecar."""
+
+    time_ns: int
+    change: AlarmChange
+
+
 @dataclass(slots=True)
 class Conversation:
     """A stream of requests, each answered.
@@ -138,7 +157,11 @@ class Conversation:
 
 @dataclass(slots=True)
 class Client:
-    """A connection; use as an asynchronous context."""
+    """A connection; use as an asynchronous context.
+
+    Every method raises SidecarUnavailable, and SidecarRefused with the words of the sidecar; those
+    that read words, such as the state of a trial, raise UnknownWord, too.
+    """
 
     address: str
     access: Access = PLAIN
@@ -229,39 +252,6 @@ class Client:
         finally:
             call.cancel()
 
-    async def _ask(self, service: str, request: Message, answer: type[MessageT]) -> MessageT:
-        """Calls the method that the request is named after."""
-        method = request.DESCRIPTOR.name.removesuffix("Request")
-        call = self._channel.unary_unary(f"/{service}/{method}")
-        with self._told():
-            data = await call(request.SerializeToString(), metadata=self._metadata)
-        return answer.FromString(data)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Raises SidecarUnavailable or SidecarRefused in place of gRPC's error."""
-        try:
-            yield
-        except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.UNAVAILABLE:
-                raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
-            raise SidecarRefused(error.details()) from None
-
-
-async def ask(client: ClientT, question: Callable[[ClientT], Awaitable[T]]) -> T:
-    """Opens a connection for one question. Raises what the question raises, too."""
-    async with client:
-        return await question(client)
-
-
-@dataclass(slots=True)
-class AdminClient(Client):
-    """A connection to ask about recalibrators and decide on them.
-
-    Use as an asynchronous context. Every method raises SidecarUnavailable, and SidecarRefused with
-    the words of the sidecar.
-    """
-
     async def listing(self, records: int = 0) -> Listing:
         """Lists all recalibrators and trials, with so many of the latest records.
 
@@ -308,35 +298,6 @@ class AdminClient(Client):
         request = admin_pb.PinRequest(pinned=pinned, actor=actor)
         return (await self._ask(ADMIN, request, admin_pb.PinResponse)).was_pinned
 
-
-@dataclass(frozen=True, slots=True)
-class DriftStandings:
-    """Evidence of drift, as GetCalibration tells it.
-
-    standings  of slices under each severity, and of all of them together as 'total'
-    stages     of slices at each stage
-    """
-
-    standings: tuple[SliceStanding, ...]
-    stages: tuple[StageStanding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HeardChange:
-    """An alarm that was raised, or is over; time_ns is the wall clock of the sidecar."""
-
-    time_ns: int
-    change: AlarmChange
-
-
-@dataclass(slots=True)
-class DriftClient(Client):
-    """A connection to ask about drift and acknowledge its alarms.
-
-    Use as an asynchronous context. Every method raises SidecarUnavailable, SidecarRefused with the
-    words of the sidecar, and UnknownWord.
-    """
-
     async def standings(self, slices: Collection[str] = ()) -> DriftStandings:
         """Asks how these slices stand, or all of them."""
         request = monitor_pb.GetCalibrationRequest(slices=slices)
@@ -359,11 +320,6 @@ class DriftClient(Client):
                 if event.HasField("drift"):
                     change = messages.read_alarm_change(event.drift)
                     yield HeardChange(event.time.ToNanoseconds(), change)
-
-
-@dataclass(slots=True)
-class StatisticsClient(Client):
-    """A connection for the statistics of a sidecar; use as an asynchronous context."""
 
     async def export_statistics(self) -> StoredState:
         """Takes all that the sidecar has counted.
@@ -395,6 +351,30 @@ class StatisticsClient(Client):
         with self._told():
             answer = monitor_pb.ImportStatisticsResponse.FromString(await call)
         return answer.detections, answer.new_slices
+
+    async def _ask(self, service: str, request: Message, answer: type[MessageT]) -> MessageT:
+        """Calls the method that the request is named after."""
+        method = request.DESCRIPTOR.name.removesuffix("Request")
+        call = self._channel.unary_unary(f"/{service}/{method}")
+        with self._told():
+            data = await call(request.SerializeToString(), metadata=self._metadata)
+        return answer.FromString(data)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raises SidecarUnavailable or SidecarRefused in place of gRPC's error."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
+            raise SidecarRefused(error.details()) from None
+
+
+async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Opens a connection for one question. Raises what the question raises, too."""
+    async with client:
+        return await question(client)
 
 
 @dataclass(frozen=True, slots=True)

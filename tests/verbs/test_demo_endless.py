@@ -25,7 +25,7 @@ from monitor.commands.demo.endless import (
 )
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.scene import simulate
-from monitor.commands.sidecar_client import AdminClient, SidecarUnavailable
+from monitor.commands.sidecar_client import Client, SidecarUnavailable
 from monitor.config import Config
 from monitor.frames.frame import Header
 from tests.deploy.scraping import free_port, until
@@ -168,7 +168,7 @@ class StuckClient:
 def test_frames_that_a_sidecar_does_not_take_are_left_out_and_not_kept():
     async def offered() -> int:
         tale = Tale(Cycles(SHORT), _nobody)
-        client = cast("AdminClient", StuckClient())
+        client = cast("Client", StuckClient())
         connection = await Connection.opened(client, tale, lambda stamp_ns: 0.0)
         running = asyncio.create_task(connection.run())
         taken = 0

@@ -30,7 +30,7 @@ from monitor.commands.demo.tables import as_text
 from monitor.commands.doctor.look import Metrics, scrape
 from monitor.commands.options import seconds
 from monitor.commands.sending import Addresses, running_sidecar
-from monitor.commands.sidecar_client import AdminClient, access_of, add_access
+from monitor.commands.sidecar_client import Client, access_of, add_access
 from monitor.config import split_address
 from monitor.wire.recalibrator_messages import Kind, Listing
 
@@ -184,8 +184,7 @@ async def _run(plan: Plan, addresses: Addresses, *, quiet: bool) -> Summary:
     record = Record(plan) if quiet or live else Record(plan, _line)
     gc.collect()
     gc.freeze()  # or the collector looks at all modules again, for 50 ms, in mid-drive
-    client = AdminClient(addresses.grpc)
-    async with client, watched(client, record):
+    async with Client(addresses.grpc) as client, watched(client, record):
         if not quiet:
             _line(f"sidecar at {addresses.grpc}, http://{addresses.http}/metrics")
         if live:
@@ -195,7 +194,7 @@ async def _run(plan: Plan, addresses: Addresses, *, quiet: bool) -> Summary:
         return summarise(record, await _account(client, record, addresses))
 
 
-async def _drive_on_screen(client: AdminClient, record: Record, addresses: Addresses) -> None:
+async def _drive_on_screen(client: Client, record: Record, addresses: Addresses) -> None:
     with Screen(record, addresses.http, sys.stdout) as screen:
         drawing = asyncio.create_task(screen.keep_drawing())
         try:
@@ -212,7 +211,7 @@ def _line(text: str) -> None:
     print(text, flush=True)
 
 
-async def _account(client: AdminClient, record: Record, addresses: Addresses) -> SidecarAccount:
+async def _account(client: Client, record: Record, addresses: Addresses) -> SidecarAccount:
     """Asks the sidecar for its account of the drive that is over."""
     found = await client.calibration()
     slices = {}
@@ -231,7 +230,7 @@ async def _account(client: AdminClient, record: Record, addresses: Addresses) ->
     )
 
 
-async def _version(client: AdminClient, record: Record) -> str:
+async def _version(client: Client, record: Record) -> str:
     """Asks which version is active, once all that happened has been heard.
 
     The last tracks may still decide.

@@ -33,7 +33,7 @@ from monitor.commands.demo.simulated_streams import (
 )
 from monitor.commands.demo.story import in_words
 from monitor.commands.sending import first_error
-from monitor.commands.sidecar_client import AdminClient, Conversation, SidecarRefused
+from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused
 from monitor.drift.alarms import change_sentence
 from monitor.wire.client_messages import decode_truth_answer, refused
 from monitor.wire.messages import read_alarm_change
@@ -310,8 +310,7 @@ class _Drive:
             _SOON_S, self._tell_of, f"waits for a sidecar at {where}"
         )
         try:
-            client = AdminClient(where, self.journey.access)
-            async with client:
+            async with Client(where, self.journey.access) as client:
                 soon.cancel()
                 connection = await Connection.opened(client, self.tale, self._until_due)
                 self._begin(connection)
@@ -393,7 +392,7 @@ class Connection:
     until_due  seconds of wall time until a stamp is due
     """
 
-    client: AdminClient
+    client: Client
     tale: Tale
     until_due: Callable[[int], float]
     _lanes: dict[str, Lane]
@@ -407,9 +406,7 @@ class Connection:
     _complained: bool = False
 
     @staticmethod
-    async def opened(
-        client: AdminClient, tale: Tale, until_due: Callable[[int], float]
-    ) -> Connection:
+    async def opened(client: Client, tale: Tale, until_due: Callable[[int], float]) -> Connection:
         """With a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
         lanes = await open_lanes(client, tale.cycles.plan)
         return Connection(client, tale, until_due, lanes, client.truth())

@@ -30,14 +30,7 @@ from monitor.commands.doctor.observation import (
     Samples,
 )
 from monitor.commands.sending import SidecarFailed
-from monitor.commands.sidecar_client import (
-    AdminClient,
-    DriftClient,
-    NotAnswered,
-    SidecarRefused,
-    StatusClient,
-    ask,
-)
+from monitor.commands.sidecar_client import Client, NotAnswered, SidecarRefused, StatusClient, ask
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.frames.status import Status
 
@@ -270,11 +263,11 @@ async def _asked_once(seen: Observation, place: Place) -> Observation:
     seen = replace(seen, limits=await asyncio.to_thread(limits_of, path))
     if not seen.grpc.given or seen.status.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT):
         return replace(seen, drift=seen.status, recalibrators=seen.status)
-    of_drift = DriftClient(place.address, place.access)
-    of_recalibrators = AdminClient(place.address, place.access)
+    of_drift = Client(place.address, place.access)
+    of_recalibrators = Client(place.address, place.access)
     (drift, standings), (listed, listing) = await asyncio.gather(
-        _answered(ask(of_drift, DriftClient.standings)),
-        _answered(ask(of_recalibrators, AdminClient.listing)),
+        _answered(ask(of_drift, Client.standings)),
+        _answered(ask(of_recalibrators, Client.listing)),
     )
     if standings is not None:
         seen = replace(seen, standings=standings.standings, stages=standings.stages)
