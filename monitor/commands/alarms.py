@@ -58,7 +58,7 @@ STATES = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument(
         "slices",
@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the sidecar did what was asked.
+    """Returns 0 when the sidecar did what was asked.
 
     Raises SidecarUnavailable, SidecarRefused, UnknownWord.
     """
@@ -103,7 +103,7 @@ async def _acknowledge(client: Client, options: argparse.Namespace) -> None:
 
 
 async def _watch(client: Client, options: argparse.Namespace) -> None:
-    """Never returns: it is interrupted, or the sidecar ends."""
+    """Prints changes of alarms until interrupted, or until the sidecar ends."""
     async with contextlib.aclosing(client.alarm_changes()) as changes:
         async for heard in changes:
             if not concerns(heard.change, options.slices):
@@ -129,7 +129,7 @@ ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
 
 
 def listing(found: DriftStandings) -> str:
-    """How all slices stand, what is known of them at each stage, and how alarms end."""
+    """Writes how all slices stand, what is known of them at each stage, and how to end alarms."""
     if not (found.standings or found.stages):
         return NOTHING_WATCHED
     blocks = [standings(found.standings)]
@@ -141,7 +141,7 @@ def listing(found: DriftStandings) -> str:
 
 
 def standings(standings: Iterable[SliceStanding]) -> str:
-    """A line for each slice and severity; stage, size, beginning and tracks are of its alarm."""
+    """Writes a line for each slice and severity; stage, size, since, tracks are of its alarm."""
     heads = (
         *("slice", "severity", "state"),
         *("evidence", "threshold", "log10"),
@@ -166,7 +166,7 @@ def _standing(entry: SliceStanding) -> tuple[str, ...]:
 
 
 def stages(stages: Iterable[StageStanding]) -> str:
-    """A line for each slice and stage."""
+    """Writes a line for each slice and stage."""
     rows = [
         (
             shown(entry.slice),
@@ -182,7 +182,7 @@ def stages(stages: Iterable[StageStanding]) -> str:
 
 
 def _reference(entry: StageStanding) -> str:
-    """learned: 31 tracks, 2,040 detections; a shipped one is of none."""
+    """Writes "learned: 31 tracks, 2,040 detections"; a shipped reference is of none."""
     origin = shown(entry.reference)
     if not entry.reference_detections:
         return origin
@@ -190,7 +190,7 @@ def _reference(entry: StageStanding) -> str:
 
 
 def size(scale: Scale) -> str:
-    """σ too small by 2.2 (1.9–2.6); a dash where it is unknown."""
+    """Writes "σ too small by 2.2 (1.9–2.6)"; a dash where it is unknown."""
     error = size_of_error(scale)
     if error is None:
         return "-"
@@ -199,10 +199,10 @@ def size(scale: Scale) -> str:
 
 
 def acknowledged(alarms: Iterable[Alarm]) -> str:
-    """A line for each alarm that is over."""
+    """Writes a line for each alarm that is over."""
     return "\n".join(f"over: {shown(alarm_sentence(alarm))}" for alarm in alarms) or NO_ALARMS
 
 
 def heard_lines(heard: HeardChange) -> str:
-    """One line, with the time of the sidecar (UTC)."""
+    """Writes a change on one line, with the time of the sidecar (UTC)."""
     return f"{moment(heard.time_ns)}  {shown(change_sentence(heard.change))}"

@@ -39,7 +39,7 @@ _OF_GAUSSIANS = ("quantiles", "tau")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("model", metavar="MODEL", help="recalibrator, from fit")
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz; truth is not needed")
     add_selection(parser)
@@ -65,7 +65,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the file was written. Raises RecordingError, InvalidRecalibrator, CannotWrite."""
+    """Returns 0 when the file was written.
+
+    Raises RecordingError, InvalidRecalibrator, CannotWrite.
+    """
     if not options.output.endswith(".npz"):
         raise ValueError(f"--output {options.output}: the name must end in .npz.")
     model = read_any_model(options.model)

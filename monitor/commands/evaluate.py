@@ -100,7 +100,7 @@ Measured: TypeAlias = tuple[Evaluation, RecalibratedRecording | None]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument(
@@ -155,7 +155,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the measures were printed.
+    """Returns 0 when the measures were printed.
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """
@@ -362,7 +362,7 @@ def _document(
     classes: ClassEvaluation | None,
     model: AnySelection | None,
 ) -> dict[str, object]:
-    """One object; a file without Gaussians has neither dimensions nor a joint block."""
+    """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
     if gaussians:
         found = as_json(gaussians[0])
@@ -395,7 +395,7 @@ def _tables(
 
 
 def table(evaluation: Evaluation, recalibrated: str = "") -> str:
-    """All measures but those of every single τ and bin; what is not defined is a dash.
+    """Writes all measures but those of every single τ and bin; what is not defined is a dash.
 
     recalibrated  what was done to the Gaussians before, to stand beneath the number of rows
     """
@@ -492,7 +492,7 @@ def _line(name: str, cells: Iterable[str]) -> str:
 
 
 def class_table(evaluation: ClassEvaluation) -> str:
-    """The measures for the terminal; those by class are in the JSON only."""
+    """Writes the measures for the terminal; those by class are in the JSON only."""
     lines = [
         f"{evaluation.n} rows with a true class of {evaluation.classes}, "
         f"{evaluation.without_truth} without, {evaluation.refused} refused"

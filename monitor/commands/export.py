@@ -14,14 +14,14 @@ EXAMPLE = """examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     add_sidecar(parser)
     parser.add_argument("-o", "--output", metavar="F", required=True, help="file to write")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the file was written.
+    """Returns 0 when the file was written.
 
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """

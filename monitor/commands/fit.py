@@ -53,7 +53,7 @@ _OF_METHODS = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz with ground truth")
     add_selection(parser)
     parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
@@ -168,7 +168,7 @@ def _add_slices(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the model was written.
+    """Returns 0 when the model was written.
 
     Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
     """

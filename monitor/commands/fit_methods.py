@@ -145,7 +145,7 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
 
 
 def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitRows, IntArray, int]:
-    """The rows whose labels would have come by the end of the file, with their times.
+    """Keeps the rows whose labels would have come by the end of the file, with their times.
 
     kept     (n,) row numbers of usable rows
     returns  the rows, their numbers, and how many have been left out
@@ -173,7 +173,7 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
 
 
 def _previous(options: argparse.Namespace, recording: Recording) -> Selection | None:
-    """The selection of --previous. Raises InvalidRecalibrator where it is of another kind."""
+    """Reads the selection of --previous. Raises InvalidRecalibrator where it is of another kind."""
     if options.previous is None:
         return None
     previous = read_model(options.previous)
@@ -197,7 +197,7 @@ def _ranges(options: argparse.Namespace) -> RangeBuckets | None:
 def _slices(
     options: argparse.Namespace, recording: Recording, kept: IntArray
 ) -> tuple[FitSlice, ...]:
-    """The slices asked for; their rows are numbers among the usable ones.
+    """Divides into the slices asked for; their rows are numbers among the usable ones.
 
     Raises ValueError where the file has no position to measure a range by.
     """
@@ -222,7 +222,7 @@ def _slices(
 def _deviation_rejection(
     selection: Selection, recording: Recording, kept: IntArray, rows: FitRows, target: float
 ) -> Rejection:
-    """By σ_G of the recalibrated covariances, for the RMSE of the recalibrated means.
+    """Fits a threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
 
     kept  (n,) row numbers in the recording of the rows fitted on
     """
@@ -243,7 +243,7 @@ def remarks(
     wanted: FitOptions,
     previous: Selection | None,
 ) -> Iterator[str]:
-    """On slices that lean on others or are left to them, and on factors that were stopped.
+    """Remarks on slices that lean on others or are left to them, and on factors that were stopped.
 
     found     what came of each slice
     previous  the selection that the fit was drawn towards
@@ -327,7 +327,7 @@ def fit_class_probabilities(
 
 
 def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
-    """The rows that can be fitted on, and their numbers in the recording."""
+    """Finds the rows that can be fitted on, and their numbers in the recording."""
     log_probabilities, usable = opinions_of(recording)
     classes = log_probabilities.shape[2]
     kept = np.flatnonzero(usable & (recording.label >= 0) & (recording.label < classes))
@@ -360,7 +360,7 @@ def stands_for(made: RecalibratedRecording) -> str:
 
 
 def measured_under(made: RecalibratedRecording) -> str:
-    """Above the measures: what they are measures of."""
+    """Says, above the measures, what they are measures of."""
     lines = [f"recalibrated by {made.selection.version}", stands_for(made)]
     if made.output is not Output.GAUSSIAN:
         lines.append("NLL, pinball, MPIW, coverage and QCE: of the method's own distribution")

@@ -15,7 +15,7 @@ EXAMPLE = """examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument(
         "files", metavar="FILE", nargs="+", help="statistics: exports or snapshots of sidecars"
     )
@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the file was written.
+    """Returns 0 when the file was written.
 
     Raises IncompatibleStatistics, InvalidState, CorruptFile, CannotWrite, OSError.
     """

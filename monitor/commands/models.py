@@ -17,7 +17,7 @@ from monitor.store.class_recordings import ClassRecording
 
 
 def read_any_model(path: str) -> AnySelection:
-    """A recalibrator that `fit` wrote, of Gaussians or of class probabilities.
+    """Reads a recalibrator that `fit` wrote, of Gaussians or of class probabilities.
 
     Raises InvalidRecalibrator.
     """
@@ -32,7 +32,7 @@ def read_any_model(path: str) -> AnySelection:
 
 
 def document_of(model: AnySelection) -> str:
-    """The text that a file of the model holds.
+    """Writes the text that a file of the model holds.
 
     Raises UnfitData where nobody could read it: names or values that came of the data.
     """
@@ -48,7 +48,7 @@ def document_of(model: AnySelection) -> str:
 
 
 def read_model(path: str) -> Selection:
-    """A recalibrator of Gaussians. Raises InvalidRecalibrator."""
+    """Reads a recalibrator of Gaussians. Raises InvalidRecalibrator."""
     model = read_any_model(path)
     if isinstance(model, ClassSelection):
         raise InvalidRecalibrator(

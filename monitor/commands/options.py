@@ -162,7 +162,7 @@ def plain(value: object) -> object:
 
 
 def finite(value: float) -> float | None:
-    """None in place of what is no finite number."""
+    """Puts None in place of what is no finite number."""
     return value if math.isfinite(value) else None
 
 

@@ -63,7 +63,7 @@ MOST_RECORDS = 1000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     where = argparse.ArgumentParser(add_help=False)
     add_sidecar(where)
     told = argparse.ArgumentParser(add_help=False)
@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the sidecar did what was asked.
+    """Returns 0 when the sidecar did what was asked.
 
     Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
     """
@@ -193,7 +193,7 @@ ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
 
 
 def listing_lines(listing: Listing) -> str:
-    """All that are known, all trials, and what may happen by itself."""
+    """Writes all that are known, all trials, and what may happen by itself."""
     blocks = [recalibrators(listing.recalibrators)]
     if listing.trials:
         blocks.append(trials(listing.trials))
@@ -203,7 +203,7 @@ def listing_lines(listing: Listing) -> str:
 
 
 def recalibrators(summaries: Iterable[Summary]) -> str:
-    """A line each; a star before those in force."""
+    """Writes a line for each recalibrator; a star before those that are active."""
     rows = [
         (
             f"{'*' if entry.in_force else ' '} {shown(entry.version)}",
@@ -218,7 +218,7 @@ def recalibrators(summaries: Iterable[Summary]) -> str:
 
 
 def trials(standings: Iterable[TrialStanding]) -> str:
-    """Two lines each: how it stands, and what it does; then what waits for people."""
+    """Writes two lines a trial, how it stands and what it does; then what waits for people."""
     standings = tuple(standings)
     lines = []
     for standing in standings:
@@ -251,7 +251,7 @@ def change_lines(before: str, after: str) -> str:
 
 
 def history_lines(records: Iterable[Record]) -> str:
-    """A line each, with what is known beneath; times are UTC."""
+    """Writes a line for each record, with what is known beneath; times are UTC."""
     return "\n".join(line for record in records for line in _record(record))
 
 
@@ -283,7 +283,7 @@ def _evidence(found: Evidence) -> str:
 
 
 def _factors(factors: Sequence[Factor]) -> list[str]:
-    """One line, or none; × is the typical factor, with 5 % and 95 % quantiles where they differ."""
+    """Writes one line, or none; × is the typical factor, with its 5 % and 95 % quantiles."""
     return [", ".join(map(_factor, factors))] if factors else []
 
 

@@ -87,7 +87,7 @@ class RecalibratedRecording:
 
     @property
     def serving(self) -> Shares | None:
-        """Which recalibrator served which usable rows; None without any."""
+        """Shares of usable rows that each recalibrator served; None without any."""
         rows = np.flatnonzero(self.usable)
         return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
 
@@ -139,7 +139,7 @@ class RecalibratedRecording:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Options of verbs that read a file; None where they are not given."""
+    """Adds the options of verbs that read a file; None where they are not given."""
     parser.add_argument(
         "--dimensions", metavar="D,D", type=_names, help="dimensions to use; default: all"
     )
@@ -166,12 +166,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_condition(parser: argparse._ActionsContainer, option: str, help: str) -> None:
-    """An option that chooses rows by the value of a column; None where it is not given."""
+    """Adds an option that chooses rows by the value of a column; None where it is not given."""
     parser.add_argument(option, metavar="COLUMN=VALUE", type=_condition, action="append", help=help)
 
 
 def read_selected(path: str, options: argparse.Namespace) -> Recording:
-    """The chosen rows of a file, the fault applied. Raises RecordingError."""
+    """Reads the chosen rows of a file and applies the fault. Raises RecordingError."""
     recording = read_recording(
         Path(path),
         dimensions=options.dimensions,
@@ -252,7 +252,7 @@ def _fault(text: str) -> Fault:
 
 
 def recalibrate_gaussians(selection: Selection, recording: Recording) -> RecalibratedRecording:
-    """Each usable row by the recalibrator of its slice.
+    """Recalibrates each usable row by the recalibrator of its slice.
 
     Raises InvalidRecalibrator when it was fitted on other dimensions.
     """
@@ -353,7 +353,7 @@ def check_classes(selection: ClassSelection, recording: ClassRecording) -> None:
 
 
 def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) -> ClassRecording:
-    """The recording with recalibrated probabilities, of the shape of what they were made from.
+    """Recalibrates probabilities, which keep the shape of what they were made from.
 
     Rows that cannot be used stay as they are, for the measures to refuse; of logits they are NaN.
 
@@ -385,14 +385,14 @@ def usable_truth(recording: Recording) -> tuple[BoolArray, BoolArray]:
 
 
 def left_out(labelled: BoolArray, usable: BoolArray) -> str:
-    """How many rows cannot be fitted to or measured, and why; from usable_truth."""
+    """Says how many rows cannot be fitted to or measured, and why; from usable_truth."""
     refused = np.count_nonzero(labelled & ~usable)
     text = f"of {labelled.size} rows, {np.count_nonzero(~labelled)} have no truth"
     return f"{text} and {refused} are refused ({_REFUSED})" if refused else text
 
 
 def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
-    """Some rows, all of them usable."""
+    """Takes some rows, all of them usable, to fit on."""
     tracks = numbered_tracks(recording.sequence_index, recording.track)
     return FitRows(
         recording.space,

@@ -26,7 +26,7 @@ fitted on, since those look better than what will come."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument("--recalibrator", metavar="FILE", help="that will be in force")
@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the file was written.
+    """Returns 0 when the file was written.
 
     Raises RecordingError, InvalidRecalibrator, InvalidConfiguration, TooLittleToLearn, CannotWrite.
     """
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def reference_table(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
-    """A line for each class and stage."""
+    """Writes a line for each class and stage."""
     heads = ("slice", "stage", "detections", "NEES/K", "worth", "tracks", "level", "τ", "ω")
     rows = []
     for name, stages in references.items():

@@ -95,7 +95,7 @@ _Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
@@ -138,7 +138,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when every frame was answered and every label accounted for."""
+    """Returns 0 when every frame was answered and every label accounted for."""
     own = options.mode is not Mode.APPLY or options.slice_by != (SliceBy.CLASS,)
     if options.address and own:
         raise ValueError(
@@ -216,7 +216,7 @@ def _sidecar(address: str | None, config: str) -> Iterator[str]:
 def _config(
     options: argparse.Namespace, played: list[RecordedSequence], reference: Path | None = None
 ) -> str:
-    """Room for every stream and every slice, so that nothing hangs on which comes first."""
+    """Writes a configuration with room for every stream and slice, whichever comes first."""
     streams = max(64, len(played))
     slices = len(played) * max(len(sequence.header.classes) for sequence in played)
     slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
@@ -235,7 +235,7 @@ def _forwards_other(options: argparse.Namespace, selection: Selection | None) ->
 
 
 def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
-    """The tracks of the same drive without the recalibrator."""
+    """Plays the same drive without the recalibrator, for its tracks."""
     manner = Manner(delay=math.inf, tracks=new_records(played))
 
     with _sidecar(None, config) as address:
@@ -264,14 +264,14 @@ async def _replay(
 
 
 async def _show_progress(tally: Tally, frames: int) -> None:
-    """A line on a terminal, nothing in a pipe."""
+    """Prints a line on a terminal, nothing in a pipe."""
     while sys.stderr.isatty():
         print(f"\r{tally.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
         await asyncio.sleep(0.2)
 
 
 def _complain(tally: Tally) -> None:
-    """A line on the terminal where labels of detections were not used."""
+    """Prints a line where labels of detections were not used."""
     if tally.account.matched == tally.labels:
         return
     counts = {name.replace("_", " "): count for name, count in asdict(tally.account).items()}

@@ -86,7 +86,7 @@ class DriftFound:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When something was, in the time of a sequence.
+    """A time in the drive, told from the start of a sequence.
 
     stream    its name; None where several may be meant
     start_ns  event time of its first frame
@@ -109,7 +109,7 @@ class Hearing:
     raised: list[Alarm] = field(default_factory=list)
 
     async def listen(self, client: Client) -> None:
-        """As long as the sidecar serves."""
+        """Listens as long as the sidecar serves."""
         async with contextlib.aclosing(client.alarm_changes()) as changes:
             async for heard in changes:
                 if heard.change.why is Why.RAISED:
@@ -118,7 +118,7 @@ class Hearing:
     async def all_of(
         self, standings: tuple[SliceStanding, ...], patience: float = _PATIENCE
     ) -> DriftFound:
-        """With the alarms that stay at the end: each of them has been heard of, or is added.
+        """Returns the alarms heard of; those that stay at the end are added if they were not heard.
 
         patience  s to wait for those that have not been
         """
@@ -134,7 +134,7 @@ class Hearing:
 
 
 def add_drift(parser: argparse.ArgumentParser) -> None:
-    """Options of a verb that plays detections to a sidecar which watches for drift."""
+    """Adds the options of a verb that plays detections to a sidecar which watches for drift."""
     group = parser.add_argument_group("drift")
     usual = group.add_mutually_exclusive_group()
     usual.add_argument(
@@ -169,7 +169,7 @@ def check_drift(options: argparse.Namespace) -> None:
 
 
 def drift_config(options: argparse.Namespace) -> DriftConfig:
-    """[drift] of the file that --config names. Raises InvalidConfiguration."""
+    """Reads [drift] of the file that --config names. Raises InvalidConfiguration."""
     return DriftConfig() if options.config is None else load(options.config).drift
 
 
@@ -185,7 +185,7 @@ def learning_settings(options: argparse.Namespace) -> DriftSettings:
 
 
 def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
-    """[drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
+    """Writes [drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
     # What is played is over with the sidecar: nothing of it is kept.
     section = drift_config(options).model_dump(mode="json", exclude_none=True) | {"path": ""}
     if reference is not None:
@@ -197,7 +197,7 @@ def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
 def reference_file(
     options: argparse.Namespace, selection: Selection | None
 ) -> Iterator[Path | None]:
-    """Where the started sidecar finds what is usual, as long as the context lasts; None: nowhere.
+    """Yields the file of references for the started sidecar; None where it shall learn them itself.
 
     Raises RecordingError, InvalidRecalibrator, NotAReference, TooLittleToLearn.
     """
@@ -223,7 +223,7 @@ def reference_file(
 def learnt(
     recordings: Sequence[Recording], selection: Selection | None, settings: DriftSettings
 ) -> Learnt:
-    """Learn from the rows of recordings that have truth and can be used.
+    """Learns from the rows of recordings that have ground truth and can be used.
 
     selection  the recalibrator that is to be in force; None: both stages are the same
     raises     TooLittleToLearn, InvalidRecalibrator, and ValueError where the recordings have
@@ -268,7 +268,7 @@ def learnt(
 def _watched(
     number: int, recording: Recording, selection: Selection | None
 ) -> Iterator[WatchedRows]:
-    """The detections with truth of each sequence; slices are positions in recording.classes.
+    """Yields the labelled detections of each sequence; slices are positions in recording.classes.
 
     number  of the file: tracks of two files are different ones
     """
@@ -343,7 +343,7 @@ def _known_well(
 
 
 def moment(event_ns: int, played: Sequence[RecordedSequence]) -> Moment:
-    """The place of an event time among the sequences played, of which there is at least one.
+    """Places an event time among the sequences played, of which there is at least one.
 
     It is told from the first of those that have a frame with this very stamp; where none has, of
     those that are played by then.
@@ -365,7 +365,7 @@ def moment(event_ns: int, played: Sequence[RecordedSequence]) -> Moment:
 
 
 def drift_json(found: DriftFound, played: Sequence[RecordedSequence]) -> dict[str, Any]:
-    """alarms and drift of replay --json; None in place of what is not known."""
+    """Builds alarms and drift of replay --json; None in place of what is not known."""
     return {
         "alarms": [_alarm(alarm, played) for alarm in found.alarms],
         "drift": [_standing(standing) for standing in found.standings],
@@ -405,12 +405,12 @@ def _standing(standing: SliceStanding) -> dict[str, Any]:
 
 
 def _log10(hours: float) -> float | None:
-    """None of no evidence at all."""
+    """Logarithm of evidence; None without any."""
     return math.log10(hours) if 0 < hours < math.inf else None
 
 
 def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
-    """A line for each slice and severity, and one for each alarm; empty where nobody watched."""
+    """Writes a line for each slice and severity, one for each alarm; empty if nobody watched."""
     lines = []
     if found.standings:
         heads = ("drift", "severity", "state", "evidence", "peak", "threshold")
@@ -435,7 +435,7 @@ def _row(standing: SliceStanding) -> tuple[str, ...]:
 
 @contextlib.asynccontextmanager
 async def hearing(client: Client) -> AsyncIterator[Hearing]:
-    """Listen as long as the context lasts."""
+    """Listens for alarms as long as the context lasts."""
     heard = Hearing()
     listening = asyncio.create_task(heard.listen(client))
     try:

@@ -87,7 +87,7 @@ class _Part:
 
 
 def add_tracking(parser: argparse.ArgumentParser) -> None:
-    """Options of a verb that plays detections to a tracker."""
+    """Adds the options of a verb that plays detections to a tracker."""
     group = parser.add_argument_group("tracking quality")
     group.add_argument(
         "--ground-truth",
@@ -133,7 +133,7 @@ def check_tracking(options: argparse.Namespace) -> None:
 
 
 def tracker_section(options: argparse.Namespace) -> str:
-    """[tracker] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
+    """Writes [tracker] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
     base = TrackerConfig() if options.config is None else load(options.config).tracker
     section = base.model_dump(mode="json", exclude_none=True) | {"kind": TrackerKind.EMBEDDED}
     if options.measurement_noise is not None:
@@ -246,7 +246,7 @@ def compare(
     yardstick: Yardstick,
     address: str | None,
 ) -> dict[str, Any]:
-    """`tracking` of replay --json: raw, recalibrated, and the reason why anything is None.
+    """Builds `tracking` of replay --json: raw, recalibrated, and the reason why anything is None.
 
     recalibrated  tracks of what the sidecar forwarded
     raw           tracks of the same without its recalibrator: `recalibrated` itself where that
@@ -277,7 +277,7 @@ def compare(
 
 
 def measured(records: Sequence[TrackRecord], yardstick: Yardstick) -> dict[str, Any]:
-    """The measures of a stage: of all classes together, and of each under `classes`.
+    """Measures a stage: all classes together, and each of them under `classes`.
 
     Errors are in the unit of the stream and in unit/s; MOTA and IDF1 are shares of 1.
     None in place of what is not finite, and of what needs matches where motmetrics is missing.
@@ -341,7 +341,7 @@ def _by_name(names: tuple[str, ...], values: Sequence[float]) -> dict[str, float
 
 
 def tracking_table(tracking: dict[str, Any]) -> str:
-    """A line for each stage and class, one for all classes where there are several."""
+    """Writes a line for each stage and class, one for all classes where there are several."""
     columns = {key: column for key, column in _MEASURES.items() if column is not None}
     lines = [_line("tracks", "class", [head for head, _ in columns.values()])]
     for stage in ("raw", "recalibrated"):

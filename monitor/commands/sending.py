@@ -104,7 +104,7 @@ class RecordedSequence:
         return int(self.times.size)
 
     def play(self) -> Iterator[PlayedFrame]:
-        """The frames in order."""
+        """Yields the frames in order."""
         recording, rows = self.recording, self.rows
         class_index, mean = recording.class_index[rows], recording.mean[rows]
         covariance, truth = recording.covariance[rows], recording.truth[rows]
@@ -157,7 +157,7 @@ class TrackRecord:
     frames: list[FrameTracks] = field(default_factory=list)
 
     def add(self, played: PlayedFrame, answer: bytes) -> None:
-        """Keep the tracks of the next frame that stand for an object in it."""
+        """Keeps the tracks of the next frame that stand for an object in it."""
         if self.dimensions:
             tracks = decode_answer(answer, self.sequence.header.space.k).tracks
             self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
@@ -198,7 +198,7 @@ def first_error(error: Exception) -> Exception:
 
 @contextlib.contextmanager
 def running_sidecar(config_toml: str) -> Iterator[Addresses]:
-    """A sidecar with this configuration on free ports, as long as the context lasts.
+    """Starts a sidecar with this configuration on free ports, for as long as the context lasts.
 
     What it counts ends with it, whatever [snapshot] says. At the end it is asked to
     stop by SIGTERM and must end with code 0. It never outlives this process, however
@@ -268,7 +268,7 @@ def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Whatever happened, nothing of it stays."""
+    """Ends the process, whatever happened."""
     try:
         if process.poll() is None:
             process.terminate()
@@ -292,7 +292,7 @@ def _tail(log: Path) -> str:
 
 
 def sequences(recording: Recording, prefix: str) -> list[RecordedSequence]:
-    """The sequences of a recording; their streams are named after them, behind the prefix.
+    """Divides a recording into sequences; streams are named after them, behind the prefix.
 
     Raises ValueError where the frame numbers cannot be played.
     """
@@ -335,14 +335,14 @@ def _times(number: IntArray, time: FloatArray | None, last: int) -> FloatArray:
 
 
 def new_records(played: list[RecordedSequence]) -> TracksByStream:
-    """Empty ones for sequences that will be played."""
+    """Makes empty records for sequences that will be played."""
     return {sequence.header.stream: TrackRecord(sequence) for sequence in played}
 
 
 async def play(
     client: Client, played: list[RecordedSequence], manner: Manner, tally: Tally
 ) -> None:
-    """Play sequences, some of them side by side, until all is answered.
+    """Plays sequences, some of them side by side, until all is answered.
 
     Labels of all sequences go over one stream, in the order of their frames: evidence of drift
     depends on the order of labels, which must not depend on the stream that is served first.

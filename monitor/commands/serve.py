@@ -44,7 +44,7 @@ _STDIN = 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument(
         "--config", metavar="F", help="TOML file; deploy/sidecar.toml lists all keys"
     )
@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 after an orderly end. Raises InvalidConfiguration, CannotListen."""
+    """Returns 0 after an orderly end. Raises InvalidConfiguration, CannotListen."""
     config = _configured(options)
     with start_logging(config.log, standard_error()) as logs:
         return _run(options, config, logs)
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
 
 
 def _configured_again(options: argparse.Namespace) -> Config:
-    """As _configured; what is being written at this moment is not taken for the defaults."""
+    """Reads the configuration again; a file that is being written is not taken for defaults."""
     if options.config and Path(options.config).exists() and not Path(options.config).stat().st_size:
         raise InvalidConfiguration(
             f"{options.config} is empty: is it being written? Write beside it and rename, or leave "
@@ -121,7 +121,7 @@ def _configured_again(options: argparse.Namespace) -> Config:
 
 
 def _configured(options: argparse.Namespace) -> Config:
-    """The file as it is now, and what the options say. Raises InvalidConfiguration."""
+    """Reads the file as it is now, then the options. Raises InvalidConfiguration."""
     config = with_addresses(
         load(options.config) if options.config else Config(),
         options.grpc_address,
@@ -156,7 +156,7 @@ def _at_start(config: Config) -> str:
 
 
 def _listening(exit_with_parent: bool, logs: Logs, sidecar: Sidecar) -> None:
-    """One line for people and programs that wait for the ports."""
+    """Prints one line for people and programs that wait for the ports."""
     if exit_with_parent:
         loop = asyncio.get_running_loop()
         loop.add_reader(_STDIN, _stop_at_end_of_input, loop)

@@ -64,7 +64,7 @@ class NotAnswered(ConnectionError):
 
 
 def add_sidecar(parser: argparse.ArgumentParser) -> None:
-    """Where the sidecar is, and the options of add_access()."""
+    """Adds the option that names the sidecar, and those of add_access()."""
     parser.add_argument(
         "--address",
         metavar="H:P",
@@ -75,7 +75,7 @@ def add_sidecar(parser: argparse.ArgumentParser) -> None:
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
-    """Files that a sidecar with a [security] section asks for."""
+    """Adds options for the files that a sidecar with a [security] section asks for."""
     files = parser.add_argument_group("access", "where the sidecar has a [security] section")
     files.add_argument(
         "--certificate-authority",

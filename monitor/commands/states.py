@@ -23,7 +23,7 @@ _STAGES = {
 
 
 def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
-    """tau, slices and total as `replay --json` prints them; None in place of NaN.
+    """Builds tau, slices and total as `replay --json` prints them; None in place of NaN.
 
     variance, squared_error and nees of a bin are sums over its n detections.
     """
@@ -80,7 +80,7 @@ def _bins(bins: Any) -> list[dict[str, Any]]:
 
 
 def table(calibration: GetCalibrationResponse) -> str:
-    """A line for each slice and stage."""
+    """Writes a line for each slice and stage."""
     heads = ("slice", "stage", "n", "NEES/K", "median", "QCE", "NLL", "ENCE by dimension")
     lines = [_line(heads)]
     for entry in _ordered(calibration):
@@ -101,7 +101,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def read_state(path: Path) -> StoredState:
-    """The statistics in a file; how far a sidecar had come is of that sidecar's own file alone.
+    """Reads statistics; their position in the ledger means nothing outside the sidecar's own file.
 
     raises  CorruptFile, InvalidState, IncompatibleStatistics, OSError; all name the file
     """
@@ -113,7 +113,7 @@ def read_state(path: Path) -> StoredState:
 
 
 def write_state(path: Path, stored: StoredState) -> None:
-    """Replace a file by these statistics. Raises CannotWrite."""
+    """Replaces a file by these statistics. Raises CannotWrite."""
     with output_file(path) as temporary, temporary.open("wb") as file:
         write_body(file, serialised(stored))
 
@@ -142,7 +142,7 @@ def contents(stored: StoredState) -> dict[str, Any]:
 
 
 def show(stored: StoredState, output: str, *, as_json: bool) -> None:
-    """Print what was written."""
+    """Prints what was written."""
     found = contents(stored)
     if as_json:
         print(json.dumps(found | {"output": output}))

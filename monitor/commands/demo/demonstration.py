@@ -60,11 +60,11 @@ class StoryIncomplete(ValueError):
 
 
 class TooFast(StoryIncomplete):
-    """And this computer could not keep up with it."""
+    """This computer could not keep up with the drive."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument(
         "--seed",
         type=_number(int, 0, 2**32 - 1),
@@ -117,7 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when both sides counted the same, and the sidecar has promoted and gone back by itself.
+    """Returns 0 when both sides counted the same, and the sidecar promoted and rolled back.
 
     Raises SidecarFailed, SidecarUnavailable, CountsDiffer, StoryIncomplete and what drive() and
     watched() raise.
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_in_cycles(options: argparse.Namespace) -> int:
-    """0 once it was told to end, or after one cycle."""
+    """Returns 0 once it was told to end, or after one cycle."""
     if options.json:
         raise ValueError("--json: tells of a whole drive; leave out --forever and --address.")
     plan = Plan(options.seed, options.duration or DEFAULT_CYCLE, options.speed)

@@ -86,7 +86,7 @@ _FIT_EVERY_S = 1.0  # s of the drive
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a moment of the drive lies.
+    """A moment of the drive, as a place in its cycle.
 
     cycle  that it is in, from 1
     at_s   seconds since that cycle began, event time
@@ -108,9 +108,9 @@ class Cycles:
     plan: Plan
 
     def at(self, event_s: float) -> Moment:
-        """At so many seconds of event time since the first frame; the first cycle holds all before.
+        """Finds the moment so many seconds of event time after the first frame.
 
-        The fault begins and ends when the plan says so.
+        The fault begins and ends when the plan says so. The first cycle holds all times before.
         """
         whole = int(max(event_s, 0.0) // self.plan.duration_s)
         at_s = event_s - whole * self.plan.duration_s
@@ -142,7 +142,7 @@ class Pace:
         return (stamp_ns - self.start_ns) / _SECOND_NS
 
     def wait_s(self, stamp_ns: int, now_s: float) -> float:
-        """Until this stamp is due, by the monotonic clock, s; negative after that."""
+        """Seconds until this stamp is due, by the monotonic clock; negative after that."""
         return self.start_s + self.event_s(stamp_ns - self.shift_ns) / self.speed - now_s
 
     def kept_up(self, stamp_ns: int, now_ns: int, now_s: float) -> Pace:
@@ -160,7 +160,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Counts:
-    """Since the cycle began.
+    """Counts since the cycle began.
 
     answered     frames
     left_out     frames that were not sent: no sidecar was there, or it was too slow
@@ -193,7 +193,7 @@ class Tale:
         self.say(f"cycle {self.last.cycle}, {self.last.at_s:5.1f} s  {text}")
 
     def begin(self) -> None:
-        """The first frame is about to be sent."""
+        """Tells that the first frame is about to be sent."""
         plan = self.cycles.plan
         self.tell(
             f"healthy: {len(plan.settings.sensors)} sensors, {plan.settings.rate_hz:g} Hz each, "
@@ -202,7 +202,7 @@ class Tale:
         )
 
     def reach(self, moment: Moment) -> None:
-        """A frame of this moment is about to be sent."""
+        """Tells what begins or ends as a frame of this moment is about to be sent."""
         before, self.last = self.last, moment
         plan = self.cycles.plan
         if moment.cycle != before.cycle:
@@ -213,7 +213,7 @@ class Tale:
             self.tell(f"the fault ends: {plan.faulty} reports its variances as before")
 
     def end(self) -> None:
-        """No frame will be sent any more."""
+        """Tells that no frame will be sent any more."""
         self.tell(f"stopped: {self._counted()} in this cycle")
 
     def _close(self, cycle: int) -> None:
@@ -242,7 +242,7 @@ class Journey:
 
 
 def drive_in_cycles(journey: Journey, say: Callable[[str], None]) -> None:
-    """Until SIGTERM, or until the last cycle is over.
+    """Drives until SIGTERM, or until the last cycle is over.
 
     say  prints a line
 
@@ -271,7 +271,10 @@ async def _until_terminated(drive: _Drive) -> None:
 
 @dataclass(slots=True)
 class _Drive:
-    """there_s, told_s: when the sidecar was last there, and its absence last told of."""
+    """A drive that goes on, with or without a sidecar.
+
+    there_s, told_s  when the sidecar was last there, and its absence last told of
+    """
 
     journey: Journey
     tale: Tale
@@ -336,7 +339,7 @@ class _Drive:
         self.began.set()
 
     def _tell_of(self, text: str) -> None:
-        """Not more than once a minute, while it stays away."""
+        """Tells of a sidecar that stays away, not more than once a minute."""
         now_s = time.monotonic()
         if now_s - self.told_s >= _AGAIN_S:
             self.told_s = now_s
@@ -376,7 +379,7 @@ class _Drive:
 
 
 def _numbered(frame: SimulatedFrame, stamp_ns: int, first_id: int) -> SimulatedFrame:
-    """With another stamp and with ids that count up from another one."""
+    """Gives a frame another stamp, and ids that count up from another one."""
     return replace(
         frame,
         stamp_ns=stamp_ns,
@@ -407,7 +410,7 @@ class Connection:
 
     @staticmethod
     async def opened(client: Client, tale: Tale, until_due: Callable[[int], float]) -> Connection:
-        """With a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
+        """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
         lanes = await open_lanes(client, tale.cycles.plan)
         return Connection(client, tale, until_due, lanes, client.truth())
 
@@ -420,12 +423,12 @@ class Connection:
         return True
 
     async def finish(self) -> None:
-        """No frame will come any more: run() ends when all is answered and labelled."""
+        """Queues the end of each stream: run() ends when all is answered and labelled."""
         for lane in self._lanes.values():
             await lane.to_send.put(None)
 
     async def run(self) -> None:
-        """Until finish(), or until an error ends it.
+        """Sends and receives until finish(), or until an error ends it.
 
         Raises an ExceptionGroup of SidecarUnavailable and what else befalls a call.
         """
@@ -495,7 +498,7 @@ class Connection:
                             self.tale.tell(f"alarm {change_sentence(change)}")
 
     async def _compare(self) -> None:
-        """Once there are labels, say what will not happen."""
+        """Says, once there are labels, what will not happen."""
         plan = self.tale.cycles.plan
         await asyncio.sleep(plan.truth_delay_s / plan.speed + _FIRST_LABELS_S)
         calibration = await self.client.calibration()
@@ -534,7 +537,7 @@ class Seen:
 
 
 def lacks(seen: Seen, sensors: Collection[str]) -> tuple[str, ...]:
-    """A sentence for each setting that is not the demo's; the drive goes on with all of them."""
+    """Writes a sentence for each setting that is not the demo's; the drive goes on all the same."""
     sentences = []
     if not seen.tracks:
         sentences.append(
@@ -566,5 +569,5 @@ def lacks(seen: Seen, sensors: Collection[str]) -> tuple[str, ...]:
 
 
 def config_text(speed: float) -> str:
-    """TOML for `serve`; speed is the seconds of the drive in a second."""
+    """Writes TOML for `serve`; speed is the seconds of the drive in a second."""
     return _CONFIG.format(fit_every_s=_FIT_EVERY_S / speed)

@@ -29,7 +29,7 @@ def is_live(stream: TextIO) -> bool:
 
 
 def render(record: Record, where: str, columns: int, rows: int, *, colour: bool) -> list[str]:
-    """The picture, at most `rows` lines of at most `columns` characters, codes not counted.
+    """Draws at most `rows` lines of at most `columns` characters, codes not counted.
 
     where  the address of the page, for a look with a browser
     """
@@ -55,7 +55,7 @@ def render(record: Record, where: str, columns: int, rows: int, *, colour: bool)
 
 
 def bar(value: float, width: int) -> str:
-    """value as a bar, full at 6; always `width` columns."""
+    """Draws a value as a bar, full at 6; always `width` columns."""
     if not math.isfinite(value):
         return " " * width
     eighths = round(8 * width * min(max(value / _BAR_FULL, 0.0), 1.0))
@@ -80,7 +80,7 @@ def _length(record: Record) -> float:
 
 
 def _progress(record: Record, columns: int) -> str:
-    """A line that fills, with marks where the fault begins and ends."""
+    """Draws a line that fills, with marks where the fault begins and ends."""
     plan, length = record.plan, _length(record)
     width = max(1, columns - 1)
     done = round(width * record.elapsed_s / length)
@@ -129,13 +129,13 @@ class Screen:
         self._write("\x1b[?25h\x1b[?1049l")
 
     async def keep_drawing(self) -> None:
-        """Until cancelled."""
+        """Draws until cancelled."""
         while True:
             self.draw()
             await asyncio.sleep(_REFRESH_S)
 
     def draw(self) -> None:
-        """Once. Every line is overwritten in place, so that nothing flickers."""
+        """Draws once; every line is overwritten in place, so that nothing flickers."""
         columns, rows = shutil.get_terminal_size()
         colour = "NO_COLOR" not in os.environ
         lines = render(self._record, self._where, columns, rows, colour=colour)

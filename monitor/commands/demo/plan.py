@@ -48,22 +48,22 @@ class Plan:
 
     @property
     def truth_delay_s(self) -> float:
-        """How late truth comes; on short drives less, so that the fault is seen in time."""
+        """Delay of labels; on short drives less, so that the fault is seen in time."""
         return min(_LATEST_TRUTH_S, self.duration_s / 20)
 
     @property
     def fault_s(self) -> float:
-        """When the fault begins."""
+        """Time when the fault begins."""
         return self.duration_s * 0.2
 
     @property
     def fault_end_s(self) -> float:
-        """When it ends, at the earliest."""
+        """Time when the fault ends, at the earliest."""
         return self.duration_s * 0.55
 
     @property
     def shown_s(self) -> float:
-        """How long what came of it is to be seen."""
+        """Time for which the effect is to be seen."""
         return max(_SHORTEST_SHOWN_S, self.duration_s * 0.1)
 
     def event_s(self, stamp_ns: int) -> float:

@@ -70,7 +70,7 @@ class SensorRecord:
     _made_memory: ClusterMemory = field(default_factory=lambda: ClusterMemory(SPACE.k + 1))
 
     def add_truth(self, answered: AnsweredFrame, phase: Phase) -> None:
-        """Count the true detections of a frame of this phase."""
+        """Counts the true detections of a frame of this phase."""
         if phase is not self._phase:
             self._fold()
         self._phase = phase
@@ -117,7 +117,7 @@ class SensorRecord:
             self._recent.popleft()
 
     def _statistics_of(self, answered: list[AnsweredFrame]) -> SliceStatistics:
-        """Both stages of all true detections of these frames; objects are clusters."""
+        """Computes both stages of all true detections of these frames; objects are clusters."""
 
         def true_rows(array_of: Callable[[AnsweredFrame], FloatArray]) -> FloatArray:
             return np.concatenate([array_of(a)[a.frame.track >= 0] for a in answered])
@@ -147,7 +147,7 @@ def _nees_over_k(statistics: StageStatistics) -> float:
 
 
 def _nobody(_: str) -> None:
-    """Whoever looks, looks at the record."""
+    """Announces to nobody: whoever looks, looks at the record."""
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class Record:
         self.tell(in_words(happening))
 
     def add_answer(self, answered: AnsweredFrame) -> None:
-        """Count a frame that was answered."""
+        """Counts a frame that was answered."""
         frame = answered.frame
         sensor = self.sensors[frame.sensor]
         sensor.frames += 1

@@ -123,7 +123,7 @@ class SimulatedFrame:
 
 
 def simulate(settings: DriveSettings, seed: int, duration_s: float) -> Iterator[SimulatedFrame]:
-    """The frames of all sensors in the order of their stamps.
+    """Yields the frames of all sensors in the order of their stamps.
 
     Errors: in each frame an object's error is √Σ · √w · z. z is a stationary Gaussian AR(1)
     per dimension. w is one scale for all seven dimensions of the object, ν − 2 over a χ²_ν
@@ -179,7 +179,7 @@ def simulate(settings: DriveSettings, seed: int, duration_s: float) -> Iterator[
 
 
 def with_variance_factor(frame: SimulatedFrame, factor: float) -> SimulatedFrame:
-    """The fault: the detector reports factor times its covariance; its errors stay.
+    """Makes the fault: the detector reports factor times its covariance; its errors stay.
 
     Below 1 it is over-confident. Mean NEES becomes 1/factor of what it was.
     """
@@ -271,7 +271,7 @@ def _advance(settings: DriveSettings, rng: np.random.Generator, objects: _Object
 
 
 def _replaced(objects: _Objects, gone: npt.NDArray[np.intp], fresh: _Objects) -> _Objects:
-    """The objects with fresh ones where others have gone."""
+    """Puts fresh objects where others have gone."""
     values = {}
     for field in fields(_Objects):
         values[field.name] = getattr(objects, field.name).copy()
@@ -345,7 +345,7 @@ def _observe(
 
 
 def _uncertainty(box: FloatArray, classes: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How well objects can be measured where they are.
+    """Computes how well objects can be measured where they are.
 
     The deviation along the line of sight grows with range three times as fast as the one
     across it, so x and y are correlated wherever the line of sight is oblique.

@@ -61,7 +61,7 @@ class Lane:
 
 @contextlib.asynccontextmanager
 async def watched(client: Client, record: Record) -> AsyncIterator[None]:
-    """The record hears what happens to recalibrators, as long as the context lasts.
+    """Records what happens to recalibrators, as long as the context lasts.
 
     Raises SidecarUnavailable, UnknownWord.
     """
@@ -80,7 +80,7 @@ async def watched(client: Client, record: Record) -> AsyncIterator[None]:
 
 
 async def drive(client: Client, record: Record) -> None:
-    """Fill the record with the whole drive.
+    """Fills the record with the whole drive.
 
     Raises SidecarUnavailable, SidecarRefused, BadAnswer.
     """
@@ -153,7 +153,7 @@ class _Streams:
             await lane.to_send.put(None)
 
     def _as_reported(self, frame: SimulatedFrame, at_s: float) -> SimulatedFrame:
-        """The frame with the fault in it, while it is there."""
+        """Puts the fault into a frame, while it is there."""
         plan, record = self.record.plan, self.record
         if at_s < plan.fault_s or at_s >= record.fault_ended_s:
             return frame

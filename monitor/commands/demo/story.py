@@ -38,12 +38,12 @@ class Story:
 
     @property
     def version(self) -> str:
-        """In force now; a sidecar without a recalibrator begins with the identity."""
+        """The active version; a sidecar without a recalibrator begins with the identity."""
         swaps = self.swaps_of()
         return swaps[-1].record.after if swaps else Selection((), Identity()).version
 
     def swaps_of(self, slice: str | None = None) -> list[Heard]:
-        """After which another recalibrator was in force, in one slice or in all."""
+        """Finds the records after which another recalibrator was active, in one slice or in all."""
         return [
             one
             for one in self.heard
@@ -51,7 +51,7 @@ class Story:
         ]
 
     def swaps(self) -> Mapping[str, Mapping[Happened, int]]:
-        """How often which kind of them came, by slice."""
+        """Counts swaps of each kind, by slice."""
         found: dict[str, Counter[Happened]] = {}
         for one in self.swaps_of():
             found.setdefault(one.record.slice, Counter())[one.record.what] += 1
@@ -67,7 +67,7 @@ class Story:
 
 
 def in_words(record: Record) -> str:
-    """For people, in one line."""
+    """Writes a record for people, in one line."""
     match record.what:
         case Happened.BEGAN:
             said = f"on trial, {_factors(record.factors)}"
@@ -83,7 +83,7 @@ def in_words(record: Record) -> str:
 
 
 def proof(evidence: Evidence | None) -> str:
-    """The tracks that had a say, and what who bet on it has made of 1, of what was to be made."""
+    """Writes the tracks that had a say, and the evidence they gave of that which is needed."""
     if evidence is None:
         return "asked for"
     better, enough = _wealth(evidence.log10_better), _wealth(evidence.log10_threshold)

@@ -61,7 +61,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All there is to say in the end.
+    """All that the demo says in the end.
 
     differences  between the accounts, in words
     missing      what the sidecar has not done, in words; '' where the story is whole
@@ -76,7 +76,7 @@ class Summary:
 
 
 def summarise(record: Record, sidecar: SidecarAccount) -> Summary:
-    """Read the statistics and compare the accounts."""
+    """Reads the statistics and compares the accounts."""
     cells = {}
     for name, sensor in record.sensors.items():
         cells[name] = {
@@ -102,7 +102,7 @@ def _missing(record: Record) -> str:
 
 
 def _differences(record: Record, sidecar: SidecarAccount) -> list[str]:
-    """Where the sidecar's account and the demo's differ, in words."""
+    """Says in words where the sidecar's account and the demo's differ."""
     found = []
     metric = sidecar.metrics.samples.get
     pairs: list[tuple[str, float, float | None]] = [

@@ -25,7 +25,7 @@ _TRACKING: tuple[tuple[str, str, Callable[[TrackingQuality], float]], ...] = (
 
 
 def as_text(summary: Summary) -> str:
-    """Two tables and a few lines."""
+    """Writes two tables and a few lines."""
     record, metrics = summary.record, summary.sidecar.metrics
     plan, sensors = record.plan, len(record.sensors)
     seconds = record.frames / sensors / plan.settings.rate_hz
@@ -72,7 +72,7 @@ def _row(name: str, entries: Iterator[str] | type[Phase]) -> str:
 
 
 def _faulty(summary: Summary) -> Iterator[str]:
-    """The table of the sensor that has the fault."""
+    """Writes the table of the sensor that has the fault."""
     plan = summary.record.plan
     cells = summary.cells[plan.faulty]
     yield f"{plan.faulty}, as sent → recalibrated: ENCE of {DIMENSION}, and tracking with it as R."
@@ -95,7 +95,7 @@ def _faulty(summary: Summary) -> Iterator[str]:
 
 
 def _story(summary: Summary) -> Iterator[str]:
-    """How long the sidecar took, and by which evidence."""
+    """Writes how long the sidecar took, and by which evidence."""
     record = summary.record
     plan, story, ended_s = record.plan, record.story, record.fault_ended_s
     promoted = story.of(Happened.PROMOTED, plan.faulty, plan.fault_s)[:1]
@@ -117,7 +117,7 @@ def _after(heard: list[Heard], since_s: float, what: str) -> str:
 
 
 def _swaps(summary: Summary) -> str:
-    """By sensor, one a line."""
+    """Writes the swaps of each sensor, one a line."""
     lines = [
         f"{slice or 'all'}: "
         + ", ".join(f"{what.replace('_', ' ')} {count} ×" for what, count in counts.items())

@@ -83,7 +83,7 @@ class TrackingRecord:
         self._own = Tracker(tracker_model(SPACE, len(CLASSES), TrackerSettings()))
 
     def add(self, frame: SimulatedFrame, phase: str, answer: Answered) -> None:
-        """A frame as it was reported, and the answer to it."""
+        """Adds a frame as it was reported, with the answer to it."""
         tracks = answer.tracks
         confirmed = tracks.status == TrackStatus.CONFIRMED
         self._note(Fed.RECALIBRATED, frame, phase, answer.track_id, tracks.id[confirmed],
@@ -120,7 +120,7 @@ class TrackingRecord:
         confirmed: IdArray,
         state: FloatArray,
     ) -> None:
-        """track_id (N,) of each detection; confirmed (M,) with their states (M, S)."""
+        """Notes track_id (N,) of each detection; confirmed (M,) tracks have states (M, S)."""
         true = np.flatnonzero(frame.track >= 0)
         track = track_id[true]
         order = np.argsort(confirmed)
@@ -142,7 +142,7 @@ class TrackingRecord:
         )
 
     def quality(self) -> Mapping[str, Mapping[Fed, TrackingQuality]]:
-        """By phase and by what the tracker was fed."""
+        """Measures quality by phase and by what the tracker was fed."""
         found: dict[str, dict[Fed, TrackingQuality]] = {}
         for fed, parts in self._rows.items():
             if not parts:

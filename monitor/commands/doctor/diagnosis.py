@@ -44,7 +44,7 @@ wall_clock_ns = time.time_ns
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     add_sidecar(parser)
     parser.add_argument(
         "--http-address",

@@ -65,7 +65,7 @@ _PASSED = {
 
 @about(Area.LOAD)
 def load(seen: Observation) -> Iterator[Told]:
-    """By the metrics alone."""
+    """Judges by the metrics alone."""
     change = seen.change
     if change is None:
         return

@@ -40,7 +40,7 @@ _LOOK = (
 
 @about(Area.CONFIGURATION)
 def configuration(seen: Observation) -> Iterator[Told]:
-    """By the status; where it was refused, by the metric."""
+    """Judges by the status; where it was refused, by the metric."""
     status = seen.last.status
     samples = seen.last.samples
     if status is None:
@@ -75,7 +75,7 @@ def configuration(seen: Observation) -> Iterator[Told]:
 
 @about(Area.VERSIONS)
 def versions(seen: Observation) -> Iterator[Told]:
-    """By the status, else by calibration_build_info."""
+    """Judges by the status, else by calibration_build_info."""
     version = _version(seen)
     if not version:
         return
@@ -98,7 +98,7 @@ def _version(seen: Observation) -> str:
 
 @about(Area.DISK)
 def disk(seen: Observation) -> Iterator[Told]:
-    """By the metrics alone."""
+    """Judges by the metrics alone."""
     change = seen.change
     if change is None:
         return

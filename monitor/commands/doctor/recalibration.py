@@ -38,7 +38,7 @@ FAILED_FITS = 3.0
 
 @about(Area.TRACKER)
 def tracker(seen: Observation) -> Iterator[Told]:
-    """By the status where it tells, else by the metrics."""
+    """Judges by the status where it tells, else by the metrics."""
     change = seen.change
     told = list(_away(seen, change))
     if change is not None:
@@ -121,7 +121,7 @@ def _unknown(change: Change) -> Iterator[Told]:
 
 @about(Area.DRIFT)
 def drift(seen: Observation) -> Iterator[Told]:
-    """By the standings; where these were refused, by the metrics."""
+    """Judges by the standings; where these were refused, by the metrics."""
     samples = seen.last.samples
     if seen.drift.given:
         found = [_alarm(standing.alarm) for standing in _by_severity(seen) if standing.alarm]
@@ -256,7 +256,7 @@ def _standing(seen: Observation) -> str:
 
 @about(Area.RECALIBRATION)
 def recalibration(seen: Observation) -> Iterator[Told]:
-    """By the metrics; versions that wait by the listing, where that may be asked for."""
+    """Judges by the metrics; versions that wait by the listing, where that may be asked for."""
     change = seen.change
     told: list[Told] = []
     if change is not None:

@@ -95,7 +95,7 @@ class Stamps:
 
 @about(Area.STREAMS)
 def streams(seen: Observation) -> Iterator[Told]:
-    """By the status, or where it was not seen, by what was counted."""
+    """Judges by the status, or where it was not seen, by what was counted."""
     status = seen.last.status
     if status is None:
         yield from _counted(seen)
