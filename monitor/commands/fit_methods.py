@@ -47,13 +47,7 @@ from monitor.recalibration.fitting import (
     prior_strength,
 )
 from monitor.recalibration.processes.cauchy import GpCauchy
-from monitor.recalibration.recalibrator import (
-    Basis,
-    Identity,
-    Output,
-    Recalibrator,
-    UnfitData,
-)
+from monitor.recalibration.recalibrator import Basis, Identity, Output, Recalibrator, UnfitData
 from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection, normalised_entropy
 from monitor.recalibration.scaling import WIDE, Clamp, CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import Selection

@@ -19,21 +19,12 @@ from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.recalibration.classes.class_selection import (
-    ClassSelection,
-)
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.classes.probabilities import from_logits, from_probabilities
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import Parts
-from monitor.recalibration.recalibrator import (
-    Basis,
-    Clock,
-    Output,
-    Period,
-    Shares,
-    weakest,
-)
+from monitor.recalibration.recalibrator import Basis, Clock, Output, Period, Shares, weakest
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.exact_engine import Shaped, generalised_deviation

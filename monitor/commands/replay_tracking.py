@@ -14,14 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from monitor.commands.options import (
-    above_zero,
-    add_choice,
-    checked,
-    finite,
-    given,
-    toml_section,
-)
+from monitor.commands.options import above_zero, add_choice, checked, finite, given, toml_section
 from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
 from monitor.config import TrackerConfig, TrackerKind, load
 from monitor.frames.space import DimensionKind, FloatArray

@@ -18,11 +18,7 @@ import numpy as np
 
 from monitor.client import PLAIN, Access
 from monitor.commands.demo.plan import Plan
-from monitor.commands.demo.scene import (
-    SimulatedFrame,
-    simulate,
-    with_variance_factor,
-)
+from monitor.commands.demo.scene import SimulatedFrame, simulate, with_variance_factor
 from monitor.commands.demo.simulated_streams import (
     IN_FLIGHT,
     WAITING_FOR_TRUTH,

@@ -91,48 +91,40 @@ def _no_grpc(seen: Observation) -> Told:
     what = f"HTTP answers at {seen.http_address}, but gRPC at {seen.address} does not: "
     if not seen.http.given:
         what = f"gRPC at {seen.address} does not answer: "
-    not_grpc = f"{what}something listens there that does not speak gRPC as we do"
     why = "streams, clock, tracker and alarms could not be looked at."
+    how = f"something listens there that does not speak gRPC as we do ({seen.grpc.words})"
     match seen.grpc.answer:
         case Answer.NO_TRUST:
-            return wrong(
-                f"{what}no trust between its certificate and ours ({seen.grpc.words})",
-                why,
+            how = f"no trust between its certificate and ours ({seen.grpc.words})"
+            remedy = (
                 "name the authority of its certificate with --certificate-authority and, where it "
                 "asks for one, a certificate of yours with --certificate and --key; the address "
                 "must be a name that its certificate has. Has one of them expired? "
-                "docs/security.md",
+                "docs/security.md"
             )
         case Answer.OTHER_PORT:
-            return wrong(
-                f"{not_grpc}, but HTTP",
-                why,
+            how = "something listens there that does not speak gRPC as we do, but HTTP"
+            remedy = (
                 "did you swap --address and --http-address? Give the address of gRPC with "
-                "--address; the sidecar's first line on standard output tells both.",
+                "--address; the sidecar's first line on standard output tells both."
             )
         case Answer.FOREIGN if seen.tls:
-            return wrong(
-                f"{not_grpc} ({seen.grpc.words})",
-                why,
+            remedy = (
                 "is that the port of gRPC, and not of another program? Does it serve in plain "
-                "text? Then leave --certificate-authority out.",
+                "text? Then leave --certificate-authority out."
             )
         case Answer.FOREIGN:
-            at_once = any(word in seen.grpc.words.lower() for word in _AS_TLS_DOES)
-            return wrong(
-                f"{what}it ends the connection at once, as what wants TLS does ({seen.grpc.words})"
-                if at_once
-                else f"{not_grpc} ({seen.grpc.words})",
-                why,
+            if any(word in seen.grpc.words.lower() for word in _AS_TLS_DOES):
+                how = f"it ends the connection at once, as what wants TLS does ({seen.grpc.words})"
+            remedy = (
                 "does it serve with TLS? Then name its authority with --certificate-authority. "
-                "Or is that the port of another program?",
+                "Or is that the port of another program?"
             )
         case _:
-            return wrong(
-                f"{what}{_how(seen.grpc)}",
-                f"{why} {_NAMESPACE}: it may be open there, and not here.",
-                f"give its address with --address, or {_INSIDE}.",
-            )
+            how = _how(seen.grpc)
+            why = f"{why} {_NAMESPACE}: it may be open there, and not here."
+            remedy = f"give its address with --address, or {_INSIDE}."
+    return wrong(f"{what}{how}", why, remedy)
 
 
 def _no_http(seen: Observation) -> Told:
