@@ -20,13 +20,18 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from monitor.commands.demo.endless import Journey, config_text, drive_in_cycles
-from monitor.commands.demo.json import as_json
 from monitor.commands.demo.live_view import Screen, is_live
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.record import Record
 from monitor.commands.demo.simulated_streams import drive, watched
-from monitor.commands.demo.summary import SidecarAccount, SliceAccount, Summary, summarise
-from monitor.commands.demo.tables import as_text
+from monitor.commands.demo.summary import (
+    SidecarAccount,
+    SliceAccount,
+    Summary,
+    as_json,
+    as_text,
+    summarise,
+)
 from monitor.commands.doctor.look import Metrics, scrape
 from monitor.commands.options import seconds
 from monitor.commands.sending import Addresses, running_sidecar

@@ -18,6 +18,7 @@ import numpy as np
 
 from monitor.client import PLAIN, Access
 from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.record import in_words
 from monitor.commands.demo.scene import SimulatedFrame, simulate, with_variance_factor
 from monitor.commands.demo.simulated_streams import (
     IN_FLIGHT,
@@ -27,7 +28,6 @@ from monitor.commands.demo.simulated_streams import (
     open_lanes,
     truth_message,
 )
-from monitor.commands.demo.story import in_words
 from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused
 from monitor.drift.alarms import change_sentence
