@@ -155,7 +155,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 when the measures were printed.
+    """0 when the measures were printed.
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """

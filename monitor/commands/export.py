@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 when the file was written.
+    """0 when the file was written.
 
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """

@@ -168,7 +168,7 @@ def _add_slices(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 when the model was written.
+    """0 when the model was written.
 
     Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
     """

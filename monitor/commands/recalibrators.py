@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 when the sidecar did what was asked.
+    """0 when the sidecar did what was asked.
 
     Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
     """

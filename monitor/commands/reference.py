@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 when the file was written.
+    """0 when the file was written.
 
     Raises RecordingError, InvalidRecalibrator, InvalidConfiguration, TooLittleToLearn, CannotWrite.
     """

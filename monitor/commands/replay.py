@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
 from monitor.commands.models import check_dimensions, read_model
-from monitor.commands.options import checked, number_of, seconds
+from monitor.commands.options import checked, finite, number_of, seconds
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
@@ -47,10 +47,10 @@ from monitor.commands.sending import (
     sequences,
 )
 from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
-from monitor.commands.states import as_json, table
 from monitor.config import Mode
-from monitor.frames.slices import SliceBy
+from monitor.frames.slices import TOTAL, SliceBy
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.v1 import calibration_pb2
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
 from monitor.wire.messages import read_slice_standing
 
@@ -87,11 +87,15 @@ central differences in the moving axes of the sensor; nis_over_k and state_nees_
 of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
 (pip install 'calibration-monitor[tracking]')."""
 
-
 # The sidecar cuts no more.
 MOST_BINS = 512
 
 _Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
+
+_STAGES = {
+    calibration_pb2.STAGE_RAW: "raw",
+    calibration_pb2.STAGE_RECALIBRATED: "recalibrated",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +142,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 when every frame was answered and every label accounted for."""
+    """0 when every frame was answered and every label accounted for."""
     own = options.mode is not Mode.APPLY or options.slice_by != (SliceBy.CLASS,)
     if options.address and own:
         raise ValueError(
@@ -320,3 +324,81 @@ def _speed(text: str) -> float:
 def _slice_by(text: str) -> tuple[SliceBy, ...]:
     expected = "class, stream or class,stream"
     return checked(text, lambda text: tuple(map(SliceBy, text.split(","))), expected)
+
+
+def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
+    """Builds tau, slices and total as `replay --json` prints them; None in place of NaN.
+
+    variance, squared_error and nees of a bin are sums over its n detections.
+    """
+    by_name = {entry.slice: _stages(entry) for entry in _ordered(calibration)}
+    total = by_name.pop(TOTAL, None)
+    return {"tau": list(calibration.tau), "slices": by_name, "total": total}
+
+
+def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceCalibration]:
+    """Slices by name, the total last; they come in the order in which they were first seen."""
+    return sorted(calibration.slices, key=lambda entry: (entry.slice == TOTAL, entry.slice))
+
+
+def _stages(entry: calibration_pb2.SliceCalibration) -> dict[str, Any]:
+    return {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
+
+
+def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
+    def by_dimension(measure: str) -> dict[str, float | None]:
+        return {name: finite(getattr(found, measure)) for name, found in dimensions.items()}
+
+    joint = stage.joint
+    dimensions = {dimension.name: dimension for dimension in stage.dimensions}
+    return {
+        "n": stage.n,
+        "k": joint.k,
+        "nees_over_k": finite(joint.nees_over_k),
+        "nees_median_ratio": finite(joint.nees_median_ratio),
+        "nll": finite(joint.nll),
+        "ence": by_dimension("ence"),
+        "ence_noise_floor": by_dimension("ence_noise_floor"),
+        "uce": by_dimension("uce"),
+        "qce": by_dimension("qce") | {"joint": finite(joint.qce)},
+        "qce_by_tau": {name: list(found.qce_by_tau) for name, found in dimensions.items()}
+        | {"joint": list(joint.qce_by_tau)},
+        "bins": {name: _bins(found.bins) for name, found in dimensions.items()}
+        | {"joint": _bins(joint.bins)},
+    }
+
+
+def _bins(bins: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "lower": bin.lower,
+            "upper": finite(bin.upper),
+            "n": bin.n,
+            "variance": bin.variance,
+            "squared_error": bin.squared_error,
+            "nees": bin.nees,
+            "within": list(bin.within),
+        }
+        for bin in bins
+    ]
+
+
+def table(calibration: GetCalibrationResponse) -> str:
+    """Writes a line for each slice and stage."""
+    heads = ("slice", "stage", "n", "NEES/K", "median", "QCE", "NLL", "ENCE by dimension")
+    lines = [_line(heads)]
+    for entry in _ordered(calibration):
+        for stage in entry.stages:
+            joint = stage.joint
+            ence = " ".join(f"{found.name} {found.ence:.3f}" for found in stage.dimensions)
+            values = (joint.nees_over_k, joint.nees_median_ratio, joint.qce, joint.nll)
+            numbers = (f"{value:.4f}" for value in values)
+            lines.append(_line((entry.slice, _STAGES[stage.stage], str(stage.n), *numbers, ence)))
+    return "\n".join(lines)
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    slice_name, stage, *numbers, last = cells
+    return (
+        f"{slice_name:<20} {stage:<12} " + "".join(f"{cell:>9}" for cell in numbers) + f"  {last}"
+    )

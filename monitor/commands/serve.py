@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 after an orderly end. Raises InvalidConfiguration, CannotListen."""
+    """0 after an orderly end. Raises InvalidConfiguration, CannotListen."""
     config = _configured(options)
     with start_logging(config.log, standard_error()) as logs:
         return _run(options, config, logs)

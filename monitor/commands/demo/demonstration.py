@@ -122,7 +122,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 when both sides counted the same, and the sidecar promoted and rolled back.
+    """0 when both sides counted the same, and the sidecar promoted and rolled back.
 
     Raises SidecarFailed, SidecarUnavailable, CountsDiffer, StoryIncomplete and what drive() and
     watched() raise.
