@@ -64,12 +64,7 @@ def configuration(seen: Observation) -> Iterator[Told]:
             )
         )
     if keys:
-        told.append(
-            remark(
-                f"{names(keys)} of {path} {be(len(keys))} not in force",
-                *_RESTART,
-            )
-        )
+        told.append(remark(f"{names(keys)} of {path} {be(len(keys))} not in force", *_RESTART))
     yield from told or [well(f"{path} is in force" if path else "no file: the defaults")]
 
 

@@ -250,9 +250,7 @@ def _counted(seen: Observation) -> Iterator[Told]:
             "is the detector running, and does it send to this address? docs/degradation.md",
         )
         return
-    yield well(
-        f"{count(change.last.value('streams'), 'stream')}, frames come",
-    )
+    yield well(f"{count(change.last.value('streams'), 'stream')}, frames come")
 
 
 @about(Area.CLOCK)
