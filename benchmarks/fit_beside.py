@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.machine import machine
 from benchmarks.scene import CLASSES, SPACE
 from monitor.commands.sending import running_sidecar
-from monitor.commands.sidecar_client import AdminClient
+from monitor.commands.sidecar_client import Client
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
@@ -159,7 +159,7 @@ async def fitting(beside: Beside) -> AsyncIterator[None]:
 
 async def measure(address: str, seconds: float, rounds: int) -> list[Beside]:
     """Blocks in turns, over streams that go on."""
-    stage, to_do, admin = Stage(), job(), AdminClient(address)
+    stage, to_do, admin = Stage(), job(), Client(address)
     async with grpc.aio.insecure_channel(address) as channel, admin:
         all_beside = [
             Beside("nothing"),

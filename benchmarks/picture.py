@@ -19,7 +19,7 @@ from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.record import Record
 from monitor.commands.demo.simulated_streams import drive, watched
 from monitor.commands.sending import running_sidecar
-from monitor.commands.sidecar_client import AdminClient
+from monitor.commands.sidecar_client import Client
 from monitor.promotion.records import Happened
 
 PICTURE = Path(__file__).parents[1] / "docs" / "picture.svg"
@@ -53,7 +53,7 @@ class Run:
 async def measured(plan: Plan, address: str) -> Run:
     """Drive, and look once a second."""
     record, run = Record(plan), Run(plan)
-    client = AdminClient(address)
+    client = Client(address)
 
     async def look() -> None:
         while True:

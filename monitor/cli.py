@@ -1,4 +1,4 @@
-"""The command line: verbs, and the one place where errors become a line and an exit code."""
+"""Runs the verbs of the command line, turning what they raise into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from monitor import __version__
@@ -29,15 +29,15 @@ VERBS = {
 
 
 class Verb(Protocol):
-    """What every file in monitor/commands that is named after a verb offers."""
+    """The interface of every file in monitor/commands that is named after a verb."""
 
     EXAMPLE: str
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Options of the verb."""
+        """Adds the options of the verb."""
 
     def run(self, options: argparse.Namespace) -> int:
-        """The exit code. What it raises is shown as a line, for 1."""
+        """Runs the verb; returns the exit code. What it raises is shown as a line, with code 1."""
 
 
 class _VerbsHelp(argparse.HelpFormatter):
@@ -56,7 +56,7 @@ def _verb(name: str) -> Verb:
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The command line, with the options of the chosen verb."""
+    """Builds the command line, with the options of the chosen verb."""
     parser = argparse.ArgumentParser(
         prog="calibration-monitor",
         description="Watches and corrects the covariances that a detector reports.",
@@ -81,7 +81,7 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb. 0: the work was done; 1: it was not, and a line says why; 2: wrong usage."""
+    """Runs a verb. 0: the work was done; 1: it was not, and a line says why; 2: wrong usage."""
     arguments = sys.argv[1:] if arguments is None else arguments
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     if chosen == "serve":
@@ -107,10 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _causes(error: Exception) -> Iterator[Exception]:
-    """The errors of a group of tasks, or the error itself."""
-    if isinstance(error, ExceptionGroup):
-        for part in error.exceptions:
-            yield from _causes(part)
-    else:
-        yield error
+def _causes(error: Exception) -> list[Exception]:
+    """Lists the errors of a group of tasks, or the error itself."""
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [cause for part in error.exceptions for cause in _causes(part)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from monitor.commands.sidecar_client import StatisticsClient
+from monitor.commands.sidecar_client import Client
 from monitor.store.statistics_state import StoredState
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
@@ -128,8 +128,7 @@ def assert_numbers(stage, mean, covariance, truth, tau):
 
 def exported(sidecar: Sidecar) -> StoredState:
     async def export() -> StoredState:
-        client = StatisticsClient(sidecar.grpc)
-        async with client:
+        async with Client(sidecar.grpc) as client:
             return await client.export_statistics()
 
     return asyncio.run(export())
@@ -137,8 +136,7 @@ def exported(sidecar: Sidecar) -> StoredState:
 
 def imported(sidecar: Sidecar, stored: StoredState) -> tuple[int, int]:
     async def add() -> tuple[int, int]:
-        client = StatisticsClient(sidecar.grpc)
-        async with client:
+        async with Client(sidecar.grpc) as client:
             return await client.import_statistics(stored)
 
     return asyncio.run(add())

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from monitor.cli import main
-from monitor.commands.sidecar_client import DriftClient
+from monitor.commands.sidecar_client import Client
 from monitor.v1 import calibration_pb2, drift_pb2
 from tests.drifting import (
     ALARM,
@@ -367,8 +367,7 @@ def test_our_client_reads_what_a_foreign_one_does(shared):
     Drive(shared, stream="asked").send(LEARNED)
 
     async def asked():
-        client = DriftClient(shared.grpc)
-        async with client:
+        async with Client(shared.grpc) as client:
             return await client.standings(["asked/car"])
 
     found = asyncio.run(asked())

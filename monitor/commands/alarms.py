@@ -1,6 +1,6 @@
-"""Alarms of drift, and how its evidence stands, as people read them.
+"""calibration-monitor alarms: lists, acknowledges, watches the alarms of a running sidecar.
 
-calibration-monitor alarms: those of drift of a running sidecar, their end, and new ones.
+Evidence is judged in the sidecar; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterable
 
-from monitor.commands.options import plain, shown, table
-from monitor.commands.recalibrators import this_person
+from monitor.commands.options import add_action, add_actor, add_json, plain, shown, table
 from monitor.commands.sidecar_client import (
-    DriftClient,
+    Client,
     DriftStandings,
     HeardChange,
     SidecarUnavailable,
     access_of,
     add_sidecar,
+    ask,
 )
 from monitor.drift.alarms import (
     Alarm,
@@ -36,14 +36,18 @@ from monitor.drift.alarms import (
 )
 from monitor.drift.evidence import Scale
 
+EXAMPLE = """examples:
+  calibration-monitor alarms list
+  calibration-monitor alarms list Car total --json
+  calibration-monitor alarms acknowledge Car --actor "anna, after the mirror was cleaned"
+  calibration-monitor alarms watch --address 127.0.0.1:50051 --json"""
+
 NOTHING_WATCHED = (
     "no slice is watched: no truth has come yet, or the sidecar was started with [drift] watch = "
     "false"
 )
 
-
 NO_ALARMS = "there were no alarms"
-
 
 STATES = {
     DriftState.OK: "ok",
@@ -53,8 +57,79 @@ STATES = {
 }
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "slices",
+        metavar="SLICE",
+        nargs="*",
+        help="as list shows it; total: all of them together (default: all, and total)",
+    )
+    add_sidecar(shared)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    text = "how the evidence of drift stands, and what it rests on"
+    add_json(add_action(actions, "list", text, shared))
+    text = "end alarms; what is watched goes on, and may raise them again"
+    acknowledge = add_action(actions, "acknowledge", text, shared)
+    add_json(acknowledge)
+    add_actor(acknowledge, "who says so, for the log")
+    text = "a line when an alarm is raised or over, until interrupted"
+    add_json(add_action(actions, "watch", text, shared), "JSON, an object a line")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the sidecar did what was asked.
+
+    Raises SidecarUnavailable, SidecarRefused, UnknownWord.
+    """
+    client = Client(options.address, access_of(options))
+    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
+    return 0
+
+
+async def _list(client: Client, options: argparse.Namespace) -> None:
+    found = await client.standings(options.slices)
+    print(json.dumps(plain(found)) if options.json else listing(found))
+
+
+async def _acknowledge(client: Client, options: argparse.Namespace) -> None:
+    ended = await client.acknowledge(options.slices, options.actor)
+    if options.json:
+        print(json.dumps({"acknowledged": plain(ended)}))
+    else:
+        print(acknowledged(ended))
+
+
+async def _watch(client: Client, options: argparse.Namespace) -> None:
+    """Prints changes of alarms until interrupted, or until the sidecar ends."""
+    async with contextlib.aclosing(client.alarm_changes()) as changes:
+        async for heard in changes:
+            if not concerns(heard.change, options.slices):
+                continue
+            line = json.dumps(plain(heard)) if options.json else heard_lines(heard)
+            # A reader behind a pipe hears of it now.
+            print(line, flush=True)
+    raise SidecarUnavailable(
+        f"the sidecar at {options.address} was shut down: watch again when it serves."
+    )
+
+
+def concerns(change: AlarmChange, slices: list[str]) -> bool:
+    """Tells if a change concerns one of these slices; without slices, every change does."""
+    return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
+
+
+ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
+    "list": _list,
+    "acknowledge": _acknowledge,
+    "watch": _watch,
+}
+
+
 def listing(found: DriftStandings) -> str:
-    """How all slices stand, what is known of them at each stage, and how alarms end."""
+    """Writes how all slices stand, what is known of them at each stage, and how to end alarms."""
     if not (found.standings or found.stages):
         return NOTHING_WATCHED
     blocks = [standings(found.standings)]
@@ -66,7 +141,7 @@ def listing(found: DriftStandings) -> str:
 
 
 def standings(standings: Iterable[SliceStanding]) -> str:
-    """A line for each slice and severity; stage, size, beginning and tracks are of its alarm."""
+    """Writes a line for each slice and severity; stage, size, since, tracks are of its alarm."""
     heads = (
         *("slice", "severity", "state"),
         *("evidence", "threshold", "log10"),
@@ -91,7 +166,7 @@ def _standing(entry: SliceStanding) -> tuple[str, ...]:
 
 
 def stages(stages: Iterable[StageStanding]) -> str:
-    """A line for each slice and stage."""
+    """Writes a line for each slice and stage."""
     rows = [
         (
             shown(entry.slice),
@@ -107,7 +182,7 @@ def stages(stages: Iterable[StageStanding]) -> str:
 
 
 def _reference(entry: StageStanding) -> str:
-    """learned: 31 tracks, 2,040 detections; a shipped one is of none."""
+    """Writes "learned: 31 tracks, 2,040 detections"; a shipped reference is of none."""
     origin = shown(entry.reference)
     if not entry.reference_detections:
         return origin
@@ -115,7 +190,7 @@ def _reference(entry: StageStanding) -> str:
 
 
 def size(scale: Scale) -> str:
-    """σ too small by 2.2 (1.9–2.6); a dash where it is unknown."""
+    """Writes "σ too small by 2.2 (1.9–2.6)"; a dash where it is unknown."""
     error = size_of_error(scale)
     if error is None:
         return "-"
@@ -124,114 +199,10 @@ def size(scale: Scale) -> str:
 
 
 def acknowledged(alarms: Iterable[Alarm]) -> str:
-    """A line for each alarm that is over."""
+    """Writes a line for each alarm that is over."""
     return "\n".join(f"over: {shown(alarm_sentence(alarm))}" for alarm in alarms) or NO_ALARMS
 
 
 def heard_lines(heard: HeardChange) -> str:
-    """One line, with the time of the sidecar (UTC)."""
+    """Writes a change on one line, with the time of the sidecar (UTC)."""
     return f"{moment(heard.time_ns)}  {shown(change_sentence(heard.change))}"
-
-
-EXAMPLE = """examples:
-  calibration-monitor alarms list
-  calibration-monitor alarms list Car total --json
-  calibration-monitor alarms acknowledge Car --actor "anna, after the mirror was cleaned"
-  calibration-monitor alarms watch --address 127.0.0.1:50051 --json"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "slices",
-        metavar="SLICE",
-        nargs="*",
-        help="as list shows it; total: all of them together (default: all, and total)",
-    )
-    add_sidecar(shared)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
-    def action(name: str, text: str, json_text: str) -> argparse.ArgumentParser:
-        described = actions.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}.",
-            parents=[shared],
-        )
-        described.add_argument("--json", action="store_true", help=json_text)
-        return described
-
-    action(
-        "list", "how the evidence of drift stands, and what it rests on", "print one JSON object"
-    )
-    acknowledge = action(
-        "acknowledge",
-        "end alarms; what is watched goes on, and may raise them again",
-        "print one JSON object",
-    )
-    acknowledge.add_argument(
-        "--actor",
-        metavar="WHO",
-        default=this_person(),
-        help="who says so, for the log (default %(default)s)",
-    )
-    action(
-        "watch",
-        "a line when an alarm is raised or over, until interrupted",
-        "JSON, an object a line",
-    )
-
-
-def run(options: argparse.Namespace) -> int:
-    """0 when the sidecar did what was asked.
-
-    Raises SidecarUnavailable, SidecarRefused, UnknownWord.
-    """
-    asyncio.run(_done(options))
-    return 0
-
-
-async def _done(options: argparse.Namespace) -> None:
-    client = DriftClient(options.address, access_of(options))
-    async with client:
-        await ACTIONS[options.action](client, options)
-
-
-async def _list(client: DriftClient, options: argparse.Namespace) -> None:
-    found = await client.standings(options.slices)
-    print(json.dumps(plain(found)) if options.json else listing(found))
-
-
-async def _acknowledge(client: DriftClient, options: argparse.Namespace) -> None:
-    ended = await client.acknowledge(options.slices, options.actor)
-    if options.json:
-        print(json.dumps({"acknowledged": plain(ended)}))
-    else:
-        print(acknowledged(ended))
-
-
-async def _watch(client: DriftClient, options: argparse.Namespace) -> None:
-    """Never returns: it is interrupted, or the sidecar ends."""
-    async with contextlib.aclosing(client.alarm_changes()) as changes:
-        async for heard in changes:
-            if not concerns(heard.change, options.slices):
-                continue
-            line = json.dumps(plain(heard)) if options.json else heard_lines(heard)
-            # A reader behind a pipe hears of it now.
-            print(line, flush=True)
-    raise SidecarUnavailable(
-        f"the sidecar at {options.address} was shut down: watch again when it serves."
-    )
-
-
-def concerns(change: AlarmChange, slices: list[str]) -> bool:
-    """Whether one of these slices is meant, or may be; of none: any."""
-    return not slices or not {change.alarm.slice, *change.concerned}.isdisjoint(slices)
-
-
-ACTIONS: dict[str, Callable[[DriftClient, argparse.Namespace], Awaitable[None]]] = {
-    "list": _list,
-    "acknowledge": _acknowledge,
-    "watch": _watch,
-}

@@ -1,4 +1,7 @@
-"""calibration-monitor apply: recalibrates a recorded file."""
+"""calibration-monitor apply: recalibrates a recorded file.
+
+The recalibrator comes from a file; nothing is fitted here.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from monitor.commands.fit_methods import stands_for
-from monitor.commands.options import confidence_levels
+from monitor.commands.models import check_kind, read_any_model
+from monitor.commands.options import confidence_levels, output_file
 from monitor.commands.recordings import (
     add_selection,
-    check_kind,
-    read_any_model,
     read_selected,
     recalibrate_classes,
     recalibrate_gaussians,
     refuse_options_of_gaussians,
     rejected_rows,
 )
-from monitor.commands.states import output_file
 from monitor.frames.space import BoolArray
 from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.recalibrator import Output
@@ -33,13 +34,12 @@ EXAMPLE = """examples:
   calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz
   calibration-monitor apply beta.json drive.npz --tau 0.05,0.5,0.95 --output quantiles.npz"""
 
-
 # Options of the verb that mean something to Gaussians only, by destination.
-_OF_GAUSSIANS = {"quantiles": "--quantiles", "tau": "--tau"}
+_OF_GAUSSIANS = ("quantiles", "tau")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("model", metavar="MODEL", help="recalibrator, from fit")
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz; truth is not needed")
     add_selection(parser)
@@ -65,7 +65,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the file was written. Raises RecordingError, InvalidRecalibrator, CannotWrite."""
+    """0 when the file was written.
+
+    Raises RecordingError, InvalidRecalibrator, CannotWrite.
+    """
     if not options.output.endswith(".npz"):
         raise ValueError(f"--output {options.output}: the name must end in .npz.")
     model = read_any_model(options.model)
@@ -81,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> list[str]:
-    """What there is to say of it."""
+    """Writes the recalibrated Gaussians; returns the lines to print."""
     made = recalibrate_gaussians(selection, read_selected(options.file, options))
     tau = TAU if options.tau is None else options.tau
     asked = options.quantiles or options.tau is not None or made.output is not Output.GAUSSIAN
@@ -123,7 +126,7 @@ def _rejected(rows: BoolArray | None) -> list[str]:
 
 
 def _left_out(there: Collection[str], written: Collection[str]) -> list[str]:
-    """What of the file is not in the one written; an array gt_id is there as track."""
+    """Names the arrays that were not written; an array gt_id is written as track."""
     missing = [name for name in there if name not in written]
     if "track" in written:
         missing = [name for name in missing if name != "gt_id"]

@@ -1,8 +1,7 @@
-"""An evaluation as people read it: one block a question, at most 100 columns wide.
+"""calibration-monitor evaluate: measures of calibration of a recorded file.
 
-The part of `evaluate` that judges class probabilities, and its table for the terminal.
-
-calibration-monitor evaluate: measures of calibration of a recorded file.
+One of two engines measures it: from the rows, or from micro-bins as the sidecar does. Tables are at
+most 100 columns wide. The measures themselves are computed in `statistics`.
 """
 
 from __future__ import annotations
@@ -12,23 +11,28 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from monitor.commands.engines import MICRO_BINS, Measured, measured
-from monitor.commands.fit_methods import class_model_as_json, measured_under, model_as_json
-from monitor.commands.options import confidence_levels, number_of
+from monitor.commands.fit_methods import measured_under, model_as_json
+from monitor.commands.models import check_kind, read_any_model
+from monitor.commands.options import add_number, checked, confidence_levels, given, pair
 from monitor.commands.recordings import (
+    RecalibratedRecording,
     add_selection,
-    check_kind,
-    given,
-    read_any_model,
+    left_out,
+    numbered_tracks,
+    read_selected,
     recalibrate_classes,
+    recalibrate_gaussians,
     refuse_options_of_gaussians,
+    usable_truth,
 )
+from monitor.frames.space import BoolArray, IntArray
 from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
 from monitor.recalibration.selection import Selection
+from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
     BinsOfRows,
     evaluate_class_rows,
@@ -37,7 +41,9 @@ from monitor.statistics.class_evaluation import (
 )
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, ClassBinning, observe_classes
+from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.evaluation import (
+    TAU,
     DimensionMeasures,
     Evaluation,
     EvaluationError,
@@ -45,18 +51,351 @@ from monitor.statistics.evaluation import (
     as_json,
     class_as_json,
 )
+from monitor.statistics.exact_engine import FrozenEdges, Shaped, evaluate_rows, freeze_edges
+from monitor.statistics.reading import CellBinning, WidthRange, read
+from monitor.statistics.stage import observe
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
+from monitor.store.recordings import Recording
+
+EXAMPLE = """examples:
+  calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
+  calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
+  calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
+  calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
+  calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
+  calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15"""
+
+# An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
+MICRO_BINS = 1024
 
 # Ten columns a name and nine cells of ten: 100.
 _NAME, _CELL = 10, 10
 
-
 # Levels whose coverage is shown: those of the grid nearest to them.
 _SHOWN = (0.5, 0.9, 0.95)
 
+# Heads and fields of the lines of the table.
+_LINES = (
+    (
+        "accuracy  NLL  Brier  sharpness  overconf.  underconf.",
+        "accuracy  nll  brier  sharpness  overconfidence  underconfidence",
+    ),
+    ("ECE  ECE_2  MCE  ACE  cECE  CCQS", "ece  ece2  mce  ace  cece  ccqs"),
+    (
+        "entropy  UCE  cUCE  UCQS  aleatoric  epistemic",
+        "entropy  uce_entropy  cuce  ucqs  aleatoric  epistemic",
+    ),
+)
+
+_SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
+
+# Options that mean something to Gaussians only, and to class probabilities only; by destination.
+_OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
+
+_OF_CLASSES = ("class_binning", "class_bins")
+
+
+# Measures of the Gaussians asked for, and what they were recalibrated by, if at all.
+Measured: TypeAlias = tuple[Evaluation, RecalibratedRecording | None]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
+    add_selection(parser)
+    parser.add_argument(
+        "--engine",
+        choices=("exact", "streaming"),
+        default="exact",
+        help="exact: from the rows; streaming: as the sidecar, from micro-bins (default exact)",
+    )
+    parser.add_argument(
+        "--binning",
+        choices=("equal-count", "equal-width", "frozen"),
+        default="equal-count",
+        help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
+    )
+    text = "reliability bins of Gaussians (default 20)"
+    add_number(parser, "--bins", "bins", 100_000, 20, text)
+    parser.add_argument(
+        "--range",
+        metavar="data|LO:HI",
+        type=_range,
+        help="of equal-width bins, in standard deviations (default data)",
+    )
+    parser.add_argument(
+        "--edges-from",
+        metavar="FILE",
+        help="reference detections, selected alike, whose equal-count bins are kept; open-ended",
+    )
+    text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
+    add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
+    parser.add_argument(
+        "--tau",
+        metavar="T,T",
+        type=confidence_levels,
+        default=TAU,
+        help="confidence levels (default 0.05,0.1,…,0.95)",
+    )
+    text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
+    add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
+    parser.add_argument(
+        "--class-binning",
+        choices=("equal-width", "equal-count"),
+        default="equal-width",
+        help="of class probabilities; equal-count with --engine exact only (default equal-width)",
+    )
+    text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
+    add_number(parser, "--class-bins", "bins", 100_000, 20, text)
+    parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    # None until the file has been seen: only so can it be said that an option was given in vain.
+    defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
+    parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the measures were printed.
+
+    Raises RecordingError, EvaluationError, InvalidRecalibrator.
+    """
+    _check(options)
+    model = None if options.model is None else read_any_model(options.model)
+    recording = read_class_recording(options.file, options.rows)
+    only_classes = recording is not None and not recording.gaussians
+    if not only_classes and (options.classes or options.where):
+        # Columns choose detections, and nobody says which probabilities are theirs.
+        recording = None
+    _check_meaning(options, recording)
+    if model is not None:
+        check_kind(model, options.model, options.file, recording)
+    if recording is not None:
+        require_labels(options.file, recording)
+    for name, value in options.defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    classes = gaussians = None
+    if recording is not None:
+        if isinstance(model, ClassSelection):
+            recording = recalibrate_classes(model, recording)
+        bins, binning = options.class_bins, options.class_binning
+        classes = evaluate_classes(recording, engine=options.engine, bins=bins, binning=binning)
+    if not only_classes:
+        gaussians = measured(options, model if isinstance(model, Selection) else None)
+    if options.json:
+        print(json.dumps(_document(gaussians, classes, model)))
+    else:
+        print("\n\n".join(_tables(gaussians, classes, model)))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.range is not None and options.binning != "equal-width":
+        raise ValueError("--range is for --binning equal-width; leave it out.")
+    if options.edges_from is not None and options.binning != "frozen":
+        raise ValueError("--edges-from is for --binning frozen; leave it out.")
+    if options.edges_from is None and options.binning == "frozen":
+        raise ValueError("--binning frozen needs a reference: give --edges-from FILE.")
+    if options.micro_bins is not None and options.engine != "streaming":
+        raise ValueError("--micro-bins is for --engine streaming; leave it out.")
+
+
+def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None) -> None:
+    """Refuses what was given and would change nothing, since the file has no such thing."""
+    if recording is None:
+        in_vain = given(options, _OF_CLASSES)
+        if in_vain:
+            raise ValueError(
+                f"{', '.join(in_vain)}: no class probabilities of {options.file} are evaluated. "
+                "Leave it out, or give a file with prob and label, without --class and --where."
+            )
+    elif not recording.gaussians:
+        refuse_options_of_gaussians(
+            options, _OF_GAUSSIANS, f"{options.file} has class probabilities only"
+        )
+
+
+def _range(text: str) -> tuple[float, float] | None:
+    if text == "data":
+        return None
+    return checked(
+        text,
+        pair,
+        "data or LO:HI with 0 <= LO < HI, such as 0:10",
+        lambda ends: 0 <= ends[0] < ends[1] < math.inf,
+    )
+
+
+def measured(options: argparse.Namespace, model: Selection | None) -> Measured:
+    """Measures the Gaussians asked for; under the model's own distribution if it has one.
+
+    Raises RecordingError, InvalidRecalibrator, EvaluationError.
+    """
+    recording = read_selected(options.file, options)
+    made = None if model is None else recalibrate_gaussians(model, recording)
+    shaped = None
+    if made is not None:
+        recording, shaped = made.recording, made.shaped
+    edges = _frozen(recording, options, model)
+    if options.engine == "streaming" and made is not None and shaped is not None:
+        raise EvaluationError(
+            f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
+            f"(output: {made.output}), and micro-bins keep Gaussians only. Use --engine exact."
+        )
+    labelled, usable = usable_truth(recording)
+    if not usable.any():
+        raise EvaluationError(
+            f"nothing to evaluate: {left_out(labelled, usable)}. Select rows with ground truth."
+        )
+    refused = labelled & ~usable
+    if options.engine == "exact":
+        return _exact(recording, options, edges, refused, shaped), made
+    unlabelled, refusals = int(np.count_nonzero(~labelled)), int(np.count_nonzero(refused))
+    evaluation = _streamed(recording, options, edges, np.flatnonzero(usable))
+    return replace(evaluation, without_truth=unlabelled, refused=refusals), made
+
+
+def _frozen(
+    recording: Recording, options: argparse.Namespace, model: Selection | None
+) -> FrozenEdges | None:
+    """Edges of the reference, which is selected and recalibrated alike, but without the fault."""
+    if options.edges_from is None:
+        return None
+    alike = argparse.Namespace(**{**vars(options), "fault": None})
+    reference = read_selected(options.edges_from, alike)
+    if model is not None:
+        reference = recalibrate_gaussians(model, reference).recording
+    if reference.space.names != recording.space.names:
+        raise EvaluationError(
+            f"--edges-from {options.edges_from} has dimensions "
+            f"{', '.join(reference.space.names)} and not {', '.join(recording.space.names)}. "
+            "Give --dimensions that both files have."
+        )
+    return freeze_edges(reference.space, reference.covariance, options.bins)
+
+
+def _exact(
+    recording: Recording,
+    options: argparse.Namespace,
+    edges: FrozenEdges | None,
+    refused: BoolArray,
+    shaped: Shaped | None,
+) -> Evaluation:
+    """Measures from the rows; refused ones (N,), as by the other engine and fit, are counted."""
+    mean = np.where(refused[:, None], np.nan, recording.mean)
+    return evaluate_rows(
+        recording.space,
+        mean,
+        recording.covariance,
+        recording.truth,
+        tau=options.tau,
+        bins=options.bins,
+        binning=options.binning,
+        value_range=options.range,
+        edges=edges,
+        fewest_rows=options.min_bin_rows,
+        cluster=numbered_tracks(recording.sequence_index, recording.track),
+        shaped=shaped,
+    )
+
+
+def _streamed(
+    recording: Recording, options: argparse.Namespace, edges: FrozenEdges | None, kept: IntArray
+) -> Evaluation:
+    """Measures some rows from micro-bins."""
+    bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
+    binning = Binning(bins, tau=tuple(options.tau.tolist()))
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    clusters = count = None
+    if tracks is not None:
+        of_rows = tracks[kept]
+        clusters = cluster_id((of_rows,))
+        clusters[of_rows < 0] = ALONE
+        count = int(np.unique(of_rows[of_rows >= 0]).size)
+    statistics = observe(
+        recording.space,
+        binning,
+        recording.space.error(recording.truth[kept], recording.mean[kept]),
+        recording.covariance[kept],
+        clusters,
+    )
+    width: CellBinning = WidthRange(options.range) if options.binning == "equal-width" else edges
+    return replace(read(statistics, options.bins, width, options.min_bin_rows), tracks=count)
+
+
+def evaluate_classes(
+    recording: ClassRecording,
+    *,
+    engine: Literal["exact", "streaming"],
+    bins: int,
+    binning: BinsOfRows = "equal-width",
+) -> ClassEvaluation:
+    """Measures of the rows of a recording.
+
+    engine   exact: from the rows; streaming: as the sidecar, from micro-bins
+    bins     from micro-bins a divisor of 60, and of equal width
+    raises   EvaluationError when no row is left, or the engine cannot make such bins
+    """
+    rows = (recording.probabilities, recording.label)
+    if engine == "exact":
+        return evaluate_class_rows(*rows, opinions=recording.opinions, bins=bins, binning=binning)
+    if binning != "equal-width":
+        raise EvaluationError(
+            f"--class-binning {binning} sorts the rows, and --engine streaming keeps none. "
+            "Use --engine exact, or leave --class-binning out."
+        )
+    if bins not in DIVISORS:
+        raise EvaluationError(
+            f"--class-bins {bins}: --engine streaming keeps class probabilities in sixtieths. "
+            f"Use one of {', '.join(map(str, DIVISORS))}, or --engine exact."
+        )
+    statistics = observe_classes(ClassBinning(), *rows, recording.opinions)
+    without = int((recording.label == NO_TRUTH).sum())
+    if statistics.n == 0:
+        raise nothing_to_evaluate(recording.label.size, without, statistics.classes)
+    refused = recording.label.size - without - statistics.n
+    return replace(read_classes(statistics, bins), without_truth=without, refused=refused)
+
+
+def _document(
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    model: AnySelection | None,
+) -> dict[str, object]:
+    """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
+    found: dict[str, object] = {}
+    if gaussians:
+        found = as_json(gaussians[0])
+    elif classes:
+        found = {
+            "rows": classes.n,
+            "rows_without_truth": classes.without_truth,
+            "rows_refused": classes.refused,
+            "dimensions": {},
+            "joint": None,
+        }
+    if isinstance(model, ClassSelection):
+        found["model"] = {"version": model.version, "method": model.method}
+    elif gaussians and gaussians[1]:
+        found["model"] = model_as_json(gaussians[1])
+    return found | ({"classification": class_as_json(classes)} if classes else {})
+
+
+def _tables(
+    gaussians: Measured | None,
+    classes: ClassEvaluation | None,
+    model: AnySelection | None,
+) -> Iterator[str]:
+    if gaussians:
+        evaluation, made = gaussians
+        yield table(evaluation, "" if made is None else measured_under(made))
+    if classes:
+        said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
+        yield said + class_table(classes)
+
 
 def table(evaluation: Evaluation, recalibrated: str = "") -> str:
-    """All measures but those of every single τ and bin; what is not defined is a dash.
+    """Writes all measures but those of every single τ and bin; what is not defined is a dash.
 
     recalibrated  what was done to the Gaussians before, to stand beneath the number of rows
     """
@@ -82,14 +421,12 @@ def _variances(evaluation: Evaluation) -> str:
         cells = [_short(value) for value in (*against, found.kurtosis)]
         cells += [_count(found.n_eff), _short(found.uce), _short(found.rmse), _short(found.rmv)]
         lines.append(_line(name, [*cells, str(np.count_nonzero(found.bins.n))]))
-    beyond = [_beyond(name, found) for name, found in evaluation.dimensions.items()]
-    return "\n".join(lines + [text for text in beyond if text])
-
-
-def _beyond(name: str, found: DimensionMeasures) -> str:
-    if found.bins.below + found.bins.above == 0:
-        return ""
-    return f"{name}: {found.bins.below} rows below the range, {found.bins.above} above"
+    lines += [
+        f"{name}: {found.bins.below} rows below the range, {found.bins.above} above"
+        for name, found in evaluation.dimensions.items()
+        if found.bins.below + found.bins.above
+    ]
+    return "\n".join(lines)
 
 
 def _likelihood(evaluation: Evaluation) -> str:
@@ -154,81 +491,15 @@ def _line(name: str, cells: Iterable[str]) -> str:
     return f"{name[:_NAME]:<{_NAME}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
 
 
-# Heads and fields of the lines of the table.
-_LINES = (
-    (
-        ("accuracy", "accuracy"),
-        ("NLL", "nll"),
-        ("Brier", "brier"),
-        ("sharpness", "sharpness"),
-        ("overconf.", "overconfidence"),
-        ("underconf.", "underconfidence"),
-    ),
-    (
-        ("ECE", "ece"),
-        ("ECE_2", "ece2"),
-        ("MCE", "mce"),
-        ("ACE", "ace"),
-        ("cECE", "cece"),
-        ("CCQS", "ccqs"),
-    ),
-    (
-        ("entropy", "entropy"),
-        ("UCE", "uce_entropy"),
-        ("cUCE", "cuce"),
-        ("UCQS", "ucqs"),
-        ("aleatoric", "aleatoric"),
-        ("epistemic", "epistemic"),
-    ),
-)
-
-
-_SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
-
-
-def evaluate_classes(
-    recording: ClassRecording,
-    *,
-    engine: Literal["exact", "streaming"],
-    bins: int,
-    binning: BinsOfRows = "equal-width",
-) -> ClassEvaluation:
-    """Measures of the rows of a recording.
-
-    engine   exact: from the rows; streaming: as the sidecar, from micro-bins
-    bins     from micro-bins a divisor of 60, and of equal width
-    raises   EvaluationError when no row is left, or the engine cannot make such bins
-    """
-    rows = (recording.probabilities, recording.label)
-    if engine == "exact":
-        return evaluate_class_rows(*rows, opinions=recording.opinions, bins=bins, binning=binning)
-    if binning != "equal-width":
-        raise EvaluationError(
-            f"--class-binning {binning} sorts the rows, and --engine streaming keeps none. "
-            "Use --engine exact, or leave --class-binning out."
-        )
-    if bins not in DIVISORS:
-        raise EvaluationError(
-            f"--class-bins {bins}: --engine streaming keeps class probabilities in sixtieths. "
-            f"Use one of {', '.join(map(str, DIVISORS))}, or --engine exact."
-        )
-    statistics = observe_classes(ClassBinning(), *rows, recording.opinions)
-    without = int((recording.label == NO_TRUTH).sum())
-    if statistics.n == 0:
-        raise nothing_to_evaluate(recording.label.size, without, statistics.classes)
-    refused = recording.label.size - without - statistics.n
-    return replace(read_classes(statistics, bins), without_truth=without, refused=refused)
-
-
 def class_table(evaluation: ClassEvaluation) -> str:
-    """The measures for the terminal; those by class are in the JSON only."""
+    """Writes the measures for the terminal; those by class are in the JSON only."""
     lines = [
         f"{evaluation.n} rows with a true class of {evaluation.classes}, "
         f"{evaluation.without_truth} without, {evaluation.refused} refused"
     ]
-    for columns in _LINES:
-        lines.append("".join(f"{head:>12}" for head, _ in columns))
-        lines.append("".join(f"{getattr(evaluation, field):12.4g}" for _, field in columns))
+    for heads, fields in _LINES:
+        lines.append("".join(f"{head:>12}" for head in heads.split()))
+        lines.append("".join(f"{getattr(evaluation, field):12.4g}" for field in fields.split()))
     lines.append(f"{'AUSE by':>18}{'error rate':>12}{'Brier':>12}")
     for name, suffix in _SORTS:
         error_rate = getattr(evaluation, f"ause{suffix}")
@@ -244,222 +515,3 @@ def class_table(evaluation: ClassEvaluation) -> str:
         + ", ".join(f"{error:.4g} at {share:.0%}" for share, error in list(curve)[::5])
     )
     return "\n".join(lines)
-
-
-EXAMPLE = """examples:
-  calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
-  calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
-  calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
-  calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
-  calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
-  calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15"""
-
-
-# Options that mean something to Gaussians only, and to class probabilities only; by destination.
-_OF_GAUSSIANS = {
-    "binning": "--binning",
-    "bins": "--bins",
-    "range": "--range",
-    "edges_from": "--edges-from",
-    "min_bin_rows": "--min-bin-rows",
-    "tau": "--tau",
-    "micro_bins": "--micro-bins",
-}
-
-
-_OF_CLASSES = {"class_binning": "--class-binning", "class_bins": "--class-bins"}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz")
-    add_selection(parser)
-    parser.add_argument(
-        "--engine",
-        choices=("exact", "streaming"),
-        default="exact",
-        help="exact: from the rows; streaming: as the sidecar, from micro-bins (default exact)",
-    )
-    parser.add_argument(
-        "--binning",
-        choices=("equal-count", "equal-width", "frozen"),
-        default="equal-count",
-        help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
-    )
-    parser.add_argument(
-        "--bins",
-        metavar="N",
-        type=number_of("bins", 100_000),
-        default=20,
-        help="reliability bins of Gaussians (default 20)",
-    )
-    parser.add_argument(
-        "--range",
-        metavar="data|LO:HI",
-        type=_range,
-        help="of equal-width bins, in standard deviations (default data)",
-    )
-    parser.add_argument(
-        "--edges-from",
-        metavar="FILE",
-        help="reference detections, selected alike, whose equal-count bins are kept; open-ended",
-    )
-    parser.add_argument(
-        "--min-bin-rows",
-        metavar="N",
-        type=number_of("rows", 1_000_000),
-        default=1,
-        help="bins with fewer rows count nowhere but in the N of UCE (default 1)",
-    )
-    parser.add_argument(
-        "--tau",
-        metavar="T,T",
-        type=confidence_levels,
-        help="confidence levels (default 0.05,0.1,…,0.95)",
-    )
-    parser.add_argument(
-        "--micro-bins",
-        metavar="N",
-        type=number_of("micro-bins", 4096),
-        help=f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)",
-    )
-    parser.add_argument(
-        "--class-binning",
-        choices=("equal-width", "equal-count"),
-        default="equal-width",
-        help="of class probabilities; equal-count with --engine exact only (default equal-width)",
-    )
-    parser.add_argument(
-        "--class-bins",
-        metavar="N",
-        type=number_of("bins", 100_000),
-        default=20,
-        help="of class probabilities; with --engine streaming a divisor of 60 (default 20)",
-    )
-    parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    # None until the file has been seen: only so can it be said that an option was given in vain.
-    defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS | _OF_CLASSES}
-    parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
-
-
-def run(options: argparse.Namespace) -> int:
-    """0 when the measures were printed.
-
-    Raises RecordingError, EvaluationError, InvalidRecalibrator.
-    """
-    _check(options)
-    model = None if options.model is None else read_any_model(options.model)
-    recording = read_class_recording(options.file, options.rows)
-    only_classes = recording is not None and not recording.gaussians
-    if not only_classes and (options.classes or options.where):
-        # Columns choose detections, and nobody says which probabilities are theirs.
-        recording = None
-    _check_meaning(options, recording)
-    if model is not None:
-        check_kind(model, options.model, options.file, recording)
-    if recording is not None:
-        require_labels(options.file, recording)
-    for name, value in options.defaults.items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-    classes = gaussians = None
-    if recording is not None:
-        if isinstance(model, ClassSelection):
-            recording = recalibrate_classes(model, recording)
-        classes = _of_classes(recording, options)
-    if not only_classes:
-        gaussians = measured(options, model if isinstance(model, Selection) else None)
-    if options.json:
-        print(json.dumps(_document(gaussians, classes, model)))
-    else:
-        print("\n\n".join(_tables(gaussians, classes, model)))
-    return 0
-
-
-def _of_classes(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
-    return evaluate_classes(
-        recording,
-        engine=options.engine,
-        bins=options.class_bins,
-        binning=options.class_binning,
-    )
-
-
-def _document(
-    gaussians: Measured | None,
-    classes: ClassEvaluation | None,
-    model: AnySelection | None,
-) -> dict[str, object]:
-    """One object; a file without Gaussians has neither dimensions nor a joint block."""
-    found: dict[str, object] = {}
-    if gaussians:
-        found = as_json(gaussians.evaluation)
-    elif classes:
-        found = {
-            "rows": classes.n,
-            "rows_without_truth": classes.without_truth,
-            "rows_refused": classes.refused,
-            "dimensions": {},
-            "joint": None,
-        }
-    if isinstance(model, ClassSelection):
-        found["model"] = class_model_as_json(model)
-    elif gaussians and gaussians.recalibrated:
-        found["model"] = model_as_json(gaussians.recalibrated)
-    return found | ({"classification": class_as_json(classes)} if classes else {})
-
-
-def _tables(
-    gaussians: Measured | None,
-    classes: ClassEvaluation | None,
-    model: AnySelection | None,
-) -> Iterator[str]:
-    if gaussians:
-        made = gaussians.recalibrated
-        yield table(gaussians.evaluation, "" if made is None else measured_under(made))
-    if classes:
-        said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
-        yield said + class_table(classes)
-
-
-def _check(options: argparse.Namespace) -> None:
-    if options.range is not None and options.binning != "equal-width":
-        raise ValueError("--range is for --binning equal-width; leave it out.")
-    if options.edges_from is not None and options.binning != "frozen":
-        raise ValueError("--edges-from is for --binning frozen; leave it out.")
-    if options.edges_from is None and options.binning == "frozen":
-        raise ValueError("--binning frozen needs a reference: give --edges-from FILE.")
-    if options.micro_bins is not None and options.engine != "streaming":
-        raise ValueError("--micro-bins is for --engine streaming; leave it out.")
-
-
-def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None) -> None:
-    """Refuses what was given and would change nothing, since the file has no such thing."""
-    if recording is None:
-        in_vain = given(options, _OF_CLASSES)
-        if in_vain:
-            raise ValueError(
-                f"{', '.join(in_vain)}: no class probabilities of {options.file} are evaluated. "
-                "Leave it out, or give a file with prob and label, without --class and --where."
-            )
-    elif not recording.gaussians:
-        refuse_options_of_gaussians(
-            options, _OF_GAUSSIANS, f"{options.file} has class probabilities only"
-        )
-
-
-def _range(text: str) -> tuple[float, float] | None:
-    if text == "data":
-        return None
-    lower, sign, upper = text.partition(":")
-    try:
-        ends = float(lower), float(upper)
-    except ValueError:
-        sign = ""
-        ends = 0.0, 0.0
-    if not sign or not 0 <= ends[0] < ends[1] < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected data or LO:HI with 0 <= LO < HI, such as 0:10"
-        )
-    return ends

@@ -1,4 +1,4 @@
-"""calibration-monitor export: the statistics of a running sidecar, into a file."""
+"""calibration-monitor export: writes the statistics of a running sidecar to a file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from monitor.client import Access
-from monitor.commands.sidecar_client import StatisticsClient, access_of, add_sidecar
+from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
 from monitor.commands.states import show, write_state
-from monitor.store.statistics_state import StoredState
 
 EXAMPLE = """examples:
   calibration-monitor export --address 127.0.0.1:50051 -o car1.state"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     add_sidecar(parser)
     parser.add_argument("-o", "--output", metavar="F", required=True, help="file to write")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -27,13 +25,8 @@ def run(options: argparse.Namespace) -> int:
 
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """
-    stored = asyncio.run(_exported(options.address, access_of(options)))
+    client = Client(options.address, access_of(options))
+    stored = asyncio.run(ask(client, Client.export_statistics))
     write_state(Path(options.output), stored)
     show(stored, options.output, as_json=options.json)
     return 0
-
-
-async def _exported(address: str, access: Access) -> StoredState:
-    client = StatisticsClient(address, access)
-    async with client:
-        return await client.export_statistics()

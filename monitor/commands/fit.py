@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
 from monitor.commands.fit_methods import (
     FEWEST_TRACKS,
@@ -13,9 +12,19 @@ from monitor.commands.fit_methods import (
     fit_class_probabilities,
     fit_gaussians,
 )
-from monitor.commands.options import above_zero, number_of, seconds, seconds_above_zero
-from monitor.commands.recordings import add_selection, document_of
-from monitor.commands.states import output_file
+from monitor.commands.models import document_of
+from monitor.commands.options import (
+    above_zero,
+    add_choice,
+    add_number,
+    checked,
+    flag,
+    pair,
+    seconds,
+    seconds_above_zero,
+    write_output,
+)
+from monitor.commands.recordings import add_selection
 from monitor.frames.slices import SliceBy
 from monitor.recalibration.adaptive_scaling import TIME_CONSTANT_S
 from monitor.recalibration.classes.class_selection import CLASS_METHODS, AnySelection
@@ -36,22 +45,15 @@ EXAMPLE = """examples:
   calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
   calibration-monitor fit classes.npz --method temperature --output temperature.json"""
 
-
 # Options of single methods, by the names that FitOptions has for them.
-_OF_METHODS = {
-    "objective": "--objective",
-    "full_input": "--full-input",
-    "clamp": "--clamp",
-    "kernel": "--kernel",
-    "coupling": "--coupling",
-    "inducing": "--inducing",
-    "surrogate_level": "--surrogate-level",
-    "time_constant": "--time-constant",
-}
+_OF_METHODS = (
+    *("objective", "full_input", "clamp", "kernel", "coupling", "inducing"),
+    *("surrogate_level", "time_constant"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz with ground truth")
     add_selection(parser)
     parser.add_argument("--method", choices=(*FITTINGS, *CLASS_METHODS), required=True)
@@ -84,19 +86,13 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         help="independent rows that --previous, or the wider slice of a thin one, counts for "
         f"(default {PRIOR_STRENGTH:g})",
     )
-    parser.add_argument(
-        "--objective",
-        choices=tuple(Objective),
-        type=Objective,
-        help="what the scale of a scaling satisfies on heavy tails (default mean)",
+    heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
+    add_choice(parser, "--objective", Objective, heavy)
+    full = (
+        "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
+        "corrects them (default scale)"
     )
-    parser.add_argument(
-        "--full-input",
-        choices=tuple(FullInput),
-        type=FullInput,
-        help="covariance-scaling of full covariances: scale keeps the detector's correlations, "
-        "whiten corrects them (default scale)",
-    )
+    add_choice(parser, "--full-input", FullInput, full)
     parser.add_argument(
         "--clamp",
         metavar="LO:HI",
@@ -123,25 +119,11 @@ def _add_adaptive(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_process(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--kernel",
-        choices=tuple(KernelForm),
-        type=KernelForm,
-        help="of a Gaussian process (default normalised)",
-    )
-    parser.add_argument(
-        "--coupling",
-        choices=tuple(Coupling),
-        type=Coupling,
-        help="of the dimensions of a Gaussian process (default independent)",
-    )
-    parser.add_argument(
-        "--inducing",
-        metavar="N",
-        type=number_of("points", MOST_INDUCING),
-        help="points that carry a Gaussian process, at most "
-        f"(default {ProcessSettings().inducing})",
-    )
+    add_choice(parser, "--kernel", KernelForm, "of a Gaussian process (default normalised)")
+    coupling = "of the dimensions of a Gaussian process (default independent)"
+    add_choice(parser, "--coupling", Coupling, coupling)
+    text = f"points that carry a Gaussian process, at most (default {ProcessSettings().inducing})"
+    add_number(parser, "--inducing", "points", MOST_INDUCING, None, text)
     parser.add_argument(
         "--surrogate-level",
         metavar="P",
@@ -200,8 +182,7 @@ def run(options: argparse.Namespace) -> int:
         model, lines = fit_gaussians(options, wanted)
         basis = model.basis
     text = document_of(model)
-    with output_file(Path(options.output)) as path:
-        path.write_text(text, encoding="utf-8")
+    write_output(options.output, text)
     rows = "no rows" if basis is None else str(basis)
     lines.append(f"{model.version} fitted on {rows}, written to {options.output}")
     if model.rejection is not None:
@@ -224,13 +205,12 @@ def _said_of(rejection: Rejection) -> str:
 def _check(options: argparse.Namespace) -> None:
     """Refuses what was given and would change nothing."""
     fitting = FITTINGS.get(options.method)
-    borrows = fitting is not None and fitting.borrows
-    given = [name for name in _OF_METHODS if getattr(options, name) is not None]
-    for name in given:
-        if fitting is None or name not in fitting.uses:
+    uses, borrows = (fitting.uses, fitting.borrows) if fitting else ((), False)
+    for name in _OF_METHODS:
+        if getattr(options, name) is not None and name not in uses:
             users = [method for method, other in FITTINGS.items() if name in other.uses]
             raise ValueError(
-                f"{_OF_METHODS[name]}: {options.method} has no use for it; it is for "
+                f"{flag(name)}: {options.method} has no use for it; it is for "
                 f"{', '.join(users)}. Leave it out."
             )
     borrowers = ", ".join(method for method, other in FITTINGS.items() if other.borrows)
@@ -243,7 +223,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--prior-strength is for {borrowers} with --previous or --by. Leave it out."
         )
-    if options.label_delay is not None and (fitting is None or "time_constant" not in fitting.uses):
+    if options.label_delay is not None and "time_constant" not in uses:
         raise ValueError(
             f"--label-delay: {options.method} has no use for it; it is for adaptive-scaling. "
             "Leave it out."
@@ -264,34 +244,21 @@ def _parts(text: str) -> tuple[SliceBy, ...]:
 
 
 def _edges(text: str) -> tuple[float, ...]:
-    try:
-        edges = [float(part) for part in text.split(",")]
-    except ValueError:
-        edges = [0.0]
-    if edges != sorted(set(edges)) or not all(0 < edge < math.inf for edge in edges):
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected ascending distances above 0, such as 20,40"
-        )
-    return tuple(edges)
+    return checked(
+        text,
+        lambda text: tuple(float(part) for part in text.split(",")),
+        "ascending distances above 0, such as 20,40",
+        lambda edges: (
+            edges == tuple(sorted(set(edges))) and all(0 < edge < math.inf for edge in edges)
+        ),
+    )
 
 
 def _clamp(text: str) -> Clamp:
-    lower, _, upper = text.partition(":")
-    try:
-        return Clamp(float(lower), float(upper))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected LO:HI with 0 < LO <= HI, such as 0.5:3"
-        ) from None
+    expected = "LO:HI with 0 < LO <= HI, such as 0.5:3"
+    return checked(text, lambda text: Clamp(*pair(text)), expected)
 
 
 def _level(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not LEVELS[0] <= value <= LEVELS[1]:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected a share from {LEVELS[0]:g} to {LEVELS[1]:g}, such as 0.9"
-        )
-    return value
+    expected = f"a share from {LEVELS[0]:g} to {LEVELS[1]:g}, such as 0.9"
+    return checked(text, float, expected, lambda value: LEVELS[0] <= value <= LEVELS[1])

@@ -1,10 +1,7 @@
-"""Which model a verb has applied, and what its Gaussians stand for, for people and programs.
+"""Fits the recalibrator that the options of `fit` ask for.
 
-What people should know of a fit to Gaussians beside the model itself, in lines.
-
-The part of `fit` for class probabilities.
-
-The part of `fit` for Gaussians: a recalibrator of all rows, and of the slices asked for.
+For Gaussians that is one recalibrator of all rows, with one for each slice asked for; for class
+probabilities a single one. The methods themselves live in `recalibration`.
 """
 
 from __future__ import annotations
@@ -17,17 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from monitor.commands.models import check_dimensions, read_model
 from monitor.commands.recordings import (
     RecalibratedRecording,
-    Times,
     basis_of,
-    check_dimensions,
     fit_rows,
     left_out,
     numbered_tracks,
     opinions_of,
     parts_of,
-    read_model,
+    period_of,
     read_selected,
     recalibrate_gaussians,
     refuse_options_of_gaussians,
@@ -51,223 +47,30 @@ from monitor.recalibration.fitting import (
     prior_strength,
 )
 from monitor.recalibration.processes.cauchy import GpCauchy
-from monitor.recalibration.recalibrator import (
-    Basis,
-    Identity,
-    Output,
-    Period,
-    Recalibrator,
-    UnfitData,
-)
+from monitor.recalibration.recalibrator import Basis, Identity, Output, Recalibrator, UnfitData
 from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection, normalised_entropy
 from monitor.recalibration.scaling import WIDE, Clamp, CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import Recording
 
-
-def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
-    """The object `model` of `evaluate --json`."""
-    found: dict[str, object] = {
-        "version": made.selection.version,
-        "method": made.selection.method,
-        "output": str(made.output),
-    }
-    levels = _surrogate_levels(made)
-    if levels:
-        # Slices are fitted with one level; of a document made by hand the lowest is told.
-        found["surrogate_level"] = levels[0]
-    return found
-
-
-def class_model_as_json(selection: ClassSelection) -> dict[str, object]:
-    """The object `model` where class probabilities are recalibrated."""
-    return {"version": selection.version, "method": selection.method}
-
-
-def stands_for(made: RecalibratedRecording) -> str:
-    """What mean and covariance are, in a line."""
-    match made.output:
-        case Output.GAUSSIAN:
-            return "mean and covariance: the Gaussian that the method gives (output: gaussian)"
-        case Output.MOMENTS:
-            return (
-                "mean and covariance: moments of a distribution of another shape (output: moments)"
-            )
-        case Output.SURROGATE:
-            levels = ", ".join(f"{level:.4g}" for level in _surrogate_levels(made))
-            return (
-                "mean and covariance: of a Gaussian that stands in for a Cauchy distribution, with "
-                f"the same\ncentral interval of {levels} (output: surrogate)"
-            )
-
-
-def measured_under(made: RecalibratedRecording) -> str:
-    """Above the measures: what they are measures of."""
-    lines = [f"recalibrated by {made.selection.version}", stands_for(made)]
-    if made.output is not Output.GAUSSIAN:
-        lines.append("NLL, pinball, MPIW, coverage and QCE: of the method's own distribution")
-    return "\n".join(lines)
-
-
-def _surrogate_levels(made: RecalibratedRecording) -> list[float]:
-    """The levels of the recalibrators that served any row, ascending."""
-    shares = () if made.serving is None else made.serving.shares
-    serving = [share.recalibrator for share in shares]
-    return sorted({one.surrogate_level for one in serving if isinstance(one, GpCauchy)})
-
-
-def remarks(
-    selection: Selection,
-    found: Mapping[str, SliceFit],
-    wanted: FitOptions,
-    previous: Selection | None,
-) -> Iterator[str]:
-    """On slices that lean on others or are left to them, and on factors that were stopped.
-
-    found     what came of each slice
-    previous  the selection that the fit was drawn towards
-    """
-    yield from _of_slices(selection, found)
-    yield from _of_factors(selection, wanted)
-    yield from _of_forgotten(selection, previous)
-
-
-def _of_slices(selection: Selection, found: Mapping[str, SliceFit]) -> Iterator[str]:
-    """On what each rests, or what it is left to and why."""
-    for name, fit in found.items():
-        if fit.recalibrator is None:
-            to = "the fallback" if fit.leans_on == WHOLE else fit.leans_on
-            yield f"slice {name} is left to {to}: {fit.reason}"
-        elif fit.reason:
-            yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
-        else:
-            yield f"slice {name}: {selection.bases[name]}"
-
-
-def _of_factors(selection: Selection, wanted: FitOptions) -> Iterator[str]:
-    """Which factors have been stopped: more often a mistake in the file than of the detector."""
-    clamp = wanted.clamp or WIDE
-    where = "--clamp" if wanted.clamp else f"{WIDE.lowest:g}:{WIDE.highest:g}, and no further"
-    for name, one in {"all rows": selection.fallback, **selection.by_slice}.items():
-        stopped = [selection.dimensions[i] for i in _stopped(one, clamp)]
-        if stopped:
-            yield (
-                f"{name}: the factor on σ of {', '.join(stopped)} is at an end of {where}: "
-                "are units, matches and rows right?"
-            )
-
-
-def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
-    """Positions of the dimensions with a factor on σ at an end of its range."""
-    match one:
-        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling():
-            ends = clamp.reached(one)
-        case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
-            inside = [all(clamp.lowest < f < clamp.highest for f in curve) for curve in curves]
-            ends = tuple(not whole for whole in inside)
-        case _:
-            ends = ()
-    return [i for i, at_an_end in enumerate(ends) if at_an_end]
-
-
-def _of_forgotten(selection: Selection, previous: Selection | None) -> Iterator[str]:
-    for name in sorted(() if previous is None else previous.by_slice):
-        if name not in selection.by_slice:
-            yield f"slice {name} of --previous has no rows here, and is in the new model no more"
-
-
 # Options of the verb that divide Gaussians or draw their fit, by destination.
-_OF_GAUSSIANS = {
-    "by": "--by",
-    "range_edges": "--range-edges",
-    "fewest_tracks": "--fewest-tracks",
-    "previous": "--previous",
-    "prior_strength": "--prior-strength",
-}
-
-
-def fit_class_probabilities(
-    options: argparse.Namespace,
-) -> tuple[ClassSelection, Basis, list[str]]:
-    """What the options ask for, what it rests on, and lines on what is not checked at serving.
-
-    Raises RecordingError, UnfitData, ValueError.
-    """
-    refuse_options_of_gaussians(
-        options, _OF_GAUSSIANS, f"{options.method} is fitted to class probabilities"
-    )
-    recording = read_class_recording(options.file, options.rows)
-    if recording is None:
-        raise UnfitData(
-            f"{options.file} has no class probabilities, which {options.method} is fitted to. "
-            "Give an .npz file with prob or logits, and label."
-        )
-    require_labels(options.file, recording)
-    rows, kept = _rows(recording)
-    if rows.n == 0:
-        raise UnfitData(
-            f"cannot fit on 0 detections with a true class: of {recording.label.size} rows, "
-            f"{np.count_nonzero(recording.label < 0)} have none, and the others no usable "
-            "probabilities. Widen the selection of rows."
-        )
-    fitted = fit_classes(options.method, rows)
-    times = Times(recording.stamp_ns, recording.time_s)
-    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, times.period(kept))
-    rejection = None
-    if options.reject_above_error is not None:
-        opinions = fitted.apply(rows.log_probabilities)
-        rejection = _entropy_rejection(opinions.mean(axis=1), rows, options.reject_above_error)
-    fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
-    selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
-    return selection, basis, _unchecked(selection, options.file)
-
-
-def _unchecked(selection: ClassSelection, file: str) -> list[str]:
-    if selection.classes or selection.recalibrator.classes is None:
-        return []
-    return [
-        f"{file} has no class_names: {selection.method} tells classes apart by their position, and "
-        "whether\na detector has them in the same order is not checked when it is served"
-    ]
-
-
-def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
-    """The rows that can be fitted on, and their numbers in the recording."""
-    log_probabilities, usable = opinions_of(recording)
-    classes = log_probabilities.shape[2]
-    kept = np.flatnonzero(usable & (recording.label >= 0) & (recording.label < classes))
-    sequence = recording.sequence_index
-    tracks = None
-    if sequence is not None:
-        tracks = numbered_tracks(sequence, recording.track)
-    track = None if tracks is None else tracks[kept]
-    return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
-
-
-def _entropy_rejection(probabilities: FloatArray, rows: ClassRows, target: float) -> Rejection:
-    wrong = (probabilities.argmax(axis=1) != rows.label).astype(np.float64)
-    entropy = normalised_entropy(probabilities)
-    return fit_rejection(entropy, wrong, target, RejectedBy.ENTROPY, rows.track)
-
+_OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")
 
 # As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
 RANGE_EDGES = (20.0, 40.0, 60.0)
 
-
 RANGE_DIMENSIONS = ("x", "y", "z")
-
 
 # Independent rows that another fit counts for where a scaling is drawn towards it.
 PRIOR_STRENGTH = 30.0
-
 
 # Tracks, and independent rows, below which a slice does not stand on its own.
 FEWEST_TRACKS = 30.0
 
 
 def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Selection, list[str]]:
-    """What the options ask for; and lines on the slices that lean on others, or are left to them.
+    """Fits Gaussians; returns the model, and remarks on slices that lean on others.
 
     Raises RecordingError, UnfitData, InvalidRecalibrator, ValueError.
     """
@@ -300,18 +103,25 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
         fewest=FEWEST_TRACKS if options.fewest_tracks is None else options.fewest_tracks,
         previous=previous,
     )
-    times = Times(recording.stamp_ns, recording.time_s)
-    by_slice = {
-        name: made.recalibrator for name, made in found.items() if made.recalibrator is not None
-    }
-    periods = {entry.name: times.period(kept[entry.rows]) for entry in slices}
+    periods = {entry.name: period_of(recording, kept[entry.rows]) for entry in slices}
+    by_slice: dict[str, Recalibrator] = {}
+    bases: dict[str, Basis] = {}
+    for name, made in found.items():
+        if made.recalibrator is None:
+            continue
+        by_slice[name] = made.recalibrator
+        basis = basis_of(made.rows, periods[name], made.leans_on)
+        if made.reason and previous is not None:
+            basis = previous.bases.get(name)
+        if basis is not None:
+            bases[name] = basis
     selection = Selection(
         recording.space.names,
         whole,
         by_slice,
         {"file": Path(options.file).name, "rows": rows.n, "classes": list(recording.classes)},
-        basis_of(rows, times.period(kept), None if previous is None else previous.version),
-        _bases({name: found[name] for name in by_slice}, periods, previous),
+        basis_of(rows, period_of(recording, kept), None if previous is None else previous.version),
+        bases,
         _ranges(options),
     )
     if options.reject_above_error is not None:
@@ -329,7 +139,7 @@ def fit_gaussians(options: argparse.Namespace, wanted: FitOptions) -> tuple[Sele
 
 
 def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitRows, IntArray, int]:
-    """The rows whose labels would have come by the end of the file, with their times.
+    """Keeps the rows whose labels would have come by the end of the file, with their times.
 
     kept     (n,) row numbers of usable rows
     returns  the rows, their numbers, and how many have been left out
@@ -356,40 +166,8 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
     return replace(rows, time_s=time_s[kept], delay_s=np.full(kept.size, delay_s)), kept, late
 
 
-def _bases(
-    served: Mapping[str, SliceFit], periods: Mapping[str, Period | None], previous: Selection | None
-) -> dict[str, Basis]:
-    """What the slices with a recalibrator rest on, where that is known."""
-    found = {}
-    for name, made in served.items():
-        basis = basis_of(made.rows, periods[name], made.leans_on)
-        if made.reason and previous is not None:
-            basis = previous.bases.get(name)
-        if basis is not None:
-            found[name] = basis
-    return found
-
-
-def _deviation_rejection(
-    selection: Selection, recording: Recording, kept: IntArray, rows: FitRows, target: float
-) -> Rejection:
-    """By σ_G of the recalibrated covariances, for the RMSE of the recalibrated means.
-
-    kept  (n,) row numbers in the recording of the rows fitted on
-    """
-    made = recalibrate_gaussians(selection, recording)
-    error = recording.space.error(recording.truth[kept], made.recording.mean[kept])
-    return fit_rejection(
-        made.deviation[kept],
-        np.square(error[:, np.array(recording.space.joint)]).sum(axis=1),
-        target,
-        RejectedBy.DEVIATION,
-        rows.track,
-    )
-
-
 def _previous(options: argparse.Namespace, recording: Recording) -> Selection | None:
-    """The selection of --previous. Raises InvalidRecalibrator where it is of another kind."""
+    """Reads the selection of --previous. Raises InvalidRecalibrator where it is of another kind."""
     if options.previous is None:
         return None
     previous = read_model(options.previous)
@@ -413,7 +191,7 @@ def _ranges(options: argparse.Namespace) -> RangeBuckets | None:
 def _slices(
     options: argparse.Namespace, recording: Recording, kept: IntArray
 ) -> tuple[FitSlice, ...]:
-    """The slices asked for; their rows are numbers among the usable ones.
+    """Divides into the slices asked for; their rows are numbers among the usable ones.
 
     Raises ValueError where the file has no position to measure a range by.
     """
@@ -433,3 +211,172 @@ def _slices(
         FitSlice(entry.name, usable[usable >= 0], entry.wider)
         for entry, usable in zip(found, rows, strict=True)
     )
+
+
+def _deviation_rejection(
+    selection: Selection, recording: Recording, kept: IntArray, rows: FitRows, target: float
+) -> Rejection:
+    """Fits a threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
+
+    kept  (n,) row numbers in the recording of the rows fitted on
+    """
+    made = recalibrate_gaussians(selection, recording)
+    error = recording.space.error(recording.truth[kept], made.recording.mean[kept])
+    return fit_rejection(
+        made.deviation[kept],
+        np.square(error[:, np.array(recording.space.joint)]).sum(axis=1),
+        target,
+        RejectedBy.DEVIATION,
+        rows.track,
+    )
+
+
+def remarks(
+    selection: Selection,
+    found: Mapping[str, SliceFit],
+    wanted: FitOptions,
+    previous: Selection | None,
+) -> Iterator[str]:
+    """Remarks on slices that lean on others or are left to them, and on factors that were stopped.
+
+    found     what came of each slice
+    previous  the selection that the fit was drawn towards
+    """
+    for name, fit in found.items():
+        if fit.recalibrator is None:
+            to = "the fallback" if fit.leans_on == WHOLE else fit.leans_on
+            yield f"slice {name} is left to {to}: {fit.reason}"
+        elif fit.reason:
+            yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
+        else:
+            yield f"slice {name}: {selection.bases[name]}"
+    # A factor that was stopped is more often a mistake in the file than of the detector.
+    clamp = wanted.clamp or WIDE
+    where = "--clamp" if wanted.clamp else f"{WIDE.lowest:g}:{WIDE.highest:g}, and no further"
+    for name, one in {"all rows": selection.fallback, **selection.by_slice}.items():
+        stopped = [selection.dimensions[i] for i in _stopped(one, clamp)]
+        if stopped:
+            yield (
+                f"{name}: the factor on σ of {', '.join(stopped)} is at an end of {where}: "
+                "are units, matches and rows right?"
+            )
+    for name in sorted(() if previous is None else previous.by_slice):
+        if name not in selection.by_slice:
+            yield f"slice {name} of --previous has no rows here, and is in the new model no more"
+
+
+def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
+    """Positions of the dimensions with a factor on σ at an end of its range."""
+    match one:
+        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling():
+            ends = clamp.reached(one)
+        case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
+            inside = [all(clamp.lowest < f < clamp.highest for f in curve) for curve in curves]
+            ends = tuple(not whole for whole in inside)
+        case _:
+            ends = ()
+    return [i for i, at_an_end in enumerate(ends) if at_an_end]
+
+
+def fit_class_probabilities(
+    options: argparse.Namespace,
+) -> tuple[ClassSelection, Basis, list[str]]:
+    """Fits class probabilities; returns the model, what it rests on, and remarks to print.
+
+    Raises RecordingError, UnfitData, ValueError.
+    """
+    refuse_options_of_gaussians(
+        options, _OF_GAUSSIANS, f"{options.method} is fitted to class probabilities"
+    )
+    recording = read_class_recording(options.file, options.rows)
+    if recording is None:
+        raise UnfitData(
+            f"{options.file} has no class probabilities, which {options.method} is fitted to. "
+            "Give an .npz file with prob or logits, and label."
+        )
+    require_labels(options.file, recording)
+    rows, kept = _rows(recording)
+    if rows.n == 0:
+        raise UnfitData(
+            f"cannot fit on 0 detections with a true class: of {recording.label.size} rows, "
+            f"{np.count_nonzero(recording.label < 0)} have none, and the others no usable "
+            "probabilities. Widen the selection of rows."
+        )
+    fitted = fit_classes(options.method, rows)
+    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, period_of(recording, kept))
+    rejection = None
+    if options.reject_above_error is not None:
+        opinions = fitted.apply(rows.log_probabilities)
+        rejection = _entropy_rejection(opinions.mean(axis=1), rows, options.reject_above_error)
+    fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
+    selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
+    if selection.classes or fitted.classes is None:
+        return selection, basis, []
+    unchecked = (
+        f"{options.file} has no class_names: {selection.method} tells classes apart by their "
+        "position, and whether\na detector has them in the same order is not checked when it is "
+        "served"
+    )
+    return selection, basis, [unchecked]
+
+
+def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
+    """Finds the rows that can be fitted on, and their numbers in the recording."""
+    log_probabilities, usable = opinions_of(recording)
+    classes = log_probabilities.shape[2]
+    kept = np.flatnonzero(usable & (recording.label >= 0) & (recording.label < classes))
+    tracks = numbered_tracks(recording.sequence_index, recording.track)
+    track = None if tracks is None else tracks[kept]
+    return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
+
+
+def _entropy_rejection(probabilities: FloatArray, rows: ClassRows, target: float) -> Rejection:
+    wrong = (probabilities.argmax(axis=1) != rows.label).astype(np.float64)
+    entropy = normalised_entropy(probabilities)
+    return fit_rejection(entropy, wrong, target, RejectedBy.ENTROPY, rows.track)
+
+
+def stands_for(made: RecalibratedRecording) -> str:
+    """Says in a line what mean and covariance stand for."""
+    match made.output:
+        case Output.GAUSSIAN:
+            return "mean and covariance: the Gaussian that the method gives (output: gaussian)"
+        case Output.MOMENTS:
+            return (
+                "mean and covariance: moments of a distribution of another shape (output: moments)"
+            )
+        case Output.SURROGATE:
+            levels = ", ".join(f"{level:.4g}" for level in _surrogate_levels(made))
+            return (
+                "mean and covariance: of a Gaussian that stands in for a Cauchy distribution, with "
+                f"the same\ncentral interval of {levels} (output: surrogate)"
+            )
+
+
+def measured_under(made: RecalibratedRecording) -> str:
+    """Says, above the measures, what they are measures of."""
+    lines = [f"recalibrated by {made.selection.version}", stands_for(made)]
+    if made.output is not Output.GAUSSIAN:
+        lines.append("NLL, pinball, MPIW, coverage and QCE: of the method's own distribution")
+    return "\n".join(lines)
+
+
+def model_as_json(made: RecalibratedRecording) -> dict[str, object]:
+    """The object `model` of `evaluate --json`."""
+    found: dict[str, object] = {
+        "version": made.selection.version,
+        "method": made.selection.method,
+        "output": str(made.output),
+    }
+    levels = _surrogate_levels(made)
+    if levels:
+        # Slices are fitted with one level; of a document made by hand the lowest is told.
+        found["surrogate_level"] = levels[0]
+    return found
+
+
+def _surrogate_levels(made: RecalibratedRecording) -> list[float]:
+    """The levels of the recalibrators that served any row, ascending."""
+    shares = () if made.serving is None else made.serving.shares
+    serving = [share.recalibrator for share in shares]
+    return sorted({one.surrogate_level for one in serving if isinstance(one, GpCauchy)})

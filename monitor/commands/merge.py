@@ -15,7 +15,7 @@ EXAMPLE = """examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument(
         "files", metavar="FILE", nargs="+", help="statistics: exports or snapshots of sidecars"
     )

@@ -1,101 +1,74 @@
-"""What verbs print: tables, words of others that leave the terminal alone, values for --json.
-
-Numbers as options give them: what several options read, each read in one place.
-
-A section of a sidecar's configuration as TOML, for verbs that start one.
-"""
+"""Conventions that all verbs share for reading option values, printing results, writing files."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import getpass
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from enum import IntEnum
-from typing import Any
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from monitor.frames.space import FloatArray
 
-
-def plain(value: object) -> object:
-    """Dataclasses as objects, tuples as lists, numbered words as words.
-
-    None in place of what is no finite number.
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
-        return [plain(each) for each in value]
-    if isinstance(value, IntEnum):
-        return value.name.lower()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+T = TypeVar("T")
 
 
-def shown(text: str) -> str:
-    """Without what would move the cursor of a terminal."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+class CannotWrite(OSError):
+    """An output file cannot be written."""
 
 
-def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns of equal width, under their heads."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    lines = (
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (heads, *rows)
-    )
-    return "\n".join(lines)
+def checked(
+    text: str, read: Callable[[str], T], expected: str, fits: Callable[[T], bool] | None = None
+) -> T:
+    """Reads the value of an option. Raises ArgumentTypeError unless it can be read and fits."""
+    with contextlib.suppress(ValueError):
+        value = read(text)
+        if fits is None or fits(value):
+            return value
+    raise argparse.ArgumentTypeError(f"'{text}': expected {expected}")
 
 
 def confidence_levels(text: str) -> FloatArray:
-    """(T,) ascending, in (0, 1). Raises ArgumentTypeError."""
-    try:
-        levels = np.unique([float(part) for part in text.split(",")])
-    except ValueError:
-        levels = np.zeros(1)
-    if not ((levels > 0) & (levels < 1)).all():
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected levels between 0 and 1, such as 0.5,0.9,0.95"
-        )
-    return levels
+    """Reads (T,) ascending levels in (0, 1). Raises ArgumentTypeError."""
+    return checked(
+        text,
+        lambda text: np.unique([float(part) for part in text.split(",")]),
+        "levels between 0 and 1, such as 0.5,0.9,0.95",
+        lambda levels: bool(((levels > 0) & (levels < 1)).all()),
+    )
 
 
 def above_zero(text: str) -> float:
-    """A finite number above 0. Raises ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}': expected a number above 0, such as 30")
-    return value
+    """Reads a finite number above 0. Raises ArgumentTypeError."""
+    return checked(text, float, "a number above 0, such as 30", lambda value: 0 < value < math.inf)
 
 
 def seconds(text: str) -> float:
-    """Finite seconds from 0 on, such as 3 or 3s. Raises ArgumentTypeError."""
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}': expected seconds, such as 30s")
-    return value
+    """Reads finite seconds from 0 on, such as 3 or 3s. Raises ArgumentTypeError."""
+    return checked(
+        text,
+        lambda text: float(text.removesuffix("s")),
+        "seconds, such as 30s",
+        lambda value: 0 <= value < math.inf,
+    )
 
 
 def seconds_above_zero(text: str) -> float:
-    """Finite seconds above 0. Raises ArgumentTypeError."""
-    value = seconds(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError(f"'{text}': expected seconds above 0, such as 60s")
-    return value
+    """Reads finite seconds above 0. Raises ArgumentTypeError."""
+    return checked(text, seconds, "seconds above 0, such as 60s", bool)
 
 
 def number_of(what: str, most: int) -> Callable[[str], int]:
-    """Reads a whole number of something, from 1 to `most`; it raises ArgumentTypeError."""
+    """Makes a reader of whole numbers from 1 to `most`; the reader raises ArgumentTypeError."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or not 1 <= int(text) <= most:
@@ -107,13 +80,145 @@ def number_of(what: str, most: int) -> Callable[[str], int]:
     return read
 
 
+def pair(text: str) -> tuple[float, float]:
+    """Reads LO:HI. Raises ValueError."""
+    lower, _, upper = text.partition(":")
+    return float(lower), float(upper)
+
+
+def add_choice(
+    parser: argparse._ActionsContainer, option: str, kind: type[StrEnum], help: str
+) -> None:
+    """Adds an option for one word of an enumeration; None where it is not given."""
+    parser.add_argument(option, choices=tuple(kind), type=kind, help=help)
+
+
+def add_number(
+    parser: argparse._ActionsContainer,
+    option: str,
+    of: str,
+    most: int,
+    default: int | None,
+    help: str,
+) -> None:
+    """Adds an option for a whole number from 1 to `most`."""
+    read = number_of(of, most)
+    parser.add_argument(option, metavar="N", type=read, default=default, help=help)
+
+
+def add_json(parser: argparse.ArgumentParser, help: str = "print one JSON object") -> None:
+    """Adds --json."""
+    parser.add_argument("--json", action="store_true", help=help)
+
+
+def add_actor(parser: argparse.ArgumentParser, help: str) -> None:
+    """Adds --actor, who asks for a change; by default whoever runs this program, and where."""
+    parser.add_argument(
+        "--actor", metavar="WHO", default=this_person(), help=f"{help} (default %(default)s)"
+    )
+
+
+def this_person() -> str:
+    """Names who runs this program, and where."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a user without a name
+        return "command line"
+
+
+def add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    text: str,
+    *parents: argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    """Adds an action of a verb, which takes the options of its parents, too."""
+    described = f"{text[0].upper()}{text[1:]}."
+    return actions.add_parser(name, help=text, description=described, parents=parents)
+
+
+def flag(name: str) -> str:
+    """Spells an option as on the command line, from its destination."""
+    return "--class" if name == "classes" else f"--{name.replace('_', '-')}"
+
+
+def given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Lists the options, among these destinations, that were given; None says that one was not."""
+    return [flag(name) for name in names if getattr(options, name) is not None]
+
+
+def plain(value: object) -> object:
+    """Converts a value for JSON: dataclasses to objects, tuples to lists, numbered words to words.
+
+    None in place of what is no finite number.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    return finite(value) if isinstance(value, float) else value
+
+
+def finite(value: float) -> float | None:
+    """Puts None in place of what is no finite number."""
+    return value if math.isfinite(value) else None
+
+
+def shown(text: str) -> str:
+    """Replaces characters that would move the cursor of a terminal."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Writes columns of equal width, under their heads."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = (
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (heads, *rows)
+    )
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """Yields where to write; it takes the place of `path` at the end, and never stays behind.
+
+    Raises CannotWrite.
+    """
+    target = path.resolve()  # through links, so that they stay
+    if target.exists() and not target.is_file():
+        raise CannotWrite(
+            f"--output {path}: cannot be written (not a regular file). Name a file, or a new one."
+        )
+    temporary = target.with_name(f".{os.getpid()}.{target.name}")  # the ending tells the format
+    try:
+        yield temporary
+        temporary.replace(target)
+    except OSError as error:
+        raise CannotWrite(
+            f"--output {path}: cannot be written ({error.strerror or error}). "
+            "Name a file in a folder that exists and that you may write to."
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def write_output(path: str, text: str) -> None:
+    """Writes a file in UTF-8, whole or not at all. Raises CannotWrite."""
+    with output_file(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def toml_section(name: str, values: Mapping[str, Any]) -> str:
-    """The section with these keys; no value is None."""
+    """Writes the section with these keys; no value is None."""
     return "".join([f"[{name}]\n", *(f"{key} = {_toml(v)}\n" for key, v in values.items())])
 
 
 def _toml(value: Any) -> str:
-    """A value on one line; text, numbers, truth values and lists are written as in JSON."""
+    """Writes a value on one line; text, numbers, truth values and lists are written as in JSON."""
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{_toml(key)} = {_toml(v)}' for key, v in value.items())} }}"
     return json.dumps(value, ensure_ascii=False)

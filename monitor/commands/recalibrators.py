@@ -1,23 +1,28 @@
-"""Recalibrators, trials, fits and records as people read them.
+"""calibration-monitor recalibrators: shows or changes the recalibrators of a running sidecar.
 
-calibration-monitor recalibrators: those of a running sidecar, and what people decide on them.
+The sidecar decides; this file asks it, then prints its answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import getpass
 import json
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-from monitor.commands.options import number_of, plain, shown, table
-from monitor.commands.recordings import document_of, read_any_model
-from monitor.commands.sidecar_client import AdminClient, access_of, add_sidecar
-from monitor.commands.states import output_file
+from monitor.commands.models import document_of, read_any_model
+from monitor.commands.options import (
+    add_action,
+    add_actor,
+    add_json,
+    add_number,
+    plain,
+    shown,
+    table,
+    write_output,
+)
+from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
 from monitor.promotion.records import (
     Evidence,
     Factor,
@@ -28,16 +33,167 @@ from monitor.promotion.records import (
 )
 from monitor.wire.recalibrator_messages import Listing, Summary
 
+EXAMPLE = """examples:
+  calibration-monitor recalibrators list
+  calibration-monitor recalibrators show variance-scaling-0123456789ab --output inforce.json
+  calibration-monitor recalibrators fit --slice Car --slice Pedestrian
+  calibration-monitor recalibrators promote variance-scaling-0123456789ab
+  calibration-monitor recalibrators promote --file car.json --actor "release 7"
+  calibration-monitor recalibrators rollback --slice Car
+  calibration-monitor recalibrators pin --address 127.0.0.1:50051
+  calibration-monitor recalibrators history -n 100 --json"""
+
 # Names in one cell; the number of further ones is told.
 MOST_NAMES = 4
-
 
 # Quantiles of a factor this near to each other are those of a scaling, which has one.
 SAME = 1.005
 
+_STATES = {
+    TrialState.RUNNING: "is on trial",
+    TrialState.PROVEN: "is proven better, and waits for approval",
+    TrialState.GUARD: "served before, and comes back if it is better",
+}
+
+# Characters of a document that is shown between what people read; a longer one goes to a file.
+MOST_SHOWN = 4000
+
+# Records that a sidecar remembers; further ones are in its audit log.
+MOST_RECORDS = 1000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb."""
+    where = argparse.ArgumentParser(add_help=False)
+    add_sidecar(where)
+    told = argparse.ArgumentParser(add_help=False)
+    add_json(told)
+    asked = argparse.ArgumentParser(add_help=False)
+    add_actor(asked, "who asks, for the audit log")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        return add_action(actions, name, text, where, *parents)
+
+    action("list", "all that are known, all trials, and who promotes", told)
+    show = action("show", "one of them: its document, and what happened to it", told)
+    show.add_argument("version", metavar="VERSION", help="as list shows it")
+    show.add_argument("-o", "--output", metavar="F", help="file to write the document to")
+    fit = action("fit", "fit candidates now, and put them on trial", asked)
+    fit.add_argument(
+        "--slice",
+        metavar="S",
+        action="append",
+        default=[],
+        help="a slice to fit; may be given several times (default: all)",
+    )
+    fit.add_argument(
+        "--method", metavar="M", default="", help="as in `fit --method` (default: as configured)"
+    )
+    promote = action("promote", "put one in force, from the next frame on", asked)
+    which = promote.add_mutually_exclusive_group(required=True)
+    which.add_argument("version", metavar="VERSION", nargs="?", help="as list shows it")
+    which.add_argument("--file", metavar="F", help="a recalibrator that `fit --output` wrote")
+    rollback = action("rollback", "put in force again what was before the last change", asked)
+    scope = rollback.add_mutually_exclusive_group()
+    scope.add_argument("--slice", metavar="S", default="", help="the only slice that goes back")
+    scope.add_argument(
+        "--classes", action="store_true", help="that of class probabilities, not of estimates"
+    )
+    action("pin", "from now on nothing happens by itself", asked)
+    action("unpin", "things may happen by themselves again, as configured", asked)
+    history = action("history", "what happened last, latest at the end", told)
+    text = f"records to show, at most {MOST_RECORDS:,} (default 20)"
+    add_number(history, "-n", "records", MOST_RECORDS, 20, text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when the sidecar did what was asked.
+
+    Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
+    """
+    client = Client(options.address, access_of(options))
+    asyncio.run(ask(client, lambda client: ACTIONS[options.action](client, options)))
+    return 0
+
+
+async def _list(client: Client, options: argparse.Namespace) -> None:
+    listing = await client.listing()
+    if options.json:
+        names = ("recalibrators", "trials", "pinned", "promotion")
+        _print_json(**{name: getattr(listing, name) for name in names})
+    else:
+        print(listing_lines(listing))
+
+
+async def _show(client: Client, options: argparse.Namespace) -> None:
+    summary, document, records = await client.shown(options.version)
+    if options.output is not None:
+        write_output(options.output, document)
+    if options.json:
+        _print_json(recalibrator=summary, document=json.loads(document), records=records)
+        return
+    print(recalibrators((summary,)))
+    if options.output is not None:
+        print(f"\ndocument written to {options.output}")
+    elif len(document) <= MOST_SHOWN:
+        print(f"\n{document.rstrip()}")
+    else:
+        print(f"\ndocument of {len(document):,} characters: give --output F to write it to a file")
+    if records:
+        print(f"\n{history_lines(records)}")
+
+
+async def _fit(client: Client, options: argparse.Namespace) -> None:
+    print(fits(await client.fit(options.slice, options.method, options.actor)))
+
+
+async def _promote(client: Client, options: argparse.Namespace) -> None:
+    if options.file is None:
+        change = await client.promote_known(options.version, options.actor)
+    else:
+        document = document_of(read_any_model(options.file))
+        change = await client.promote(document, options.actor)
+    print(change_lines(*change))
+
+
+async def _rollback(client: Client, options: argparse.Namespace) -> None:
+    change = await client.rollback(options.slice, options.actor, classes=options.classes)
+    print(change_lines(*change))
+
+
+async def _pin(client: Client, options: argparse.Namespace) -> None:
+    pinned = options.action == "pin"
+    already = "already " if await client.pin(options.actor, pinned=pinned) == pinned else ""
+    print(f"{already}pinned" if pinned else f"{already}not pinned")
+
+
+async def _history(client: Client, options: argparse.Namespace) -> None:
+    records = (await client.listing(options.n)).records
+    if options.json:
+        _print_json(records=records)
+    else:
+        print(history_lines(records) or "nothing has happened yet")
+
+
+def _print_json(**content: object) -> None:
+    print(json.dumps({name: plain(value) for name, value in content.items()}))
+
+
+ACTIONS: dict[str, Callable[[Client, argparse.Namespace], Awaitable[None]]] = {
+    "list": _list,
+    "show": _show,
+    "fit": _fit,
+    "promote": _promote,
+    "rollback": _rollback,
+    "pin": _pin,
+    "unpin": _pin,
+    "history": _history,
+}
+
 
 def listing_lines(listing: Listing) -> str:
-    """All that are known, all trials, and what may happen by itself."""
+    """Writes all that are known, all trials, and what may happen by itself."""
     blocks = [recalibrators(listing.recalibrators)]
     if listing.trials:
         blocks.append(trials(listing.trials))
@@ -47,7 +203,7 @@ def listing_lines(listing: Listing) -> str:
 
 
 def recalibrators(summaries: Iterable[Summary]) -> str:
-    """A line each; a star before those in force."""
+    """Writes a line for each recalibrator; a star before those that are active."""
     rows = [
         (
             f"{'*' if entry.in_force else ' '} {shown(entry.version)}",
@@ -62,7 +218,7 @@ def recalibrators(summaries: Iterable[Summary]) -> str:
 
 
 def trials(standings: Iterable[TrialStanding]) -> str:
-    """Two lines each: how it stands, and what it does; then what waits for people."""
+    """Writes two lines a trial, how it stands and what it does; then what waits for people."""
     standings = tuple(standings)
     lines = []
     for standing in standings:
@@ -76,15 +232,8 @@ def trials(standings: Iterable[TrialStanding]) -> str:
     return "\n".join(lines)
 
 
-_STATES = {
-    TrialState.RUNNING: "is on trial",
-    TrialState.PROVEN: "is proven better, and waits for approval",
-    TrialState.GUARD: "served before, and comes back if it is better",
-}
-
-
 def fits(fitted: Iterable[SliceFitted]) -> str:
-    """What came of each slice."""
+    """Writes what came of the fit of each slice."""
     lines = []
     for entry in fitted:
         found = f"{shown(entry.version)} is on trial" if entry.version else shown(entry.reason)
@@ -95,14 +244,14 @@ def fits(fitted: Iterable[SliceFitted]) -> str:
 
 
 def change_lines(before: str, after: str) -> str:
-    """Of what is in force."""
+    """Writes which recalibrator is active, and which was."""
     if before == after:
         return f"{shown(after)} is in force, as before"
     return f"{shown(after)} is in force, in place of {shown(before)}"
 
 
 def history_lines(records: Iterable[Record]) -> str:
-    """A line each, with what is known beneath; times are UTC."""
+    """Writes a line for each record, with what is known beneath; times are UTC."""
     return "\n".join(line for record in records for line in _record(record))
 
 
@@ -134,7 +283,7 @@ def _evidence(found: Evidence) -> str:
 
 
 def _factors(factors: Sequence[Factor]) -> list[str]:
-    """One line, or none; × is the typical factor, with 5 % and 95 % quantiles where they differ."""
+    """Writes one line, or none; × is the typical factor, with its 5 % and 95 % quantiles."""
     return [", ".join(map(_factor, factors))] if factors else []
 
 
@@ -149,185 +298,3 @@ def _names(names: Sequence[str]) -> str:
     text = ", ".join(map(shown, names[:MOST_NAMES]))
     more = len(names) - MOST_NAMES
     return f"{text} and {more} more" if more > 0 else text
-
-
-EXAMPLE = """examples:
-  calibration-monitor recalibrators list
-  calibration-monitor recalibrators show variance-scaling-0123456789ab --output inforce.json
-  calibration-monitor recalibrators fit --slice Car --slice Pedestrian
-  calibration-monitor recalibrators promote variance-scaling-0123456789ab
-  calibration-monitor recalibrators promote --file car.json --actor "release 7"
-  calibration-monitor recalibrators rollback --slice Car
-  calibration-monitor recalibrators pin --address 127.0.0.1:50051
-  calibration-monitor recalibrators history -n 100 --json"""
-
-
-# Characters of a document that is shown between what people read; a longer one goes to a file.
-MOST_SHOWN = 4000
-
-
-# Records that a sidecar remembers; further ones are in its audit log.
-MOST_RECORDS = 1000
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    where = argparse.ArgumentParser(add_help=False)
-    add_sidecar(where)
-    told = argparse.ArgumentParser(add_help=False)
-    told.add_argument("--json", action="store_true", help="print one JSON object")
-    asked = argparse.ArgumentParser(add_help=False)
-    asked.add_argument(
-        "--actor",
-        metavar="WHO",
-        default=this_person(),
-        help="who asks, for the audit log (default %(default)s)",
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
-    def action(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return actions.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}.",
-            parents=[where, *parents],
-        )
-
-    action("list", "all that are known, all trials, and who promotes", told)
-    show = action("show", "one of them: its document, and what happened to it", told)
-    show.add_argument("version", metavar="VERSION", help="as list shows it")
-    show.add_argument("-o", "--output", metavar="F", help="file to write the document to")
-    fit = action("fit", "fit candidates now, and put them on trial", asked)
-    fit.add_argument(
-        "--slice",
-        metavar="S",
-        action="append",
-        default=[],
-        help="a slice to fit; may be given several times (default: all)",
-    )
-    fit.add_argument(
-        "--method", metavar="M", default="", help="as in `fit --method` (default: as configured)"
-    )
-    promote = action("promote", "put one in force, from the next frame on", asked)
-    which = promote.add_mutually_exclusive_group(required=True)
-    which.add_argument("version", metavar="VERSION", nargs="?", help="as list shows it")
-    which.add_argument("--file", metavar="F", help="a recalibrator that `fit --output` wrote")
-    rollback = action("rollback", "put in force again what was before the last change", asked)
-    scope = rollback.add_mutually_exclusive_group()
-    scope.add_argument("--slice", metavar="S", default="", help="the only slice that goes back")
-    scope.add_argument(
-        "--classes", action="store_true", help="that of class probabilities, not of estimates"
-    )
-    action("pin", "from now on nothing happens by itself", asked)
-    action("unpin", "things may happen by themselves again, as configured", asked)
-    history = action("history", "what happened last, latest at the end", told)
-    history.add_argument(
-        "-n",
-        metavar="N",
-        type=number_of("records", MOST_RECORDS),
-        default=20,
-        help=f"records to show, at most {MOST_RECORDS:,} (default 20)",
-    )
-
-
-def this_person() -> str:
-    """Who runs this program, and where."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a user without a name
-        return "command line"
-
-
-def run(options: argparse.Namespace) -> int:
-    """0 when the sidecar did what was asked.
-
-    Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
-    """
-    asyncio.run(_done(options))
-    return 0
-
-
-async def _done(options: argparse.Namespace) -> None:
-    client = AdminClient(options.address, access_of(options))
-    async with client:
-        await ACTIONS[options.action](client, options)
-
-
-async def _list(client: AdminClient, options: argparse.Namespace) -> None:
-    listing = await client.listing()
-    if options.json:
-        _print_json(
-            recalibrators=listing.recalibrators,
-            trials=listing.trials,
-            pinned=listing.pinned,
-            promotion=listing.promotion,
-        )
-    else:
-        print(listing_lines(listing))
-
-
-async def _show(client: AdminClient, options: argparse.Namespace) -> None:
-    summary, document, records = await client.shown(options.version)
-    if options.output is not None:
-        with output_file(Path(options.output)) as temporary:
-            temporary.write_text(document, encoding="utf-8")
-    if options.json:
-        _print_json(recalibrator=summary, document=json.loads(document), records=records)
-        return
-    print(recalibrators((summary,)))
-    if options.output is not None:
-        print(f"\ndocument written to {options.output}")
-    elif len(document) <= MOST_SHOWN:
-        print(f"\n{document.rstrip()}")
-    else:
-        print(f"\ndocument of {len(document):,} characters: give --output F to write it to a file")
-    if records:
-        print(f"\n{history_lines(records)}")
-
-
-async def _fit(client: AdminClient, options: argparse.Namespace) -> None:
-    print(fits(await client.fit(options.slice, options.method, options.actor)))
-
-
-async def _promote(client: AdminClient, options: argparse.Namespace) -> None:
-    if options.file is None:
-        change = await client.promote_known(options.version, options.actor)
-    else:
-        document = document_of(read_any_model(options.file))
-        change = await client.promote(document, options.actor)
-    print(change_lines(*change))
-
-
-async def _rollback(client: AdminClient, options: argparse.Namespace) -> None:
-    change = await client.rollback(options.slice, options.actor, classes=options.classes)
-    print(change_lines(*change))
-
-
-async def _pin(client: AdminClient, options: argparse.Namespace) -> None:
-    pinned = options.action == "pin"
-    already = "already " if await client.pin(options.actor, pinned=pinned) == pinned else ""
-    print(f"{already}pinned" if pinned else f"{already}not pinned")
-
-
-async def _history(client: AdminClient, options: argparse.Namespace) -> None:
-    records = (await client.listing(options.n)).records
-    if options.json:
-        _print_json(records=records)
-    else:
-        print(history_lines(records) or "nothing has happened yet")
-
-
-def _print_json(**content: object) -> None:
-    print(json.dumps({name: plain(value) for name, value in content.items()}))
-
-
-ACTIONS: dict[str, Callable[[AdminClient, argparse.Namespace], Awaitable[None]]] = {
-    "list": _list,
-    "show": _show,
-    "fit": _fit,
-    "promote": _promote,
-    "rollback": _rollback,
-    "pin": _pin,
-    "unpin": _pin,
-    "history": _history,
-}

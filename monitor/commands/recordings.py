@@ -1,48 +1,30 @@
-"""Options that choose rows of a recorded file; they mean the same for every verb.
+"""Recorded detections for the verbs: selected by options, recalibrated by a model, ready to fit.
 
-Recalibrators as files: reading one, telling its kind, and what it fits.
-
-A recording and what a recalibrator makes of it: the Gaussians that are forwarded, and the
-distributions that the method itself gives.
-
-Recorded class probabilities and what a recalibrator makes of them.
-
-Recorded detections with truth, as recalibrators are fitted on them; and what they amount to.
+Reading and writing of the file formats lives in `store`.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from monitor.commands.models import check_dimensions
+from monitor.commands.options import checked, given
 from monitor.frames.cholesky import factorise
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
-from monitor.recalibration.classes.class_selection import (
-    AnySelection,
-    ClassSelection,
-    any_selection_from_json,
-)
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.recalibration.classes.class_selection import ClassSelection
 from monitor.recalibration.classes.probabilities import from_logits, from_probabilities
 from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import Parts
-from monitor.recalibration.recalibrator import (
-    Basis,
-    Clock,
-    Output,
-    Period,
-    Shares,
-    UnfitData,
-    weakest,
-)
+from monitor.recalibration.recalibrator import Basis, Clock, Output, Period, Shares, weakest
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.exact_engine import Shaped, generalised_deviation
@@ -53,15 +35,18 @@ from monitor.store.recordings import NO_TRACK, Quantiles, Recording, read_record
 # Dimensions that wrap, unless others are named.
 ANGLES = ("yaw", "heading")
 
-
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
-_OF_GAUSSIANS = {
-    "dimensions": "--dimensions",
-    "angles": "--angles",
-    "classes": "--class",
-    "where": "--where",
-    "fault": "--fault",
-}
+_OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
+
+# Rows whose quantiles are asked for together.
+_CHUNK = 4096
+
+_LARGEST = Limits().largest_mean
+
+_REFUSED = (
+    "a covariance that is not positive definite, or a mean or truth that is not finite or beyond "
+    f"{_LARGEST:g}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +57,80 @@ class Fault:
     since: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class RecalibratedRecording:
+    """N detections after a recalibrator.
+
+    recording  with the Gaussians that are forwarded; unusable rows as they are
+    diagonal   (N,) of which only variances are forwarded
+    sent       (N,) estimates as they were recorded
+    usable     (N,) rows that were recalibrated
+    slices     (N,) index into chains
+    """
+
+    selection: Selection
+    recording: Recording
+    diagonal: BoolArray
+    sent: Estimates
+    usable: BoolArray
+    slices: IntArray
+    chains: tuple[Chain, ...]
+
+    @property
+    def serving(self) -> Shares | None:
+        """Shares of usable rows that each recalibrator served; None without any."""
+        rows = np.flatnonzero(self.usable)
+        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
+
+    @property
+    def output(self) -> Output:
+        """Output of the recalibrators that served: the least that is true of all detections."""
+        shares = self.serving
+        return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
+
+    @property
+    def shaped(self) -> Shaped | None:
+        """The methods' own distributions, for the measures; None where all are Gaussians."""
+        if self.output is Output.GAUSSIAN:
+            return None
+        recording, mean = self.recording, self.sent.mean
+        with np.errstate(invalid="ignore"):  # of rows that are refused
+            value = mean + recording.space.error(recording.truth, mean)
+        return Shaped(value, self.marginals, self.output is Output.MOMENTS)
+
+    @property
+    def deviation(self) -> FloatArray:
+        """(N,) σ_G = det(Σ)^(1/2K) of the joint block that is forwarded; NaN where not usable."""
+        rows = np.flatnonzero(self.usable)
+        found = np.full(self.usable.size, np.nan)
+        found[rows] = generalised_deviation(
+            self.recording.space, self.recording.covariance[rows], self.diagonal[rows]
+        )
+        return found
+
+    @property
+    def rejected(self) -> BoolArray | None:
+        """(N,) detections that are too uncertain; None where the selection rejects none."""
+        rejection = self.selection.rejection
+        return None if rejection is None else rejection.rejects(self.deviation)
+
+    def marginals(self, rows: IntArray) -> Marginals:
+        """The methods' own distributions of usable rows, at least one."""
+        return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
+
+    def quantiles(self, tau: FloatArray) -> Quantiles:
+        """Quantiles of every detection at T levels; NaN where it is not usable."""
+        n, k = self.sent.mean.shape
+        values = np.full((n, k, tau.size), np.nan)
+        usable = np.flatnonzero(self.usable)
+        for start in range(0, usable.size, _CHUNK):
+            rows = usable[start : start + _CHUNK]
+            values[rows] = self.marginals(rows).quantiles(tau).transpose(1, 2, 0)
+        return Quantiles(values, tau)
+
+
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Options of verbs that read a file; None where they are not given."""
+    """Adds the options of verbs that read a file; None where they are not given."""
     parser.add_argument(
         "--dimensions", metavar="D,D", type=_names, help="dimensions to use; default: all"
     )
@@ -100,12 +157,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_condition(parser: argparse._ActionsContainer, option: str, help: str) -> None:
-    """An option that chooses rows by the value of a column; None where it is not given."""
+    """Adds an option that chooses rows by the value of a column; None where it is not given."""
     parser.add_argument(option, metavar="COLUMN=VALUE", type=_condition, action="append", help=help)
 
 
 def read_selected(path: str, options: argparse.Namespace) -> Recording:
-    """The chosen rows of a file, the fault applied. Raises RecordingError."""
+    """Reads the chosen rows of a file and applies the fault. Raises RecordingError."""
     recording = read_recording(
         Path(path),
         dimensions=options.dimensions,
@@ -126,20 +183,15 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
     return replace(recording, covariance=recording.covariance * factor[:, None, None])
 
 
-def given(options: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
-    """Which of some options, named by destination, were given; None says that one was not."""
-    return [option for name, option in names.items() if getattr(options, name) is not None]
-
-
 def refuse_options_of_gaussians(
-    options: argparse.Namespace, more: Mapping[str, str], instead: str
+    options: argparse.Namespace, more: tuple[str, ...], instead: str
 ) -> None:
     """Raises ValueError where an option was given that means something to Gaussians only.
 
     more     such options of the verb, by destination, beside those that choose rows
     instead  what there is in place of Gaussians
     """
-    in_vain = given(options, {**_OF_GAUSSIANS, **more})
+    in_vain = given(options, (*_OF_GAUSSIANS, *more))
     if in_vain:
         raise ValueError(
             f"{', '.join(in_vain)}: for Gaussians, and {instead}. Leave it out; choose rows by "
@@ -178,168 +230,20 @@ def _rows(text: str) -> slice:
 
 
 def _fault(text: str) -> Fault:
-    match = re.fullmatch(r"variance=([0-9.eE+-]+)(?:@t=([0-9.eE+-]+)s?)?", text)
-    try:
-        factor, since = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0)
-    except ValueError:
-        factor, since = 0.0, 0.0
-    if not 0 < factor < float("inf") or not 0 <= since < float("inf"):
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected variance=F or variance=F@t=T, such as variance=0.2@t=10s"
-        )
-    return Fault(factor, since)
+    def read(text: str) -> Fault:
+        match = re.fullmatch(r"variance=([0-9.eE+-]+)(?:@t=([0-9.eE+-]+)s?)?", text)
+        return Fault(*(float(part or 0) for part in match.groups())) if match else Fault(0.0)
 
-
-def read_any_model(path: str) -> AnySelection:
-    """A recalibrator that `fit` wrote, of Gaussians or of class probabilities.
-
-    Raises InvalidRecalibrator.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRecalibrator(f"cannot read the recalibrator {path}: {error}.") from None
-    try:
-        return any_selection_from_json(text)
-    except InvalidRecalibrator as error:
-        raise InvalidRecalibrator(f"{path}: {error}") from None
-
-
-def document_of(model: AnySelection) -> str:
-    """The text that a file of the model holds.
-
-    Raises UnfitData where nobody could read it: names or values that came of the data.
-    """
-    text = model.to_json()
-    try:
-        any_selection_from_json(text)
-    except InvalidRecalibrator as error:
-        raise UnfitData(
-            f"what was fitted makes no model that can be read again: {error} Correct the names in "
-            "the file, or use more or other rows."
-        ) from None
-    return text
-
-
-def read_model(path: str) -> Selection:
-    """A recalibrator of Gaussians. Raises InvalidRecalibrator."""
-    model = read_any_model(path)
-    if isinstance(model, ClassSelection):
-        raise InvalidRecalibrator(
-            f"{path} recalibrates class probabilities ({model.method}), not Gaussians: give a "
-            "model that was fitted by a method of Gaussians, such as variance-scaling."
-        )
-    return model
-
-
-def check_kind(model: AnySelection, path: str, file: str, recording: ClassRecording | None) -> None:
-    """Refuses a model that finds nothing in a file to recalibrate.
-
-    path, file  of the model and of the recording, as they were given
-    recording   the file's class probabilities, None where there are none to look at
-    raises      InvalidRecalibrator
-    """
-    if isinstance(model, ClassSelection) and recording is None:
-        raise InvalidRecalibrator(
-            f"{path} recalibrates class probabilities ({model.method}), and none of {file} are "
-            "looked at. Give a file with prob or logits, without --class and --where, or a model "
-            "of Gaussians."
-        )
-    if isinstance(model, Selection) and recording is not None and not recording.gaussians:
-        raise InvalidRecalibrator(
-            f"{path} recalibrates Gaussians ({model.method}), and {file} has class probabilities "
-            "only. Give a model of class probabilities."
-        )
-
-
-def check_dimensions(selection: Selection, space: Space) -> None:
-    """Raises InvalidRecalibrator unless it was fitted on the dimensions a file is read with."""
-    if not selection.fits(space):
-        raise InvalidRecalibrator(
-            f"the recalibrator was fitted on dimensions {','.join(selection.dimensions)} but the "
-            f"file is read with {','.join(space.names)}: give --dimensions "
-            f"{','.join(selection.dimensions)}."
-        )
-
-
-# Rows whose quantiles are asked for together.
-_CHUNK = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class RecalibratedRecording:
-    """N detections after a recalibrator.
-
-    recording  with the Gaussians that are forwarded; unusable rows as they are
-    diagonal   (N,) of which only variances are forwarded
-    sent       (N,) estimates as they were recorded
-    usable     (N,) rows that were recalibrated
-    slices     (N,) index into chains
-    """
-
-    selection: Selection
-    recording: Recording
-    diagonal: BoolArray
-    sent: Estimates
-    usable: BoolArray
-    slices: IntArray
-    chains: tuple[Chain, ...]
-
-    @property
-    def serving(self) -> Shares | None:
-        """Which recalibrator served which usable rows; None without any."""
-        rows = np.flatnonzero(self.usable)
-        return self.selection.shares(self.slices[rows], self.chains) if rows.size else None
-
-    @property
-    def output(self) -> Output:
-        """What was said of the detections: the least that is true of all of them."""
-        shares = self.serving
-        return weakest({share.recalibrator.output for share in shares.shares} if shares else ())
-
-    @property
-    def shaped(self) -> Shaped | None:
-        """The methods' own distributions, for the measures; None where all are Gaussians."""
-        if self.output is Output.GAUSSIAN:
-            return None
-        recording, mean = self.recording, self.sent.mean
-        with np.errstate(invalid="ignore"):  # of rows that are refused
-            value = mean + recording.space.error(recording.truth, mean)
-        return Shaped(value, self.marginals, self.output is Output.MOMENTS)
-
-    @property
-    def deviation(self) -> FloatArray:
-        """(N,) σ_G = det(Σ)^(1/2K) of the joint block that is forwarded; NaN where not usable."""
-        rows = np.flatnonzero(self.usable)
-        found = np.full(self.usable.size, np.nan)
-        found[rows] = generalised_deviation(
-            self.recording.space, self.recording.covariance[rows], self.diagonal[rows]
-        )
-        return found
-
-    @property
-    def rejected(self) -> BoolArray | None:
-        """(N,) detections that are too uncertain; None where the selection rejects none."""
-        rejection = self.selection.rejection
-        return None if rejection is None else rejection.rejects(self.deviation)
-
-    def marginals(self, rows: IntArray) -> Marginals:
-        """The methods' own distributions of usable rows, at least one."""
-        return self.selection.marginals(self.sent.take(rows), self.slices[rows], self.chains)
-
-    def quantiles(self, tau: FloatArray) -> Quantiles:
-        """Of every detection at T levels; NaN where it is not usable."""
-        n, k = self.sent.mean.shape
-        values = np.full((n, k, tau.size), np.nan)
-        usable = np.flatnonzero(self.usable)
-        for start in range(0, usable.size, _CHUNK):
-            rows = usable[start : start + _CHUNK]
-            values[rows] = self.marginals(rows).quantiles(tau).transpose(1, 2, 0)
-        return Quantiles(values, tau)
+    return checked(
+        text,
+        read,
+        "variance=F or variance=F@t=T, such as variance=0.2@t=10s",
+        lambda fault: 0 < fault.variance < np.inf and 0 <= fault.since < np.inf,
+    )
 
 
 def recalibrate_gaussians(selection: Selection, recording: Recording) -> RecalibratedRecording:
-    """Each usable row by the recalibrator of its slice.
+    """Recalibrates each usable row by the recalibrator of its slice.
 
     Raises InvalidRecalibrator when it was fitted on other dimensions.
     """
@@ -371,7 +275,7 @@ def sound_rows(recording: Recording) -> BoolArray:
 
 
 def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
-    """What tells the rows of a recording apart; the stream of a row is its sequence.
+    """Divides the rows of a recording; the stream of a row is its sequence.
 
     ranges  None: rows have no range
     """
@@ -381,18 +285,10 @@ def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
     if ranges is not None:
         buckets = ranges.labels(recording.space)
         bucket = ranges.of(recording.space, recording.mean)
-    return Parts(
-        {
-            SliceBy.STREAM: recording.sequences,
-            SliceBy.CLASS: recording.classes,
-            SliceBy.RANGE: buckets,
-        },
-        {
-            SliceBy.STREAM: recording.sequence_index,
-            SliceBy.CLASS: recording.class_index,
-            SliceBy.RANGE: bucket,
-        },
-    )
+    parts = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
+    names = (recording.sequences, recording.classes, buckets)
+    number = (recording.sequence_index, recording.class_index, bucket)
+    return Parts(dict(zip(parts, names, strict=True)), dict(zip(parts, number, strict=True)))
 
 
 def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
@@ -448,7 +344,7 @@ def check_classes(selection: ClassSelection, recording: ClassRecording) -> None:
 
 
 def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) -> ClassRecording:
-    """The recording with recalibrated probabilities, of the shape of what they were made from.
+    """Recalibrates probabilities, which keep the shape of what they were made from.
 
     Rows that cannot be used stay as they are, for the measures to refuse; of logits they are NaN.
 
@@ -470,15 +366,6 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
     )
 
 
-_LARGEST = Limits().largest_mean
-
-
-_REFUSED = (
-    "a covariance that is not positive definite, or a mean or truth that is not finite or beyond "
-    f"{_LARGEST:g}"
-)
-
-
 def usable_truth(recording: Recording) -> tuple[BoolArray, BoolArray]:
     """(N,) rows that have truth, and those among them that can be fitted to and measured."""
     labelled = np.asarray(np.isfinite(recording.truth).all(axis=1))
@@ -489,14 +376,14 @@ def usable_truth(recording: Recording) -> tuple[BoolArray, BoolArray]:
 
 
 def left_out(labelled: BoolArray, usable: BoolArray) -> str:
-    """How many rows cannot be fitted to or measured, and why; from usable_truth."""
+    """Says how many rows cannot be fitted to or measured, and why; from usable_truth."""
     refused = np.count_nonzero(labelled & ~usable)
     text = f"of {labelled.size} rows, {np.count_nonzero(~labelled)} have no truth"
     return f"{text} and {refused} are refused ({_REFUSED})" if refused else text
 
 
 def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
-    """Some rows, all of them usable."""
+    """Takes some rows, all of them usable, to fit on."""
     tracks = numbered_tracks(recording.sequence_index, recording.track)
     return FitRows(
         recording.space,
@@ -506,9 +393,9 @@ def fit_rows(recording: Recording, rows: IntArray) -> FitRows:
     )
 
 
-def numbered_tracks(sequence_index: IntArray, track: IntArray | None) -> IntArray | None:
+def numbered_tracks(sequence_index: IntArray | None, track: IntArray | None) -> IntArray | None:
     """(N,) one number for each track of each sequence, −1 without; None if none is recorded."""
-    if track is None:
+    if track is None or sequence_index is None:
         return None
     pairs = np.stack([sequence_index, track], axis=1)
     _, number = np.unique(pairs, axis=0, return_inverse=True)
@@ -517,31 +404,21 @@ def numbered_tracks(sequence_index: IntArray, track: IntArray | None) -> IntArra
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """(N,) event times of recorded rows.
-
-    stamp_ns  preferred, since it is of one zero whatever the file
-    """
-
-    stamp_ns: IntArray | None
-    time_s: FloatArray | None
-
-    def period(self, rows: IntArray) -> Period | None:
-        """From the first to the last of some rows; None where they have no times."""
-        if rows.size == 0:
-            return None
-        if self.stamp_ns is not None:
-            stamps = self.stamp_ns[rows]
-            return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
-        if self.time_s is None or not np.isfinite(self.time_s[rows]).all():
-            return None
-        seconds = self.time_s[rows]
-        return Period(float(seconds.min()), float(seconds.max()), Clock.SECONDS)
+def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period | None:
+    """Period from the first to the last of some rows; None where they have no times."""
+    if rows.size == 0:
+        return None
+    if recording.stamp_ns is not None:  # preferred, since it is of one zero whatever the file
+        stamps = recording.stamp_ns[rows]
+        return Period(int(stamps.min()), int(stamps.max()), Clock.STAMP)
+    if recording.time_s is None or not np.isfinite(recording.time_s[rows]).all():
+        return None
+    seconds = recording.time_s[rows]
+    return Period(float(seconds.min()), float(seconds.max()), Clock.SECONDS)
 
 
 def basis_of(rows: FitRows, period: Period | None, borrows_from: str | None) -> Basis | None:
-    """What a fit on these rows rests on; None without rows."""
+    """Basis of a fit on these rows; None without rows."""
     if rows.n == 0:
         return None
     return Basis(rows.n, rows.tracks, rows.n * rows.weight, period, borrows_from)

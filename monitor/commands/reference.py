@@ -1,16 +1,15 @@
-"""calibration-monitor reference: what is usual of recorded drives, to tell drift from."""
+"""calibration-monitor reference: learns from recorded drives what errors are while healthy."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
-from monitor.commands.options import table
-from monitor.commands.recordings import add_selection, read_model, read_selected
+from monitor.commands.models import read_model
+from monitor.commands.options import table, write_output
+from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import learning_settings, learnt
-from monitor.commands.states import output_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Reference
 from monitor.recalibration.selection import Selection
@@ -27,7 +26,7 @@ fitted on, since those look better than what will come."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument("--recalibrator", metavar="FILE", help="that will be in force")
@@ -37,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="TOML file of a sidecar, whose [drift] says how much is enough (reference_tracks, "
         "reference_detections) and when tracks end (track_idle_seconds)",
     )
-    parser.add_argument("--output", metavar="F", type=Path, required=True, help="file to write")
+    parser.add_argument("--output", metavar="F", required=True, help="file to write")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,8 +50,7 @@ def run(options: argparse.Namespace) -> int:
     settings = learning_settings(options)
     recordings = [read_selected(path, options) for path in options.files]
     found = learnt(recordings, selection, settings)
-    with output_file(options.output) as path:
-        path.write_text(reference_text(found.references), encoding="utf-8")
+    write_output(options.output, reference_text(found.references))
     for remark in found.remarks:
         print(f"calibration-monitor reference: {remark}", file=sys.stderr)
     print(reference_table(found.references))
@@ -60,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def reference_table(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
-    """A line for each class and stage."""
+    """Writes a line for each class and stage."""
     heads = ("slice", "stage", "detections", "NEES/K", "worth", "tracks", "level", "τ", "ω")
     rows = []
     for name, stages in references.items():

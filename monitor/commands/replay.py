@@ -8,14 +8,15 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
-from monitor.commands.options import number_of
-from monitor.commands.recordings import add_selection, check_dimensions, read_model, read_selected
+from monitor.commands.models import check_dimensions, read_model
+from monitor.commands.options import checked, finite, number_of, seconds
+from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
     add_drift,
@@ -39,27 +40,19 @@ from monitor.commands.sending import (
     RecordedSequence,
     Tally,
     TracksByStream,
+    first_error,
     new_records,
     play,
     running_sidecar,
     sequences,
 )
-from monitor.commands.sidecar_client import (
-    Client,
-    DriftClient,
-    SidecarUnavailable,
-    access_of,
-    add_access,
-)
-from monitor.commands.states import as_json, table
+from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
 from monitor.config import Mode
-from monitor.frames.counters import TruthAccount
-from monitor.frames.slices import SliceBy
+from monitor.frames.slices import TOTAL, SliceBy
 from monitor.recalibration.selection import IDENTITY, Selection
+from monitor.v1 import calibration_pb2
+from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
 from monitor.wire.messages import read_slice_standing
-
-T = TypeVar("T")
-
 
 EXAMPLE = """examples:
   calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
@@ -94,13 +87,19 @@ central differences in the moving axes of the sensor; nis_over_k and state_nees_
 of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
 (pip install 'calibration-monitor[tracking]')."""
 
-
 # The sidecar cuts no more.
 MOST_BINS = 512
 
+_Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound]
+
+_STAGES = {
+    calibration_pb2.STAGE_RAW: "raw",
+    calibration_pb2.STAGE_RECALIBRATED: "recalibrated",
+}
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
     add_selection(parser)
     parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
@@ -108,7 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ground-truth-delay",
         metavar="S",
-        type=_seconds,
+        type=seconds,
         default=0.0,
         help="event time by which labels come late, such as 30s (default 0s)",
     )
@@ -142,16 +141,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_tracking(parser)
 
 
-@dataclass(frozen=True, slots=True)
-class _Calibration:
-    """The sidecar's statistics at the end, for programs and for people."""
-
-    recalibrator: str
-    values: dict[str, Any]
-    table: str
-    drift: DriftFound
-
-
 def run(options: argparse.Namespace) -> int:
     """0 when every frame was answered and every label accounted for."""
     own = options.mode is not Mode.APPLY or options.slice_by != (SliceBy.CLASS,)
@@ -173,30 +162,27 @@ def run(options: argparse.Namespace) -> int:
         )
     check_tracking(options)
     check_drift(options)
-    files: list[list[RecordedSequence]] = []
-    for i, path in enumerate(options.files):
-        prefix = "" if len(options.files) == 1 else f"file{i}."
-        files.append(sequences(read_selected(path, options), prefix))
+    files = [
+        sequences(read_selected(path, options), f"file{i}." if len(options.files) > 1 else "")
+        for i, path in enumerate(options.files)
+    ]
     played = [sequence for found in files for sequence in found]
     selection = None
     if options.recalibrator:
-        none = options.recalibrator == "none"
-        selection = IDENTITY if none else read_model(options.recalibrator)
+        named = options.recalibrator
+        selection = IDENTITY if named == "none" else read_model(named)
         for sequence in played:
             check_dimensions(selection, sequence.header.space)
     yardstick = read_yardstick(options, files) if options.ground_truth is not None else None
-    tally = Tally()
-    manner = Manner(
-        options.speed, options.ground_truth_delay, new_records(played) if yardstick else {}
-    )
+    tally, records = Tally(), new_records(played) if yardstick else {}
+    manner = Manner(options.speed, options.ground_truth_delay, records)
 
-    def talk(address: str) -> Coroutine[Any, Any, _Calibration]:
-        client = DriftClient(address, access)
-        return _replay(client, played, selection, manner, tally, options.bins)
-
-    with reference_file(options, selection) as reference:
-        config = _config(options, played, reference)
-        calibration = _with_sidecar(options.address, config, talk)
+    with (
+        reference_file(options, selection) as reference,
+        _sidecar(options.address, _config(options, played, reference)) as address,
+    ):
+        client = Client(address, access)
+        found = asyncio.run(_replay(client, played, selection, manner, tally, options.bins))
     tracking = None
     if yardstick is not None:
         raw: TracksByStream | None = manner.tracks
@@ -206,22 +192,24 @@ def run(options: argparse.Namespace) -> int:
             raw = _raw_tracks(_config(options, played), played)
         tracking = compare(manner.tracks, raw, yardstick, options.address)
     _complain(tally)
-    print(_report(tally, calibration, played, tracking, options.json))
+    print(_report(tally, found, played, tracking, options.json))
     return 0
 
 
-def _with_sidecar(
-    address: str | None, config: str, talk: Callable[[str], Coroutine[Any, Any, T]]
-) -> T:
-    """What comes of talking to the sidecar at an address, or to one started for it."""
+@contextlib.contextmanager
+def _sidecar(address: str | None, config: str) -> Iterator[str]:
+    """Yields where the sidecar is; without an address, one is started for the context.
+
+    Raises the first of the errors with which streams break.
+    """
     with contextlib.ExitStack() as stack:
         if address is None:
             address = stack.enter_context(running_sidecar(config)).grpc
         try:
-            return asyncio.run(talk(address))
+            yield address
         except ExceptionGroup as group:
             # Where one stream breaks, others break with it: one cause is enough.
-            error = _first(group)
+            error = first_error(group)
             if isinstance(error, SidecarUnavailable):
                 raise SidecarUnavailable(
                     f"the sidecar at {address} ended a stream before all was sent: see its log."
@@ -229,14 +217,10 @@ def _with_sidecar(
             raise error from None
 
 
-def _first(error: Exception) -> Exception:
-    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
-
-
 def _config(
     options: argparse.Namespace, played: list[RecordedSequence], reference: Path | None = None
 ) -> str:
-    """Room for every stream and every slice, so that nothing hangs on which comes first."""
+    """Writes a configuration with room for every stream and slice, whichever comes first."""
     streams = max(64, len(played))
     slices = len(played) * max(len(sequence.header.classes) for sequence in played)
     slice_by = ", ".join(f'"{part}"' for part in options.slice_by)
@@ -249,31 +233,28 @@ def _config(
 
 
 def _forwards_other(options: argparse.Namespace, selection: Selection | None) -> bool:
-    """Whether the started sidecar forwards anything else than what the detector says."""
+    """Tells if the started sidecar forwards anything else than the raw detections."""
     observed = options.mode is not Mode.APPLY
     return not observed and selection is not None and selection.changes_estimates
 
 
 def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
-    """The tracks of the same drive without the recalibrator."""
+    """Plays the same drive without the recalibrator, for its tracks."""
     manner = Manner(delay=math.inf, tracks=new_records(played))
 
-    async def talk(address: str) -> None:
-        async with Client(address) as client:
-            await play(client, played, manner, Tally())
-
-    _with_sidecar(None, config, talk)
+    with _sidecar(None, config) as address:
+        asyncio.run(ask(Client(address), lambda client: play(client, played, manner, Tally())))
     return manner.tracks
 
 
 async def _replay(
-    client: DriftClient,
+    client: Client,
     played: list[RecordedSequence],
     selection: Selection | None,
     manner: Manner,
     tally: Tally,
     bins: int,
-) -> _Calibration:
+) -> _Found:
     async with client:
         if selection is not None:
             await client.promote(selection.to_json(), "replay")
@@ -283,82 +264,141 @@ async def _replay(
             progress.cancel()
             found = await client.calibration(include_bins=True, bins=bins)
             drift = await heard.all_of(tuple(map(read_slice_standing, found.drift)))
-    return _Calibration(found.recalibrator_version, as_json(found), table(found), drift)
+    return found, drift
 
 
 async def _show_progress(tally: Tally, frames: int) -> None:
-    """A line on a terminal, nothing in a pipe."""
+    """Prints a line on a terminal, nothing in a pipe."""
     while sys.stderr.isatty():
         print(f"\r{tally.frames} of {frames} frames", end="\r", file=sys.stderr, flush=True)
         await asyncio.sleep(0.2)
 
 
 def _complain(tally: Tally) -> None:
-    """A line on the terminal where labels of detections were not used."""
-    if tally.account.matched != tally.labels:
-        print(
-            f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels "
-            f"matched; {_in_words(tally.account)}. {tally.complaint}",
-            file=sys.stderr,
-        )
+    """Prints a line where labels of detections were not used."""
+    if tally.account.matched == tally.labels:
+        return
+    counts = {name.replace("_", " "): count for name, count in asdict(tally.account).items()}
+    words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    print(
+        f"calibration-monitor replay: {tally.account.matched} of {tally.labels} labels matched; "
+        f"{words}. {tally.complaint}",
+        file=sys.stderr,
+    )
 
 
 def _report(
     tally: Tally,
-    calibration: _Calibration,
+    found: _Found,
     played: list[RecordedSequence],
     tracking: dict[str, Any] | None,
     as_object: bool,
 ) -> str:
+    calibration, drift = found
+    frames, detections, matched = tally.frames, tally.detections, tally.account.matched
     if as_object:
-        counts = {
-            "frames": tally.frames,
-            "detections": tally.detections,
-            "matched": tally.account.matched,
-        }
+        counts = {"frames": frames, "detections": detections, "matched": matched}
         of_tracks = {} if tracking is None else {"tracking": tracking}
-        of_drift = drift_json(calibration.drift, played)
-        return json.dumps({**counts, **calibration.values, **of_drift, **of_tracks})
+        return json.dumps(counts | as_json(calibration) | drift_json(drift, played) | of_tracks)
     head = (
-        f"{tally.frames} frames, {tally.detections} detections, "
-        f"{tally.account.matched} with ground truth; recalibrator "
-        f"{calibration.recalibrator}"
+        f"{frames} frames, {detections} detections, {matched} with ground truth; "
+        f"recalibrator {calibration.recalibrator_version}"
     )
-    tables = [calibration.table] + ([] if tracking is None else [tracking_table(tracking)])
-    if drift := drift_table(calibration.drift, played):
-        tables.insert(1, drift)
-    return "\n".join([head, *tables])
-
-
-def _in_words(account: TruthAccount) -> str:
-    counts = {name: getattr(account, name) for name in account.__dataclass_fields__}
-    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}': expected seconds, such as 30s")
-    return value
+    lines = [head, table(calibration)]
+    if of_drift := drift_table(drift, played):
+        lines.append(of_drift)
+    if tracking is not None:
+        lines.append(tracking_table(tracking))
+    return "\n".join(lines)
 
 
 def _speed(text: str) -> float:
-    try:
-        value = math.inf if text == "max" else float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"'{text}': expected max, or a positive factor such as 1")
-    return value
+    return checked(
+        text,
+        lambda text: math.inf if text == "max" else float(text),
+        "max, or a positive factor such as 1",
+        lambda value: value > 0,
+    )
 
 
 def _slice_by(text: str) -> tuple[SliceBy, ...]:
-    try:
-        return tuple(SliceBy(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected class, stream or class,stream"
-        ) from None
+    expected = "class, stream or class,stream"
+    return checked(text, lambda text: tuple(map(SliceBy, text.split(","))), expected)
+
+
+def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
+    """Builds tau, slices and total as `replay --json` prints them; None in place of NaN.
+
+    variance, squared_error and nees of a bin are sums over its n detections.
+    """
+    by_name = {entry.slice: _stages(entry) for entry in _ordered(calibration)}
+    total = by_name.pop(TOTAL, None)
+    return {"tau": list(calibration.tau), "slices": by_name, "total": total}
+
+
+def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceCalibration]:
+    """Slices by name, the total last; they come in the order in which they were first seen."""
+    return sorted(calibration.slices, key=lambda entry: (entry.slice == TOTAL, entry.slice))
+
+
+def _stages(entry: calibration_pb2.SliceCalibration) -> dict[str, Any]:
+    return {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
+
+
+def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
+    def by_dimension(measure: str) -> dict[str, float | None]:
+        return {name: finite(getattr(found, measure)) for name, found in dimensions.items()}
+
+    joint = stage.joint
+    dimensions = {dimension.name: dimension for dimension in stage.dimensions}
+    return {
+        "n": stage.n,
+        "k": joint.k,
+        "nees_over_k": finite(joint.nees_over_k),
+        "nees_median_ratio": finite(joint.nees_median_ratio),
+        "nll": finite(joint.nll),
+        "ence": by_dimension("ence"),
+        "ence_noise_floor": by_dimension("ence_noise_floor"),
+        "uce": by_dimension("uce"),
+        "qce": by_dimension("qce") | {"joint": finite(joint.qce)},
+        "qce_by_tau": {name: list(found.qce_by_tau) for name, found in dimensions.items()}
+        | {"joint": list(joint.qce_by_tau)},
+        "bins": {name: _bins(found.bins) for name, found in dimensions.items()}
+        | {"joint": _bins(joint.bins)},
+    }
+
+
+def _bins(bins: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "lower": bin.lower,
+            "upper": finite(bin.upper),
+            "n": bin.n,
+            "variance": bin.variance,
+            "squared_error": bin.squared_error,
+            "nees": bin.nees,
+            "within": list(bin.within),
+        }
+        for bin in bins
+    ]
+
+
+def table(calibration: GetCalibrationResponse) -> str:
+    """Writes a line for each slice and stage."""
+    heads = ("slice", "stage", "n", "NEES/K", "median", "QCE", "NLL", "ENCE by dimension")
+    lines = [_line(heads)]
+    for entry in _ordered(calibration):
+        for stage in entry.stages:
+            joint = stage.joint
+            ence = " ".join(f"{found.name} {found.ence:.3f}" for found in stage.dimensions)
+            values = (joint.nees_over_k, joint.nees_median_ratio, joint.qce, joint.nll)
+            numbers = (f"{value:.4f}" for value in values)
+            lines.append(_line((entry.slice, _STAGES[stage.stage], str(stage.n), *numbers, ence)))
+    return "\n".join(lines)
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    slice_name, stage, *numbers, last = cells
+    return (
+        f"{slice_name:<20} {stage:<12} " + "".join(f"{cell:>9}" for cell in numbers) + f"  {last}"
+    )

@@ -1,12 +1,7 @@
-"""Options of replay that have to do with drift, and the section of the sidecar they make.
+"""The drift part of `replay`: a reference before it, alarms during it, evidence at its end.
 
-What is usual of recorded drives, learned as the sidecar learns it: by class, at both stages,
-each sequence a stream of its own.
-
-Listens for alarms of drift while a replay goes on.
-
-What a replay heard of drift: alarms in the order in which they were raised, and how the evidence
-stands at the end, for programs and for people.
+References are learned as the sidecar learns them: by class, at both stages, each sequence a stream
+of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from monitor.commands.alarms import STATES
-from monitor.commands.options import shown, table, toml_section
+from monitor.commands.options import finite, shown, table, toml_section
 from monitor.commands.recordings import (
     add_condition,
     left_out,
@@ -37,7 +31,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.commands.sending import RecordedSequence, sequences
-from monitor.commands.sidecar_client import DriftClient
+from monitor.commands.sidecar_client import Client
 from monitor.config import DriftConfig, load
 from monitor.drift.alarms import Alarm, SliceStanding, Why, alarm_sentence, hours
 from monitor.drift.bets import Stage
@@ -53,6 +47,14 @@ from monitor.statistics.observations import measure
 from monitor.store.recordings import Recording
 from monitor.store.reference_file import read_references, reference_text
 
+# Of recorded drives; fewer tell nothing.
+_FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
+
+# s that events may take longer than the answer that tells of the same alarms.
+_PATIENCE = 5.0
+
+_PERIOD = 0.01
+
 
 class TooLittleToLearn(ValueError):
     """Recorded drives say too little of what is usual."""
@@ -60,7 +62,7 @@ class TooLittleToLearn(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What drives say of each class.
+    """References learned from drives.
 
     references  of those that are known well enough
     remarks     a sentence for each of the others
@@ -70,10 +72,158 @@ class Learnt:
     remarks: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DriftFound:
+    """Alarms and evidence that the sidecar told of.
+
+    alarms     in the order in which they were raised
+    standings  of each slice and severity, at the end
+    """
+
+    alarms: tuple[Alarm, ...] = ()
+    standings: tuple[SliceStanding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time in the drive, told from the start of a sequence.
+
+    stream    its name; None where several may be meant
+    start_ns  event time of its first frame
+    frame     number of the last frame by then; None where no sequence is played at that time
+    """
+
+    stream: str | None
+    start_ns: int
+    frame: int | None
+
+
+@dataclass(slots=True)
+class Hearing:
+    """Alarms in the order in which they were raised, since it began.
+
+    before  those that had been raised by then, and stayed
+    """
+
+    before: frozenset[tuple[str, ...]] = frozenset()
+    raised: list[Alarm] = field(default_factory=list)
+
+    async def listen(self, client: Client) -> None:
+        """Listens as long as the sidecar serves."""
+        async with contextlib.aclosing(client.alarm_changes()) as changes:
+            async for heard in changes:
+                if heard.change.why is Why.RAISED:
+                    self.raised.append(heard.change.alarm)
+
+    async def all_of(
+        self, standings: tuple[SliceStanding, ...], patience: float = _PATIENCE
+    ) -> DriftFound:
+        """Returns the alarms heard of; those that stay at the end are added if they were not heard.
+
+        patience  s to wait for those that have not been
+        """
+        end = time.monotonic() + patience
+        while (missing := self._missing(standings)) and time.monotonic() < end:
+            await asyncio.sleep(_PERIOD)
+        missing.sort(key=lambda alarm: alarm.driven)
+        return DriftFound((*self.raised, *missing), standings)
+
+    def _missing(self, standings: tuple[SliceStanding, ...]) -> list[Alarm]:
+        known = self.before | set(map(_key, self.raised))
+        return [alarm for alarm in _staying(standings) if _key(alarm) not in known]
+
+
+def add_drift(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a verb that plays detections to a sidecar which watches for drift."""
+    group = parser.add_argument_group("drift")
+    usual = group.add_mutually_exclusive_group()
+    usual.add_argument(
+        "--reference",
+        metavar="F",
+        help="what is usual, as `calibration-monitor reference` wrote it (default: the started "
+        "sidecar learns it from what is played)",
+    )
+    add_condition(
+        usual,
+        "--reference-where",
+        "learn what is usual from the rows of the files whose column has this value, in place of "
+        "--where, before anything is played; may be repeated",
+    )
+
+
+def check_drift(options: argparse.Namespace) -> None:
+    """Raises ValueError where a reference has no sidecar or no slices to act on."""
+    given = "--reference" if options.reference is not None else "--reference-where"
+    if options.reference is None and options.reference_where is None:
+        return
+    if options.address:
+        raise ValueError(
+            f"--address {options.address}: {given} would be a setting of that sidecar ([drift] "
+            "reference). Leave it out, or leave --address out."
+        )
+    if options.slice_by != (SliceBy.CLASS,):
+        raise ValueError(
+            f"--slice-by {','.join(options.slice_by)}: {given} says what is usual of classes. "
+            "Leave one of them out."
+        )
+
+
+def drift_config(options: argparse.Namespace) -> DriftConfig:
+    """Reads [drift] of the file that --config names. Raises InvalidConfiguration."""
+    return DriftConfig() if options.config is None else load(options.config).drift
+
+
+def learning_settings(options: argparse.Namespace) -> DriftSettings:
+    """How much is enough to learn from: as the file that --config names says. Without one, of
+    drives that people chose, little: a slice of few tracks is watched by detections then.
+
+    Raises InvalidConfiguration.
+    """
+    if options.config is not None:
+        return drift_config(options).settings()
+    return DriftSettings(reference_tracks=_FEWEST_TRACKS, reference_detections=_FEWEST_DETECTIONS)
+
+
+def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
+    """Writes [drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
+    # What is played is over with the sidecar: nothing of it is kept.
+    section = drift_config(options).model_dump(mode="json", exclude_none=True) | {"path": ""}
+    if reference is not None:
+        section["reference"] = str(reference)
+    return toml_section("drift", section)
+
+
+@contextlib.contextmanager
+def reference_file(
+    options: argparse.Namespace, selection: Selection | None
+) -> Iterator[Path | None]:
+    """Yields the file of references for the started sidecar; None where it shall learn them itself.
+
+    Raises RecordingError, InvalidRecalibrator, NotAReference, TooLittleToLearn.
+    """
+    if options.reference is not None:
+        read_references(options.reference)  # a sidecar would refuse it with less to say
+        yield Path(options.reference).resolve()
+        return
+    if options.reference_where is None:
+        yield None
+        return
+    # A drill changes what is played, not what is usual.
+    asked = {**vars(options), "where": options.reference_where, "fault": None}
+    recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
+    found = learnt(recordings, selection, learning_settings(options))
+    for remark in found.remarks:
+        print(f"calibration-monitor replay: {remark}", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
+        path = Path(folder) / "reference.json"
+        path.write_text(reference_text(found.references), encoding="utf-8")
+        yield path
+
+
 def learnt(
     recordings: Sequence[Recording], selection: Selection | None, settings: DriftSettings
 ) -> Learnt:
-    """Learn from the rows of recordings that have truth and can be used.
+    """Learns from the rows of recordings that have ground truth and can be used.
 
     selection  the recalibrator that is to be in force; None: both stages are the same
     raises     TooLittleToLearn, InvalidRecalibrator, and ValueError where the recordings have
@@ -118,7 +268,7 @@ def learnt(
 def _watched(
     number: int, recording: Recording, selection: Selection | None
 ) -> Iterator[WatchedRows]:
-    """The detections with truth of each sequence; slices are positions in recording.classes.
+    """Yields the labelled detections of each sequence; slices are positions in recording.classes.
 
     number  of the file: tracks of two files are different ones
     """
@@ -192,125 +342,8 @@ def _known_well(
     raise TooLittleToLearn(f"nothing is learned: {'; '.join(remarks)}. Give longer drives.")
 
 
-# Of recorded drives; fewer tell nothing.
-_FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
-
-
-def add_drift(parser: argparse.ArgumentParser) -> None:
-    """Options of a verb that plays detections to a sidecar which watches for drift."""
-    group = parser.add_argument_group("drift")
-    usual = group.add_mutually_exclusive_group()
-    usual.add_argument(
-        "--reference",
-        metavar="F",
-        help="what is usual, as `calibration-monitor reference` wrote it (default: the started "
-        "sidecar learns it from what is played)",
-    )
-    add_condition(
-        usual,
-        "--reference-where",
-        "learn what is usual from the rows of the files whose column has this value, in place of "
-        "--where, before anything is played; may be repeated",
-    )
-
-
-def check_drift(options: argparse.Namespace) -> None:
-    """Raises ValueError where a reference has no sidecar or no slices to act on."""
-    given = "--reference" if options.reference is not None else "--reference-where"
-    if options.reference is None and options.reference_where is None:
-        return
-    if options.address:
-        raise ValueError(
-            f"--address {options.address}: {given} would be a setting of that sidecar ([drift] "
-            "reference). Leave it out, or leave --address out."
-        )
-    if options.slice_by != (SliceBy.CLASS,):
-        raise ValueError(
-            f"--slice-by {','.join(options.slice_by)}: {given} says what is usual of classes. "
-            "Leave one of them out."
-        )
-
-
-@contextlib.contextmanager
-def reference_file(
-    options: argparse.Namespace, selection: Selection | None
-) -> Iterator[Path | None]:
-    """Where the started sidecar finds what is usual, as long as the context lasts; None: nowhere.
-
-    Raises RecordingError, InvalidRecalibrator, NotAReference, TooLittleToLearn.
-    """
-    if options.reference is not None:
-        read_references(options.reference)  # a sidecar would refuse it with less to say
-        yield Path(options.reference).resolve()
-        return
-    if options.reference_where is None:
-        yield None
-        return
-    # A drill changes what is played, not what is usual.
-    asked = {**vars(options), "where": options.reference_where, "fault": None}
-    recordings = [read_selected(path, argparse.Namespace(**asked)) for path in options.files]
-    found = learnt(recordings, selection, learning_settings(options))
-    for remark in found.remarks:
-        print(f"calibration-monitor replay: {remark}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="calibration-monitor-") as folder:
-        path = Path(folder) / "reference.json"
-        path.write_text(reference_text(found.references), encoding="utf-8")
-        yield path
-
-
-def drift_config(options: argparse.Namespace) -> DriftConfig:
-    """[drift] of the file that --config names. Raises InvalidConfiguration."""
-    return DriftConfig() if options.config is None else load(options.config).drift
-
-
-def learning_settings(options: argparse.Namespace) -> DriftSettings:
-    """How much is enough to learn from: as the file that --config names says. Without one, of
-    drives that people chose, little: a slice of few tracks is watched by detections then.
-
-    Raises InvalidConfiguration.
-    """
-    if options.config is not None:
-        return drift_config(options).settings()
-    return DriftSettings(reference_tracks=_FEWEST_TRACKS, reference_detections=_FEWEST_DETECTIONS)
-
-
-def drift_section(options: argparse.Namespace, reference: Path | None) -> str:
-    """[drift] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
-    # What is played is over with the sidecar: nothing of it is kept.
-    section = drift_config(options).model_dump(mode="json", exclude_none=True) | {"path": ""}
-    if reference is not None:
-        section["reference"] = str(reference)
-    return toml_section("drift", section)
-
-
-@dataclass(frozen=True, slots=True)
-class DriftFound:
-    """What was told of drift.
-
-    alarms     in the order in which they were raised
-    standings  of each slice and severity, at the end
-    """
-
-    alarms: tuple[Alarm, ...] = ()
-    standings: tuple[SliceStanding, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When something was, in the time of a sequence.
-
-    stream    its name; None where several may be meant
-    start_ns  event time of its first frame
-    frame     number of the last frame by then; None where no sequence is played at that time
-    """
-
-    stream: str | None
-    start_ns: int
-    frame: int | None
-
-
-def moment(event_ns: int, played: Several[RecordedSequence]) -> Moment:
-    """The place of an event time among the sequences played, of which there is at least one.
+def moment(event_ns: int, played: Sequence[RecordedSequence]) -> Moment:
+    """Places an event time among the sequences played, of which there is at least one.
 
     It is told from the first of those that have a frame with this very stamp; where none has, of
     those that are played by then.
@@ -331,15 +364,15 @@ def moment(event_ns: int, played: Several[RecordedSequence]) -> Moment:
     return Moment(name, int(stamps[first][0]), last[first])
 
 
-def drift_json(found: DriftFound, played: Several[RecordedSequence]) -> dict[str, Any]:
-    """alarms and drift of replay --json; None in place of what is not known."""
+def drift_json(found: DriftFound, played: Sequence[RecordedSequence]) -> dict[str, Any]:
+    """Builds alarms and drift of replay --json; None in place of what is not known."""
     return {
         "alarms": [_alarm(alarm, played) for alarm in found.alarms],
         "drift": [_standing(standing) for standing in found.standings],
     }
 
 
-def _alarm(alarm: Alarm, played: Several[RecordedSequence]) -> dict[str, Any]:
+def _alarm(alarm: Alarm, played: Sequence[RecordedSequence]) -> dict[str, Any]:
     at, scale = moment(alarm.event_ns, played), alarm.scale
     return {
         "slice": alarm.slice,
@@ -353,10 +386,10 @@ def _alarm(alarm: Alarm, played: Several[RecordedSequence]) -> dict[str, Any]:
         "labelled": alarm.labelled,
         "detections": alarm.detections,
         "tracks": alarm.tracks,
-        "evidence_hours": _number(alarm.evidence),
+        "evidence_hours": finite(alarm.evidence),
         "threshold_hours": alarm.threshold,
         "since_t": (alarm.since_ns - at.start_ns) / 1e9,
-        "scale": [_number(value) for value in (scale.estimate, scale.lower, scale.upper)],
+        "scale": [finite(value) for value in (scale.estimate, scale.lower, scale.upper)],
     }
 
 
@@ -371,17 +404,13 @@ def _standing(standing: SliceStanding) -> dict[str, Any]:
     }
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _log10(hours: float) -> float | None:
-    """None of no evidence at all."""
+    """Logarithm of evidence; None without any."""
     return math.log10(hours) if 0 < hours < math.inf else None
 
 
-def drift_table(found: DriftFound, played: Several[RecordedSequence]) -> str:
-    """A line for each slice and severity, and one for each alarm; empty where nobody watched."""
+def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
+    """Writes a line for each slice and severity, one for each alarm; empty if nobody watched."""
     lines = []
     if found.standings:
         heads = ("drift", "severity", "state", "evidence", "peak", "threshold")
@@ -404,51 +433,9 @@ def _row(standing: SliceStanding) -> tuple[str, ...]:
     )
 
 
-# s that events may take longer than the answer that tells of the same alarms.
-_PATIENCE = 5.0
-
-
-_PERIOD = 0.01
-
-
-@dataclass(slots=True)
-class Hearing:
-    """Alarms in the order in which they were raised, since it began.
-
-    before  those that had been raised by then, and stayed
-    """
-
-    before: frozenset[tuple[str, ...]] = frozenset()
-    raised: list[Alarm] = field(default_factory=list)
-
-    async def listen(self, client: DriftClient) -> None:
-        """As long as the sidecar serves."""
-        async with contextlib.aclosing(client.alarm_changes()) as changes:
-            async for heard in changes:
-                if heard.change.why is Why.RAISED:
-                    self.raised.append(heard.change.alarm)
-
-    async def all_of(
-        self, standings: tuple[SliceStanding, ...], patience: float = _PATIENCE
-    ) -> DriftFound:
-        """With the alarms that stay at the end: each of them has been heard of, or is added.
-
-        patience  s to wait for those that have not been
-        """
-        end = time.monotonic() + patience
-        while (missing := self._missing(standings)) and time.monotonic() < end:
-            await asyncio.sleep(_PERIOD)
-        missing.sort(key=lambda alarm: alarm.driven)
-        return DriftFound((*self.raised, *missing), standings)
-
-    def _missing(self, standings: tuple[SliceStanding, ...]) -> list[Alarm]:
-        known = self.before | set(map(_key, self.raised))
-        return [alarm for alarm in _staying(standings) if _key(alarm) not in known]
-
-
 @contextlib.asynccontextmanager
-async def hearing(client: DriftClient) -> AsyncIterator[Hearing]:
-    """Listen as long as the context lasts."""
+async def hearing(client: Client) -> AsyncIterator[Hearing]:
+    """Listens for alarms as long as the context lasts."""
     heard = Hearing()
     listening = asyncio.create_task(heard.listen(client))
     try:

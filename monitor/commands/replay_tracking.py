@@ -1,6 +1,6 @@
-"""Options of replay that have to do with tracks, and what they ask for.
+"""The tracking part of `replay`: how well tracks follow labels, as values or as a table.
 
-How well the tracks of a replay follow the labels, as values and as a table.
+The measures themselves are computed in `tracking.quality`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from monitor.commands.options import above_zero, toml_section
+from monitor.commands.options import above_zero, add_choice, checked, finite, given, toml_section
 from monitor.commands.sending import RecordedSequence, TrackRecord, TracksByStream
 from monitor.config import TrackerConfig, TrackerKind, load
 from monitor.frames.space import DimensionKind, FloatArray
@@ -46,13 +46,13 @@ from monitor.tracking.quality import (
 # them may be.
 _SMALL = re.compile(r"\b(ped|person|cycl)", re.IGNORECASE)
 
-
 _SMALL_DISTANCE, _DISTANCE = 1.0, 2.0  # m
+_decimal = "{:.3f}".format
 
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """What tracks are held against.
+    """Labels that tracks are compared with.
 
     labels          by stream, then by class
     match_distance  by class, in the unit of the stream: no match is farther off
@@ -62,8 +62,25 @@ class Yardstick:
     match_distance: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A class in a sequence.
+
+    labels   in the frames that were played
+    nis      (u,) of all updates of confirmed tracks, matched or not
+    matched  and errors: None where nobody can match
+    """
+
+    axes: Moving
+    frames: int
+    labels: int
+    nis: FloatArray
+    matched: Matched | None = None
+    errors: TrackErrors | None = None
+
+
 def add_tracking(parser: argparse.ArgumentParser) -> None:
-    """Options of a verb that plays detections to a tracker."""
+    """Adds the options of a verb that plays detections to a tracker."""
     group = parser.add_argument_group("tracking quality")
     group.add_argument(
         "--ground-truth",
@@ -79,13 +96,11 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
         help="how far a track may be off in the first two dimensions that move, for all classes "
         "or by class (default 1 for pedestrians, persons and cyclists, else 2)",
     )
-    group.add_argument(
-        "--measurement-noise",
-        choices=tuple(MeasurementNoise),
-        type=MeasurementNoise,
-        help="R of the started tracker: the covariance of the detection, or the identity "
-        "(default detection)",
+    noise = (
+        "R of the started tracker: the covariance of the detection, or the identity "
+        "(default detection)"
     )
+    add_choice(group, "--measurement-noise", MeasurementNoise, noise)
     group.add_argument(
         "--birth-score",
         metavar="S",
@@ -96,26 +111,22 @@ def add_tracking(parser: argparse.ArgumentParser) -> None:
 
 def check_tracking(options: argparse.Namespace) -> None:
     """Raises ValueError where options of the tracker have nothing to act on."""
-    of_tracker = {
-        "--measurement-noise": options.measurement_noise,
-        "--birth-score": options.birth_score,
-    }
-    given = [name for name, value in of_tracker.items() if value is not None]
-    if options.address and given:
+    named = given(options, ("measurement_noise", "birth_score"))
+    if options.address and named:
         raise ValueError(
-            f"--address {options.address}: {' and '.join(given)} would be settings of that "
+            f"--address {options.address}: {' and '.join(named)} would be settings of that "
             "sidecar's tracker. Leave them out, or leave --address out."
         )
-    given += ["--match-distance"] if options.match_distance is not None else []
-    if given and options.ground_truth is None:
+    named += given(options, ("match_distance",))
+    if named and options.ground_truth is None:
         raise ValueError(
-            f"{' and '.join(given)}: there is nothing to hold tracks against. "
+            f"{' and '.join(named)}: there is nothing to hold tracks against. "
             "Give --ground-truth LABELS as well."
         )
 
 
 def tracker_section(options: argparse.Namespace) -> str:
-    """[tracker] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
+    """Writes [tracker] of the sidecar to be started, as TOML. Raises InvalidConfiguration."""
     base = TrackerConfig() if options.config is None else load(options.config).tracker
     section = base.model_dump(mode="json", exclude_none=True) | {"kind": TrackerKind.EMBEDDED}
     if options.measurement_noise is not None:
@@ -196,20 +207,11 @@ def _distances(text: str) -> float | dict[str, float]:
 
 
 def _score(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"'{text}': expected a score, such as 2")
-    return value
+    return checked(text, float, "a score, such as 2", math.isfinite)
 
 
 def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
-
-
-_decimal = "{:.3f}".format
 
 
 # Key of each measure in JSON → head of its column and how it is written; None: it has no column.
@@ -231,30 +233,13 @@ _MEASURES: dict[str, tuple[str, Callable[[float], str]] | None] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A class in a sequence.
-
-    labels   in the frames that were played
-    nis      (u,) of all updates of confirmed tracks, matched or not
-    matched  and errors: None where nobody can match
-    """
-
-    axes: Moving
-    frames: int
-    labels: int
-    nis: FloatArray
-    matched: Matched | None = None
-    errors: TrackErrors | None = None
-
-
 def compare(
     recalibrated: TracksByStream,
     raw: TracksByStream | None,
     yardstick: Yardstick,
     address: str | None,
 ) -> dict[str, Any]:
-    """`tracking` of replay --json: raw, recalibrated, and the reason why anything is None.
+    """Builds `tracking` of replay --json: raw, recalibrated, and the reason why anything is None.
 
     recalibrated  tracks of what the sidecar forwarded
     raw           tracks of the same without its recalibrator: `recalibrated` itself where that
@@ -285,7 +270,7 @@ def compare(
 
 
 def measured(records: Sequence[TrackRecord], yardstick: Yardstick) -> dict[str, Any]:
-    """The measures of a stage: of all classes together, and of each under `classes`.
+    """Measures a stage: all classes together, and each of them under `classes`.
 
     Errors are in the unit of the stream and in unit/s; MOTA and IDF1 are shares of 1.
     None in place of what is not finite, and of what needs matches where motmetrics is missing.
@@ -325,7 +310,7 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(_MEASURES) | {
         "frames": frames,
         "labels": sum(part.labels for part in parts),
-        "nis_over_k": _number(mean(np.concatenate([part.nis for part in parts])) / k),
+        "nis_over_k": finite(mean(np.concatenate([part.nis for part in parts])) / k),
     }
     matched = [part.matched for part in parts if part.matched is not None]
     if not matched:
@@ -335,28 +320,21 @@ def _together(parts: Sequence[_Part], frames: int, k: int) -> dict[str, Any]:
     names = parts[0].axes.names
     return found | {
         "matches": sum(one.pairs.frame.size for one in matched),
-        **{name: _number(value) for name, value in asdict(score).items()},
-        "position_rmse": _number(rmse(errors.position)),
-        "velocity_rmse": _number(rmse(errors.velocity)),
+        **{name: finite(value) for name, value in asdict(score).items()},
+        "position_rmse": finite(rmse(errors.position)),
+        "velocity_rmse": finite(rmse(errors.velocity)),
         "position_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.position)),
         "velocity_rmse_by_dimension": _by_name(names, rmse_by_dimension(errors.velocity)),
-        "state_nees_over_k": _number(state_nees_over_k(errors)),
+        "state_nees_over_k": finite(state_nees_over_k(errors)),
     }
 
 
 def _by_name(names: tuple[str, ...], values: Sequence[float]) -> dict[str, float | None]:
-    return {name: _number(value) for name, value in zip(names, values, strict=True)}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-# ---- the report
+    return {name: finite(value) for name, value in zip(names, values, strict=True)}
 
 
 def tracking_table(tracking: dict[str, Any]) -> str:
-    """A line for each stage and class, one for all classes where there are several."""
+    """Writes a line for each stage and class, one for all classes where there are several."""
     columns = {key: column for key, column in _MEASURES.items() if column is not None}
     lines = [_line("tracks", "class", [head for head, _ in columns.values()])]
     for stage in ("raw", "recalibrated"):

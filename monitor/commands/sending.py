@@ -1,10 +1,7 @@
-"""A real sidecar as a process of its own, for verbs that need one; never the sidecar itself.
+"""Plays recorded sequences to a sidecar, one started here in a process of its own if need be.
 
-Plays sequences to a sidecar: frames out, answers in, and the labels when they are due.
-
-The tracks that come back are kept until the end of the replay.
-
-A recording as the frames its detectors sent: one stream a sequence, no frame left out.
+Each sequence is a stream, no frame left out: frames go out, answers come in, labels follow when
+they are due. Tracks that come back are kept until the end of the replay.
 """
 
 from __future__ import annotations
@@ -44,15 +41,21 @@ from monitor.wire.client_messages import (
 )
 
 _START_SECONDS = 30.0
-
-
 _STOP_SECONDS = 15.0  # above [server] grace_seconds
-
-
 _LISTENING = "listening "
-
-
 _TAIL_LINES = 10
+
+# Rows in a frame where the file does not say which rows belong together.
+ROWS_WITHOUT_FRAMES = 200
+
+# Seconds between frames where the file has no times.
+PERIOD = 0.1
+
+# Frames on their way at a time.
+WINDOW = 16
+
+# Sequences played at a time.
+SIDE_BY_SIDE = 8
 
 
 class SidecarFailed(ConnectionError):
@@ -67,9 +70,135 @@ class Addresses:
     http: str
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedFrame:
+    """A frame with its truth.
+
+    labelled  positions of the detections with truth; truth (m, K)
+    objects   (m,) whose truth it is, as the file numbers them; None where it does not
+    ignore    (N,) which detections are neither true nor false
+    """
+
+    frame: OutgoingFrame
+    time_s: float
+    labelled: IntArray
+    truth: FloatArray
+    objects: TrackIds | None
+    ignore: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSequence:
+    """One sequence of a recording: the rows of each frame, from frame 0 to its last."""
+
+    name: str
+    recording: Recording
+    header: Header
+    rows: IntArray
+    frame_of_row: IntArray
+    times: FloatArray
+
+    @property
+    def frames(self) -> int:
+        """Number of frames, empty ones included."""
+        return int(self.times.size)
+
+    def play(self) -> Iterator[PlayedFrame]:
+        """Yields the frames in order."""
+        recording, rows = self.recording, self.rows
+        class_index, mean = recording.class_index[rows], recording.mean[rows]
+        covariance, truth = recording.covariance[rows], recording.truth[rows]
+        if recording.diagonal:
+            covariance = np.diagonal(covariance, axis1=1, axis2=2)
+        score = None if recording.score is None else recording.score[rows]
+        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
+        objects = None
+        if recording.track is not None:
+            track = recording.track[rows]
+            # Different ids for different tracks, negative ones too.
+            objects = TrackIds(track.astype(np.uint64), track != NO_TRACK)
+        has_truth = np.isfinite(truth[:, 0])
+        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
+        begin = 0
+        for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
+            here = slice(begin, end)
+            labelled = np.flatnonzero(has_truth[here])
+            frame = OutgoingFrame(
+                frame_id=number,
+                stamp_ns=round(time_s * 1e9),
+                id=np.arange(end - begin, dtype=np.uint64),
+                class_index=class_index[here],
+                mean=mean[here],
+                covariance=covariance[here],
+                score=None if score is None else score[here],
+            )
+            rows_labelled = begin + labelled
+            yield PlayedFrame(
+                frame,
+                time_s,
+                labelled,
+                truth[rows_labelled],
+                None if objects is None else objects.take(rows_labelled),
+                ignore[here],
+            )
+            begin = end
+
+
+@dataclass(slots=True)
+class TrackRecord:
+    """The tracks of one sequence.
+
+    dimensions  of their states, as the sidecar names them; empty where it does not track
+    frames      of each frame that was answered, from frame 0 on
+    """
+
+    sequence: RecordedSequence
+    dimensions: tuple[str, ...] = ()
+    frames: list[FrameTracks] = field(default_factory=list)
+
+    def add(self, played: PlayedFrame, answer: bytes) -> None:
+        """Keeps the tracks of the next frame that stand for an object in it."""
+        if self.dimensions:
+            tracks = decode_answer(answer, self.sequence.header.space.k).tracks
+            self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
+
+
+TracksByStream = Mapping[str, TrackRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How sequences are played.
+
+    speed   times the recorded pace
+    delay   s of event time by which labels come late; infinity: they never come
+    tracks  where those that come back are kept; none are asked for of a stream without one
+    """
+
+    speed: float = math.inf
+    delay: float = 0.0
+    tracks: TracksByStream = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of what was sent and what came back."""
+
+    frames: int = 0
+    detections: int = 0
+    labels: int = 0
+    account: TruthAccount = field(default_factory=TruthAccount)
+    complaint: str = ""
+
+
+def first_error(error: Exception) -> Exception:
+    """The first error of a group of tasks, groups in groups included; or the error itself."""
+    return first_error(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
 @contextlib.contextmanager
 def running_sidecar(config_toml: str) -> Iterator[Addresses]:
-    """A sidecar with this configuration on free ports, as long as the context lasts.
+    """Starts a sidecar with this configuration on free ports, for as long as the context lasts.
 
     What it counts ends with it, whatever [snapshot] says. At the end it is asked to
     stop by SIGTERM and must end with code 0. It never outlives this process, however
@@ -139,7 +268,7 @@ def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Whatever happened, nothing of it stays."""
+    """Ends the process, whatever happened."""
     try:
         if process.poll() is None:
             process.terminate()
@@ -147,11 +276,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         pass
     finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        with process:  # waits for it, and closes its pipes
+            process.kill()
 
 
 def _ended(process: subprocess.Popen[bytes], log: Path) -> SidecarFailed:
@@ -165,91 +291,8 @@ def _tail(log: Path) -> str:
     return "\n".join(["\nThe end of its log:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
-# Rows in a frame where the file does not say which rows belong together.
-ROWS_WITHOUT_FRAMES = 200
-
-
-# Seconds between frames where the file has no times.
-PERIOD = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class PlayedFrame:
-    """A frame with its truth.
-
-    labelled  positions of the detections with truth; truth (m, K)
-    objects   (m,) whose truth it is, as the file numbers them; None where it does not
-    ignore    (N,) which detections are neither true nor false
-    """
-
-    frame: OutgoingFrame
-    time_s: float
-    labelled: IntArray
-    truth: FloatArray
-    objects: TrackIds | None
-    ignore: BoolArray
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSequence:
-    """One sequence of a recording: the rows of each frame, from frame 0 to its last."""
-
-    name: str
-    recording: Recording
-    header: Header
-    rows: IntArray
-    frame_of_row: IntArray
-    times: FloatArray
-
-    @property
-    def frames(self) -> int:
-        """Number of frames, empty ones included."""
-        return int(self.times.size)
-
-    def play(self) -> Iterator[PlayedFrame]:
-        """The frames in order."""
-        recording, rows = self.recording, self.rows
-        class_index, mean = recording.class_index[rows], recording.mean[rows]
-        covariance, truth = recording.covariance[rows], recording.truth[rows]
-        if recording.diagonal:
-            covariance = np.diagonal(covariance, axis1=1, axis2=2)
-        score = None if recording.score is None else recording.score[rows]
-        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
-        objects = None if recording.track is None else _objects(recording.track[rows])
-        has_truth = np.isfinite(truth[:, 0])
-        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
-        begin = 0
-        for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
-            here = slice(begin, end)
-            labelled = np.flatnonzero(has_truth[here])
-            frame = OutgoingFrame(
-                frame_id=number,
-                stamp_ns=round(time_s * 1e9),
-                id=np.arange(end - begin, dtype=np.uint64),
-                class_index=class_index[here],
-                mean=mean[here],
-                covariance=covariance[here],
-                score=None if score is None else score[here],
-            )
-            rows_labelled = begin + labelled
-            yield PlayedFrame(
-                frame,
-                time_s,
-                labelled,
-                truth[rows_labelled],
-                None if objects is None else objects.take(rows_labelled),
-                ignore[here],
-            )
-            begin = end
-
-
-def _objects(track: IntArray) -> TrackIds:
-    """Different ids for different tracks, negative ones too."""
-    return TrackIds(track.astype(np.uint64), track != NO_TRACK)
-
-
 def sequences(recording: Recording, prefix: str) -> list[RecordedSequence]:
-    """The sequences of a recording; their streams are named after them, behind the prefix.
+    """Divides a recording into sequences; streams are named after them, behind the prefix.
 
     Raises ValueError where the frame numbers cannot be played.
     """
@@ -291,70 +334,15 @@ def _times(number: IntArray, time: FloatArray | None, last: int) -> FloatArray:
     return inside
 
 
-# Frames on their way at a time.
-WINDOW = 16
-
-
-# Sequences played at a time.
-SIDE_BY_SIDE = 8
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was sent and what came back."""
-
-    frames: int = 0
-    detections: int = 0
-    labels: int = 0
-    account: TruthAccount = field(default_factory=TruthAccount)
-    complaint: str = ""
-
-
-@dataclass(slots=True)
-class TrackRecord:
-    """The tracks of one sequence.
-
-    dimensions  of their states, as the sidecar names them; empty where it does not track
-    frames      of each frame that was answered, from frame 0 on
-    """
-
-    sequence: RecordedSequence
-    dimensions: tuple[str, ...] = ()
-    frames: list[FrameTracks] = field(default_factory=list)
-
-    def add(self, played: PlayedFrame, answer: bytes) -> None:
-        """Keep the tracks of the next frame that stand for an object in it."""
-        if self.dimensions:
-            tracks = decode_answer(answer, self.sequence.header.space.k).tracks
-            self.frames.append(_confirmed(tracks, played, len(self.dimensions)))
-
-
-TracksByStream = Mapping[str, TrackRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How sequences are played.
-
-    speed   times the recorded pace
-    delay   s of event time by which labels come late; infinity: they never come
-    tracks  where those that come back are kept; none are asked for of a stream without one
-    """
-
-    speed: float = math.inf
-    delay: float = 0.0
-    tracks: TracksByStream = field(default_factory=dict)
-
-
 def new_records(played: list[RecordedSequence]) -> TracksByStream:
-    """Empty ones for sequences that will be played."""
+    """Makes empty records for sequences that will be played."""
     return {sequence.header.stream: TrackRecord(sequence) for sequence in played}
 
 
 async def play(
     client: Client, played: list[RecordedSequence], manner: Manner, tally: Tally
 ) -> None:
-    """Play sequences, some of them side by side, until all is answered.
+    """Plays sequences, some of them side by side, until all is answered.
 
     Labels of all sequences go over one stream, in the order of their frames: evidence of drift
     depends on the order of labels, which must not depend on the stream that is served first.

@@ -1,4 +1,7 @@
-"""calibration-monitor serve: the sidecar."""
+"""calibration-monitor serve: runs the sidecar.
+
+Composition and life of the sidecar are in `monitor.sidecar`.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,17 @@ from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
 from monitor.sidecar import Sidecar, serve
 
-log = logging.getLogger(__name__)
-
-
-_STDIN = 0
-
-
 EXAMPLE = """examples:
   calibration-monitor serve
   calibration-monitor serve --config deploy/sidecar.toml --check
   calibration-monitor serve --grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0"""
 
+log = logging.getLogger(__name__)
+_STDIN = 0
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     parser.add_argument(
         "--config", metavar="F", help="TOML file; deploy/sidecar.toml lists all keys"
     )
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace, config: Config, logs: Logs) -> int:
 
 
 def _configured_again(options: argparse.Namespace) -> Config:
-    """As _configured; what is being written at this moment is not taken for the defaults."""
+    """Reads the configuration again; a file that is being written is not taken for defaults."""
     if options.config and Path(options.config).exists() and not Path(options.config).stat().st_size:
         raise InvalidConfiguration(
             f"{options.config} is empty: is it being written? Write beside it and rename, or leave "
@@ -121,33 +121,30 @@ def _configured_again(options: argparse.Namespace) -> Config:
 
 
 def _configured(options: argparse.Namespace) -> Config:
-    """The file as it is now, and what the options say. Raises InvalidConfiguration."""
+    """Reads the file as it is now, then the options. Raises InvalidConfiguration."""
     config = with_addresses(
         load(options.config) if options.config else Config(),
         options.grpc_address,
         options.http_address,
     )
+    changes: dict[str, dict[str, object]] = {}
     if options.no_snapshot:
-        nowhere = config.promotion.model_copy(update={"folder": ""})
-        config = config.model_copy(
-            update={
-                "snapshot": SnapshotConfig(path=""),
-                "promotion": nowhere,
-                "drift": config.drift.model_copy(update={"path": ""}),
-                "pending": config.pending.model_copy(update={"folder": ""}),
-            }
-        )
+        config = config.model_copy(update={"snapshot": SnapshotConfig(path="")})
+        changes = {"promotion": {"folder": ""}, "drift": {"path": ""}, "pending": {"folder": ""}}
     if options.never_shed:
-        patient = config.server.model_copy(update={"shed_lag_seconds": 0.0, "shed_rows": 0})
-        config = config.model_copy(update={"server": patient})
+        changes["server"] = {"shed_lag_seconds": 0.0, "shed_rows": 0}
     if options.log_level is not None:
-        level = config.log.model_copy(update={"level": LogLevel(options.log_level)})
-        config = config.model_copy(update={"log": level})
-    return config
+        changes["log"] = {"level": LogLevel(options.log_level)}
+    return config.model_copy(
+        update={
+            section: getattr(config, section).model_copy(update=keys)
+            for section, keys in changes.items()
+        }
+    )
 
 
 def _at_start(config: Config) -> str:
-    """What will be in force. Raises InvalidConfiguration where a file cannot be used."""
+    """Names what will be active. Raises InvalidConfiguration where a file cannot be used."""
     Tokens(config.security)
     if config.security.tls:
         ServerCertificates(config.security)
@@ -159,7 +156,7 @@ def _at_start(config: Config) -> str:
 
 
 def _listening(exit_with_parent: bool, logs: Logs, sidecar: Sidecar) -> None:
-    """One line for people and programs that wait for the ports."""
+    """Prints one line for people and programs that wait for the ports."""
     if exit_with_parent:
         loop = asyncio.get_running_loop()
         loop.add_reader(_STDIN, _stop_at_end_of_input, loop)

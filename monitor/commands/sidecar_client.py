@@ -1,14 +1,6 @@
-"""Options of the verbs that talk to a running sidecar: where it is, and how we show who we are.
+"""A gRPC client of a sidecar, for verbs that talk to one.
 
-A gRPC client of the sidecar, for replay, demo and benchmarks.
-
-A gRPC client that asks a sidecar about its recalibrators, and decides about them.
-
-A gRPC client that asks a sidecar about drift, ends alarms, and hears of new ones.
-
-A gRPC client that takes the statistics out of a sidecar, and adds some to it.
-
-A gRPC client that asks a sidecar how it is, and can tell why it got no answer.
+A detector uses `monitor.client`, which never blocks it, instead.
 """
 
 from __future__ import annotations
@@ -16,10 +8,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, field
-from enum import StrEnum
-from types import TracebackType
 from typing import TypeVar
 
 import grpc
@@ -34,15 +32,39 @@ from monitor.promotion.records import Record, SliceFitted
 from monitor.service.calls import ADMIN, MONITOR
 from monitor.store.state_slices import framed
 from monitor.store.statistics_state import StoredState, decode, serialised
-from monitor.v1 import event_pb2, perception_monitor_pb2, recalibrator_admin_pb2, status_pb2
+from monitor.v1 import event_pb2, status_pb2
+from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.wire import messages, recalibrator_messages
 from monitor.wire.client_messages import encode_header, refused, track_dimensions
 from monitor.wire.recalibrator_messages import Listing, Summary, read_record
 
+# Seconds for a sidecar to answer at all.
+PATIENCE = 10.0
+
+_UNLIMITED = ("grpc.max_receive_message_length", -1)
+MessageT = TypeVar("MessageT", bound=Message)
+T = TypeVar("T")
+
+
+class SidecarUnavailable(ConnectionError):
+    """The sidecar cannot be reached, or ended the call."""
+
+
+class SidecarRefused(ValueError):
+    """The sidecar says no; the message is its own."""
+
+
+class NotAnswered(ConnectionError):
+    """A call ended without an answer; the message is that of the server, or of gRPC."""
+
+    def __init__(self, code: grpc.StatusCode, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
 
 def add_sidecar(parser: argparse.ArgumentParser) -> None:
-    """Where the sidecar is, and the options of add_access()."""
+    """Adds the option that names the sidecar, and those of add_access()."""
     parser.add_argument(
         "--address",
         metavar="H:P",
@@ -53,7 +75,7 @@ def add_sidecar(parser: argparse.ArgumentParser) -> None:
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
-    """Files that a sidecar with a [security] section asks for."""
+    """Adds options for the files that a sidecar with a [security] section asks for."""
     files = parser.add_argument_group("access", "where the sidecar has a [security] section")
     files.add_argument(
         "--certificate-authority",
@@ -69,135 +91,30 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 
 def access_of(options: argparse.Namespace) -> Access:
-    """What the options say. Raises InvalidAccess."""
+    """Reads the options of add_access(). Raises InvalidAccess."""
     return Access(
         options.certificate_authority, options.certificate, options.key, options.token_file
     )
 
 
-# Seconds for a sidecar to answer at all.
-PATIENCE = 10.0
+@dataclass(frozen=True, slots=True)
+class DriftStandings:
+    """Evidence of drift, as GetCalibration tells it.
+
+    standings  of slices under each severity, and of all of them together as 'total'
+    stages     of slices at each stage
+    """
+
+    standings: tuple[SliceStanding, ...]
+    stages: tuple[StageStanding, ...]
 
 
-class SidecarUnavailable(ConnectionError):
-    """The sidecar cannot be reached, or ended the call."""
+@dataclass(frozen=True, slots=True)
+class HeardChange:
+    """An alarm that was raised, or is over; time_ns is the wall clock of the sidecar."""
 
-
-class SidecarRefused(ValueError):
-    """The sidecar says no; the message is its own."""
-
-
-@dataclass(slots=True)
-class Client:
-    """A connection; use as an asynchronous context."""
-
-    address: str
-    access: Access = PLAIN
-    _metadata: tuple[tuple[str, str], ...] = field(init=False, default=())
-    _channel: grpc.aio.Channel = field(init=False)
-
-    async def __aenter__(self) -> Client:
-        self._metadata = self.access.metadata(self.address)
-        self._channel = self.access.channel(
-            self.address,
-            [
-                ("grpc.max_receive_message_length", -1),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_reconnect_backoff_ms", 200),
-            ],
-        )
-        try:
-            await asyncio.wait_for(self._channel.channel_ready(), PATIENCE)
-        except TimeoutError:
-            await self._channel.close()
-            raise SidecarUnavailable(
-                f"no sidecar answers at {self.address}: start one with "
-                f"`calibration-monitor serve`, or check the address{_of_tls(self.access)}."
-            ) from None
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._channel.close()
-
-    async def open(self, header: Header) -> Conversation:
-        """A Process stream whose header was accepted. Raises SidecarRefused."""
-        call = self._channel.stream_stream(f"/{MONITOR}/Process")(metadata=self._metadata)
-        conversation = Conversation(call)
-        await conversation.send(encode_header(header))
-        answer = await conversation.receive()
-        complaint = refused(answer)
-        if complaint is not None:
-            raise SidecarRefused(complaint)
-        conversation.track_dimensions = track_dimensions(answer)
-        return conversation
-
-    def truth(self) -> Conversation:
-        """A ReportGroundTruth stream."""
-        method = self._channel.stream_stream(f"/{MONITOR}/ReportGroundTruth")
-        return Conversation(method(metadata=self._metadata))
-
-    async def calibration(
-        self, *, include_bins: bool = False, bins: int = 0
-    ) -> perception_monitor_pb2.GetCalibrationResponse:
-        """GetCalibration, all slices."""
-        request = perception_monitor_pb2.GetCalibrationRequest(include_bins=include_bins, bins=bins)
-        data = await self._unary(MONITOR, "GetCalibration", request.SerializeToString())
-        return perception_monitor_pb2.GetCalibrationResponse.FromString(data)
-
-    async def promote(self, document: str, actor: str) -> tuple[str, str]:
-        """Promote a recalibrator given as its document; the versions before and after."""
-        request = recalibrator_admin_pb2.PromoteRequest(document=document, actor=actor)
-        data = await self._unary(ADMIN, "Promote", request.SerializeToString())
-        response = recalibrator_admin_pb2.PromoteResponse.FromString(data)
-        return response.before, response.after
-
-    async def happenings(self) -> AsyncIterator[Record]:
-        """What happens to recalibrators from now on, as long as the sidecar serves.
-
-        Raises SidecarUnavailable, UnknownWord.
-        """
-        async with contextlib.aclosing(self.events()) as events:
-            async for event in events:
-                match event.WhichOneof("event"):
-                    case "version":
-                        yield read_record(event.version.record)
-                    case "recalibration":
-                        yield read_record(event.recalibration)
-
-    async def events(self) -> AsyncGenerator[event_pb2.Event, None]:
-        """All of them from now on, as long as the sidecar serves. Raises SidecarUnavailable."""
-        request = perception_monitor_pb2.WatchEventsRequest().SerializeToString()
-        method = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")
-        call = method(request, metadata=self._metadata)
-        try:
-            async for data in call:
-                yield perception_monitor_pb2.WatchEventsResponse.FromString(data).event
-        except grpc.aio.AioRpcError as error:
-            raise SidecarUnavailable(f"the stream of events ended: {error.details()}") from None
-        finally:
-            call.cancel()
-
-    async def _unary(self, service: str, method: str, request: bytes) -> bytes:
-        try:
-            call = self._channel.unary_unary(f"/{service}/{method}")
-            reply: bytes = await call(request, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.UNAVAILABLE:
-                raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
-            raise SidecarRefused(error.details()) from None
-        return reply
-
-
-def _of_tls(access: Access) -> str:
-    """What else may be wrong where certificates are shown."""
-    if not access.certificate_authority:
-        return ""
-    return ", and that its certificate and ours are of the authorities that are named"
+    time_ns: int
+    change: AlarmChange
 
 
 @dataclass(slots=True)
@@ -218,7 +135,7 @@ class Conversation:
             raise SidecarUnavailable(f"the stream ended: {error}") from None
 
     async def receive(self) -> bytes:
-        """The next answer. Raises SidecarUnavailable when the stream is over."""
+        """Reads the next answer. Raises SidecarUnavailable when the stream is over."""
         try:
             reply = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -229,165 +146,223 @@ class Conversation:
         return reply
 
     async def close(self) -> None:
-        """Say that nothing more will come."""
+        """Says that nothing more will come."""
         await self._call.done_writing()
 
     async def answers(self) -> AsyncIterator[bytes]:
-        """All further answers, to the end of the stream."""
+        """Yields all further answers, to the end of the stream."""
         while (reply := await self._call.read()) is not grpc.aio.EOF:
             yield reply
 
 
 @dataclass(slots=True)
-class AdminClient(Client):
+class Client:
     """A connection; use as an asynchronous context.
 
-    Every method raises SidecarUnavailable, and SidecarRefused with the words of the sidecar.
+    Every method raises SidecarUnavailable, and SidecarRefused with the words of the sidecar; those
+    that read words, such as the state of a trial, raise UnknownWord, too.
     """
 
+    address: str
+    access: Access = PLAIN
+    _metadata: tuple[tuple[str, str], ...] = field(init=False, default=())
+    _channel: grpc.aio.Channel = field(init=False)
+
+    async def __aenter__(self) -> Client:
+        self._metadata = self.access.metadata(self.address)
+        self._channel = self.access.channel(
+            self.address,
+            [
+                _UNLIMITED,
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_reconnect_backoff_ms", 200),
+            ],
+        )
+        try:
+            await asyncio.wait_for(self._channel.channel_ready(), PATIENCE)
+        except TimeoutError:
+            await self._channel.close()
+            tls = ", and that its certificate and ours are of the authorities that are named"
+            raise SidecarUnavailable(
+                f"no sidecar answers at {self.address}: start one with "
+                "`calibration-monitor serve`, or check the address"
+                f"{tls if self.access.certificate_authority else ''}."
+            ) from None
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._channel.close()
+
+    async def open(self, header: Header) -> Conversation:
+        """Opens a Process stream whose header was accepted. Raises SidecarRefused."""
+        call = self._channel.stream_stream(f"/{MONITOR}/Process")(metadata=self._metadata)
+        conversation = Conversation(call)
+        await conversation.send(encode_header(header))
+        answer = await conversation.receive()
+        complaint = refused(answer)
+        if complaint is not None:
+            raise SidecarRefused(complaint)
+        conversation.track_dimensions = track_dimensions(answer)
+        return conversation
+
+    def truth(self) -> Conversation:
+        """Opens a ReportGroundTruth stream."""
+        method = self._channel.stream_stream(f"/{MONITOR}/ReportGroundTruth")
+        return Conversation(method(metadata=self._metadata))
+
+    async def calibration(
+        self, *, include_bins: bool = False, bins: int = 0
+    ) -> monitor_pb.GetCalibrationResponse:
+        """Asks for the calibration of all slices."""
+        request = monitor_pb.GetCalibrationRequest(include_bins=include_bins, bins=bins)
+        return await self._ask(MONITOR, request, monitor_pb.GetCalibrationResponse)
+
+    async def promote(self, document: str, actor: str) -> tuple[str, str]:
+        """Promotes a recalibrator given as its document; returns the versions before and after."""
+        request = admin_pb.PromoteRequest(document=document, actor=actor)
+        answer = await self._ask(ADMIN, request, admin_pb.PromoteResponse)
+        return answer.before, answer.after
+
+    async def happenings(self) -> AsyncIterator[Record]:
+        """Yields what happens to recalibrators from now on, as long as the sidecar serves.
+
+        Raises SidecarUnavailable, UnknownWord.
+        """
+        async with contextlib.aclosing(self.events()) as events:
+            async for event in events:
+                match event.WhichOneof("event"):
+                    case "version":
+                        yield read_record(event.version.record)
+                    case "recalibration":
+                        yield read_record(event.recalibration)
+
+    async def events(self) -> AsyncGenerator[event_pb2.Event, None]:
+        """Yields all events from now on, as long as the sidecar serves.
+
+        Raises SidecarUnavailable.
+        """
+        request = monitor_pb.WatchEventsRequest().SerializeToString()
+        method = self._channel.unary_stream(f"/{MONITOR}/WatchEvents")
+        call = method(request, metadata=self._metadata)
+        try:
+            async for data in call:
+                yield monitor_pb.WatchEventsResponse.FromString(data).event
+        except grpc.aio.AioRpcError as error:
+            raise SidecarUnavailable(f"the stream of events ended: {error.details()}") from None
+        finally:
+            call.cancel()
+
     async def listing(self, records: int = 0) -> Listing:
-        """All recalibrators and trials, and so many of the latest records. Raises UnknownWord."""
+        """Lists all recalibrators and trials, with so many of the latest records.
+
+        Raises UnknownWord.
+        """
         request = admin_pb.ListRequest(records=records)
-        data = await self._unary(ADMIN, "List", request.SerializeToString())
-        return recalibrator_messages.read_listing(admin_pb.ListResponse.FromString(data))
+        answer = await self._ask(ADMIN, request, admin_pb.ListResponse)
+        return recalibrator_messages.read_listing(answer)
 
     async def shown(self, version: str) -> tuple[Summary, str, tuple[Record, ...]]:
-        """One recalibrator: in a few words, its document, its records. Raises UnknownWord."""
+        """Shows one recalibrator: in a few words, its document, its records. Raises UnknownWord."""
         request = admin_pb.GetRequest(version=version)
-        data = await self._unary(ADMIN, "Get", request.SerializeToString())
-        answer = admin_pb.GetResponse.FromString(data)
-        records = tuple(map(recalibrator_messages.read_record, answer.records))
+        answer = await self._ask(ADMIN, request, admin_pb.GetResponse)
+        records = tuple(map(read_record, answer.records))
         return recalibrator_messages.read_summary(answer.summary), answer.document, records
 
     async def promote_known(self, version: str, actor: str) -> tuple[str, str]:
-        """Promote a recalibrator that the sidecar knows; the versions before and after."""
+        """Promotes a recalibrator that the sidecar knows; returns the versions before and after."""
         request = admin_pb.PromoteRequest(version=version, actor=actor)
-        data = await self._unary(ADMIN, "Promote", request.SerializeToString())
-        answer = admin_pb.PromoteResponse.FromString(data)
+        answer = await self._ask(ADMIN, request, admin_pb.PromoteResponse)
         return answer.before, answer.after
 
     async def fit(self, slices: Sequence[str], method: str, actor: str) -> tuple[SliceFitted, ...]:
-        """Fit candidates now; what came of each slice. Takes seconds to minutes."""
+        """Fits candidates now; returns what came of each slice. Takes seconds to minutes."""
         request = admin_pb.FitRequest(slices=slices, method=method, actor=actor)
-        data = await self._unary(ADMIN, "Fit", request.SerializeToString())
-        answer = admin_pb.FitResponse.FromString(data)
+        answer = await self._ask(ADMIN, request, admin_pb.FitResponse)
         return tuple(map(recalibrator_messages.read_slice_fit, answer.fits))
 
     async def rollback(self, slice: str, actor: str, *, classes: bool) -> tuple[str, str]:
-        """Go back by one change; the versions before and after.
+        """Goes back by one change; returns the versions before and after.
 
         slice    the only one that goes back, of estimates; '' for all
-        classes  that of class probabilities goes back, not that of estimates
+        classes  the recalibrator of class probabilities goes back, not that of estimates
         """
-        kind = (
-            admin_pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES
-            if classes
-            else admin_pb.RECALIBRATOR_KIND_ESTIMATES
-        )
+        kind = admin_pb.RECALIBRATOR_KIND_ESTIMATES
+        if classes:
+            kind = admin_pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES
         request = admin_pb.RollbackRequest(kind=kind, slice=slice, actor=actor)
-        data = await self._unary(ADMIN, "Rollback", request.SerializeToString())
-        answer = admin_pb.RollbackResponse.FromString(data)
+        answer = await self._ask(ADMIN, request, admin_pb.RollbackResponse)
         return answer.before, answer.after
 
     async def pin(self, actor: str, *, pinned: bool) -> bool:
-        """Say whether anything may happen by itself; as it was."""
+        """Sets whether anything may happen by itself; returns how it was set before."""
         request = admin_pb.PinRequest(pinned=pinned, actor=actor)
-        data = await self._unary(ADMIN, "Pin", request.SerializeToString())
-        return admin_pb.PinResponse.FromString(data).was_pinned
-
-
-@dataclass(frozen=True, slots=True)
-class DriftStandings:
-    """What GetCalibration tells of drift.
-
-    standings  of slices under each severity, and of all of them together as 'total'
-    stages     of slices at each stage
-    """
-
-    standings: tuple[SliceStanding, ...]
-    stages: tuple[StageStanding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HeardChange:
-    """An alarm that was raised, or is over; time_ns is the wall clock of the sidecar."""
-
-    time_ns: int
-    change: AlarmChange
-
-
-@dataclass(slots=True)
-class DriftClient(Client):
-    """A connection; use as an asynchronous context.
-
-    Every method raises SidecarUnavailable, SidecarRefused with the words of the sidecar, and
-    UnknownWord.
-    """
+        return (await self._ask(ADMIN, request, admin_pb.PinResponse)).was_pinned
 
     async def standings(self, slices: Collection[str] = ()) -> DriftStandings:
-        """How these slices stand, or all of them."""
-        request = perception_monitor_pb2.GetCalibrationRequest(slices=slices)
-        data = await self._unary(MONITOR, "GetCalibration", request.SerializeToString())
-        answer = perception_monitor_pb2.GetCalibrationResponse.FromString(data)
+        """Asks how these slices stand, or all of them."""
+        request = monitor_pb.GetCalibrationRequest(slices=slices)
+        answer = await self._ask(MONITOR, request, monitor_pb.GetCalibrationResponse)
         return DriftStandings(
             tuple(map(messages.read_slice_standing, answer.drift)),
             tuple(map(messages.read_stage_standing, answer.drift_stages)),
         )
 
     async def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
-        """End the alarms of these slices, or of all; those that there were."""
-        request = perception_monitor_pb2.AcknowledgeDriftRequest(slices=slices, actor=actor)
-        data = await self._unary(MONITOR, "AcknowledgeDrift", request.SerializeToString())
-        answer = perception_monitor_pb2.AcknowledgeDriftResponse.FromString(data)
+        """Acknowledges the alarms of these slices, or of all; returns those that there were."""
+        request = monitor_pb.AcknowledgeDriftRequest(slices=slices, actor=actor)
+        answer = await self._ask(MONITOR, request, monitor_pb.AcknowledgeDriftResponse)
         return tuple(map(messages.read_alarm, answer.acknowledged))
 
     async def alarm_changes(self) -> AsyncGenerator[HeardChange, None]:
-        """From now on, as long as the sidecar serves."""
+        """Yields changes of alarms from now on, as long as the sidecar serves."""
         async with contextlib.aclosing(self.events()) as events:
             async for event in events:
                 if event.HasField("drift"):
                     change = messages.read_alarm_change(event.drift)
                     yield HeardChange(event.time.ToNanoseconds(), change)
 
-
-@dataclass(slots=True)
-class StatisticsClient(Client):
-    """A connection; use as an asynchronous context."""
-
     async def export_statistics(self) -> StoredState:
-        """All that the sidecar has counted.
+        """Takes all that the sidecar has counted.
 
         Raises SidecarUnavailable, SidecarRefused, InvalidState, IncompatibleStatistics.
         """
-        request = perception_monitor_pb2.ExportStatisticsRequest().SerializeToString()
+        request = monitor_pb.ExportStatisticsRequest().SerializeToString()
         method = self._channel.unary_stream(f"/{MONITOR}/ExportStatistics")
         call = method(request, metadata=self._metadata)
-        with self._complaints():
+        with self._told():
             parts = [
-                perception_monitor_pb2.ExportStatisticsResponse.FromString(data).part
-                async for data in call
+                monitor_pb.ExportStatisticsResponse.FromString(data).part async for data in call
             ]
         return decode(parts)
 
     async def import_statistics(self, stored: StoredState) -> tuple[int, int]:
-        """Add to what the sidecar has counted; the detections and the new slices.
+        """Adds to what the sidecar has counted; returns the detections and the new slices.
 
         Raises SidecarUnavailable, SidecarRefused.
         """
 
         async def requests() -> AsyncIterator[bytes]:
-            number = perception_monitor_pb2.ImportStatisticsRequest.PART_FIELD_NUMBER
+            number = monitor_pb.ImportStatisticsRequest.PART_FIELD_NUMBER
             for part in serialised(stored):
                 yield framed(number, part)
 
         method = self._channel.stream_unary(f"/{MONITOR}/ImportStatistics")
         call = method(requests(), metadata=self._metadata)
-        with self._complaints():
-            answer = perception_monitor_pb2.ImportStatisticsResponse.FromString(await call)
+        with self._told():
+            answer = monitor_pb.ImportStatisticsResponse.FromString(await call)
         return answer.detections, answer.new_slices
 
+    async def _ask(self, service: str, request: Message, answer: type[MessageT]) -> MessageT:
+        """Calls the method that the request is named after."""
+        method = request.DESCRIPTOR.name.removesuffix("Request")
+        call = self._channel.unary_unary(f"/{service}/{method}")
+        with self._told():
+            data = await call(request.SerializeToString(), metadata=self._metadata)
+        return answer.FromString(data)
+
     @contextlib.contextmanager
-    def _complaints(self) -> Iterator[None]:
+    def _told(self) -> Iterator[None]:
+        """Raises SidecarUnavailable or SidecarRefused in place of gRPC's error."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -396,37 +371,15 @@ class StatisticsClient(Client):
             raise SidecarRefused(error.details()) from None
 
 
-class Why(StrEnum):
-    """Why a call was not answered."""
-
-    UNREACHABLE = "unreachable"
-    SILENT = "silent"  # no answer in time
-    NO_TOKEN = "no_token"  # none that is known there
-    NO_RIGHT = "no_right"  # a token of another right
-    UNKNOWN = "unknown"  # the server does not know the call
-    FAILED = "failed"  # anything else
-
-
-_WHY = {
-    grpc.StatusCode.UNAVAILABLE: Why.UNREACHABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED: Why.SILENT,
-    grpc.StatusCode.UNAUTHENTICATED: Why.NO_TOKEN,
-    grpc.StatusCode.PERMISSION_DENIED: Why.NO_RIGHT,
-    grpc.StatusCode.UNIMPLEMENTED: Why.UNKNOWN,
-}
-
-
-class NotAnswered(ConnectionError):
-    """A call ended without an answer; the message is that of the server, or of gRPC."""
-
-    def __init__(self, why: Why, words: str) -> None:
-        super().__init__(words)
-        self.why = why
+async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
+    """Opens a connection for one question. Raises what the question raises, too."""
+    async with client:
+        return await question(client)
 
 
 @dataclass(frozen=True, slots=True)
 class _Direct(Access):
-    """Past any proxy that is set for the web, wherever the sidecar is."""
+    """Access past any proxy that is set for the web, wherever the sidecar is."""
 
     def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
         # No super(): a class with slots is made twice, and it would be that of the first.
@@ -434,70 +387,48 @@ class _Direct(Access):
 
 
 def direct(access: Access) -> Access:
-    """The same without a proxy: who looks for a fault asks the sidecar itself, as HTTP does."""
+    """Access without a proxy: doctor must reach the sidecar itself, as it does by HTTP."""
     return _Direct(access.certificate_authority, access.certificate, access.key, access.token_file)
 
 
 @dataclass(slots=True)
-class StatusClient:
-    """A connection; use as an asynchronous context. It is opened with the first call.
+class StatusClient(Client):
+    """A connection that can tell why it got no answer; it is opened with the first call.
+
+    Use as an asynchronous context, which raises InvalidAccess. Its methods raise NotAnswered.
 
     patience  seconds for each call, the opening included
-
-    Entering raises InvalidAccess; every method raises NotAnswered.
     """
 
-    address: str
-    access: Access = PLAIN
     patience: float = 5.0
-    _metadata: tuple[tuple[str, str], ...] = field(init=False, default=())
-    _channel: grpc.aio.Channel = field(init=False)
 
     async def __aenter__(self) -> StatusClient:
         self._metadata = self.access.metadata(self.address)
-        options = [("grpc.max_receive_message_length", -1)]
-        self._channel = self.access.channel(self.address, options)
+        self._channel = self.access.channel(self.address, [_UNLIMITED])
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._channel.close()
-
     async def status(self) -> Status:
-        """What it is, and what it has seen since it started."""
-        request = status_pb2.GetStatusRequest().SerializeToString()
-        answer = await self._asked(f"/{MONITOR}/GetStatus", request)
-        return messages.status_of(_read(status_pb2.GetStatusResponse(), answer))
+        """Asks the sidecar what it is, and what it has seen since it started."""
+        request = status_pb2.GetStatusRequest()
+        answer = await self._await(f"/{MONITOR}/GetStatus", request, status_pb2.GetStatusResponse)
+        return messages.status_of(answer)
 
     async def serving(self) -> bool:
-        """What grpc.health.v1 says of it; no right is needed."""
-        request = health_pb2.HealthCheckRequest().SerializeToString()
-        data = await self._asked(f"/{health.SERVICE_NAME}/Check", request)
-        answer = _read(health_pb2.HealthCheckResponse(), data)
+        """Asks grpc.health.v1 if the sidecar serves; no right is needed."""
+        path, request = f"/{health.SERVICE_NAME}/Check", health_pb2.HealthCheckRequest()
+        answer = await self._await(path, request, health_pb2.HealthCheckResponse)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
-    async def _asked(self, method: str, request: bytes) -> bytes:
+    async def _await(self, path: str, request: Message, answer: type[MessageT]) -> MessageT:
+        data = b""
         try:
-            call = self._channel.unary_unary(method)
-            answer: bytes = await call(request, metadata=self._metadata, timeout=self.patience)
+            call = self._channel.unary_unary(path)
+            message = request.SerializeToString()
+            data = await call(message, metadata=self._metadata, timeout=self.patience)
+            return answer.FromString(data)
         except grpc.aio.AioRpcError as error:
-            why = _WHY.get(error.code(), Why.FAILED)
-            raise NotAnswered(why, error.details() or error.code().name.lower()) from None
-        return answer
-
-
-MessageT = TypeVar("MessageT", bound=Message)
-
-
-def _read(message: MessageT, data: bytes) -> MessageT:
-    """The message that these bytes are. Raises NotAnswered."""
-    try:
-        message.ParseFromString(data)
-    except DecodeError:
-        name = message.DESCRIPTOR.name
-        raise NotAnswered(Why.FAILED, f"{len(data)} bytes that are not a {name}") from None
-    return message
+            words = error.details() or error.code().name.lower()
+            raise NotAnswered(error.code(), words) from None
+        except DecodeError:
+            words = f"{len(data)} bytes that are not a {answer.DESCRIPTOR.name}"
+            raise NotAnswered(grpc.StatusCode.UNKNOWN, words) from None

@@ -1,149 +1,21 @@
-"""The files that verbs write: whole, or not at all.
-
-The answer of GetCalibration as plain values, for programs and for people.
-
-Files of statistics for the verbs: reading, writing, and what is in them.
-"""
+"""Files of statistics: how verbs read, write, describe them."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from monitor.frames.slices import TOTAL
+from monitor.commands.options import output_file
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.snapshot import read_body, write_body
 from monitor.store.state_definitions import InvalidState
 from monitor.store.statistics_state import StoredState, parsed, serialised
-from monitor.v1 import calibration_pb2
-from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
-
-
-class CannotWrite(OSError):
-    """An output file is not to be had."""
-
-
-@contextlib.contextmanager
-def output_file(path: Path) -> Iterator[Path]:
-    """Where to write; it takes the place of `path` at the end, and never stays behind.
-
-    Raises CannotWrite.
-    """
-    target = path.resolve()  # through links, so that they stay
-    if target.exists() and not target.is_file():
-        raise CannotWrite(
-            f"--output {path}: cannot be written (not a regular file). Name a file, or a new one."
-        )
-    temporary = target.with_name(f".{os.getpid()}.{target.name}")  # the ending tells the format
-    try:
-        yield temporary
-        temporary.replace(target)
-    except OSError as error:
-        raise CannotWrite(
-            f"--output {path}: cannot be written ({error.strerror or error}). "
-            "Name a file in a folder that exists and that you may write to."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-_STAGES = {
-    calibration_pb2.STAGE_RAW: "raw",
-    calibration_pb2.STAGE_RECALIBRATED: "recalibrated",
-}
-
-
-def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
-    """tau, slices and total as `replay --json` prints them; None in place of NaN.
-
-    variance, squared_error and nees of a bin are sums over its n detections.
-    """
-    by_name = {entry.slice: _stages(entry) for entry in _ordered(calibration)}
-    total = by_name.pop(TOTAL, None)
-    return {"tau": list(calibration.tau), "slices": by_name, "total": total}
-
-
-def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceCalibration]:
-    """Slices by name, the total last; they come in the order in which they were first seen."""
-    return sorted(calibration.slices, key=lambda entry: (entry.slice == TOTAL, entry.slice))
-
-
-def _stages(entry: calibration_pb2.SliceCalibration) -> dict[str, Any]:
-    return {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
-
-
-def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:
-    joint = stage.joint
-    dimensions = {dimension.name: dimension for dimension in stage.dimensions}
-    return {
-        "n": stage.n,
-        "k": joint.k,
-        "nees_over_k": _number(joint.nees_over_k),
-        "nees_median_ratio": _number(joint.nees_median_ratio),
-        "nll": _number(joint.nll),
-        "ence": {name: _number(found.ence) for name, found in dimensions.items()},
-        "ence_noise_floor": {
-            name: _number(found.ence_noise_floor) for name, found in dimensions.items()
-        },
-        "uce": {name: _number(found.uce) for name, found in dimensions.items()},
-        "qce": {name: _number(found.qce) for name, found in dimensions.items()}
-        | {"joint": _number(joint.qce)},
-        "qce_by_tau": {name: list(found.qce_by_tau) for name, found in dimensions.items()}
-        | {"joint": list(joint.qce_by_tau)},
-        "bins": {name: _bins(found.bins) for name, found in dimensions.items()}
-        | {"joint": _bins(joint.bins)},
-    }
-
-
-def _bins(bins: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "lower": bin.lower,
-            "upper": _number(bin.upper),
-            "n": bin.n,
-            "variance": bin.variance,
-            "squared_error": bin.squared_error,
-            "nees": bin.nees,
-            "within": list(bin.within),
-        }
-        for bin in bins
-    ]
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def table(calibration: GetCalibrationResponse) -> str:
-    """A line for each slice and stage."""
-    heads = ("slice", "stage", "n", "NEES/K", "median", "QCE", "NLL", "ENCE by dimension")
-    lines = [_line(heads)]
-    for entry in _ordered(calibration):
-        for stage in entry.stages:
-            joint = stage.joint
-            ence = " ".join(f"{found.name} {found.ence:.3f}" for found in stage.dimensions)
-            values = (joint.nees_over_k, joint.nees_median_ratio, joint.qce, joint.nll)
-            numbers = (f"{value:.4f}" for value in values)
-            lines.append(_line((entry.slice, _STAGES[stage.stage], str(stage.n), *numbers, ence)))
-    return "\n".join(lines)
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    slice_name, stage, *numbers, last = cells
-    return (
-        f"{slice_name:<20} {stage:<12} " + "".join(f"{cell:>9}" for cell in numbers) + f"  {last}"
-    )
 
 
 def read_state(path: Path) -> StoredState:
-    """The statistics in a file; how far a sidecar had come is of that sidecar's own file alone.
+    """Reads statistics; their position in the ledger means nothing outside the sidecar's own file.
 
     raises  CorruptFile, InvalidState, IncompatibleStatistics, OSError; all name the file
     """
@@ -155,13 +27,13 @@ def read_state(path: Path) -> StoredState:
 
 
 def write_state(path: Path, stored: StoredState) -> None:
-    """Replace a file by these statistics. Raises CannotWrite."""
+    """Replaces a file by these statistics. Raises CannotWrite."""
     with output_file(path) as temporary, temporary.open("wb") as file:
         write_body(file, serialised(stored))
 
 
 def contents(stored: StoredState) -> dict[str, Any]:
-    """What is in a state, for --json."""
+    """Describes a state for --json."""
     state = stored.state
     return {
         "bins": state.binning.describe(),
@@ -184,7 +56,7 @@ def contents(stored: StoredState) -> dict[str, Any]:
 
 
 def show(stored: StoredState, output: str, *, as_json: bool) -> None:
-    """Print what was written."""
+    """Prints what was written."""
     found = contents(stored)
     if as_json:
         print(json.dumps(found | {"output": output}))

@@ -18,7 +18,7 @@ from monitor.commands.demo.endless import config_text
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.record import Record
 from monitor.commands.demo.simulated_streams import drive, watched
-from monitor.commands.sidecar_client import AdminClient
+from monitor.commands.sidecar_client import Client
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.recalibration.classes.class_scaling import Temperature
@@ -91,8 +91,7 @@ def demonstrated(folder: Path, plan: Plan) -> Iterator[Watched]:
 
 
 async def _driven(sidecar: Sidecar, record: Record) -> None:
-    client = AdminClient(sidecar.grpc)
-    async with client, watched(client, record):
+    async with Client(sidecar.grpc) as client, watched(client, record):
         await drive(client, record)
 
 

@@ -9,8 +9,8 @@ from monitor.service.exposition import process
 from tests.deploy.panel_names import families
 from tests.golden.test_golden import exposition
 
-DIAGNOSIS = Path(__file__).parents[2] / "monitor" / "diagnosis"
-ASKING = {"value", "by", "rows", "increase", "increases"}
+DIAGNOSIS = Path(__file__).parents[2] / "monitor" / "commands" / "doctor"
+ASKING = {"value", "by", "rows", "increase", "increases", "words"}
 # Of a tracker elsewhere, whose families are there with it alone: tests/edges has them.
 TRACKER = {"calibration_tracker_up", "calibration_tracker_forwarded_total"}
 

@@ -59,7 +59,7 @@ def test_half_an_hour_without_labels_is_that_of_the_alert():
 def test_every_paragraph_that_is_named_exists():
     sources = "".join(
         re.sub(r'"\s*\n\s*f?"', "", file.read_text("utf-8"))
-        for file in (ROOT / "monitor" / "diagnosis").glob("*.py")
+        for file in (ROOT / "monitor" / "commands" / "doctor").glob("*.py")
     )
     named = set(re.findall(r"docs/([a-z_]+\.md)(?:#([a-z-]+)(?![a-z{-]))?", sources))
     assert len(named) > 15

@@ -8,8 +8,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands import alarms
-from monitor.commands.options import plain
-from monitor.commands.recalibrators import this_person
+from monitor.commands.options import plain, this_person
 from monitor.drift.alarms import AlarmChange, DriftReading, Why, alarm_sentence
 from monitor.drift.evidence import Scale
 from tests.alarmed import RAISED, STAGES, STANDINGS, FixedWatch, alarm, served

@@ -16,14 +16,11 @@ from typing import Any
 import pytest
 
 from monitor.cli import main
-from monitor.commands.demo.json import as_json
 from monitor.commands.demo.live_view import bar, render
 from monitor.commands.demo.plan import Phase, Plan
-from monitor.commands.demo.record import AnsweredFrame, Record
+from monitor.commands.demo.record import AnsweredFrame, Heard, Record, Story
 from monitor.commands.demo.scene import simulate, with_variance_factor
-from monitor.commands.demo.story import Heard, Story
-from monitor.commands.demo.summary import SidecarAccount, SliceAccount, summarise
-from monitor.commands.demo.tables import as_text
+from monitor.commands.demo.summary import SidecarAccount, SliceAccount, as_json, as_text, summarise
 from monitor.commands.doctor.look import parse
 from monitor.promotion.records import Evidence, Factor, Happened
 from monitor.promotion.records import Record as Happening

@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.commands.demo.cycles import Cycles, Moment
-from monitor.commands.demo.missing import Seen, lacks
-from monitor.commands.demo.pace import Pace
+from monitor.commands.demo.endless import Cycles, Moment, Pace, Seen, Tale, lacks
 from monitor.commands.demo.plan import Plan
-from monitor.commands.demo.told import Tale
 
 PLAN = Plan(duration_s=100.0)
 SENSORS = PLAN.settings.sensors

@@ -15,13 +15,17 @@ import pytest
 
 from monitor.cli import main
 from monitor.client import Access, InvalidAccess
-from monitor.commands.demo.connection import Connection
-from monitor.commands.demo.cycles import Cycles
-from monitor.commands.demo.endless import Journey, config_text, drive_in_cycles
+from monitor.commands.demo.endless import (
+    Connection,
+    Cycles,
+    Journey,
+    Tale,
+    config_text,
+    drive_in_cycles,
+)
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.scene import simulate
-from monitor.commands.demo.told import Tale
-from monitor.commands.sidecar_client import AdminClient, SidecarUnavailable
+from monitor.commands.sidecar_client import Client, SidecarUnavailable
 from monitor.config import Config
 from monitor.frames.frame import Header
 from tests.deploy.scraping import free_port, until
@@ -164,7 +168,7 @@ class StuckClient:
 def test_frames_that_a_sidecar_does_not_take_are_left_out_and_not_kept():
     async def offered() -> int:
         tale = Tale(Cycles(SHORT), _nobody)
-        client = cast("AdminClient", StuckClient())
+        client = cast("Client", StuckClient())
         connection = await Connection.opened(client, tale, lambda stamp_ns: 0.0)
         running = asyncio.create_task(connection.run())
         taken = 0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.commands.demo.record import Heard, Story, in_words
 from monitor.commands.demo.scene import DriveSettings
-from monitor.commands.demo.story import Heard, Story, in_words
 from monitor.promotion.records import Evidence, Factor, Happened, Record
 
 EVIDENCE = Evidence(14, 0.6, 3.2, -1.0, 2.0)

@@ -7,7 +7,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.commands import recalibrators
-from monitor.commands.options import plain
+from monitor.commands.options import plain, this_person
 from monitor.pipeline.promotions import REMEMBERED
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.fits import FitFailed
@@ -132,7 +132,7 @@ def test_promote_says_what_is_in_force_in_place_of_what(pipeline, asked, told):
     pipeline.recalibrators.learn(DOUBLE.to_json())
     said = asked("promote", DOUBLE.version)
     assert said == f"{DOUBLE.version} is in force, in place of {IDENTITY.version}\n"
-    assert told.asked == [("promote", DOUBLE.version, recalibrators.this_person())]
+    assert told.asked == [("promote", DOUBLE.version, this_person())]
     assert asked("promote", DOUBLE.version) == f"{DOUBLE.version} is in force, as before\n"
 
 
@@ -149,7 +149,7 @@ def test_rollback_is_of_all_slices_of_one_or_of_class_probabilities(asked, told)
 
 def test_fit_prints_what_came_of_each_slice(asked, told):
     said = asked("fit", "--slice", "car", "--slice", "truck", "--method", "isotonic-std")
-    assert told.asked == [("fit", ("car", "truck"), "isotonic-std", recalibrators.this_person())]
+    assert told.asked == [("fit", ("car", "truck"), "isotonic-std", this_person())]
     assert said.splitlines() == [
         f"car: {FITTED[0].version} is on trial (31 tracks, 620 detections)",
         "  variance x ×4, y ×0.75 (0.5 to 1)",
@@ -252,7 +252,7 @@ def test_who_has_no_name_asks_as_the_command_line(monkeypatch):
         raise KeyError("getpwuid(): uid not found: 1000")
 
     monkeypatch.setattr("getpass.getuser", nameless)
-    assert recalibrators.this_person() == "command line"
+    assert this_person() == "command line"
 
 
 def test_a_running_sidecar_does_what_it_is_asked_and_keeps_an_account_of_it(start, run, tmp_path):

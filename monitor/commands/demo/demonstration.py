@@ -16,22 +16,28 @@ import json
 import math
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from monitor.commands.demo import demo_options
-from monitor.commands.demo.demo_options import DEFAULT, DEFAULT_CYCLE
 from monitor.commands.demo.endless import Journey, config_text, drive_in_cycles
-from monitor.commands.demo.json import as_json
 from monitor.commands.demo.live_view import Screen, is_live
 from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.record import Record
 from monitor.commands.demo.simulated_streams import drive, watched
-from monitor.commands.demo.summary import SidecarAccount, SliceAccount, Summary, summarise
-from monitor.commands.demo.tables import as_text
+from monitor.commands.demo.summary import (
+    SidecarAccount,
+    SliceAccount,
+    Summary,
+    as_json,
+    as_text,
+    summarise,
+)
 from monitor.commands.doctor.look import Metrics, scrape
+from monitor.commands.options import seconds
 from monitor.commands.sending import Addresses, running_sidecar
-from monitor.commands.sidecar_client import AdminClient, access_of
+from monitor.commands.sidecar_client import Client, access_of, add_access
 from monitor.config import split_address
-from monitor.wire.recalibrator_messages import Kind
+from monitor.wire.recalibrator_messages import Kind, Listing
 
 EXAMPLE = """examples:
   calibration-monitor demo
@@ -40,11 +46,14 @@ EXAMPLE = """examples:
   calibration-monitor demo --print-config > sidecar.toml
   calibration-monitor demo --address 127.0.0.1:50051 --forever"""
 
-
+DEFAULT = 60.0  # s, of a drive that ends
+DEFAULT_CYCLE = 120.0  # s, of a drive in cycles
+_SHORTEST, _LONGEST = 20.0, 3600.0  # s
+_FASTEST = 10.0
 _PATIENCE = 5.0  # s for the sidecar's metrics and events; five times the age of metrics
-
-
 _LATE = 1.0  # s; a frame that was sent later than that was not sent in time
+N = TypeVar("N", int, float)
+T = TypeVar("T")
 
 
 class CountsDiffer(ValueError):
@@ -56,16 +65,64 @@ class StoryIncomplete(ValueError):
 
 
 class TooFast(StoryIncomplete):
-    """And this computer could not keep up with it."""
+    """This computer could not keep up with the drive."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    demo_options.add_options(parser)
+    """Adds the options of the verb."""
+    parser.add_argument(
+        "--seed",
+        type=_number(int, 0, 2**32 - 1),
+        default=4,
+        metavar="N",
+        help="of the drive (default 4)",
+    )
+    parser.add_argument(
+        "--duration",
+        type=_number(float, _SHORTEST, _LONGEST),
+        metavar="S",
+        help=f"of the drive, {_SHORTEST:g} to {_LONGEST:g} seconds (default {DEFAULT:g}); more "
+        "where the sidecar takes longer to find out. With --forever or --address: of a cycle, not "
+        f"a second more (default {DEFAULT_CYCLE:g})",
+    )
+    parser.add_argument(
+        "--speed",
+        type=_number(float, 0.1, _FASTEST),
+        default=1.0,
+        metavar="X",
+        help=f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--address",
+        metavar="H:P",
+        help="gRPC of a sidecar that runs already: one cycle through it, stamps from now on; "
+        "--print-config prints the settings that the story needs",
+    )
+    parser.add_argument(
+        "--forever",
+        action="store_true",
+        help="cycle after cycle until SIGTERM: the fault comes, is corrected, goes, and comes "
+        "again; with --address, a sidecar that is not there yet, or goes, is waited for",
+    )
+    parser.add_argument(
+        "--patience",
+        type=seconds,
+        default=math.inf,
+        metavar="S",
+        help="with --address and --forever: for which the sidecar may be away, in seconds, before "
+        "this ends with an error (default: for ever)",
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the configuration of the sidecar (TOML), and do nothing else",
+    )
+    add_access(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when both sides counted the same, and the sidecar has promoted and gone back by itself.
+    """0 when both sides counted the same, and the sidecar promoted and rolled back.
 
     Raises SidecarFailed, SidecarUnavailable, CountsDiffer, StoryIncomplete and what drive() and
     watched() raise.
@@ -91,7 +148,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_in_cycles(options: argparse.Namespace) -> int:
-    """0 once it was told to end, or after one cycle."""
+    """Returns 0 once it was told to end, or after one cycle."""
     if options.json:
         raise ValueError("--json: tells of a whole drive; leave out --forever and --address.")
     plan = Plan(options.seed, options.duration or DEFAULT_CYCLE, options.speed)
@@ -132,8 +189,7 @@ async def _run(plan: Plan, addresses: Addresses, *, quiet: bool) -> Summary:
     record = Record(plan) if quiet or live else Record(plan, _line)
     gc.collect()
     gc.freeze()  # or the collector looks at all modules again, for 50 ms, in mid-drive
-    client = AdminClient(addresses.grpc)
-    async with client, watched(client, record):
+    async with Client(addresses.grpc) as client, watched(client, record):
         if not quiet:
             _line(f"sidecar at {addresses.grpc}, http://{addresses.http}/metrics")
         if live:
@@ -143,7 +199,7 @@ async def _run(plan: Plan, addresses: Addresses, *, quiet: bool) -> Summary:
         return summarise(record, await _account(client, record, addresses))
 
 
-async def _drive_on_screen(client: AdminClient, record: Record, addresses: Addresses) -> None:
+async def _drive_on_screen(client: Client, record: Record, addresses: Addresses) -> None:
     with Screen(record, addresses.http, sys.stdout) as screen:
         drawing = asyncio.create_task(screen.keep_drawing())
         try:
@@ -160,8 +216,8 @@ def _line(text: str) -> None:
     print(text, flush=True)
 
 
-async def _account(client: AdminClient, record: Record, addresses: Addresses) -> SidecarAccount:
-    """What the sidecar says of the drive that is over."""
+async def _account(client: Client, record: Record, addresses: Addresses) -> SidecarAccount:
+    """Asks the sidecar for its account of the drive that is over."""
     found = await client.calibration()
     slices = {}
     for entry in found.slices:
@@ -179,27 +235,42 @@ async def _account(client: AdminClient, record: Record, addresses: Addresses) ->
     )
 
 
-async def _version(client: AdminClient, record: Record) -> str:
-    """In force, once all that happened has been heard; the last tracks may still decide."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        found = await client.listing(records=1)
-        last = found.records[-1].sequence if found.records else 0
-        if record.story.sequence == last or time.monotonic() > deadline:
-            return next(
-                one.version
-                for one in found.recalibrators
-                if one.in_force and one.kind is Kind.ESTIMATES
-            )
-        await asyncio.sleep(0.05)
+async def _version(client: Client, record: Record) -> str:
+    """Asks which version is active, once all that happened has been heard.
+
+    The last tracks may still decide.
+    """
+
+    def heard(found: Listing) -> bool:
+        return record.story.sequence == (found.records[-1].sequence if found.records else 0)
+
+    found = await _until(lambda: client.listing(records=1), heard, 0.05)
+    active = (one for one in found.recalibrators if one.in_force)
+    return next(one.version for one in active if one.kind is Kind.ESTIMATES)
 
 
 async def _fresh_metrics(addresses: Addresses, matched: int) -> Metrics:
-    """Once their text, made from time to time, has caught up."""
+    """Reads the metrics once their text, made from time to time, has caught up."""
+    name = 'calibration_ground_truth_total{outcome="matched"}'
+    return await _until(
+        lambda: scrape(addresses.http), lambda metrics: metrics.samples.get(name) == matched, 0.1
+    )
+
+
+async def _until(ask: Callable[[], Awaitable[T]], done: Callable[[T], bool], pause_s: float) -> T:
+    """Asks again and again until it is done, or patience is at its end."""
     deadline = time.monotonic() + _PATIENCE
-    while True:
-        metrics = await scrape(addresses.http)
-        seen = metrics.samples.get('calibration_ground_truth_total{outcome="matched"}')
-        if seen == matched or time.monotonic() > deadline:
-            return metrics
-        await asyncio.sleep(0.1)
+    while not done(found := await ask()) and time.monotonic() <= deadline:
+        await asyncio.sleep(pause_s)
+    return found
+
+
+def _number(kind: Callable[[str], N], low: float, high: float) -> Callable[[str], N]:
+    def read(text: str) -> N:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if low <= value <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"'{text}': give a number of {low:g} to {high:g}")
+
+    return read

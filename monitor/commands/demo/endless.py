@@ -1,47 +1,230 @@
-"""The demo's drive in cycles, through a sidecar that may come and go meanwhile.
+"""Drives the demo in cycles, through a sidecar that may come and go meanwhile.
 
-The configuration of a sidecar that the demo's story can be told with; text alone.
+The clocks of the pace are arguments. All that waits is bounded, and nothing is kept of cycles that
+are over. The configuration with which a sidecar can show the demo's story is text at the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from monitor.client import PLAIN, Access
-from monitor.commands.demo.connection import Connection
-from monitor.commands.demo.cycles import Cycles
-from monitor.commands.demo.pace import Pace
 from monitor.commands.demo.plan import Plan
+from monitor.commands.demo.record import in_words
 from monitor.commands.demo.scene import SimulatedFrame, simulate, with_variance_factor
-from monitor.commands.demo.simulated_streams import first
-from monitor.commands.demo.told import Tale
-from monitor.commands.sidecar_client import AdminClient, SidecarRefused
+from monitor.commands.demo.simulated_streams import (
+    IN_FLIGHT,
+    WAITING_FOR_TRUTH,
+    Lane,
+    frame_message,
+    open_lanes,
+    truth_message,
+)
+from monitor.commands.sending import first_error
+from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused
+from monitor.drift.alarms import change_sentence
+from monitor.wire.client_messages import decode_truth_answer, refused
+from monitor.wire.messages import read_alarm_change
+from monitor.wire.recalibrator_messages import UnknownWord, read_record
 
+_SECOND_NS = 1_000_000_000
+_AUTOMATIC = "automatic"
+_FIRST_LABELS_S = 2.0  # s after the first labels, until slices are there to be looked at
 _RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0
-
-
 _HELD_S = 10.0  # that a connection must have held for another to be tried soon
-
-
 _SOON_S = 2.0  # s without a sidecar after which whoever waits for it says so
-
-
 _AGAIN_S = 60.0  # s between two lines about one that stays away
-
-
 _IDS_PER_FRAME = np.uint64(2**16)  # of the simulation
+
+# alpha is of one sensor: of six together it is the default again. The band is wider than the
+# default: with errors as heavy-tailed as these, a few tracks of a healthy sensor read 2, too. The
+# rest makes the story short, as the drive is: fits of enough tracks to be right at once, no second
+# step for a few tenths, tracks that are whole soon, and a quick way back. Alarms of drift end soon
+# after what they are of; and a computer that is busy with other things, too, counts everything,
+# however late.
+_CONFIG = """
+[server]
+shed_lag_seconds = 0.0
+
+[statistics]
+slice_by = ["stream"]
+
+[tracker]
+kind = "embedded"
+
+[promotion]
+mode = "automatic"
+alpha = 0.003
+band = [0.5, 3.0]
+fit_every_seconds = {fit_every_s}
+fit_tracks = 20
+hysteresis = 1.5
+rollback_tracks = 1000.0
+track_seconds = 4.0
+
+[drift]
+calm_hours = 0.01
+
+[metrics]
+refresh_seconds = 1.0
+"""
+
+_FIT_EVERY_S = 1.0  # s of the drive
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of the drive, as a place in its cycle.
+
+    cycle  that it is in, from 1
+    at_s   seconds since that cycle began, event time
+    fault  whether the faulty sensor has its fault
+    """
+
+    cycle: int
+    at_s: float
+    fault: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """One plan after the other, each as long as planned and not a second longer.
+
+    Nobody waits for the sidecar here: if it is too slow to find out, that is what is to be seen.
+    """
+
+    plan: Plan
+
+    def at(self, event_s: float) -> Moment:
+        """Finds the moment so many seconds of event time after the first frame.
+
+        The fault begins and ends when the plan says so. The first cycle holds all times before.
+        """
+        whole = int(max(event_s, 0.0) // self.plan.duration_s)
+        at_s = event_s - whole * self.plan.duration_s
+        return Moment(whole + 1, at_s, self.plan.fault_s <= at_s < self.plan.fault_end_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Stamps of frames, and when each is due.
+
+    A computer that slept, or was too busy, leaves a gap in the drive: what should have been sent
+    meanwhile is not sent in a hurry, all later stamps are moved on.
+
+    start_ns   stamp of the first frame: the wall clock when it is due
+    start_s    monotonic clock then
+    speed      seconds of event time in a second
+    shift_ns   by which stamps were moved on so far
+    longest_s  that a frame may be behind the wall clock, event time
+    """
+
+    start_ns: int
+    start_s: float
+    speed: float = 1.0
+    shift_ns: int = 0
+    longest_s: float = 1.0
+
+    def event_s(self, stamp_ns: int) -> float:
+        """Seconds of event time since the first frame."""
+        return (stamp_ns - self.start_ns) / _SECOND_NS
+
+    def wait_s(self, stamp_ns: int, now_s: float) -> float:
+        """Seconds until this stamp is due, by the monotonic clock; negative after that."""
+        return self.start_s + self.event_s(stamp_ns - self.shift_ns) / self.speed - now_s
+
+    def kept_up(self, stamp_ns: int, now_ns: int, now_s: float) -> Pace:
+        """This pace, or the one that goes on from now because the stamp lies too far behind.
+
+        A stamp that is ahead, since the wall clock was put back, is left alone.
+        """
+        behind_s = (now_ns - self.start_ns) / _SECOND_NS * self.speed - self.event_s(stamp_ns)
+        if behind_s <= self.longest_s:
+            return self
+        shift_ns = self.shift_ns + round(behind_s * _SECOND_NS)
+        start_s = now_s - self.event_s(stamp_ns - self.shift_ns) / self.speed
+        return replace(self, start_s=start_s, shift_ns=shift_ns)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts since the cycle began.
+
+    answered     frames
+    left_out     frames that were not sent: no sidecar was there, or it was too slow
+    labelled     labels that matched a detection
+    """
+
+    answered: int = 0
+    left_out: int = 0
+    labelled: int = 0
+
+
+@dataclass(slots=True)
+class Tale:
+    """The lines of a drive in cycles.
+
+    say   prints a line
+    last  where the drive is
+    """
+
+    cycles: Cycles
+    say: Callable[[str], None]
+    last: Moment = field(init=False)
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self.last = self.cycles.at(0.0)
+
+    def tell(self, text: str) -> None:
+        """Prints an event now."""
+        self.say(f"cycle {self.last.cycle}, {self.last.at_s:5.1f} s  {text}")
+
+    def begin(self) -> None:
+        """Tells that the first frame is about to be sent."""
+        plan = self.cycles.plan
+        self.tell(
+            f"healthy: {len(plan.settings.sensors)} sensors, {plan.settings.rate_hz:g} Hz each, "
+            f"truth {plan.truth_delay_s:.3g} s late; the fault comes after {plan.fault_s:.3g} of "
+            f"{plan.duration_s:.3g} s and stays for {plan.fault_end_s - plan.fault_s:.3g}"
+        )
+
+    def reach(self, moment: Moment) -> None:
+        """Tells what begins or ends as a frame of this moment is about to be sent."""
+        before, self.last = self.last, moment
+        plan = self.cycles.plan
+        if moment.cycle != before.cycle:
+            self._close(before.cycle)
+        if moment.fault and not before.fault:
+            self.tell(f"fault: {plan.faulty} reports its variances × {plan.variance_factor:g}")
+        if before.fault and not moment.fault:
+            self.tell(f"the fault ends: {plan.faulty} reports its variances as before")
+
+    def end(self) -> None:
+        """Tells that no frame will be sent any more."""
+        self.tell(f"stopped: {self._counted()} in this cycle")
+
+    def _close(self, cycle: int) -> None:
+        self.tell(f"cycle {cycle} is over: {self._counted()}")
+        self.counts = Counts()
+
+    def _counted(self) -> str:
+        counts = self.counts
+        left_out = f", {counts.left_out:,} left out" if counts.left_out else ""
+        return f"{counts.answered:,} frames{left_out}, {counts.labelled:,} labels matched"
 
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """What is driven, and where.
+    """A drive in cycles, with the sidecar it goes through.
 
     cycles      after which it is over; inf: never
     patience_s  for which a sidecar that is away, or refuses, is waited for
@@ -55,7 +238,7 @@ class Journey:
 
 
 def drive_in_cycles(journey: Journey, say: Callable[[str], None]) -> None:
-    """Until SIGTERM, or until the last cycle is over.
+    """Drives until SIGTERM, or until the last cycle is over.
 
     say  prints a line
 
@@ -84,7 +267,10 @@ async def _until_terminated(drive: _Drive) -> None:
 
 @dataclass(slots=True)
 class _Drive:
-    """there_s, told_s: when the sidecar was last there, and its absence last told of."""
+    """A drive that goes on, with or without a sidecar.
+
+    there_s, told_s  when the sidecar was last there, and its absence last told of
+    """
 
     journey: Journey
     tale: Tale
@@ -100,7 +286,7 @@ class _Drive:
                 group.create_task(self._keep_connected())
                 group.create_task(self._keep_driving())
         except ExceptionGroup as errors:
-            raise first(errors) from None
+            raise first_error(errors) from None
 
     # ---- the sidecar
 
@@ -117,21 +303,20 @@ class _Drive:
             tried_s = time.monotonic()
 
     async def _conversed(self) -> Exception | None:
-        """What ended the connection, or prevented it; None: the drive is over."""
+        """Talks to the sidecar; returns why that failed or ended, None when the drive is over."""
         where = self.journey.address
         soon = asyncio.get_running_loop().call_later(
             _SOON_S, self._tell_of, f"waits for a sidecar at {where}"
         )
         try:
-            client = AdminClient(where, self.journey.access)
-            async with client:
+            async with Client(where, self.journey.access) as client:
                 soon.cancel()
                 connection = await Connection.opened(client, self.tale, self._until_due)
                 self._begin(connection)
                 await connection.run()
             return None
         except ExceptionGroup as errors:
-            trouble = first(errors)
+            trouble = first_error(errors)
             if not isinstance(trouble, OSError | SidecarRefused):
                 raise
             # It was there until now: that it has gone is news.
@@ -150,7 +335,7 @@ class _Drive:
         self.began.set()
 
     def _tell_of(self, text: str) -> None:
-        """Not more than once a minute, while it stays away."""
+        """Tells of a sidecar that stays away, not more than once a minute."""
         now_s = time.monotonic()
         if now_s - self.told_s >= _AGAIN_S:
             self.told_s = now_s
@@ -190,7 +375,7 @@ class _Drive:
 
 
 def _numbered(frame: SimulatedFrame, stamp_ns: int, first_id: int) -> SimulatedFrame:
-    """With another stamp and with ids that count up from another one."""
+    """Gives a frame another stamp, and ids that count up from another one."""
     return replace(
         frame,
         stamp_ns=stamp_ns,
@@ -199,43 +384,186 @@ def _numbered(frame: SimulatedFrame, stamp_ns: int, first_id: int) -> SimulatedF
     )
 
 
-# alpha is of one sensor: of six together it is the default again. The band is wider than the
-# default: with errors as heavy-tailed as these, a few tracks of a healthy sensor read 2, too. The
-# rest makes the story short, as the drive is: fits of enough tracks to be right at once, no second
-# step for a few tenths, tracks that are whole soon, and a quick way back. Alarms of drift end soon
-# after what they are of; and a computer that is busy with other things, too, counts everything,
-# however late.
-_CONFIG = """
-[server]
-shed_lag_seconds = 0.0
+@dataclass(slots=True)
+class Connection:
+    """Streams that are open.
 
-[statistics]
-slice_by = ["stream"]
+    until_due  seconds of wall time until a stamp is due
+    """
 
-[tracker]
-kind = "embedded"
+    client: Client
+    tale: Tale
+    until_due: Callable[[int], float]
+    _lanes: dict[str, Lane]
+    _truth: Conversation
+    _untold: asyncio.Queue[SimulatedFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(WAITING_FOR_TRUTH)
+    )
+    _told: asyncio.Queue[SimulatedFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
+    )
+    _complained: bool = False
 
-[promotion]
-mode = "automatic"
-alpha = 0.003
-band = [0.5, 3.0]
-fit_every_seconds = {fit_every_s}
-fit_tracks = 20
-hysteresis = 1.5
-rollback_tracks = 1000.0
-track_seconds = 4.0
+    @staticmethod
+    async def opened(client: Client, tale: Tale, until_due: Callable[[int], float]) -> Connection:
+        """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
+        lanes = await open_lanes(client, tale.cycles.plan)
+        return Connection(client, tale, until_due, lanes, client.truth())
 
-[drift]
-calm_hours = 0.01
+    def offer(self, frame: SimulatedFrame) -> bool:
+        """Queues a frame to be sent; False when there is no room."""
+        try:
+            self._lanes[frame.sensor].to_send.put_nowait(frame)
+        except asyncio.QueueFull:
+            return False
+        return True
 
-[metrics]
-refresh_seconds = 1.0
-"""
+    async def finish(self) -> None:
+        """Queues the end of each stream: run() ends when all is answered and labelled."""
+        for lane in self._lanes.values():
+            await lane.to_send.put(None)
+
+    async def run(self) -> None:
+        """Sends and receives until finish(), or until an error ends it.
+
+        Raises an ExceptionGroup of SidecarUnavailable and what else befalls a call.
+        """
+        async with asyncio.TaskGroup() as beside:
+            aside = [beside.create_task(self._listen()), beside.create_task(self._compare())]
+            async with asyncio.TaskGroup() as truth:
+                truth.create_task(self._send_truth())
+                truth.create_task(self._receive_truth())
+                async with asyncio.TaskGroup() as frames:
+                    for lane in self._lanes.values():
+                        frames.create_task(self._send_frames(lane))
+                        frames.create_task(self._receive_answers(lane))
+                await self._untold.put(None)
+            for task in aside:
+                task.cancel()
+
+    # ---- frames
+
+    async def _send_frames(self, lane: Lane) -> None:
+        while (frame := await lane.to_send.get()) is not None:
+            await lane.in_flight.put((frame, time.monotonic()))
+            await lane.stream.send(frame_message(frame))
+        await lane.in_flight.put(None)
+        await lane.stream.close()
+
+    async def _receive_answers(self, lane: Lane) -> None:
+        while (sent := await lane.in_flight.get()) is not None:
+            frame, _ = sent
+            complaint = refused(await lane.stream.receive())
+            if complaint is None:
+                self.tale.counts.answered += 1
+                await self._untold.put(frame)
+            elif not self._complained:
+                self._complained = True
+                self.tale.tell(f"the sidecar refuses frames of {frame.sensor}: {complaint}")
+
+    # ---- truth
+
+    async def _send_truth(self) -> None:
+        delay_ns = round(self.tale.cycles.plan.truth_delay_s * 1e9)
+        while (frame := await self._untold.get()) is not None:
+            await asyncio.sleep(max(0.0, self.until_due(frame.stamp_ns + delay_ns)))
+            await self._told.put(frame)
+            await self._truth.send(truth_message(frame))
+        await self._told.put(None)
+        await self._truth.close()
+
+    async def _receive_truth(self) -> None:
+        while await self._told.get() is not None:
+            account, _ = decode_truth_answer(await self._truth.receive())
+            self.tale.counts.labelled += account.matched
+
+    # ---- what the sidecar does and is
+
+    async def _listen(self) -> None:
+        async with contextlib.aclosing(self.client.events()) as events:
+            async for event in events:
+                # What a newer sidecar says in new words is no reason to stop.
+                with contextlib.suppress(UnknownWord):
+                    match event.WhichOneof("event"):
+                        case "version":
+                            self.tale.tell(in_words(read_record(event.version.record)))
+                        case "recalibration":
+                            self.tale.tell(in_words(read_record(event.recalibration)))
+                        case "drift":
+                            change = read_alarm_change(event.drift)
+                            self.tale.tell(f"alarm {change_sentence(change)}")
+
+    async def _compare(self) -> None:
+        """Says, once there are labels, what will not happen."""
+        plan = self.tale.cycles.plan
+        await asyncio.sleep(plan.truth_delay_s / plan.speed + _FIRST_LABELS_S)
+        calibration = await self.client.calibration()
+        promotion, pinned = None, False
+        try:
+            listing = await self.client.listing()
+            promotion, pinned = listing.promotion, listing.pinned
+        except SidecarRefused:
+            pass  # that it does not tell is said, too
+        except UnknownWord:
+            return
+        seen = Seen(
+            tracks=bool(self._lanes[plan.faulty].stream.track_dimensions),
+            slices=frozenset(entry.slice for entry in calibration.slices),
+            promotion=promotion,
+            pinned=pinned,
+        )
+        for sentence in lacks(seen, plan.settings.sensors):
+            self.tale.tell(sentence)
 
 
-_FIT_EVERY_S = 1.0  # s of the drive
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The settings of a sidecar, as far as it shows them.
+
+    tracks     whether it keeps tracks
+    slices     that it has statistics of; empty: of none yet
+    promotion  [promotion] mode; None: it does not tell us
+    pinned     whether nothing may happen by itself
+    """
+
+    tracks: bool
+    slices: frozenset[str]
+    promotion: str | None
+    pinned: bool
+
+
+def lacks(seen: Seen, sensors: Collection[str]) -> tuple[str, ...]:
+    """Writes a sentence for each setting that is not the demo's; the drive goes on all the same."""
+    sentences = []
+    if not seen.tracks:
+        sentences.append(
+            "the sidecar keeps no tracks: nothing will be seen of tracking, and fits and trials "
+            'take blocks of time for tracks. To change it: [tracker] kind = "embedded".'
+        )
+    if seen.slices and not seen.slices.issuperset(sensors):
+        sentences.append(
+            "its slices are not the sensors: the fault of one will be mixed with the health of "
+            'the others, and may not be found. To change it: [statistics] slice_by = ["stream"].'
+        )
+    if seen.promotion is None:
+        sentences.append(
+            "it does not tell us how recalibrators are promoted (the token is not an "
+            "administrator's): whether the fault will be corrected remains to be seen."
+        )
+    elif seen.promotion != _AUTOMATIC:
+        sentences.append(
+            f"[promotion] mode is {seen.promotion}: the fault will not be corrected, nor anything "
+            "rolled back, unless somebody promotes. To change it: mode = "
+            f'"{_AUTOMATIC}".'
+        )
+    if seen.pinned:
+        sentences.append(
+            "its recalibrators are pinned: nothing will be corrected until "
+            "`calibration-monitor recalibrators unpin`."
+        )
+    return tuple(sentences)
 
 
 def config_text(speed: float) -> str:
-    """TOML for `serve`; speed is the seconds of the drive in a second."""
+    """Writes TOML for `serve`; speed is the seconds of the drive in a second."""
     return _CONFIG.format(fit_every_s=_FIT_EVERY_S / speed)

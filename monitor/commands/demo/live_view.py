@@ -1,4 +1,7 @@
-"""The demo on a terminal while it runs. render() makes lines; Screen alone writes escape codes."""
+"""The demo on a terminal while it runs.
+
+render() makes lines; Screen alone writes escape codes.
+"""
 
 from __future__ import annotations
 
@@ -6,78 +9,53 @@ import asyncio
 import math
 import os
 import shutil
-from types import TracebackType
 from typing import TextIO
 
 from monitor.commands.demo.record import Record, SensorRecord
 
 _REFRESH_S = 0.2
-
-
 _NAME, _COUNT, _NUMBER = 18, 7, 5
-
-
 _FIXED = _NAME + 2 * (_COUNT + 2) + 2 * (_NUMBER + 3)
-
-
 _BAR_LIMIT = 24  # columns
-
-
 _BAR_FULL = 6.0  # NEES/K of a full bar
-
-
 _CALIBRATED = (0.4, 2.5)  # what a calibrated sensor may read over 5 s of heavy-tailed errors
-
-
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
 _RED, _GREEN, _BOLD, _DIM, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
 def is_live(stream: TextIO) -> bool:
-    """Whether a moving picture makes sense there."""
+    """Tells if the stream is a terminal that can show a moving picture."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def render(record: Record, where: str, columns: int, rows: int, *, colour: bool) -> list[str]:
-    """The picture, at most `rows` lines of at most `columns` characters, codes not counted.
+    """Draws at most `rows` lines of at most `columns` characters, codes not counted.
 
     where  the address of the page, for a look with a browser
     """
     width = max(0, min(_BAR_LIMIT, (columns - _FIXED) // 2))
     stage = _NUMBER + 1 + width
     elapsed = f"{record.elapsed_s:.1f} of {_length(record):.0f} s"
+    over = f"{'NEES/K of the last 5 s of truth':<{_NAME + 2 * (_COUNT + 2)}}"
+    heads = f"{'sensor':<{_NAME}}  {'frames':>{_COUNT}}  {'boxes':>{_COUNT}}  1 is calibrated"
     lines = [
         _styled(f"calibration monitor demo   {elapsed}   {_phase(record)}", columns, _BOLD, colour),
         _progress(record, columns),
         _styled(f"http://{where}/   http://{where}/metrics", columns, _DIM, colour),
         "",
-        _styled(
-            f"{'NEES/K of the last 5 s of truth':<{_NAME + 2 * (_COUNT + 2)}}"
-            f"  {'as sent':<{stage}}  {'recalibrated':<{stage}}".rstrip(),
-            columns,
-            "",
-            colour,
-        ),
-        _styled(
-            f"{'sensor':<{_NAME}}  {'frames':>{_COUNT}}  {'boxes':>{_COUNT}}"
-            f"  {'1 is calibrated':<{stage}}".rstrip(),
-            columns,
-            _DIM,
-            colour,
-        ),
+        f"{over}  {'as sent':<{stage}}  recalibrated"[:columns],
+        _styled(heads, columns, _DIM, colour),
         *(_row(sensor, width, columns, colour) for sensor in record.sensors.values()),
         "",
     ]
     room = max(0, rows - len(lines))
     events = [f"{at:6.1f} s  {text}" for at, text in record.events]
-    lines += [_styled(text, columns, "", colour) for text in events[len(events) - room :]]
+    lines += [text[:columns] for text in events[len(events) - room :]]
     return lines[:rows]
 
 
 def bar(value: float, width: int) -> str:
-    """value as a bar, full at 6; always `width` columns."""
+    """Draws a value as a bar, full at 6; always `width` columns."""
     if not math.isfinite(value):
         return " " * width
     eighths = round(8 * width * min(max(value / _BAR_FULL, 0.0), 1.0))
@@ -97,12 +75,12 @@ def _phase(record: Record) -> str:
 
 
 def _length(record: Record) -> float:
-    """Of the drive, as planned or as it has become, s."""
+    """Seconds of the drive, as planned or as it has become."""
     return max(record.elapsed_s, record.plan.duration_s)
 
 
 def _progress(record: Record, columns: int) -> str:
-    """A line that fills, with marks where the fault begins and ends."""
+    """Draws a line that fills, with marks where the fault begins and ends."""
     plan, length = record.plan, _length(record)
     width = max(1, columns - 1)
     done = round(width * record.elapsed_s / length)
@@ -134,8 +112,7 @@ def _number(value: float) -> str:
 
 
 def _styled(text: str, columns: int, style: str, colour: bool) -> str:
-    text = text[:columns]
-    return f"{style}{text}{_PLAIN}" if colour and style else text
+    return f"{style}{text[:columns]}{_PLAIN}" if colour else text[:columns]
 
 
 class Screen:
@@ -148,22 +125,17 @@ class Screen:
         self._write("\x1b[?1049h\x1b[?25l")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._write("\x1b[?25h\x1b[?1049l")
 
     async def keep_drawing(self) -> None:
-        """Until cancelled."""
+        """Draws until cancelled."""
         while True:
             self.draw()
             await asyncio.sleep(_REFRESH_S)
 
     def draw(self) -> None:
-        """Once. Every line is overwritten in place, so that nothing flickers."""
+        """Draws once; every line is overwritten in place, so that nothing flickers."""
         columns, rows = shutil.get_terminal_size()
         colour = "NO_COLOR" not in os.environ
         lines = render(self._record, self._where, columns, rows, colour=colour)

@@ -1,4 +1,4 @@
-"""What the demo plans: when the fault comes and goes, and the phases of the story."""
+"""Plans the demo: the beginning of the fault, its end, the phases of the story."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from enum import StrEnum
 from monitor.commands.demo.scene import DriveSettings
 
 _LATEST_TRUTH_S = 3.0
-
-
 _SHORTEST_SHOWN_S = 5.0
 
 
 class Phase(StrEnum):
-    """Of a frame: by its stamp, and by what the version that answered it does to the faulty sensor.
+    """Phases of the story, in their order.
 
-    In the order in which they come.
+    The phase of a frame follows from its stamp, and from what the version that answered it does to
+    the faulty sensor.
     """
 
     HEALTHY = "healthy"  # before the fault
@@ -28,7 +27,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to happen; times are event time, seconds since the first frame.
+    """The planned drive; times are event time, seconds since the first frame.
 
     How long the sidecar takes to find out is its own affair, and longer on a busy computer: the
     fault and the drive last longer than planned, until what came of it was seen for a while.
@@ -49,22 +48,22 @@ class Plan:
 
     @property
     def truth_delay_s(self) -> float:
-        """How late truth comes; on short drives less, so that the fault is seen in time."""
+        """Delay of labels; on short drives less, so that the fault is seen in time."""
         return min(_LATEST_TRUTH_S, self.duration_s / 20)
 
     @property
     def fault_s(self) -> float:
-        """When the fault begins."""
+        """Time when the fault begins."""
         return self.duration_s * 0.2
 
     @property
     def fault_end_s(self) -> float:
-        """When it ends, at the earliest."""
+        """Time when the fault ends, at the earliest."""
         return self.duration_s * 0.55
 
     @property
     def shown_s(self) -> float:
-        """How long what came of it is to be seen."""
+        """Time for which the effect is to be seen."""
         return max(_SHORTEST_SHOWN_S, self.duration_s * 0.1)
 
     def event_s(self, stamp_ns: int) -> float:

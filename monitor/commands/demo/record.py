@@ -1,31 +1,122 @@
-"""What the demo has seen: counts, phases, and statistics of its own, kept apart from the sidecar's
-so that the two can be compared. No stream and no terminal here.
+"""The demo's own account of a drive, kept apart from the sidecar's so that the two can be compared.
+
+It holds counts, phases, statistics, and the changes of recalibrators that the demo heard of; no
+stream and no terminal here.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from monitor.commands.demo.plan import Phase, Plan
 from monitor.commands.demo.scene import SPACE, SimulatedFrame
-from monitor.commands.demo.story import Heard, Story, in_words
 from monitor.commands.demo.tracks import TrackingRecord
 from monitor.frames.space import FloatArray
+from monitor.promotion.records import SWAPS, Evidence, Factor, Happened
 from monitor.promotion.records import Record as Happening
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import ClusterMemory, cluster_id
 from monitor.statistics.stage import SliceStatistics, StageStatistics, no_statistics, observe
 
+# Evidence is written out up to here, and as a power of ten beyond.
+_WRITTEN_OUT = 6
+
 # Frames folded in one go: half a second of a sensor.
 _FOLD_FRAMES = 5
 
-
 _RECENT_NS = 5_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One thing that happened, and the event time at which the demo heard of it, in s."""
+
+    at_s: float
+    record: Happening
+
+
+@dataclass(slots=True)
+class Story:
+    """The story of one drive, in order."""
+
+    heard: list[Heard] = field(default_factory=list)
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last record; 0 before any."""
+        return self.heard[-1].record.sequence if self.heard else 0
+
+    @property
+    def version(self) -> str:
+        """The active version; a sidecar without a recalibrator begins with the identity."""
+        swaps = self.swaps_of()
+        return swaps[-1].record.after if swaps else Selection((), Identity()).version
+
+    def swaps_of(self, slice: str | None = None) -> list[Heard]:
+        """Finds the records after which another recalibrator was active, in one slice or in all."""
+        return [
+            one
+            for one in self.heard
+            if one.record.what in SWAPS and slice in (None, one.record.slice)
+        ]
+
+    def swaps(self) -> Mapping[str, Mapping[Happened, int]]:
+        """Counts swaps of each kind, by slice."""
+        found: dict[str, Counter[Happened]] = {}
+        for one in self.swaps_of():
+            found.setdefault(one.record.slice, Counter())[one.record.what] += 1
+        return found
+
+    def of(self, what: Happened, slice: str, since_s: float) -> list[Heard]:
+        """Finds the records of one kind on a slice at or after an event time."""
+        return [
+            one
+            for one in self.heard
+            if one.record.what is what and one.record.slice == slice and one.at_s >= since_s
+        ]
+
+
+def in_words(record: Happening) -> str:
+    """Writes a record for people, in one line."""
+    match record.what:
+        case Happened.BEGAN:
+            said = f"on trial, {_factors(record.factors)}"
+        case Happened.PROVEN:
+            said = f"proven, waits, {proof(record.evidence)}"
+        case Happened.PROMOTED:
+            said = f"promoted, {proof(record.evidence)}"
+        case Happened.ROLLED_BACK:
+            said = f"rolled back, {proof(record.evidence)}"
+        case what:
+            said = f"{what.replace('_', ' ')}, {record.reason}"
+    return f"{record.slice or 'all sensors'}: {said}"
+
+
+def proof(evidence: Evidence | None) -> str:
+    """Writes the tracks that had a say, and the evidence they gave of that which is needed."""
+    if evidence is None:
+        return "asked for"
+    better, enough = _wealth(evidence.log10_better), _wealth(evidence.log10_threshold)
+    return f"{evidence.tracks} tracks, evidence {better} of {enough}"
+
+
+def _wealth(log10: float) -> str:
+    return f"{10**log10:,.0f}" if log10 < _WRITTEN_OUT else f"10^{log10:.1f}"
+
+
+def _factors(factors: tuple[Factor, ...]) -> str:
+    typical = [factor.typical for factor in factors]
+    if not typical:
+        return "as sent"
+    low, high = (f"{value:.2g}" for value in (min(typical), max(typical)))
+    return f"variances × {low}" + ("" if low == high else f" … {high}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +143,7 @@ class Recent:
 
 @dataclass(slots=True)
 class SensorRecord:
-    """What was sent to and heard of one sensor's stream.
+    """Frames sent on one sensor's stream, with what was heard of them.
 
     labelled  true detections whose truth the sidecar has answered
     """
@@ -70,7 +161,7 @@ class SensorRecord:
     _made_memory: ClusterMemory = field(default_factory=lambda: ClusterMemory(SPACE.k + 1))
 
     def add_truth(self, answered: AnsweredFrame, phase: Phase) -> None:
-        """Count the true detections of a frame of this phase."""
+        """Counts the true detections of a frame of this phase."""
         if phase is not self._phase:
             self._fold()
         self._phase = phase
@@ -92,7 +183,7 @@ class SensorRecord:
         return total
 
     def recent(self) -> Recent:
-        """Of the last 5 s of event time whose truth is known."""
+        """Averages the last 5 s of event time whose ground truth is known."""
         parts = [part for _, part in self._recent]
         n = sum(part.n for part in parts)
         if n == 0:
@@ -117,7 +208,7 @@ class SensorRecord:
             self._recent.popleft()
 
     def _statistics_of(self, answered: list[AnsweredFrame]) -> SliceStatistics:
-        """Both stages of all true detections of these frames; objects are clusters."""
+        """Computes both stages of all true detections of these frames; objects are clusters."""
 
         def true_rows(array_of: Callable[[AnsweredFrame], FloatArray]) -> FloatArray:
             return np.concatenate([array_of(a)[a.frame.track >= 0] for a in answered])
@@ -147,7 +238,7 @@ def _nees_over_k(statistics: StageStatistics) -> float:
 
 
 def _nobody(_: str) -> None:
-    """Whoever looks, looks at the record."""
+    """Announces to nobody: whoever looks, looks at the record."""
 
 
 @dataclass(slots=True)
@@ -203,21 +294,21 @@ class Record:
 
     @property
     def corrects(self) -> bool:
-        """Whether what is in force now changes what the faulty sensor reports."""
+        """Tells if the active recalibrator changes what the faulty sensor reports."""
         return self.story.version in self.correcting
 
     def tell(self, text: str) -> None:
-        """Of an event, now."""
+        """Records an event now."""
         self.events.append((self.elapsed_s, text))
         self.announce(f"{self.elapsed_s:6.1f} s  {text}")
 
     def hear(self, happening: Happening) -> None:
-        """Of something that happened to a recalibrator, now."""
+        """Records something that happened to a recalibrator now."""
         self.story.heard.append(Heard(self.elapsed_s, happening))
         self.tell(in_words(happening))
 
     def add_answer(self, answered: AnsweredFrame) -> None:
-        """Count a frame that was answered."""
+        """Counts a frame that was answered."""
         frame = answered.frame
         sensor = self.sensors[frame.sensor]
         sensor.frames += 1
@@ -230,11 +321,11 @@ class Record:
         self.entered_s.setdefault(self.phase_of(answered), self.plan.event_s(frame.stamp_ns))
 
     def fault_may_end(self, at_s: float) -> bool:
-        """Whether the fault was there, and its correction seen, for long enough."""
+        """Tells if the fault was there, and its correction seen, for long enough."""
         return self._seen(Phase.CORRECTED, at_s, self.plan.fault_end_s)
 
     def drive_may_end(self, at_s: float) -> bool:
-        """Whether the drive was long enough, and the way home was seen."""
+        """Tells if the drive was long enough, and the rollback was seen."""
         return self._seen(Phase.HOME, at_s, max(self.plan.duration_s, self.fault_ended_s))
 
     def _seen(self, phase: Phase, at_s: float, planned_s: float) -> bool:
@@ -242,7 +333,7 @@ class Record:
         return at_s >= planned_s and (seen or at_s >= planned_s + self.plan.patience_s)
 
     def phase_of(self, answered: AnsweredFrame) -> Phase:
-        """Of a frame; of another sensor's only once the faulty one has been answered, too."""
+        """Phase of a frame; for other sensors only once the faulty one has been answered, too."""
         at_s = self.plan.event_s(answered.frame.stamp_ns)
         corrected = answered.version in self.correcting
         if at_s < self.plan.fault_s:

@@ -1,4 +1,4 @@
-"""What the detectors of a six-sensor vehicle would send on a drive, with the truth beside it.
+"""Simulates the detectors of a six-sensor vehicle on a drive, with the ground truth beside it.
 
 Never here: a clock, I/O, a global generator. The same settings and seed give the same drive.
 """
@@ -17,7 +17,6 @@ from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray
 
 UnsignedArray = npt.NDArray[np.uint64]
 
-
 SPACE = Space(
     (
         *(Dimension(name, "m") for name in ("x", "y", "z", "l", "w", "h")),
@@ -25,47 +24,22 @@ SPACE = Space(
     )
 )
 
-
 CLASSES = ("car", "pedestrian", "cyclist")
-
-
 _X, _Y, _Z, _YAW = 0, 1, 2, 6
-
-
 _SIZE = slice(3, 6)
-
 
 # One row a class, in the order of CLASSES.
 _CLASS_SHARE = np.array([0.6, 0.25, 0.15])
 
-
 _TYPICAL_SIZE = np.array([[4.3, 1.8, 1.6], [0.7, 0.6, 1.75], [1.8, 0.6, 1.7]])  # m
-
-
 _TYPICAL_SPEED = np.array([5.0, 1.3, 3.5])  # m/s
-
-
 _POSITION_FACTOR = np.array([1.0, 0.5, 0.7])  # on σ of x, y, z: a small object is located better
-
-
 _YAW_FACTOR = np.array([1.0, 3.0, 1.5])  # on σ of yaw: a round one is oriented worse
-
-
 _NEAREST, _FARTHEST = 8.0, 80.0  # m, where an object is halfway through its life
-
-
 _SHORTEST_LIFE = 1.0  # s
-
-
 _SPEED_NOISE = 0.3  # m/s per √s
-
-
 _TURN_NOISE = 0.05  # rad per √s
-
-
 _HOLD = 8.0  # how long an error's scale is held, in correlation times of the error
-
-
 _IDS_PER_FRAME = 2**16
 
 
@@ -149,7 +123,7 @@ class SimulatedFrame:
 
 
 def simulate(settings: DriveSettings, seed: int, duration_s: float) -> Iterator[SimulatedFrame]:
-    """The frames of all sensors in the order of their stamps.
+    """Yields the frames of all sensors in the order of their stamps.
 
     Errors: in each frame an object's error is √Σ · √w · z. z is a stationary Gaussian AR(1)
     per dimension. w is one scale for all seven dimensions of the object, ν − 2 over a χ²_ν
@@ -205,7 +179,7 @@ def simulate(settings: DriveSettings, seed: int, duration_s: float) -> Iterator[
 
 
 def with_variance_factor(frame: SimulatedFrame, factor: float) -> SimulatedFrame:
-    """The fault: the detector reports factor times its covariance; its errors stay.
+    """Makes the fault: the detector reports factor times its covariance; its errors stay.
 
     Below 1 it is over-confident. Mean NEES becomes 1/factor of what it was.
     """
@@ -216,7 +190,7 @@ def with_variance_factor(frame: SimulatedFrame, factor: float) -> SimulatedFrame
 
 @dataclass(frozen=True, slots=True)
 class _Sector:
-    """What a sensor looks at: bearing of its middle and half its width, rad."""
+    """The sector that a sensor looks at: bearing of its middle and half its width, rad."""
 
     axis: float
     half_width: float
@@ -297,7 +271,7 @@ def _advance(settings: DriveSettings, rng: np.random.Generator, objects: _Object
 
 
 def _replaced(objects: _Objects, gone: npt.NDArray[np.intp], fresh: _Objects) -> _Objects:
-    """The objects with fresh ones where others have gone."""
+    """Puts fresh objects where others have gone."""
     values = {}
     for field in fields(_Objects):
         values[field.name] = getattr(objects, field.name).copy()
@@ -333,7 +307,7 @@ def _observe(
     frame_id: int,
     stamp_ns: int,
 ) -> SimulatedFrame:
-    """What the sensor reports of the objects, false detections mixed in."""
+    """Simulates the sensor's report of the objects, false detections mixed in."""
     seen: BoolArray = rng.random(len(objects.track)) >= settings.miss_probability
     truth = objects.box[seen]
     n, n_false = len(truth), int(rng.poisson(settings.false_rate))
@@ -371,7 +345,7 @@ def _observe(
 
 
 def _uncertainty(box: FloatArray, classes: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How well objects can be measured where they are.
+    """Computes how well objects can be measured where they are.
 
     The deviation along the line of sight grows with range three times as fast as the one
     across it, so x and y are correlated wherever the line of sight is oblique.

@@ -1,5 +1,6 @@
-"""Sends the demo's drive through a sidecar at the pace of its stamps: one stream a sensor, one
-of truth, everything in between bounded.
+"""Sends the demo's drive through a sidecar at the pace of its stamps.
+
+One stream a sensor, one of ground truth, everything in between bounded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from monitor.commands.demo.messages import frame_message, truth_message
+from monitor.commands.demo.plan import Plan
 from monitor.commands.demo.record import AnsweredFrame, Record
 from monitor.commands.demo.scene import (
     CLASSES,
@@ -22,26 +23,45 @@ from monitor.commands.demo.scene import (
     simulate,
     with_variance_factor,
 )
+from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, Conversation
 from monitor.frames.frame import Header
-from monitor.wire.client_messages import decode_answer, refused
+from monitor.wire.client_messages import (
+    OutgoingFrame,
+    decode_answer,
+    encode_frame,
+    encode_truth,
+    refused,
+)
 
 _WAITING_TO_BE_SENT = 8  # frames of a sensor
-
-
-_IN_FLIGHT = 32  # frames of a sensor, or messages of truth
-
-
-_WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
+IN_FLIGHT = 32  # frames of a sensor, or messages of truth
+WAITING_FOR_TRUTH = 1024  # frames of all sensors; 3 s are 180
 
 
 class BadAnswer(ValueError):
     """The sidecar did not answer a frame with its detections."""
 
 
+@dataclass(slots=True)
+class Lane:
+    """One sensor's stream; None in a queue ends it.
+
+    in_flight  frames with the time when they were sent
+    """
+
+    stream: Conversation
+    to_send: asyncio.Queue[SimulatedFrame | None] = field(
+        default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
+    )
+    in_flight: asyncio.Queue[tuple[SimulatedFrame, float] | None] = field(
+        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
+    )
+
+
 @contextlib.asynccontextmanager
 async def watched(client: Client, record: Record) -> AsyncIterator[None]:
-    """The record hears what happens to recalibrators, as long as the context lasts.
+    """Records what happens to recalibrators, as long as the context lasts.
 
     Raises SidecarUnavailable, UnknownWord.
     """
@@ -60,61 +80,41 @@ async def watched(client: Client, record: Record) -> AsyncIterator[None]:
 
 
 async def drive(client: Client, record: Record) -> None:
-    """Fill the record with the whole drive.
+    """Fills the record with the whole drive.
 
     Raises SidecarUnavailable, SidecarRefused, BadAnswer.
     """
-    headers = [
-        Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == record.plan.faulty)
-        for name in record.sensors
-    ]
-    opened = await asyncio.gather(*(client.open(header) for header in headers))
-    streams = _Streams(
-        client,
-        record,
-        {name: _Lane(stream) for name, stream in zip(record.sensors, opened, strict=True)},
-        client.truth(),
-    )
+    streams = _Streams(client, record, await open_lanes(client, record.plan), client.truth())
     try:
         await streams.run()
     except ExceptionGroup as group:
-        raise first(group) from None
+        raise first_error(group) from None
 
 
-def first(group: ExceptionGroup[Exception]) -> Exception:
-    """Of the errors of tasks, groups in groups included."""
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One sensor's stream; None in a queue ends it."""
-
-    stream: Conversation
-    to_send: asyncio.Queue[SimulatedFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_TO_BE_SENT)
-    )
-    in_flight: asyncio.Queue[tuple[SimulatedFrame, float] | None] = field(
-        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
-    )
+async def open_lanes(client: Client, plan: Plan) -> dict[str, Lane]:
+    """Opens a stream for each sensor. Raises SidecarUnavailable, SidecarRefused."""
+    sensors = plan.settings.sensors
+    headers = [
+        Header(name, SPACE, CLASSES, "vehicle", return_tracks=name == plan.faulty)
+        for name in sensors
+    ]
+    opened = await asyncio.gather(*(client.open(header) for header in headers))
+    return {name: Lane(stream) for name, stream in zip(sensors, opened, strict=True)}
 
 
 @dataclass(slots=True)
 class _Streams:
     client: Client
     record: Record
-    lanes: dict[str, _Lane]
+    lanes: dict[str, Lane]
     truth: Conversation
     began: float = 0.0
     fault_told: bool = False
     untold: asyncio.Queue[AnsweredFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(_WAITING_FOR_TRUTH)
+        default_factory=lambda: asyncio.Queue(WAITING_FOR_TRUTH)
     )
     told: asyncio.Queue[AnsweredFrame | None] = field(
-        default_factory=lambda: asyncio.Queue(_IN_FLIGHT)
+        default_factory=lambda: asyncio.Queue(IN_FLIGHT)
     )
 
     async def run(self) -> None:
@@ -153,7 +153,7 @@ class _Streams:
             await lane.to_send.put(None)
 
     def _as_reported(self, frame: SimulatedFrame, at_s: float) -> SimulatedFrame:
-        """The frame with the fault in it, while it is there."""
+        """Puts the fault into a frame, while it is there."""
         plan, record = self.record.plan, self.record
         if at_s < plan.fault_s or at_s >= record.fault_ended_s:
             return frame
@@ -168,7 +168,7 @@ class _Streams:
             return frame
         return with_variance_factor(frame, plan.variance_factor)
 
-    async def _send_frames(self, lane: _Lane) -> None:
+    async def _send_frames(self, lane: Lane) -> None:
         record = self.record
         while (frame := await lane.to_send.get()) is not None:
             data = frame_message(frame)
@@ -179,7 +179,7 @@ class _Streams:
         await lane.in_flight.put(None)
         await lane.stream.close()
 
-    async def _receive_answers(self, lane: _Lane) -> None:
+    async def _receive_answers(self, lane: Lane) -> None:
         record = self.record
         while (item := await lane.in_flight.get()) is not None:
             frame, sent = item
@@ -222,3 +222,26 @@ class _Streams:
             record.sensors[answered.frame.sensor].add_truth(answered, record.phase_of(answered))
         async for _ in self.truth.answers():
             raise BadAnswer("the sidecar answered more labels than it was sent")
+
+
+def frame_message(frame: SimulatedFrame) -> bytes:
+    """Encodes a frame as its sensor sends it, without ground truth."""
+    return encode_frame(
+        OutgoingFrame(
+            frame_id=frame.frame_id,
+            stamp_ns=frame.stamp_ns,
+            id=frame.ids,
+            class_index=frame.classes,
+            mean=frame.mean,
+            covariance=frame.covariance,
+            score=frame.score,
+        )
+    )
+
+
+def truth_message(frame: SimulatedFrame) -> bytes:
+    """Labels of all its detections that are of an object; the others are of none."""
+    true = frame.track >= 0
+    return encode_truth(
+        frame.sensor, frame.frame_id, frame.ids[true], frame.truth[true], complete=True
+    )

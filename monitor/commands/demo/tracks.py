@@ -1,7 +1,7 @@
-"""Tracking quality in the demo: the sidecar's tracks of one sensor, which are fed what it
-forwards, beside those of an equal tracker in here that is fed what the detector reported.
+"""Compares tracking of one sensor with recalibrated covariances to tracking with raw ones.
 
-The drive knows which object each detection is of, so that nothing has to be matched.
+The sidecar's tracks are fed what it forwards; an equal tracker in here is fed what the detector
+reported. The drive knows which object each detection is of, so that nothing has to be matched.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ from monitor.wire.client_messages import Answered
 # A true velocity is taken from places no farther apart in time, seconds.
 _LONGEST_DIFFERENCE = 0.35
 
-
 _PLACE = slice(0, 3)  # x, y, z in SPACE
-
-
 _VELOCITY = slice(SPACE.k, SPACE.k + 3)  # and their velocities in the state
 
 
 class Fed(StrEnum):
-    """What a tracker's R is."""
+    """The covariance that a tracker takes as R."""
 
     RAW = "raw"  # the covariance that the detector reports
     RECALIBRATED = "recalibrated"  # the one that the sidecar forwards
@@ -42,7 +39,7 @@ class Fed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrackingQuality:
-    """Of the true detections of a phase.
+    """Tracking of the true detections of a phase.
 
     detections     how many
     tracked        how many of them updated a confirmed track
@@ -76,7 +73,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class TrackingRecord:
-    """What both trackers made of one sensor's drive."""
+    """Tracks of one sensor's drive, by both trackers."""
 
     _own: Tracker = field(init=False)
     _numbered: int = 0
@@ -86,7 +83,7 @@ class TrackingRecord:
         self._own = Tracker(tracker_model(SPACE, len(CLASSES), TrackerSettings()))
 
     def add(self, frame: SimulatedFrame, phase: str, answer: Answered) -> None:
-        """A frame as it was reported, and the answer to it."""
+        """Adds a frame as it was reported, with the answer to it."""
         tracks = answer.tracks
         confirmed = tracks.status == TrackStatus.CONFIRMED
         self._note(Fed.RECALIBRATED, frame, phase, answer.track_id, tracks.id[confirmed],
@@ -123,7 +120,7 @@ class TrackingRecord:
         confirmed: IdArray,
         state: FloatArray,
     ) -> None:
-        """track_id (N,) of each detection; confirmed (M,) with their states (M, S)."""
+        """Notes track_id (N,) of each detection; confirmed (M,) tracks have states (M, S)."""
         true = np.flatnonzero(frame.track >= 0)
         track = track_id[true]
         order = np.argsort(confirmed)
@@ -145,7 +142,7 @@ class TrackingRecord:
         )
 
     def quality(self) -> Mapping[str, Mapping[Fed, TrackingQuality]]:
-        """By phase and by what the tracker was fed."""
+        """Measures quality by phase and by what the tracker was fed."""
         found: dict[str, dict[Fed, TrackingQuality]] = {}
         for fed, parts in self._rows.items():
             if not parts:

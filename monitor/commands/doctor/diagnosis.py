@@ -1,6 +1,6 @@
-"""All that is to be said of a sidecar, the worst first; and what it amounts to.
+"""calibration-monitor doctor: what is wrong with a running sidecar, why, and what to do.
 
-calibration-monitor doctor: what is wrong with a running sidecar, why, and what to do.
+The checks of all areas are called here; none is written here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity, be, count, duration
+from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity
 from monitor.commands.doctor.labels import labels
 from monitor.commands.doctor.load import load, refusals
 from monitor.commands.doctor.look import Place, look
@@ -21,36 +21,10 @@ from monitor.commands.doctor.observation import Observation
 from monitor.commands.doctor.reach import reach
 from monitor.commands.doctor.recalibration import drift, recalibration, tracker
 from monitor.commands.doctor.streams import clock, streams
+from monitor.commands.doctor.words import be, count, duration
 from monitor.commands.options import plain, seconds_above_zero, shown
 from monitor.commands.sidecar_client import access_of, add_sidecar, direct
 from monitor.config import split_address
-
-_LOOKED_AT: tuple[Callable[[Observation], Iterator[Finding]], ...] = (
-    *(reach, streams, clock, drift, tracker, labels, refusals, load, disk),
-    *(recalibration, configuration, versions),
-)
-
-
-def diagnose(seen: Observation) -> tuple[Finding, ...]:
-    """Findings: wrong ones, remarks, then what is well; each in the order of Area."""
-    return tuple(sorted((finding for look in _LOOKED_AT for finding in look(seen)), key=rank))
-
-
-def rank(finding: Finding) -> tuple[int, float]:
-    """By which they are sorted. Remarks on streams, such as one that is long gone, explain nothing
-    of the clock, and come after it.
-    """
-    late = finding.severity is Severity.REMARK and finding.area is Area.STREAMS
-    return finding.severity, AREAS.index(Area.CLOCK) + 0.5 if late else AREAS.index(finding.area)
-
-
-def verdict(found: Sequence[Finding]) -> str:
-    """Nothing is wrong, 2 remarks; 3 things are wrong."""
-    wrong = sum(each.severity is Severity.WRONG for each in found)
-    remarks = sum(each.severity is Severity.REMARK for each in found)
-    text = f"{count(wrong, 'thing')} {be(wrong)} wrong" if wrong else "nothing is wrong"
-    return f"{text}, {count(remarks, 'remark')}" if remarks else text
-
 
 EXAMPLE = """examples:
   calibration-monitor doctor
@@ -58,21 +32,19 @@ EXAMPLE = """examples:
   docker exec NAME calibration-monitor doctor
   kubectl exec POD -c CONTAINER -- calibration-monitor doctor"""
 
+_LOOKED_AT: tuple[Callable[[Observation], Iterator[Finding]], ...] = (
+    *(reach, streams, clock, drift, tracker, labels, refusals, load, disk),
+    *(recalibration, configuration, versions),
+)
 
 _WIDTH = 100
-
-
 _LABELS = ("WRONG", "remark", "well")
-
-
 _MOST_SECONDS = 600.0
-
-
 wall_clock_ns = time.time_ns
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
+    """Adds the options of the verb."""
     add_sidecar(parser)
     parser.add_argument(
         "--http-address",
@@ -119,17 +91,41 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(as_object(seen, found)))
     else:
         print("\n".join(lines(seen, found)))
-    return int(any(each.severity is Severity.WRONG for each in found))
+    return int(_number(found, Severity.WRONG) > 0)
+
+
+def diagnose(seen: Observation) -> tuple[Finding, ...]:
+    """Findings: wrong ones, remarks, then what is well; each in the order of Area."""
+    return tuple(sorted((finding for look in _LOOKED_AT for finding in look(seen)), key=rank))
+
+
+def rank(finding: Finding) -> tuple[int, float]:
+    """By which they are sorted. Remarks on streams, such as one that is long gone, explain nothing
+    of the clock, and come after it.
+    """
+    late = finding.severity is Severity.REMARK and finding.area is Area.STREAMS
+    return finding.severity, AREAS.index(Area.CLOCK) + 0.5 if late else AREAS.index(finding.area)
+
+
+def verdict(found: Sequence[Finding]) -> str:
+    """Nothing is wrong, 2 remarks; 3 things are wrong."""
+    wrong, remarks = _number(found, Severity.WRONG), _number(found, Severity.REMARK)
+    text = f"{count(wrong, 'thing')} {be(wrong)} wrong" if wrong else "nothing is wrong"
+    return f"{text}, {count(remarks, 'remark')}" if remarks else text
+
+
+def _number(found: Sequence[Finding], severity: Severity) -> int:
+    return sum(each.severity is severity for each in found)
 
 
 def as_object(seen: Observation, found: Sequence[Finding]) -> dict[str, object]:
-    """What --json prints; a finding has severity, area, what, why and remedy."""
+    """The object that --json prints; a finding has severity, area, what, why and remedy."""
     return {
         "address": seen.address,
         "http_address": seen.http_address,
         "verdict": verdict(found),
-        "wrong": sum(each.severity is Severity.WRONG for each in found),
-        "remarks": sum(each.severity is Severity.REMARK for each in found),
+        "wrong": _number(found, Severity.WRONG),
+        "remarks": _number(found, Severity.REMARK),
         "findings": [plain(each) for each in found],
     }
 
@@ -148,28 +144,19 @@ def lines(seen: Observation, found: Sequence[Finding]) -> Iterator[str]:
             yield _entry(each, each.what)
             continue
         yield _entry(each, f"{each.what}.")
-        yield _paragraph("why", each.why)
-        yield _paragraph("do", each.remedy)
+        yield _paragraph("        why: ", each.why)
+        yield _paragraph("        do:  ", each.remedy)
 
 
 def _entry(finding: Finding, text: str) -> str:
-    label = _LABELS[finding.severity]
-    head = f"{label:<7} {finding.area}: "
+    return _paragraph(f"{_LABELS[finding.severity]:<7} {finding.area}: ", text, 8)
+
+
+def _paragraph(head: str, text: str, indent: int = 13) -> str:
     return textwrap.fill(
         f"{head}{shown(text)}",
         _WIDTH,
-        subsequent_indent=" " * 8,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _paragraph(head: str, text: str) -> str:
-    return textwrap.fill(
-        shown(text),
-        _WIDTH,
-        initial_indent=f"        {head + ':':<5}",
-        subsequent_indent=" " * 13,
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )

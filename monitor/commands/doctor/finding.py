@@ -1,14 +1,14 @@
-"""What was found: how bad it is, where, what exactly, why that matters, and what to do.
-
-Numbers as people say them.
-"""
+"""A finding of doctor: its severity, its area, the fact, why that matters, what to do."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import TypeAlias
+
+from monitor.commands.doctor.observation import Observation
 
 
 class Severity(IntEnum):
@@ -20,7 +20,7 @@ class Severity(IntEnum):
 
 
 class Area(StrEnum):
-    """What is looked at, in the order in which one thing explains the next."""
+    """Areas that are looked at, in the order in which one thing explains the next."""
 
     REACH = "reach"
     STREAMS = "streams"
@@ -55,102 +55,36 @@ class Finding:
     remedy: str = ""
 
 
-def wrong(area: Area, what: str, why: str, remedy: str) -> Finding:
-    """Somebody should act."""
-    return Finding(Severity.WRONG, area, what.rstrip("."), why, remedy)
+# A finding without its area: severity, what, why, remedy.
+Told: TypeAlias = tuple[Severity, str, str, str]
 
 
-def remark(area: Area, what: str, why: str, remedy: str) -> Finding:
-    """Good to know."""
-    return Finding(Severity.REMARK, area, what.rstrip("."), why, remedy)
+def wrong(what: str, why: str, remedy: str) -> Told:
+    """Tells what somebody should act on."""
+    return Severity.WRONG, what.rstrip("."), why, remedy
 
 
-def well(area: Area, what: str) -> Finding:
-    """Nothing to do."""
-    return Finding(Severity.WELL, area, what)
+def remark(what: str, why: str, remedy: str) -> Told:
+    """Tells what is good to know."""
+    return Severity.REMARK, what.rstrip("."), why, remedy
 
 
-# Names beyond these are only counted.
-_MOST_NAMES = 5
+def well(what: str) -> Told:
+    """Tells what needs no action."""
+    return Severity.WELL, what, "", ""
 
 
-_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 31557600
+Check: TypeAlias = Callable[[Observation], Iterator[Finding]]
 
 
-def duration(seconds: float) -> str:
-    """35 ms, 12 s, 42 min, 3 h 10 min, 2 days 4 h, 56.9 years; without a sign."""
-    seconds = abs(seconds)
-    if not math.isfinite(seconds):
-        return "an unknown time"
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.{2 if seconds < 0.0995 else 3}g} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 2 * _MINUTE:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * _MINUTE:
-        return f"{seconds / _MINUTE:.0f} min"
-    if seconds < 2 * _DAY:
-        minutes = round(seconds / _MINUTE)
-        return _two(minutes // 60, "h", minutes % 60, "min")
-    if seconds < 2 * _YEAR:
-        hours = round(seconds / _HOUR)
-        return _two(hours // 24, "days", hours % 24, "h")
-    return f"{seconds / _YEAR:.1f} years"
+def about(area: Area) -> Callable[[Callable[[Observation], Iterator[Told]]], Check]:
+    """Decorates a check: all that it tells becomes a finding of this area."""
 
+    def decorate(check: Callable[[Observation], Iterator[Told]]) -> Check:
+        def found(seen: Observation) -> Iterator[Finding]:
+            for told in check(seen):
+                yield Finding(told[0], area, *told[1:])
 
-def _two(large: int, of_large: str, small: int, of_small: str) -> str:
-    return f"{large} {of_large} {small} {of_small}" if small else f"{large} {of_large}"
+        return functools.update_wrapper(found, check)
 
-
-def count(number: float, of: str) -> str:
-    """1 frame, 2,040 frames."""
-    if not math.isfinite(number):
-        return f"an unknown number of {of}s"
-    text = f"{number:,.0f}"
-    return f"{text} {of}{'' if text == '1' else 's'}"
-
-
-def share(part: float, whole: float) -> str:
-    """As a percentage; 0 % is none at all, 100 % all of them."""
-    percent = 100 * part / whole if whole else 0.0
-    if not math.isfinite(percent):
-        return "an unknown share"
-    if 0 < percent < 0.1:
-        return "less than 0.1 %"
-    if percent < 10:
-        return f"{percent:.2g} %"
-    return "99.9 %" if 99.5 <= percent < 100 else f"{percent:.0f} %"
-
-
-def number(value: float) -> str:
-    """Three digits, or all of those before the point."""
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
-
-
-def size(of: float) -> str:
-    """1.2 GB, 340 MB, 12 kB."""
-    for unit, name in ((2**30, "GB"), (2**20, "MB")):
-        if of >= unit:
-            return f"{number(of / unit)} {name}"
-    return f"{number(of / 2**10)} kB"
-
-
-def names(given: Sequence[str]) -> str:
-    """a, b and c; a, b, c, d, e and 3 more."""
-    if not given:
-        return "none"
-    if len(given) > _MOST_NAMES:
-        return f"{', '.join(given[:_MOST_NAMES])} and {len(given) - _MOST_NAMES} more"
-    return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} and {given[-1]}"
-
-
-def shares(counts: Mapping[str, float], whole: float) -> str:
-    """orphan 80 %, too_late 12 %: the largest first, none that are 0."""
-    found = sorted(((n, name) for name, n in counts.items() if n > 0), reverse=True)
-    return names([f"{name} {share(n, whole)}" for n, name in found])
-
-
-def be(of: float) -> str:
-    """One is, several are."""
-    return "is" if of == 1 else "are"
+    return decorate

@@ -1,56 +1,46 @@
-"""Whether truth comes, finds its detections, and is enough of it."""
+"""Checks that ground truth comes, finds its detections, suffices for the measures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Finding,
-    count,
-    duration,
-    names,
-    number,
-    remark,
-    share,
-    shares,
-    size,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import SECOND_NS, Change, Observation, rose
+from monitor.commands.doctor.words import count, duration, names, number, share, shares, size
 
 # As in deploy/prometheus/service_alert_rules.yml: CalibrationMatchRatioLow and
 # CalibrationLabelledShareLow. Half an hour of CalibrationNoLabels is Observation.truth_within_s.
 MATCH_RATIO = 0.5
 
-
 LABELLED_SHARE = 0.01
-
-
 COUNTED = ("matched", "unusable", "orphan", "too_late", "refused")
-
 
 # Fewer labels than these say little of how labels match, fewer detections of how many have any.
 _FEWEST_LABELS, _FEWEST_DETECTIONS = 10.0, 10_000.0
 
-
 # Of docs/ground_truth.md: from here on the measures are of the gate as much as of the detector.
 _NEAR_GATE, _FEWEST_GATED = 0.05, 200.0
-
 
 # Of what the store may hold.
 _NEARLY_FULL = 0.9
 
-
 _STILL = "measures stand still, and drift cannot be found, however bad it is."
-
-
 _NO_LABELS = "docs/runbook.md#calibrationnolabels"
 
+_CAUSES = {
+    "orphan": "orphan: they name streams, frames or detections that are not known here: other "
+    "names of streams, ids that are numbered anew, another detector, or frames of before a restart",
+    "too_late": "too_late: their frames had left the store by then: label sooner, or raise "
+    "[pending] max_bytes, disk_bytes and keep_hours",
+    "refused": "refused: the answer to each label names the field and the value",
+    "unusable": "unusable: their detections have no estimate that can be compared, such as a "
+    "missing covariance",
+}
 
-def labels(seen: Observation) -> Iterator[Finding]:
+
+@about(Area.LABELS)
+def labels(seen: Observation) -> Iterator[Told]:
     """Needs the metrics; how long truth has been missing is known by the status."""
     change = seen.change
     if change is None:
@@ -60,7 +50,7 @@ def labels(seen: Observation) -> Iterator[Finding]:
     told = [*_missing(seen, change, ever), *_unmatched(seen, change), *_store(seen, change)]
     if matched:
         told += [*_few(change, matched), *_by_stream(seen), *_gate(change)]
-    yield from told or [well(Area.LABELS, _good(seen, change, ever))]
+    yield from told or [well(_good(seen, change, ever))]
 
 
 def _good(seen: Observation, change: Change, ever: Mapping[str, float]) -> str:
@@ -92,7 +82,7 @@ def _detections(change: Change) -> float:
     return sum(value for outcome, value in found.items() if outcome != "refused")
 
 
-def _missing(seen: Observation, change: Change, ever: Mapping[str, float]) -> Iterator[Finding]:
+def _missing(seen: Observation, change: Change, ever: Mapping[str, float]) -> Iterator[Told]:
     """Frames come, and no truth that matches."""
     silence = _silence_s(seen)
     if not seen.frames_come or math.isnan(silence) or silence < seen.truth_within_s:
@@ -101,7 +91,6 @@ def _missing(seen: Observation, change: Change, ever: Mapping[str, float]) -> It
     if never and seen.up_s < seen.truth_within_s:
         if not any(ever.values()):
             yield remark(
-                Area.LABELS,
                 f"frames come, but no truth has come yet, since the start {duration(seen.up_s)} "
                 "ago",
                 f"as long as there is none, {_STILL}",
@@ -116,7 +105,6 @@ def _missing(seen: Observation, change: Change, ever: Mapping[str, float]) -> It
     outcomes = {name: n for name, n in ever.items() if n and name != "matched"}
     earlier = f" (other labels, ever: {shares(outcomes, sum(outcomes.values()))})"
     yield wrong(
-        Area.LABELS,
         f"frames come, but no truth comes: none has matched a detection {since}"
         f"{earlier if outcomes else ''}",
         _STILL,
@@ -126,18 +114,7 @@ def _missing(seen: Observation, change: Change, ever: Mapping[str, float]) -> It
     )
 
 
-_CAUSES = {
-    "orphan": "orphan: they name streams, frames or detections that are not known here: other "
-    "names of streams, ids that are numbered anew, another detector, or frames of before a restart",
-    "too_late": "too_late: their frames had left the store by then: label sooner, or raise "
-    "[pending] max_bytes, disk_bytes and keep_hours",
-    "refused": "refused: the answer to each label names the field and the value",
-    "unusable": "unusable: their detections have no estimate that can be compared, such as a "
-    "missing covariance",
-}
-
-
-def _unmatched(seen: Observation, change: Change) -> Iterator[Finding]:
+def _unmatched(seen: Observation, change: Change) -> Iterator[Told]:
     """Labels come, and most of them find no detection."""
     now = change.increases("ground_truth_total", "outcome")
     ever = change.last.by("ground_truth_total", "outcome")
@@ -162,7 +139,6 @@ def _unmatched(seen: Observation, change: Change) -> Iterator[Finding]:
     status = seen.last.status
     known = names([each.stream for each in status.streams]) if status is not None else ""
     yield wrong(
-        Area.LABELS,
         f"{what} ({count(total, 'label')} {when}: {shares(counts, total)})",
         "measures are of the few that match, which may be easy ones." if matched else _STILL,
         f"{_CAUSES[worst]}. {f'Streams here are {known}. ' if known else ''}"
@@ -170,11 +146,10 @@ def _unmatched(seen: Observation, change: Change) -> Iterator[Finding]:
     )
 
 
-def _few(change: Change, matched: float) -> Iterator[Finding]:
+def _few(change: Change, matched: float) -> Iterator[Told]:
     detections = _detections(change)
     if detections >= _FEWEST_DETECTIONS and matched / detections < LABELLED_SHARE:
         yield wrong(
-            Area.LABELS,
             f"{share(matched, detections)} of the detections have truth "
             f"({number(matched)} of {number(detections)} since the start)",
             "everything holds, but drift is found as much later as truth is rarer.",
@@ -189,7 +164,6 @@ def _few(change: Change, matched: float) -> Iterator[Finding]:
     )
     if poor and detections >= _FEWEST_DETECTIONS:
         yield remark(
-            Area.LABELS,
             f"hardly any detection of {names(poor)} has truth: less than "
             f"{share(LABELLED_SHARE, 1)}",
             "drift of these slices is found late, or never.",
@@ -197,23 +171,21 @@ def _few(change: Change, matched: float) -> Iterator[Finding]:
         )
 
 
-def _by_stream(seen: Observation) -> Iterator[Finding]:
+def _by_stream(seen: Observation) -> Iterator[Told]:
     """Streams that send and have no truth at all, beside others that have."""
     bare = [each.stream for each in seen.fresh if not each.matched]
     if bare and len(bare) < len(seen.fresh):
         yield remark(
-            Area.LABELS,
             f"no truth has matched a detection of {names(bare)}, while other streams have some",
             "that sensor is not measured, and its drift is not seen where slices go by stream.",
             "is it labelled, and under this name?",
         )
 
 
-def _gate(change: Change) -> Iterator[Finding]:
+def _gate(change: Change) -> Iterator[Told]:
     near, gated = change.last.value("near_gate_ratio"), change.last.value("gated_matches")
     if near > _NEAR_GATE and gated >= _FEWEST_GATED:
         yield remark(
-            Area.LABELS,
             f"{share(near, 1)} of the matches lie near the gate of [matching]",
             "the gate cuts large errors off: variances look smaller than they are.",
             "widen [matching] gate; if the share stays, these are wrong matches of neighbours: "
@@ -221,13 +193,12 @@ def _gate(change: Change) -> Iterator[Finding]:
         )
 
 
-def _store(seen: Observation, change: Change) -> Iterator[Finding]:
+def _store(seen: Observation, change: Change) -> Iterator[Told]:
     """Where frames wait for their truth. That those without any leave it again is no fault."""
     late = change.increase("ground_truth_total", outcome="too_late")
     dropped = change.increase("dropped_detections_total")
     if rose(late) and rose(dropped):
         yield wrong(
-            Area.LABELS,
             f"in {duration(change.seconds)} {count(late, 'label')} came too late: their detections "
             f"had left the store, and {number(dropped)} more have left it since",
             "what they tell is lost, and it is always the latest labels that are.",
@@ -238,7 +209,6 @@ def _store(seen: Observation, change: Change) -> Iterator[Finding]:
     nameless, all_of_them = fates.get("dropped_no_frame_id", 0.0), sum(fates.values())
     if nameless > MATCH_RATIO * all_of_them:
         yield remark(
-            Area.LABELS,
             f"{share(nameless, all_of_them)} of the detections came in frames without a frame_id",
             "no label can name them: only truth that comes with them counts.",
             "set Frame.frame_id, unique in its stream.",
@@ -251,7 +221,6 @@ def _store(seen: Observation, change: Change) -> Iterator[Finding]:
         # In memory, frames only make way for others where they are on disk as well.
         if held >= _NEARLY_FULL * most and not (key == "max_bytes" and seen.limits.on_disk):
             yield remark(
-                Area.LABELS,
                 f"the store of frames that wait for truth is nearly full: {size(held)} of "
                 f"{size(most)}",
                 "the oldest frames leave it first; labels that come for them later find nothing.",

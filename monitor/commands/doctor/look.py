@@ -1,9 +1,7 @@
-"""Pages of a sidecar, its /metrics above all: bare HTTP/1.0 requests, past any proxy.
+"""Looks twice at a running sidecar, by HTTP and gRPC, for doctor to judge.
 
-What doctor sees by HTTP, or why it sees nothing; it never raises for what the network does.
-
-Looks twice at a running sidecar, by HTTP and gRPC, and says what was seen; it never raises for
-what the network or the sidecar does.
+Requests are bare HTTP/1.0, past any proxy. Nothing raises for what the network or the sidecar
+does: the answer then says why there is nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+import grpc
 
 from monitor import __version__
 from monitor.client import Access
@@ -30,35 +30,46 @@ from monitor.commands.doctor.observation import (
     Samples,
 )
 from monitor.commands.sending import SidecarFailed
-from monitor.commands.sidecar_client import (
-    AdminClient,
-    DriftClient,
-    DriftStandings,
-    NotAnswered,
-    SidecarRefused,
-    StatusClient,
-    Why,
-)
+from monitor.commands.sidecar_client import Client, NotAnswered, SidecarRefused, StatusClient, ask
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.frames.status import Status
-from monitor.wire.recalibrator_messages import Listing
 
 _TIMEOUT = 5.0
-
 
 # Of one page: more is not of a sidecar.
 _LARGEST_PAGE = 64 * 2**20
 
-
 # One label of a series; values are escaped.
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
 
 # With this a server of HTTP/2 begins: length, type 4, flags, stream 0 (RFC 9113, 3.4 and 6.5).
 _SETTINGS = re.compile(rb"[\x00-\xff]{3}\x04[\x00-\xff]\x00{4}", re.DOTALL)
 
-
 _ESCAPED = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
+
+# That a sidecar has, whatever it was sent.
+_ALWAYS = "calibration_frames_total"
+
+# Seconds for each question; they are asked beside each other, so that all of it takes little more
+# than the time to watch.
+PATIENCE = 3.0
+
+# What a refusal for want of a right begins with; others have other reasons.
+_NO_RIGHT = "authorization:"
+
+_NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
+
+# What gRPC says before it comes to the point.
+_BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
+
+Found = TypeVar("Found")
+
+_ANSWERS = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: Answer.SILENT,
+    grpc.StatusCode.UNAUTHENTICATED: Answer.NO_TOKEN,
+    grpc.StatusCode.PERMISSION_DENIED: Answer.NO_RIGHT,
+    grpc.StatusCode.UNIMPLEMENTED: Answer.UNKNOWN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +90,6 @@ class Metrics:
         return next((le for le, count in buckets if total and count >= level * total), float("nan"))
 
 
-async def scrape(address: str) -> Metrics:
-    """The samples at http://address/metrics. Raises SidecarFailed."""
-    try:
-        found = await page(address, "/metrics", _TIMEOUT)
-    except (OSError, ValueError) as error:
-        why = str(error) or "no answer in time"
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
-    if found.status != 200:
-        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {found.status}.")
-    return parse(found.text)
-
-
-def parse(text: str) -> Metrics:
-    """The exposition format, but for timestamps, which the sidecar does not send."""
-    # Values of labels may have what else ends a line; a line feed in them is escaped.
-    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
-    pairs = (line.rpartition(" ") for line in lines)
-    return Metrics({name: float(value) for name, _, value in pairs})
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """An answer over HTTP."""
@@ -108,126 +99,7 @@ class Page:
 
 
 class SpeaksGrpc(ValueError):
-    """What answers speaks HTTP/2 from the first byte, as gRPC does."""
-
-
-async def page(address: str, path: str, patience: float) -> Page:
-    """What http://address/path gives, within so many seconds.
-
-    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
-    SpeaksGrpc where it seems to be gRPC.
-    """
-    async with asyncio.timeout(patience):
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        try:
-            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            words = head.split(b"\r\n", 1)[0].split()
-            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-                raise ValueError("what answers is not HTTP")
-            body = bytearray()
-            while piece := await reader.read(2**16):
-                body += piece
-                if len(body) > _LARGEST_PAGE:
-                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
-            return Page(int(words[1]), body.decode("utf-8", "replace"))
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
-                raise SpeaksGrpc("what answers speaks HTTP/2") from None
-            raise ValueError("what answers is not HTTP") from None
-        finally:
-            writer.close()
-
-
-def labels_of(series: str) -> tuple[str, dict[str, str]]:
-    """The name of a series of Metrics, and its labels."""
-    name, _, rest = series.partition("{")
-    return name, {key: _plain(value) for key, value in _LABEL.findall(rest)}
-
-
-def _plain(value: str) -> str:
-    return re.sub(r'\\[n"\\]', lambda found: _ESCAPED[found[0]], value)
-
-
-# That a sidecar has, whatever it was sent.
-_ALWAYS = "calibration_frames_total"
-
-
-async def pages(
-    address: str, patience: float
-) -> tuple[Asked, bool | None, Asked, Samples | None, int]:
-    """How it went with HTTP, what /readyz said, how it went with /metrics, these, and a number
-    that tells their text from others.
-    """
-    try:
-        ready = await page(address, "/readyz", patience)
-        metrics = await page(address, "/metrics", patience)
-    except (OSError, ValueError) as error:
-        asked = _no_page(error)
-        return asked, None, asked, None, 0
-    try:
-        samples = samples_of(metrics.text)
-    except ValueError:
-        samples = None
-    if samples is None or metrics.status != 200 or not samples.rows("frames_total"):
-        words = f"/metrics gives {_ALWAYS} nowhere (status {metrics.status})"
-        return GIVEN, None, Asked(Answer.FOREIGN, words), None, 0
-    return GIVEN, ready.status == 200, GIVEN, samples, zlib.crc32(metrics.text.encode()) or 1
-
-
-def _no_page(error: Exception) -> Asked:
-    match error:
-        case TimeoutError():
-            return Asked(Answer.SILENT, "no answer in time")
-        case ConnectionRefusedError():
-            return Asked(Answer.CLOSED, "nothing listens there")
-        case ConnectionError():
-            return Asked(Answer.FOREIGN, f"the connection broke ({error})")
-        case OSError():
-            return Asked(Answer.NOWHERE, error.strerror or str(error))
-        case SpeaksGrpc():
-            return Asked(Answer.OTHER_PORT, str(error))
-    return Asked(Answer.FOREIGN, str(error))
-
-
-def samples_of(text: str) -> Samples:
-    """The exposition text. Raises ValueError where it is none."""
-    families: dict[str, list[tuple[Labels, float]]] = {}
-    for series, value in parse(text).samples.items():
-        name, labels = labels_of(series)
-        families.setdefault(name, []).append((labels, value))
-    return Samples({name: tuple(rows) for name, rows in families.items()})
-
-
-async def or_http(reached: Asked, address: str, patience: float) -> Asked:
-    """Whether what does not speak gRPC speaks HTTP in its place."""
-    if reached.answer is not Answer.FOREIGN:
-        return reached
-    try:
-        await page(address, "/metrics", patience)
-    except (OSError, ValueError):
-        return reached
-    return Asked(Answer.OTHER_PORT, "it speaks HTTP")
-
-
-# Seconds for each question; they are asked beside each other, so that all of it takes little more
-# than the time to watch.
-PATIENCE = 3.0
-
-
-# What a refusal for want of a right begins with; others have other reasons.
-_NO_RIGHT = "authorization:"
-
-
-_NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
-
-
-# What gRPC says before it comes to the point.
-_BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
-
-
-Found = TypeVar("Found")
+    """The answer is HTTP/2 from the first byte, as gRPC speaks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +136,7 @@ async def look(place: Place, seconds: float, truth_within_s: float) -> Observati
 
 
 async def _once(seen: Observation, place: Place) -> Observation:
-    """What changes from look to look, asked at the same time."""
+    """Asks, at the same time, for all that changes from look to look."""
     at_s = asyncio.get_running_loop().time()
     (
         (http, ready, metrics, samples, text),
@@ -282,7 +154,66 @@ async def _once(seen: Observation, place: Place) -> Observation:
     )
 
 
-# ---- gRPC
+async def pages(
+    address: str, patience: float
+) -> tuple[Asked, bool | None, Asked, Samples | None, int]:
+    """How it went with HTTP, what /readyz said, how it went with /metrics, these, and a number
+    that tells their text from others.
+    """
+    try:
+        ready = await page(address, "/readyz", patience)
+        metrics = await page(address, "/metrics", patience)
+    except (OSError, ValueError) as error:
+        asked = _no_page(error)
+        return asked, None, asked, None, 0
+    try:
+        samples = samples_of(metrics.text)
+    except ValueError:
+        samples = None
+    if samples is None or metrics.status != 200 or not samples.rows("frames_total"):
+        words = f"/metrics gives {_ALWAYS} nowhere (status {metrics.status})"
+        return GIVEN, None, Asked(Answer.FOREIGN, words), None, 0
+    return GIVEN, ready.status == 200, GIVEN, samples, zlib.crc32(metrics.text.encode()) or 1
+
+
+def samples_of(text: str) -> Samples:
+    """The exposition text. Raises ValueError where it is none."""
+    families: dict[str, list[tuple[Labels, float]]] = {}
+    for series, value in parse(text).samples.items():
+        name, _, rest = series.partition("{")
+        labels = {key: _plain(text) for key, text in _LABEL.findall(rest)}
+        families.setdefault(name, []).append((labels, value))
+    return Samples({name: tuple(rows) for name, rows in families.items()})
+
+
+def _plain(value: str) -> str:
+    return re.sub(r'\\[n"\\]', lambda found: _ESCAPED[found[0]], value)
+
+
+def _no_page(error: Exception) -> Asked:
+    match error:
+        case TimeoutError():
+            return Asked(Answer.SILENT, "no answer in time")
+        case ConnectionRefusedError():
+            return Asked(Answer.CLOSED, "nothing listens there")
+        case ConnectionError():
+            return Asked(Answer.FOREIGN, f"the connection broke ({error})")
+        case OSError():
+            return Asked(Answer.NOWHERE, error.strerror or str(error))
+        case SpeaksGrpc():
+            return Asked(Answer.OTHER_PORT, str(error))
+    return Asked(Answer.FOREIGN, str(error))
+
+
+async def or_http(reached: Asked, address: str, patience: float) -> Asked:
+    """Asks an address that does not speak gRPC for HTTP in its place."""
+    if reached.answer is not Answer.FOREIGN:
+        return reached
+    try:
+        await page(address, "/metrics", patience)
+    except (OSError, ValueError):
+        return reached
+    return Asked(Answer.OTHER_PORT, "it speaks HTTP")
 
 
 async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, float]:
@@ -292,7 +223,7 @@ async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, f
         try:
             serving = await client.serving()
         except NotAnswered as error:
-            if error.why is not Why.UNKNOWN:
+            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
                 reached = await or_http(_reached(error, place.access), place.address, PATIENCE)
                 return reached, False, reached, None, 0, 0.0
             serving = True  # a server without health: what it says of itself tells more
@@ -305,20 +236,11 @@ async def _grpc(place: Place) -> tuple[Asked, bool, Asked, Status | None, int, f
     return GIVEN, serving, GIVEN, status, asked_ns + round(trip * 1e9 / 2), trip
 
 
-_ANSWERS = {
-    Why.SILENT: Answer.SILENT,
-    Why.NO_TOKEN: Answer.NO_TOKEN,
-    Why.NO_RIGHT: Answer.NO_RIGHT,
-    Why.UNKNOWN: Answer.UNKNOWN,
-    Why.FAILED: Answer.FAILED,
-}
-
-
 def _reached(error: NotAnswered, access: Access) -> Asked:
-    """What gRPC's words mean; they are the only thing that tells one failure from another."""
+    """Reads the words of gRPC, which alone tell one failure from another."""
     words = _BEFORE.sub("", str(error))
-    if error.why in _ANSWERS:
-        return Asked(_ANSWERS[error.why], words)
+    if error.code is not grpc.StatusCode.UNAVAILABLE:
+        return Asked(_ANSWERS.get(error.code, Answer.FAILED), words)
     if "refused" in words:
         return Asked(Answer.CLOSED, words)
     if any(text in words for text in _NO_HOST):
@@ -332,9 +254,6 @@ def _reached(error: NotAnswered, access: Access) -> Asked:
     return Asked(Answer.FOREIGN, words)
 
 
-# ---- asked once
-
-
 async def _asked_once(seen: Observation, place: Place) -> Observation:
     """Drift, recalibrators, and the limits of the configuration, if its file can be read here."""
     status = seen.last.status
@@ -344,8 +263,11 @@ async def _asked_once(seen: Observation, place: Place) -> Observation:
     seen = replace(seen, limits=await asyncio.to_thread(limits_of, path))
     if not seen.grpc.given or seen.status.answer in (Answer.NO_TOKEN, Answer.NO_RIGHT):
         return replace(seen, drift=seen.status, recalibrators=seen.status)
+    of_drift = Client(place.address, place.access)
+    of_recalibrators = Client(place.address, place.access)
     (drift, standings), (listed, listing) = await asyncio.gather(
-        _answered(_standings(place)), _answered(_listing(place))
+        _answered(ask(of_drift, Client.standings)),
+        _answered(ask(of_recalibrators, Client.listing)),
     )
     if standings is not None:
         seen = replace(seen, standings=standings.standings, stages=standings.stages)
@@ -354,20 +276,8 @@ async def _asked_once(seen: Observation, place: Place) -> Observation:
     return replace(seen, drift=drift, recalibrators=listed)
 
 
-async def _standings(place: Place) -> DriftStandings:
-    client = DriftClient(place.address, place.access)
-    async with client:
-        return await client.standings()
-
-
-async def _listing(place: Place) -> Listing:
-    client = AdminClient(place.address, place.access)
-    async with client:
-        return await client.listing()
-
-
 async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:
-    """What was asked for, or why there is nothing."""
+    """Awaits an answer; without one, tells why."""
     try:
         async with asyncio.timeout(PATIENCE):
             return GIVEN, await asking
@@ -382,8 +292,9 @@ async def _answered(asking: Awaitable[Found]) -> tuple[Asked, Found | None]:
 
 
 def limits_of(path: str) -> Limits:
-    """Of a configuration file; the defaults where it cannot be read here, or is not absolute: then
-    it may be another one.
+    """Limits in a configuration file; the defaults where it cannot be read here.
+
+    A path that is not absolute may be of another file, and is not read.
     """
     try:
         file = Path(path)
@@ -396,3 +307,52 @@ def limits_of(path: str) -> Limits:
         bool(config.pending.folder),
         config.server.max_streams,
     )
+
+
+async def scrape(address: str) -> Metrics:
+    """The samples at http://address/metrics. Raises SidecarFailed."""
+    try:
+        found = await page(address, "/metrics", _TIMEOUT)
+    except (OSError, ValueError) as error:
+        why = str(error) or "no answer in time"
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: {why}.") from None
+    if found.status != 200:
+        raise SidecarFailed(f"http://{address}/metrics cannot be read: status {found.status}.")
+    return parse(found.text)
+
+
+def parse(text: str) -> Metrics:
+    """The exposition format, but for timestamps, which the sidecar does not send."""
+    # Values of labels may have what else ends a line; a line feed in them is escaped.
+    lines = (line for line in text.split("\n") if line and not line.startswith("#"))
+    pairs = (line.rpartition(" ") for line in lines)
+    return Metrics({name: float(value) for name, _, value in pairs})
+
+
+async def page(address: str, path: str, patience: float) -> Page:
+    """Reads http://address/path within so many seconds.
+
+    Raises OSError and TimeoutError where nobody answers, ValueError where that is not HTTP, and
+    SpeaksGrpc where it seems to be gRPC.
+    """
+    async with asyncio.timeout(patience):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            words = head.split(b"\r\n", 1)[0].split()
+            if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+                raise ValueError("what answers is not HTTP")
+            body = bytearray()
+            while piece := await reader.read(2**16):
+                body += piece
+                if len(body) > _LARGEST_PAGE:
+                    raise ValueError(f"more than {_LARGEST_PAGE} bytes of an answer")
+            return Page(int(words[1]), body.decode("utf-8", "replace"))
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            if isinstance(error, asyncio.IncompleteReadError) and _SETTINGS.match(error.partial):
+                raise SpeaksGrpc("what answers speaks HTTP/2") from None
+            raise ValueError("what answers is not HTTP") from None
+        finally:
+            writer.close()

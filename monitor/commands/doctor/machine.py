@@ -1,38 +1,52 @@
-"""Whether the configuration file is what the sidecar runs with.
-
-Whether doctor knows the sidecar that it looks at.
-
-Whether what must outlive the process is written, and whether all of it could be read.
-"""
+"""Checks the sidecar's installation: configuration file, version, disk."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Finding,
-    be,
-    count,
-    duration,
-    names,
-    remark,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import Change, Observation, rose
+from monitor.commands.doctor.words import be, count, duration, names
+
+_RESTART = (
+    "the file has other values than the sidecar runs with, and only a restart brings these in "
+    "force.",
+    "restart the sidecar when it suits (statistics, evidence and recalibrators go on from disk), "
+    "or put the file back as it was.",
+)
+
+# As CalibrationCheckpointStale in deploy/prometheus/service_alert_rules.yml, seconds.
+CHECKPOINT_SECONDS = 120.0
+
+# Entries that wait for the disk: half of [pending] queue_frames.
+_WAITING = 1024.0
+
+# Counters of failures, what was not written, and of which setting the place is.
+_STALE, _NOT_KEPT = "calibrationcheckpointstale", "calibrationdriftnotkept"
+
+_STORES = (
+    ("checkpoint_failures_total", "the statistics", "[snapshot] path", _STALE),
+    ("drift_store_failures_total", "evidence of drift", "[drift] path", _NOT_KEPT),
+    ("ledger_failures_total", "frames and labels", "[pending] folder", _STALE),
+    ("recalibrator_store_failures_total", "recalibrators", "[promotion] folder", _STALE),
+)
+
+_LOOK = (
+    "the log says why: is the disk full (`df -h`), is the folder there, may the process write "
+    "there, or has another sidecar the file?"
+)
 
 
-def configuration(seen: Observation) -> Iterator[Finding]:
-    """By the status; where it was refused, by the metric."""
+@about(Area.CONFIGURATION)
+def configuration(seen: Observation) -> Iterator[Told]:
+    """Judges by the status; where it was refused, by the metric."""
     status = seen.last.status
     samples = seen.last.samples
     if status is None:
         waiting = 0.0 if samples is None else samples.value("configuration_waiting_keys")
         if waiting > 0:
             yield remark(
-                Area.CONFIGURATION,
                 f"{count(waiting, 'setting')} of the file {be(waiting)} not in force",
                 *_RESTART,
             )
@@ -42,7 +56,6 @@ def configuration(seen: Observation) -> Iterator[Finding]:
     if status.configuration_refused:
         told.append(
             wrong(
-                Area.CONFIGURATION,
                 f"the configuration file {path} was read again and cannot be used: "
                 f"{status.configuration_refused}",
                 "the sidecar goes on with the settings of before, and would not start anew.",
@@ -51,36 +64,20 @@ def configuration(seen: Observation) -> Iterator[Finding]:
             )
         )
     if keys:
-        told.append(
-            remark(
-                Area.CONFIGURATION,
-                f"{names(keys)} of {path} {be(len(keys))} not in force",
-                *_RESTART,
-            )
-        )
-    yield from told or [
-        well(Area.CONFIGURATION, f"{path} is in force" if path else "no file: the defaults")
-    ]
+        told.append(remark(f"{names(keys)} of {path} {be(len(keys))} not in force", *_RESTART))
+    yield from told or [well(f"{path} is in force" if path else "no file: the defaults")]
 
 
-_RESTART = (
-    "the file has other values than the sidecar runs with, and only a restart brings these in "
-    "force.",
-    "restart the sidecar when it suits (statistics, evidence and recalibrators go on from disk), "
-    "or put the file back as it was.",
-)
-
-
-def versions(seen: Observation) -> Iterator[Finding]:
-    """By the status, else by calibration_build_info."""
+@about(Area.VERSIONS)
+def versions(seen: Observation) -> Iterator[Told]:
+    """Judges by the status, else by calibration_build_info."""
     version = _version(seen)
     if not version:
         return
     if version == seen.version:
-        yield well(Area.VERSIONS, f"sidecar and doctor are {version}")
+        yield well(f"sidecar and doctor are {version}")
         return
     yield remark(
-        Area.VERSIONS,
         f"the sidecar is {version}, and this doctor {seen.version}",
         "what only the newer of the two knows is not looked at, or not told.",
         "use the doctor of the sidecar's own version, in its image or virtual environment.",
@@ -91,45 +88,18 @@ def _version(seen: Observation) -> str:
     if seen.last.status is not None:
         return seen.last.status.version
     samples = seen.last.samples
-    if samples is None:
-        return ""
-    return next((labels.get("version", "") for labels, _ in samples.rows("build_info")), "")
+    return next(iter([] if samples is None else samples.words("build_info", "version")), "")
 
 
-# As CalibrationCheckpointStale in deploy/prometheus/service_alert_rules.yml, seconds.
-CHECKPOINT_SECONDS = 120.0
-
-
-# Entries that wait for the disk: half of [pending] queue_frames.
-_WAITING = 1024.0
-
-
-# Counters of failures, what was not written, and of which setting the place is.
-_STALE, _NOT_KEPT = "calibrationcheckpointstale", "calibrationdriftnotkept"
-
-
-_STORES = (
-    ("checkpoint_failures_total", "the statistics", "[snapshot] path", _STALE),
-    ("drift_store_failures_total", "evidence of drift", "[drift] path", _NOT_KEPT),
-    ("ledger_failures_total", "frames and labels", "[pending] folder", _STALE),
-    ("recalibrator_store_failures_total", "recalibrators", "[promotion] folder", _STALE),
-)
-
-
-_LOOK = (
-    "the log says why: is the disk full (`df -h`), is the folder there, may the process write "
-    "there, or has another sidecar the file?"
-)
-
-
-def disk(seen: Observation) -> Iterator[Finding]:
-    """By the metrics alone."""
+@about(Area.DISK)
+def disk(seen: Observation) -> Iterator[Told]:
+    """Judges by the metrics alone."""
     change = seen.change
     if change is None:
         return
     told = [*_failures(change), *_stale(change), *_slow(change), *_refused(change)]
     told += _nothing_kept(seen, change)
-    yield from told or [well(Area.DISK, _good(change))]
+    yield from told or [well(_good(change))]
 
 
 def _good(change: Change) -> str:
@@ -139,7 +109,7 @@ def _good(change: Change) -> str:
     return f"statistics were written {duration(age)} ago, nothing has failed"
 
 
-def _failures(change: Change) -> Iterator[Finding]:
+def _failures(change: Change) -> Iterator[Told]:
     for name, what, setting, anchor in _STORES:
         ever = change.last.value(name)
         if not rose(ever):
@@ -148,7 +118,6 @@ def _failures(change: Change) -> Iterator[Finding]:
         # Of the others it is not known when they were last written.
         if again or (name.startswith("checkpoint") and not _recent(change)):
             yield wrong(
-                Area.DISK,
                 f"{what} cannot be written to disk: {count(ever, 'failure')} since the start"
                 f"{', and some while doctor looked' if again else ''}",
                 "a restart would forget what has come since.",
@@ -156,7 +125,6 @@ def _failures(change: Change) -> Iterator[Finding]:
             )
         else:
             yield remark(
-                Area.DISK,
                 f"{what} could not be written to disk {count(ever, 'time')} since the start; not "
                 "while doctor looked",
                 "a restart at such a moment forgets what came since the last writing.",
@@ -168,11 +136,10 @@ def _recent(change: Change) -> bool:
     return change.last.value("checkpoint_age_seconds") <= CHECKPOINT_SECONDS
 
 
-def _stale(change: Change) -> Iterator[Finding]:
+def _stale(change: Change) -> Iterator[Told]:
     age = change.last.value("checkpoint_age_seconds")
     if age > CHECKPOINT_SECONDS and not rose(change.last.value("checkpoint_failures_total")):
         yield wrong(
-            Area.DISK,
             f"the statistics were last written to disk {duration(age)} ago",
             "a restart would forget what has come since.",
             f"{_LOOK} Where [snapshot] every_seconds is as long, nothing is wrong. "
@@ -180,25 +147,23 @@ def _stale(change: Change) -> Iterator[Finding]:
         )
 
 
-def _slow(change: Change) -> Iterator[Finding]:
+def _slow(change: Change) -> Iterator[Told]:
     waiting = change.last.value("ledger_waiting")
     busy = change.last.value("detection_fates", fate="dropped_disk_busy")
     grew = busy > change.first.value("detection_fates", fate="dropped_disk_busy")
     if grew or waiting > _WAITING:
         yield wrong(
-            Area.DISK,
             f"the disk does not keep up: {count(waiting, 'frame')} or labels wait for it",
             "frames that wait stay in memory alone, and leave it before their truth comes.",
             "a faster disk for [pending] folder, or fewer frames: [pending] keep_one_frame_in.",
         )
 
 
-def _refused(change: Change) -> Iterator[Finding]:
+def _refused(change: Change) -> Iterator[Told]:
     refused = {of: n for of, n in change.last.by("files_refused_total", "of").items() if n}
     if refused:
         texts = [f"{of} {n:.0f}" for of, n in sorted(refused.items())]
         yield wrong(
-            Area.DISK,
             f"files that were kept could not be used: {names(texts)}",
             "what they held is not in this sidecar: it began without it.",
             "the log says why at the start. They lie aside as .corrupt (damaged) or .incompatible "
@@ -208,7 +173,6 @@ def _refused(change: Change) -> Iterator[Finding]:
     lost = change.last.value("ledger_lost_entries")
     if rose(lost):
         yield remark(
-            Area.DISK,
             f"of the frames and labels that were kept, {lost:,.0f} could not be done again at the "
             "start",
             "labels for these frames will find nothing.",
@@ -217,12 +181,11 @@ def _refused(change: Change) -> Iterator[Finding]:
         )
 
 
-def _nothing_kept(seen: Observation, change: Change) -> Iterator[Finding]:
+def _nothing_kept(seen: Observation, change: Change) -> Iterator[Told]:
     age = change.last.value("checkpoint_age_seconds")
     failures = change.last.value("checkpoint_failures_total")
     if math.isnan(age) and failures == 0 and seen.up_s > CHECKPOINT_SECONDS:
         yield remark(
-            Area.DISK,
             "the statistics are not kept on disk",
             "a restart begins them anew.",
             "is that meant? [snapshot] path is empty, or `serve` was given --no-snapshot.",

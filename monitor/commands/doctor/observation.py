@@ -1,6 +1,6 @@
-"""What /metrics said, once or twice: values by labels, and what was added between two looks.
+"""The observations that two looks at a sidecar made, with the clock of who looked.
 
-What two looks at a sidecar saw, with the clock of who looked.
+Metrics are values by labels; a change is what was added between the looks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from monitor.promotion.records import TrialStanding
 
 _PREFIX = "calibration_"
 
-
 # Labels of one series.
 Labels = Mapping[str, str]
+
+SECOND_NS = 10**9
+
+# A stream, or all of them, that have sent nothing for so many seconds are silent.
+SILENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Of one look. Names go without the prefix calibration_; those of processes as they are.
+    """Samples of one look; names go without calibration_, those of processes as they are.
 
     families  by full name: the series, each with its labels
     """
@@ -44,6 +48,14 @@ class Samples:
         ]
         return sum(found) if found else math.nan
 
+    def words(self, name: str, label: str, **labels: str) -> list[str]:
+        """Values of a label over the series with these labels, sorted; '' where it is missing."""
+        return sorted(
+            has.get(label, "")
+            for has, _ in self.rows(name)
+            if all(has.get(key) == word for key, word in labels.items())
+        )
+
     def by(self, name: str, label: str) -> dict[str, float]:
         """Sums by a label."""
         found: dict[str, float] = {}
@@ -62,12 +74,12 @@ class Change:
     seconds: float
 
     def increase(self, name: str, **labels: str) -> float:
-        """Of a counter; one that fell was begun anew. NaN where it is not there."""
+        """Increase of a counter; one that fell was begun anew. NaN where it is not there."""
         before, after = self.first.value(name, **labels), self.last.value(name, **labels)
         return after if math.isnan(before) or after < before else after - before
 
     def increases(self, name: str, label: str) -> dict[str, float]:
-        """Of a counter, by a label."""
+        """Increases of a counter, by a label."""
         before = self.first.by(name, label)
         return {
             word: after if after < before.get(word, 0.0) else after - before.get(word, 0.0)
@@ -90,15 +102,8 @@ class Change:
 
 
 def rose(value: float) -> bool:
-    """Whether a counter has counted anything; one that is not there has not."""
+    """Tells if a counter has counted anything; one that is not there has not."""
     return value > 0  # False of NaN
-
-
-SECOND_NS = 10**9
-
-
-# A stream, or all of them, that have sent nothing for so many seconds are silent.
-SILENT_SECONDS = 10.0
 
 
 class Answer(StrEnum):
@@ -126,7 +131,7 @@ class Asked:
 
     @property
     def given(self) -> bool:
-        """Whether there was an answer."""
+        """Tells if there was an answer."""
         return self.answer is Answer.GIVEN
 
 
@@ -153,7 +158,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of the configuration; the defaults where it could not be read."""
+    """Limits in the configuration; the defaults where it could not be read."""
 
     pending_bytes: int = 256 * 2**20
     disk_bytes: int = 2 * 2**30
@@ -201,7 +206,7 @@ class Observation:
 
     @property
     def change(self) -> Change | None:
-        """Of the metrics; None where they were not seen at all, nothing where they were once."""
+        """Change of the metrics; None if never seen, without any increase if seen once."""
         last = self.last.samples
         if last is None:
             return None
@@ -210,8 +215,9 @@ class Observation:
 
     @property
     def refreshed(self) -> bool:
-        """Whether the metrics may have changed between the looks: they are prepared now and then,
-        and two looks at one text tell nothing of the time between.
+        """Tells if the metrics may have changed between the looks.
+
+        They are prepared now and then; two looks at one text tell nothing of the time between.
         """
         return not self.last.text or self.first.text != self.last.text
 
@@ -225,7 +231,7 @@ class Observation:
 
     @property
     def started_anew(self) -> bool:
-        """Whether it was another process at the first look."""
+        """Tells if it was another process at the first look."""
         first, last = self.first.status, self.last.status
         return first is not None and last is not None and first.started_ns != last.started_ns
 
@@ -254,7 +260,7 @@ class Observation:
 
     @property
     def frames_come(self) -> bool:
-        """Whether any stream sends, as far as is known."""
+        """Tells if any stream sends, as far as is known."""
         if self.last.status is not None:
             return bool(self.fresh)
         change = self.change

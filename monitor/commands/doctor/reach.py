@@ -1,41 +1,49 @@
-"""Why gRPC or HTTP of the sidecar cannot be reached.
-
-Whether the sidecar is there, is ready, and answered all that was asked.
-"""
+"""Checks that the sidecar can be reached, is ready, has answered all questions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from monitor.commands.doctor.finding import Area, Finding, duration, names, remark, well, wrong
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import Answer, Asked, Observation
+from monitor.commands.doctor.words import duration, names
 
 RUNBOOK = "docs/runbook.md#calibrationsidecardown"
 
-
 # What gRPC says where it asked in plain text, and TLS was awaited.
 _AS_TLS_DOES = ("socket closed", "connection reset", "broken pipe")
-
 
 _NAMESPACE = (
     "gRPC stays on loopback unless it is told otherwise, and loopback is another one in every "
     "container and pod"
 )
 
-
 _INSIDE = (
     "run doctor where the sidecar runs: `docker exec NAME calibration-monitor doctor`, "
     "`kubectl exec POD -c CONTAINER -- calibration-monitor doctor`"
 )
 
+# Started less than so many seconds ago: perhaps again and again.
+_YOUNG_SECONDS = 60.0
 
-def no_way(seen: Observation) -> Iterator[Finding]:
-    """What is said of each half of it that does not answer; nothing where both do."""
+_FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
+
+
+@about(Area.REACH)
+def reach(seen: Observation) -> Iterator[Told]:
+    """Finds what keeps the sidecar from being seen; where it is not seen, that is all there is."""
+    found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
+    found += _not_refreshed(seen)
+    up = f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
+    yield from found or [well(up)]
+
+
+def no_way(seen: Observation) -> Iterator[Told]:
+    """Finds why gRPC or HTTP does not answer; nothing where both do."""
     grpc, http = seen.grpc.answer, seen.http.answer
     gone = (Answer.CLOSED, Answer.NOWHERE, Answer.SILENT)
     if grpc in gone and http in gone:
         yield wrong(
-            Area.REACH,
             f"no sidecar can be reached: gRPC at {seen.address}: {_how(seen.grpc)}; "
             f"HTTP at {seen.http_address}: {_how(seen.http)}",
             "where none runs, detections go on as they come, nothing is watched and no alert can "
@@ -47,7 +55,6 @@ def no_way(seen: Observation) -> Iterator[Finding]:
         return
     if grpc is Answer.OTHER_PORT and http is Answer.OTHER_PORT:
         yield wrong(
-            Area.REACH,
             f"{seen.address} answers HTTP, and {seen.http_address} gRPC: the other way round",
             "neither could be asked what it knows.",
             f"did you swap --address and --http-address? --address {seen.http_address} "
@@ -60,7 +67,6 @@ def no_way(seen: Observation) -> Iterator[Finding]:
         yield _no_http(seen)
     elif not seen.metrics.given:
         yield wrong(
-            Area.REACH,
             f"what answers HTTP at {seen.http_address} has no metrics of a sidecar: "
             f"{seen.metrics.words}",
             "rates, refusals, load and the disk could not be looked at.",
@@ -81,73 +87,58 @@ def _how(asked: Asked) -> str:
             return asked.words or asked.answer.value
 
 
-def _no_grpc(seen: Observation) -> Finding:
+def _no_grpc(seen: Observation) -> Told:
     what = f"HTTP answers at {seen.http_address}, but gRPC at {seen.address} does not: "
     if not seen.http.given:
         what = f"gRPC at {seen.address} does not answer: "
-    not_grpc = f"{what}something listens there that does not speak gRPC as we do"
     why = "streams, clock, tracker and alarms could not be looked at."
+    how = f"something listens there that does not speak gRPC as we do ({seen.grpc.words})"
     match seen.grpc.answer:
         case Answer.NO_TRUST:
-            return wrong(
-                Area.REACH,
-                f"{what}no trust between its certificate and ours ({seen.grpc.words})",
-                why,
+            how = f"no trust between its certificate and ours ({seen.grpc.words})"
+            remedy = (
                 "name the authority of its certificate with --certificate-authority and, where it "
                 "asks for one, a certificate of yours with --certificate and --key; the address "
                 "must be a name that its certificate has. Has one of them expired? "
-                "docs/security.md",
+                "docs/security.md"
             )
         case Answer.OTHER_PORT:
-            return wrong(
-                Area.REACH,
-                f"{not_grpc}, but HTTP",
-                why,
+            how = "something listens there that does not speak gRPC as we do, but HTTP"
+            remedy = (
                 "did you swap --address and --http-address? Give the address of gRPC with "
-                "--address; the sidecar's first line on standard output tells both.",
+                "--address; the sidecar's first line on standard output tells both."
             )
         case Answer.FOREIGN if seen.tls:
-            return wrong(
-                Area.REACH,
-                f"{not_grpc} ({seen.grpc.words})",
-                why,
+            remedy = (
                 "is that the port of gRPC, and not of another program? Does it serve in plain "
-                "text? Then leave --certificate-authority out.",
+                "text? Then leave --certificate-authority out."
             )
         case Answer.FOREIGN:
-            at_once = any(word in seen.grpc.words.lower() for word in _AS_TLS_DOES)
-            return wrong(
-                Area.REACH,
-                f"{what}it ends the connection at once, as what wants TLS does ({seen.grpc.words})"
-                if at_once
-                else f"{not_grpc} ({seen.grpc.words})",
-                why,
+            if any(word in seen.grpc.words.lower() for word in _AS_TLS_DOES):
+                how = f"it ends the connection at once, as what wants TLS does ({seen.grpc.words})"
+            remedy = (
                 "does it serve with TLS? Then name its authority with --certificate-authority. "
-                "Or is that the port of another program?",
+                "Or is that the port of another program?"
             )
         case _:
-            return wrong(
-                Area.REACH,
-                f"{what}{_how(seen.grpc)}",
-                f"{why} {_NAMESPACE}: it may be open there, and not here.",
-                f"give its address with --address, or {_INSIDE}.",
-            )
+            how = _how(seen.grpc)
+            why = f"{why} {_NAMESPACE}: it may be open there, and not here."
+            remedy = f"give its address with --address, or {_INSIDE}."
+    return wrong(f"{what}{how}", why, remedy)
 
 
-def _no_http(seen: Observation) -> Finding:
+def _no_http(seen: Observation) -> Told:
     what = f"gRPC answers at {seen.address}, but HTTP at {seen.http_address} does not: "
     if not seen.grpc.given:
         what = f"HTTP at {seen.http_address} does not answer: "
     if seen.http.answer is Answer.OTHER_PORT:
         return wrong(
-            Area.REACH,
             f"{what}it speaks HTTP/2 there, as gRPC does",
             "rates, refusals, load and the disk could not be looked at.",
             "did you swap --address and --http-address? Give the address of /metrics with "
             "--http-address ([server] http_address).",
         )
     return wrong(
-        Area.REACH,
         f"{what}{_how(seen.http)}",
         "if Prometheus asks there as well, it has no metrics of this sidecar, and no alert can "
         "come. Rates, refusals, load and the disk could not be looked at.",
@@ -156,28 +147,9 @@ def _no_http(seen: Observation) -> Finding:
     )
 
 
-# Started less than so many seconds ago: perhaps again and again.
-_YOUNG_SECONDS = 60.0
-
-
-_FOR_WANT_OF_A_RIGHT = (Answer.NO_TOKEN, Answer.NO_RIGHT)
-
-
-def reach(seen: Observation) -> Iterator[Finding]:
-    """What keeps the sidecar from being seen comes first, and is all there is where it is not."""
-    found = [*no_way(seen), *_not_ready(seen), *_no_answer(seen), *_young(seen)]
-    found += _not_refreshed(seen)
-    yield from found or [well(Area.REACH, _up(seen))]
-
-
-def _up(seen: Observation) -> str:
-    return f"gRPC at {seen.address}, HTTP at {seen.http_address}; up for {duration(seen.up_s)}"
-
-
-def _not_ready(seen: Observation) -> Iterator[Finding]:
+def _not_ready(seen: Observation) -> Iterator[Told]:
     if (seen.http.given and seen.ready is False) or (seen.grpc.given and not seen.serving):
         yield wrong(
-            Area.REACH,
             "the sidecar is there and says that it is not ready",
             "it is starting, and still reads what it kept, or it is shutting down: frames are not "
             "taken.",
@@ -186,7 +158,7 @@ def _not_ready(seen: Observation) -> Iterator[Finding]:
         )
 
 
-def _no_answer(seen: Observation) -> Iterator[Finding]:
+def _no_answer(seen: Observation) -> Iterator[Told]:
     """Questions that were not answered, though gRPC was."""
     if not seen.grpc.given:
         return
@@ -195,7 +167,6 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
             pass
         case answer if answer in _FOR_WANT_OF_A_RIGHT:
             yield wrong(
-                Area.REACH,
                 f"the sidecar refuses to tell how it is: {seen.status.words}",
                 "streams, clock, tracker and alarms could not be looked at.",
                 "give a file with a token of the right 'data' or 'admin': --token-file F "
@@ -204,7 +175,6 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
             return
         case Answer.UNKNOWN:
             yield remark(
-                Area.REACH,
                 "what serves gRPC there does not know GetStatus: an older sidecar, or another "
                 "program",
                 "streams, clock and tracker could not be looked at.",
@@ -212,7 +182,6 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
             )
         case _:
             yield wrong(
-                Area.REACH,
                 f"the sidecar does not tell how it is: {seen.status.words}",
                 "streams, clock and tracker could not be looked at.",
                 "its log may say why; docs/runbook.md#calibrationoverload where it is busy.",
@@ -233,7 +202,6 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
                 "busy."
             )
         yield remark(
-            Area.REACH,
             f"not looked at: {names(list(missing))} ({words.rstrip('.')})",
             "how large alarms are is not known, or what waits for approval, and in how many "
             "trials.",
@@ -241,11 +209,10 @@ def _no_answer(seen: Observation) -> Iterator[Finding]:
         )
 
 
-def _not_refreshed(seen: Observation) -> Iterator[Finding]:
+def _not_refreshed(seen: Observation) -> Iterator[Told]:
     change = seen.change
     if change is not None and change.seconds > 0 and not seen.refreshed:
         yield remark(
-            Area.REACH,
             f"the metrics were not refreshed in {duration(change.seconds)}: both looks saw the "
             "same text",
             "what was counted or refused meanwhile is not known; what is said of metrics is of "
@@ -254,10 +221,9 @@ def _not_refreshed(seen: Observation) -> Iterator[Finding]:
         )
 
 
-def _young(seen: Observation) -> Iterator[Finding]:
+def _young(seen: Observation) -> Iterator[Told]:
     if seen.started_anew:
         yield wrong(
-            Area.REACH,
             "the sidecar was started anew while doctor looked",
             "what is in memory alone is lost with every start, and frames of that moment went on "
             "uncorrected.",
@@ -266,7 +232,6 @@ def _young(seen: Observation) -> Iterator[Finding]:
         )
     elif seen.up_s < _YOUNG_SECONDS:
         yield remark(
-            Area.REACH,
             f"the sidecar was started {duration(seen.up_s)} ago",
             "counts since the start are of this time alone. If nobody has started it just now, it "
             "ends and is started again and again.",

@@ -1,29 +1,13 @@
-"""Whether tracks are known: of a tracker elsewhere, of the own one, or of the detector.
-
-Alarms of drift that stand, and whether drift is watched at all.
-
-What recalibrators hide, what waits for people, and whether anything is corrected at all.
-"""
+"""Checks the forwarded covariances: tracks to judge them by, alarms of drift, recalibrators."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Finding,
-    count,
-    duration,
-    names,
-    number,
-    remark,
-    share,
-    shares,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.observation import Change, Observation, Samples, rose
+from monitor.commands.doctor.words import count, duration, names, number, share, shares
 from monitor.drift.alarms import (
     WRONG,
     Alarm,
@@ -40,31 +24,39 @@ from monitor.promotion.records import TrialState
 # Of frames, that a tracker must not answer in time, or cannot track, before it is told.
 _LATE, _UNTRACKED = 0.05, 0.05
 
-
 _UNTRACKABLE = ("too_late", "repeated", "unstamped", "unmoved")
+_ACKNOWLEDGE = "then `calibration-monitor alarms acknowledge`."
+
+# NEES/K beyond these factors, over so many detections since the start, is worth a word.
+_FACTOR, _FEWEST = 2.0, 1000.0
+
+# As CalibrationFaultCompensated and CalibrationFitsFail in deploy/prometheus/alert_rules.yml.
+LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
+
+FAILED_FITS = 3.0
 
 
-def tracker(seen: Observation) -> Iterator[Finding]:
-    """By the status where it tells, else by the metrics."""
+@about(Area.TRACKER)
+def tracker(seen: Observation) -> Iterator[Told]:
+    """Judges by the status where it tells, else by the metrics."""
     change = seen.change
-    away = list(_away(seen, change))
-    told = [*away]
+    told = list(_away(seen, change))
     if change is not None:
-        told += [*(() if away else _late(change)), *_untracked(change), *_unknown(change)]
+        told += [*(() if told else _late(change)), *_untracked(change), *_unknown(change)]
     yield from told or _well(seen, change)
 
 
-def _well(seen: Observation, change: Change | None) -> Iterator[Finding]:
+def _well(seen: Observation, change: Change | None) -> Iterator[Told]:
     status = seen.last.status
     if status is not None and status.tracker is not None:
-        yield well(Area.TRACKER, f"the tracker at {status.tracker.address} is there")
+        yield well(f"the tracker at {status.tracker.address} is there")
     elif change is not None and any(change.last.by("tracker_frames_total", "order").values()):
-        yield well(Area.TRACKER, "frames are tracked here")
+        yield well("frames are tracked here")
     elif change is not None:
-        yield well(Area.TRACKER, "none is asked for")
+        yield well("none is asked for")
 
 
-def _away(seen: Observation, change: Change | None) -> Iterator[Finding]:
+def _away(seen: Observation, change: Change | None) -> Iterator[Told]:
     status = seen.last.status
     elsewhere = None if status is None else status.tracker
     down = change is not None and change.last.value("tracker_up") == 0
@@ -79,7 +71,6 @@ def _away(seen: Observation, change: Change | None) -> Iterator[Finding]:
     if change is not None and rose(failed):
         lost = f"; {count(failed, 'frame')} did not reach it in {duration(change.seconds)}"
     yield wrong(
-        Area.TRACKER,
         f"{where} {trouble or 'is away'}{lost}",
         "detections go on to the detector recalibrated, but without tracks (with those of the own "
         'tracker where [tracker] fallback = "embedded").',
@@ -88,13 +79,12 @@ def _away(seen: Observation, change: Change | None) -> Iterator[Finding]:
     )
 
 
-def _late(change: Change) -> Iterator[Finding]:
+def _late(change: Change) -> Iterator[Told]:
     ended = change.increases("tracker_forwarded_total", "outcome")
     total = sum(ended.values())
     bad = {outcome: n for outcome, n in ended.items() if outcome != "answered" and n}
     if total and sum(bad.values()) > _LATE * total:
         yield wrong(
-            Area.TRACKER,
             f"the tracker elsewhere is there, but {share(sum(bad.values()), total)} of the frames "
             f"come back without its tracks ({shares(bad, total)})",
             "frames wait for it as long as [tracker] timeout_seconds says, and go on without.",
@@ -103,13 +93,12 @@ def _late(change: Change) -> Iterator[Finding]:
         )
 
 
-def _untracked(change: Change) -> Iterator[Finding]:
+def _untracked(change: Change) -> Iterator[Told]:
     orders = change.last.by("tracker_frames_total", "order")
     total = sum(orders.values())
     bad = {order: orders[order] for order in _UNTRACKABLE if orders.get(order)}
     if total and sum(bad.values()) > _UNTRACKED * total:
         yield wrong(
-            Area.TRACKER,
             f"{share(sum(bad.values()), total)} of the frames cannot be tracked "
             f"({shares(bad, total)})",
             "their detections are in no track; what counts tracks learns nothing of them.",
@@ -118,15 +107,10 @@ def _untracked(change: Change) -> Iterator[Finding]:
         )
 
 
-def _unknown(change: Change) -> Iterator[Finding]:
-    slices = sorted(
-        labels.get("slice", "")
-        for labels, _ in change.last.rows("drift_reference_tracks")
-        if labels.get("unit") == Counted.FRAME
-    )
+def _unknown(change: Change) -> Iterator[Told]:
+    slices = change.last.words("drift_reference_tracks", "slice", unit=Counted.FRAME)
     if slices:
         yield remark(
-            Area.TRACKER,
             f"no tracks are known of {names(slices)}",
             "errors of one object are alike: without its track, a frame is one observation for "
             "drift, and ten seconds of a stream are one vote for recalibrators. Both take long.",
@@ -135,15 +119,9 @@ def _unknown(change: Change) -> Iterator[Finding]:
         )
 
 
-_ACKNOWLEDGE = "then `calibration-monitor alarms acknowledge`."
-
-
-# NEES/K beyond these factors, over so many detections since the start, is worth a word.
-_FACTOR, _FEWEST = 2.0, 1000.0
-
-
-def drift(seen: Observation) -> Iterator[Finding]:
-    """By the standings; where these were refused, by the metrics."""
+@about(Area.DRIFT)
+def drift(seen: Observation) -> Iterator[Told]:
+    """Judges by the standings; where these were refused, by the metrics."""
     samples = seen.last.samples
     if seen.drift.given:
         found = [_alarm(standing.alarm) for standing in _by_severity(seen) if standing.alarm]
@@ -155,14 +133,14 @@ def drift(seen: Observation) -> Iterator[Finding]:
         found += [*_unwatched(samples), *_measures(samples)]
     if samples is not None:
         found += _overflow(samples)
-    yield from found or [well(Area.DRIFT, _standing(seen))]
+    yield from found or [well(_standing(seen))]
 
 
 def _by_severity(seen: Observation) -> list[SliceStanding]:
     return sorted(seen.standings, key=lambda each: each.severity is not Severity.PAGE)
 
 
-def _alarm(alarm: Alarm) -> Finding:
+def _alarm(alarm: Alarm) -> Told:
     slice = "all slices together" if alarm.slice == TOTAL else f"slice {alarm.slice}"
     error = size_of_error(alarm.scale)
     by = "by an unknown factor" if error is None else f"{error.factor} times {error.way}"
@@ -176,7 +154,6 @@ def _alarm(alarm: Alarm) -> Finding:
     )
     if alarm.severity is Severity.PAGE:
         return wrong(
-            Area.DRIFT,
             what,
             "true detections fall out of the tracker's gates, and tracks break.",
             "widen the gates or put a recalibrator in force that fits (`calibration-monitor "
@@ -184,7 +161,6 @@ def _alarm(alarm: Alarm) -> Finding:
             f"{_ACKNOWLEDGE} docs/runbook.md#calibrationdriftpage",
         )
     return wrong(
-        Area.DRIFT,
         what,
         "gates are wide and take in clutter; nothing is lost by waiting a day."
         if forwarded
@@ -194,8 +170,8 @@ def _alarm(alarm: Alarm) -> Finding:
     )
 
 
-def _by_metrics(samples: Samples) -> Iterator[Finding]:
-    """The same rules as in deploy/prometheus/drift_alert_rules.yml."""
+def _by_metrics(samples: Samples) -> Iterator[Told]:
+    """Applies the rules of deploy/prometheus/drift_alert_rules.yml."""
     for severity in ("page", "ticket"):
         slices = sorted(
             labels.get("slice", "")
@@ -204,7 +180,6 @@ def _by_metrics(samples: Samples) -> Iterator[Finding]:
         )
         if slices:
             yield wrong(
-                Area.DRIFT,
                 f"alarm of drift ({severity}): {names(slices)}",
                 "covariances are not what they claim to be.",
                 "`calibration-monitor alarms list` says by how much, with a token that may ask. "
@@ -212,19 +187,18 @@ def _by_metrics(samples: Samples) -> Iterator[Finding]:
             )
 
 
-def _unwatched(samples: Samples) -> Iterator[Finding]:
+def _unwatched(samples: Samples) -> Iterator[Told]:
     matched = samples.value("ground_truth_total", outcome="matched")
     if rose(matched) and not samples.rows("drift_driving_seconds_total"):
         yield remark(
-            Area.DRIFT,
             "truth comes, but nothing watches for drift",
             "no alarm will ever come.",
             "[drift] watch = false says so; is it meant? docs/drift.md",
         )
 
 
-def _measures(samples: Samples) -> Iterator[Finding]:
-    """What is off and no alarm: over longer times, or too little truth for one."""
+def _measures(samples: Samples) -> Iterator[Told]:
+    """Finds NEES/K far from 1 without an alarm: over longer times, or on few labels."""
     labelled = samples.by("matched_detections", "slice")
     off = {
         labels["slice"]: value
@@ -239,7 +213,6 @@ def _measures(samples: Samples) -> Iterator[Finding]:
     if off:
         ways = [f"{slice} {number(value)}" for slice, value in sorted(off.items())]
         yield remark(
-            Area.DRIFT,
             f"NEES/K of what is forwarded is far from 1 since the start: {names(ways)}",
             "above 1 covariances are too small, below it too large; there is no alarm, so it may "
             "be over, or be within what is tolerated.",
@@ -248,14 +221,11 @@ def _measures(samples: Samples) -> Iterator[Finding]:
         )
 
 
-def _overflow(samples: Samples) -> Iterator[Finding]:
-    matched, classified = (
-        samples.value("overflow_detections_total"),
-        samples.value("overflow_classified_total"),
-    )
+def _overflow(samples: Samples) -> Iterator[Told]:
+    matched = samples.value("overflow_detections_total")
+    classified = samples.value("overflow_classified_total")
     if rose(matched) or rose(classified):
         yield remark(
-            Area.DRIFT,
             f"{count(max(matched, classified), 'detection')} with truth are in the overflow slice: "
             "there are more slices than [statistics] max_slices",
             "they are measured and watched together, whatever they are of; a slice of its own goes "
@@ -284,17 +254,11 @@ def _standing(seen: Observation) -> str:
     return f"{text}; {warned} at a tenth of one" if warned else text
 
 
-# As CalibrationFaultCompensated and CalibrationFitsFail in deploy/prometheus/alert_rules.yml.
-LEAST_FACTOR, MOST_FACTOR = 0.5, 2.0
-
-
-FAILED_FITS = 3.0
-
-
-def recalibration(seen: Observation) -> Iterator[Finding]:
-    """By the metrics; versions that wait by the listing, where that may be asked for."""
+@about(Area.RECALIBRATION)
+def recalibration(seen: Observation) -> Iterator[Told]:
+    """Judges by the metrics; versions that wait by the listing, where that may be asked for."""
     change = seen.change
-    told: list[Finding] = []
+    told: list[Told] = []
     if change is not None:
         told += [*_compensated(change), *_fits(change)]
     told += [*_waiting(seen, change), *_pinned(seen, change)]
@@ -303,7 +267,7 @@ def recalibration(seen: Observation) -> Iterator[Finding]:
     if told:
         yield from told
     elif change is not None:
-        yield well(Area.RECALIBRATION, _in_force(change))
+        yield well(_in_force(change))
 
 
 def _in_force(change: Change) -> str:
@@ -315,7 +279,7 @@ def _in_force(change: Change) -> str:
     return f"in force: {names(sorted(found))}"
 
 
-def _compensated(change: Change) -> Iterator[Finding]:
+def _compensated(change: Change) -> Iterator[Told]:
     factors = {
         (labels.get("slice", ""), labels.get("dimension", "")): value
         for labels, value in change.last.rows("recalibration_factor")
@@ -324,10 +288,8 @@ def _compensated(change: Change) -> Iterator[Finding]:
     if not factors:
         return
     worst = sorted(factors, key=lambda key: (-abs(math.log(factors[key])), key))
-    texts = [f"{dimension} of {slice} by {number(factors[slice, dimension])}" for slice, dimension
-             in worst]  # fmt: skip
+    texts = [f"{key[1]} of {key[0]} by {number(factors[key])}" for key in worst]
     yield wrong(
-        Area.RECALIBRATION,
         f"a fault of the detector is being compensated: variances are multiplied, {names(texts)}",
         "recalibrated measures look healthy, the detector is not.",
         "find what changed: model or firmware, mounting, dirt on the sensor, the clock. "
@@ -336,13 +298,12 @@ def _compensated(change: Change) -> Iterator[Finding]:
     )
 
 
-def _fits(change: Change) -> Iterator[Finding]:
+def _fits(change: Change) -> Iterator[Told]:
     now = change.increase("recalibrator_fits_total", outcome="failed")
     ever = change.last.value("recalibrator_fits_total", outcome="failed")
     if ever >= FAILED_FITS:
         say = wrong if rose(now) else remark
         yield say(
-            Area.RECALIBRATION,
             f"{count(ever, 'fit')} of slices failed since the start",
             "what is in force stays, but no longer follows the detector.",
             "`calibration-monitor recalibrators history` says why: killed (memory?), hung "
@@ -351,19 +312,16 @@ def _fits(change: Change) -> Iterator[Finding]:
         )
 
 
-def _waiting(seen: Observation, change: Change | None) -> Iterator[Finding]:
+def _waiting(seen: Observation, change: Change | None) -> Iterator[Told]:
     proven = [trial for trial in seen.trials if trial.state is TrialState.PROVEN]
     slices = sorted(trial.slice for trial in proven)
     version = f" ({proven[0].version})" if len(proven) == 1 else ""
     if not seen.recalibrators.given and change is not None:
-        slices = sorted(
-            labels.get("slice", "")
-            for labels, _ in change.last.rows("trial_log10_evidence")
-            if labels.get("state") == TrialState.PROVEN and labels.get("direction") == "better"
+        slices = change.last.words(
+            "trial_log10_evidence", "slice", state=TrialState.PROVEN, direction="better"
         )
     if slices:
         yield remark(
-            Area.RECALIBRATION,
             f"a recalibrator of {names(slices)} is proven better and waits for approval{version}",
             "until somebody promotes it, what it would correct goes out as it is.",
             "`calibration-monitor recalibrators list`, then `recalibrators promote VERSION`, "
@@ -371,13 +329,12 @@ def _waiting(seen: Observation, change: Change | None) -> Iterator[Finding]:
         )
 
 
-def _pinned(seen: Observation, change: Change | None) -> Iterator[Finding]:
+def _pinned(seen: Observation, change: Change | None) -> Iterator[Told]:
     pinned = seen.pinned
     if pinned is None and change is not None:
         pinned = change.last.value("recalibrator_pinned") == 1
     if pinned:
         yield remark(
-            Area.RECALIBRATION,
             "recalibrators are pinned",
             "nothing is promoted, adapted or rolled back by itself, whatever is proven.",
             "is that still meant? `calibration-monitor recalibrators history` says who did it, "
@@ -385,14 +342,10 @@ def _pinned(seen: Observation, change: Change | None) -> Iterator[Finding]:
         )
 
 
-def _observing(change: Change) -> Iterator[Finding]:
-    modes = {labels.get("mode") for labels, _ in change.last.rows("recalibrator_info")}
-    if "observe" in modes:
-        versions = sorted(
-            labels.get("version", "") for labels, _ in change.last.rows("recalibrator_info")
-        )
+def _observing(change: Change) -> Iterator[Told]:
+    if "observe" in change.last.words("recalibrator_info", "mode"):
+        versions = change.last.words("recalibrator_info", "version")
         yield remark(
-            Area.RECALIBRATION,
             f"mode is observe: detections go out as they came, what {names(versions)} "
             f"{'makes' if len(versions) == 1 else 'make'} of them beside",
             "nothing is corrected.",

@@ -1,9 +1,4 @@
-"""What the stamps of one stream tell of its clock, and which mistake makes such stamps.
-
-Whether capture stamps, the sidecar's clock and ours agree.
-
-Whether frames come, of which streams, and whether there is room for more of these.
-"""
+"""Checks the streams of frames: that they come, that their stamps agree with the clocks."""
 
 from __future__ import annotations
 
@@ -12,62 +7,63 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from monitor.commands.doctor.finding import (
-    Area,
-    Finding,
-    be,
-    count,
-    duration,
-    names,
-    number,
-    remark,
-    shares,
-    well,
-    wrong,
-)
+from monitor.commands.doctor.finding import Area, Told, about, remark, well, wrong
 from monitor.commands.doctor.load import header_refusals
 from monitor.commands.doctor.observation import SECOND_NS, SILENT_SECONDS, Observation, rose
+from monitor.commands.doctor.words import be, count, duration, names, number, shares
 from monitor.frames.status import Status, StreamStatus
 
 # What is captured cannot have come already; a clock that is off by this is told.
 AHEAD_SECONDS = 1.0
 
-
 # Detector and sidecar are neighbours: later than this is no way from one to the other.
 BEHIND_SECONDS = 10.0
-
 
 # A stamp in another unit is known by this: in the right one, it would be so near to now.
 _NEAR_SECONDS = 86400.0
 
-
 # Below this many ns after 1970 (March 1973) a stamp counts from the start of something else.
 _SINCE_1970 = 10**17
 
-
 _UNITS = (("microseconds", 10**3), ("milliseconds", 10**6), ("seconds", 10**9))
-
-
 _GPS_BEGAN = 315_964_800
-
 
 # Seconds that clocks of other scales are ahead of UTC by: leap seconds, as of 2017.
 _SCALES = ((18.0, "GPS time"), (37.0, "TAI, as PTP hands it out"))
 
-
 _SCALE_TOLERANCE = 0.5
-
 
 # A clock that shows local time is off by whole half hours.
 _HALF_HOUR, _ZONE_TOLERANCE, _MOST_ZONE = 1800.0, 5.0, 14 * 3600.0
 
-
 # Stamps of now may be whole seconds: these are the same for as long as that.
 _COARSE_SECONDS = 1.5
 
+# Two clocks that are farther apart are not both right.
+APART_SECONDS = 1.0
+
+_WHY = (
+    "Windows, tracks and labels by time go by capture stamps, and one clock among several that is "
+    "off is not believed: its frames count since the start only."
+)
+
+_DOCS = "docs/degradation.md#the-wall-clock"
+
+# Of [server] max_streams, from which on it is told.
+_NEARLY_ALL = 0.8
+
+# A stream that is silent for longer, while others send, may be meant to be gone.
+GONE_SECONDS = 3600.0
+
+_SENSOR_GONE = (
+    "that sensor is not corrected, and its measures stand still.",
+    "is the sensor or its detector down? Where it is meant to be gone: its name is known, and told "
+    "of here, until the sidecar starts anew.",
+)
+
 
 class Kind(StrEnum):
-    """What the stamps of a stream are."""
+    """Kinds of stamps that a stream may send."""
 
     NONE = "none"  # its frames have none
     STOPPED = "stopped"  # the latest frames have none, earlier ones had
@@ -80,7 +76,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """Of one stream.
+    """Stamps of one stream.
 
     lag_s  wall clock at the arrival, minus the stamp
     hint   which mistake would make them; '' where none comes to mind
@@ -97,8 +93,193 @@ class Stamps:
         return f"{duration(self.lag_s)} {'behind' if self.lag_s >= 0 else 'ahead of'}"
 
 
+@about(Area.STREAMS)
+def streams(seen: Observation) -> Iterator[Told]:
+    """Judges by the status, or where it was not seen, by what was counted."""
+    status = seen.last.status
+    if status is None:
+        yield from _counted(seen)
+        return
+    found = [*_silent(seen, status), *_many(seen, status), *_dropped(seen)]
+    yield from found or [well(_rates(seen, status))]
+
+
+def _rates(seen: Observation, status: Status) -> str:
+    seconds = seen.last.at_s - seen.first.at_s
+    text = f"{count(len(status.streams), 'stream')}"
+    if seconds <= 0 or seen.first.status is None or seen.started_anew:
+        return text
+    frames = sum(each.frames - _before(seen, each).frames for each in status.streams)
+    detections = sum(each.detections - _before(seen, each).detections for each in status.streams)
+    return (
+        f"{text}, {number(frames / seconds)} frames/s, {number(detections / seconds)} detections/s"
+    )
+
+
+def _before(seen: Observation, stream: StreamStatus) -> StreamStatus:
+    return seen.before.get(stream.stream, StreamStatus(stream.stream))
+
+
+def _silent(seen: Observation, status: Status) -> Iterator[Told]:
+    why = "nothing is corrected, measured or watched."
+    remedy = (
+        "is the detector running, and does it send to this address? Its own log and "
+        "`MonitorClient.counters.raw` say what it hears from here. docs/degradation.md"
+    )
+    silences = {each.stream: seen.silence_s(each) for each in status.streams}
+    if min(silences.values(), default=math.inf) >= SILENT_SECONDS and _refused_whole(seen):
+        yield _all_refused(seen)
+        return
+    if not any(each.frames for each in status.streams):
+        remedy = f"{_given_up(seen)}{remedy}"
+        opened = (
+            f"; {count(len(status.streams), 'stream')} {be(len(status.streams))} open, and empty"
+        )
+        yield wrong(
+            f"nobody sends frames: none has come since the start {duration(seen.up_s)} ago"
+            f"{opened if status.streams else ''}",
+            why,
+            remedy,
+        )
+        return
+    shortest = min(silences.values())
+    if shortest >= SILENT_SECONDS:
+        yield wrong(f"no frames have come for {duration(shortest)}, of no stream", why, remedy)
+        return
+    silent = {name: each for name, each in silences.items() if each >= SILENT_SECONDS}
+    gone = {name: each for name, each in silent.items() if GONE_SECONDS < each < math.inf}
+    lately = {name: each for name, each in silent.items() if name not in gone}
+    if lately:
+        yield wrong(_silence(lately), *_SENSOR_GONE)
+    if gone:
+        yield remark(_silence(gone), *_SENSOR_GONE)
+
+
+def _silence(silent: Mapping[str, float]) -> str:
+    texts = [
+        f"{name} for {duration(each)}" if math.isfinite(each) else f"{name} since the start"
+        for name, each in sorted(silent.items())
+    ]
+    of = "a stream is" if len(silent) == 1 else f"{len(silent)} streams are"
+    return f"{of} silent while others send: {names(texts)}"
+
+
+def _refused_whole(seen: Observation) -> dict[str, float]:
+    """Messages by reason, between the looks; none where a frame was taken: then some of these
+    may be detections of it.
+    """
+    change = seen.change
+    if change is None or rose(change.increase("frames_total")):
+        return {}
+    found = change.increases("rejected_total", "reason")
+    return {reason: n for reason, n in found.items() if n > 0}
+
+
+def _all_refused(seen: Observation) -> Told:
+    found = _refused_whole(seen)
+    total = sum(found.values())
+    seconds = seen.last.at_s - seen.first.at_s
+    return wrong(
+        f"messages come, and are refused as a whole: {count(total, 'message')} in "
+        f"{duration(seconds)} ({shares(found, total)}), and no frame was taken",
+        "nothing is corrected, measured or watched.",
+        "see refusals; the detector is there, and its own log has what it is answered.",
+    )
+
+
+def _given_up(seen: Observation) -> str:
+    """Where nothing was ever taken: perhaps because nothing could be."""
+    samples = seen.last.samples
+    ever = {} if samples is None else samples.by("rejected_total", "reason")
+    total = sum(n for n in ever.values() if n > 0)
+    if not rose(total):
+        return ""
+    return (
+        f"{count(total, 'message')} came since the start and had to be refused "
+        f"({shares(ever, total)}): has a client given up? "
+    )
+
+
+def _many(seen: Observation, status: Status) -> Iterator[Told]:
+    here, most = len(status.streams), seen.limits.streams
+    change = seen.change
+    refused = 0.0 if change is None else sum(header_refusals(change).values())
+    if here >= most and rose(refused):
+        yield wrong(
+            f"{here} of at most {most} names of streams are taken, and "
+            f"{count(refused, 'message')} without a header that is accepted came while doctor "
+            "looked: of further names, as it seems",
+            "what has a further name goes on uncorrected. Names are taken until the sidecar starts "
+            "anew: does a client make up a new one each time?",
+            "name streams after sensors; raise [server] max_streams (64 where the file does not "
+            "say) if there are so many, and restart the sidecar.",
+        )
+    elif here >= _NEARLY_ALL * most:
+        yield remark(
+            f"{here} of at most {most} names of streams are taken",
+            "a stream with a further name is refused, and its detections go on uncorrected. Names "
+            "are taken until the sidecar starts anew: does a client make up a new one each time?",
+            "name streams after sensors; raise [server] max_streams if there are so many.",
+        )
+
+
+def _dropped(seen: Observation) -> Iterator[Told]:
+    change = seen.change
+    if change is not None and rose(change.increase("streams_dropped_total")):
+        yield wrong(
+            f"{count(change.increase('streams_dropped_total'), 'stream')} ended while doctor "
+            "looked, because the client read no answers",
+            "that detector goes on uncorrected until it opens a stream again.",
+            "a client must read while it sends; [server] write_timeout_seconds is its patience. "
+            "docs/degradation.md",
+        )
+
+
+def _counted(seen: Observation) -> Iterator[Told]:
+    """Without the status, only whether frames were added."""
+    change = seen.change
+    if change is None or not seen.refreshed:
+        return
+    if not rose(change.increase("frames_total")):
+        if _refused_whole(seen):
+            yield _all_refused(seen)
+            return
+        yield wrong(
+            f"no frame was counted in {duration(change.seconds)}",
+            "nothing is corrected, measured or watched.",
+            "is the detector running, and does it send to this address? docs/degradation.md",
+        )
+        return
+    yield well(f"{count(change.last.value('streams'), 'stream')}, frames come")
+
+
+@about(Area.CLOCK)
+def clock(seen: Observation) -> Iterator[Told]:
+    """Checks the clocks of the streams that send, and that of the sidecar if it was asked."""
+    status = seen.last.status
+    if status is None:
+        return
+    before = {} if seen.started_anew else seen.before
+    all_of_them = [stamps_of(each, before.get(each.stream)) for each in seen.fresh]
+    found = [each for each in all_of_them if each.kind is not Kind.FROZEN]
+    told = [
+        *_frozen([each for each in all_of_them if each.kind is Kind.FROZEN]),
+        *_none(found),
+        *_units(found),
+        *_off(found),
+        *_other_zero(found),
+        *_apart(found),
+        *_ours(seen, status),
+        *_steps(seen),
+    ]
+    yield from told or _well(found)
+
+
 def stamps_of(stream: StreamStatus, before: StreamStatus | None = None) -> Stamps:
-    """Of a stream that has sent frames; before: as it was at an earlier look of the same run."""
+    """Judges the stamps of a stream that has sent frames.
+
+    before  the stream as it was at an earlier look of the same run
+    """
     found = _latest(stream)
     if before is None or found.kind not in (Kind.SANE, Kind.OTHER_ZERO, Kind.OFF):
         return found
@@ -137,7 +318,7 @@ def _unit(stamp: int, came: int) -> str:
 
 
 def _offset(lag: float) -> str:
-    """Of stamps that are of nearly the right time."""
+    """Names the mistake behind stamps that are of nearly the right time."""
     for ahead, scale in _SCALES:
         if abs(lag + ahead) < _SCALE_TOLERANCE:
             return f"{ahead:.0f} s ahead of UTC is {scale}"
@@ -148,45 +329,10 @@ def _offset(lag: float) -> str:
     return ""
 
 
-# Two clocks that are farther apart are not both right.
-APART_SECONDS = 1.0
-
-
-_WHY = (
-    "Windows, tracks and labels by time go by capture stamps, and one clock among several that is "
-    "off is not believed: its frames count since the start only."
-)
-
-
-_DOCS = "docs/degradation.md#the-wall-clock"
-
-
-def clock(seen: Observation) -> Iterator[Finding]:
-    """Of the streams that send; of the sidecar's own where it was asked."""
-    status = seen.last.status
-    if status is None:
-        return
-    before = {} if seen.started_anew else seen.before
-    all_of_them = [stamps_of(each, before.get(each.stream)) for each in seen.fresh]
-    found = [each for each in all_of_them if each.kind is not Kind.FROZEN]
-    told = [
-        *_frozen([each for each in all_of_them if each.kind is Kind.FROZEN]),
-        *_none(found),
-        *_units(found),
-        *_off(found),
-        *_other_zero(found),
-        *_apart(found),
-        *_ours(seen, status),
-        *_steps(seen),
-    ]
-    yield from told or _well(found)
-
-
-def _well(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _well(found: Sequence[Stamps]) -> Iterator[Told]:
     if found:
         lags = [each.lag_s for each in found]
         yield well(
-            Area.CLOCK,
             f"stamps are {_ways(min(lags), max(lags))} the wall clock, which is that of here",
         )
 
@@ -204,10 +350,9 @@ def _of(found: Sequence[Stamps]) -> str:
     return f"stream{'' if len(found) == 1 else 's'} {names([each.stream for each in found])}"
 
 
-def _frozen(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _frozen(found: Sequence[Stamps]) -> Iterator[Told]:
     if found:
         yield wrong(
-            Area.CLOCK,
             f"{_of(found)}: stamps do not move: frames came while doctor looked, and all of them "
             "have the stamp of before",
             "no event time passes: windows, tracks, trials and drift stand still.",
@@ -215,11 +360,10 @@ def _frozen(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
 
 
-def _none(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _none(found: Sequence[Stamps]) -> Iterator[Told]:
     without = [each for each in found if each.kind is Kind.NONE]
     if without:
         yield wrong(
-            Area.CLOCK,
             f"{_of(without)}: frames come without a capture stamp",
             "they are in no window, are not tracked, and teach no recalibrator.",
             "set Frame.stamp_ns to the capture time, in nanoseconds.",
@@ -228,7 +372,6 @@ def _none(found: Sequence[Stamps]) -> Iterator[Finding]:
     if stopped:
         longest = max(each.lag_s for each in stopped)
         yield wrong(
-            Area.CLOCK,
             f"{_of(stopped)}: frames have come without a capture stamp for {duration(longest)}; "
             "before, they had one",
             "they are in no window, are not tracked, and teach no recalibrator.",
@@ -236,11 +379,10 @@ def _none(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
 
 
-def _units(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _units(found: Sequence[Stamps]) -> Iterator[Told]:
     for unit in dict.fromkeys(each.hint for each in found if each.kind is Kind.UNIT):
         such = [each for each in found if each.kind is Kind.UNIT and each.hint == unit]
         yield wrong(
-            Area.CLOCK,
             f"{_of(such)}: stamps are not in nanoseconds: as such they are of the year 1970, and "
             f"in {unit} they would be of now",
             f"all durations are wrong by the same factor. {_WHY}",
@@ -248,7 +390,7 @@ def _units(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
 
 
-def _off(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _off(found: Sequence[Stamps]) -> Iterator[Told]:
     off = [each for each in found if each.kind is Kind.OFF]
     if not off:
         return
@@ -261,7 +403,6 @@ def _off(found: Sequence[Stamps]) -> Iterator[Finding]:
         what = f"the stamps of {len(off)} streams are not of now: {names(ways)} the wall clock"
     hints = list(dict.fromkeys(each.hint for each in off if each.hint))
     yield wrong(
-        Area.CLOCK,
         f"{what}{f' ({names(hints)})' if hints else ''}",
         f"the clock of the detector is wrong, or that of this machine. {_WHY}",
         "compare `date -u` on both machines; are they synchronised (`chronyc tracking`, "
@@ -270,14 +411,13 @@ def _off(found: Sequence[Stamps]) -> Iterator[Finding]:
     )
 
 
-def _other_zero(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _other_zero(found: Sequence[Stamps]) -> Iterator[Told]:
     other = [each for each in found if each.kind is Kind.OTHER_ZERO]
     if not other:
         return
     what = f"{_of(other)}: stamps count from the start of something, not from 1970"
     if len(other) < len(found) or _spread(other) > APART_SECONDS:
         yield wrong(
-            Area.CLOCK,
             f"{what}, and those of the streams do not agree with each other",
             _WHY,
             "stamp all streams by one clock: that of the wall (CLOCK_REALTIME), not the time since "
@@ -285,7 +425,6 @@ def _other_zero(found: Sequence[Stamps]) -> Iterator[Finding]:
         )
         return
     yield remark(
-        Area.CLOCK,
         f"{what}, as CLOCK_MONOTONIC does, or a recording that is played",
         "the sidecar needs no more than that all streams agree, and they do; but labels by time "
         "must be of the same clock, and times in lists and alarms are no dates.",
@@ -297,7 +436,7 @@ def _spread(found: Sequence[Stamps]) -> float:
     return max(each.lag_s for each in found) - min(each.lag_s for each in found)
 
 
-def _apart(found: Sequence[Stamps]) -> Iterator[Finding]:
+def _apart(found: Sequence[Stamps]) -> Iterator[Told]:
     """Streams of the wall clock that do not agree: each alone could be right."""
     sane = sorted((each for each in found if each.kind is Kind.SANE), key=lambda each: each.lag_s)
     if len(sane) < 2 or _spread(sane) <= APART_SECONDS:
@@ -306,7 +445,6 @@ def _apart(found: Sequence[Stamps]) -> Iterator[Finding]:
     others = [each for each in sane if abs(each.lag_s - median) > APART_SECONDS]
     ways = [f"{each.stream} {each.way}" for each in others]
     yield wrong(
-        Area.CLOCK,
         f"the streams do not agree what time it is: {names(ways)} the wall clock, the others "
         f"{duration(median)}",
         "either the clock of that sensor is wrong, or its frames come late: what is fused by time "
@@ -316,13 +454,12 @@ def _apart(found: Sequence[Stamps]) -> Iterator[Finding]:
     )
 
 
-def _ours(seen: Observation, status: Status) -> Iterator[Finding]:
+def _ours(seen: Observation, status: Status) -> Iterator[Told]:
     """Half the way there and back is how exactly the sidecar's clock can be known."""
     apart = (status.now_ns - seen.last.clock_ns) / SECOND_NS
     if abs(apart) > APART_SECONDS + seen.last.round_trip_s / 2:
         way = "ahead of" if apart > 0 else "behind"
         yield wrong(
-            Area.CLOCK,
             f"the clock of the sidecar is {duration(apart)} {way} the one here",
             "one of the two machines has the wrong time: logs, audit records and dashboards of "
             "the fleet do not fit together.",
@@ -330,21 +467,19 @@ def _ours(seen: Observation, status: Status) -> Iterator[Finding]:
         )
 
 
-def _steps(seen: Observation) -> Iterator[Finding]:
+def _steps(seen: Observation) -> Iterator[Told]:
     change = seen.change
     if change is None:
         return
     now, ever = change.increase("clock_steps_total"), change.last.value("clock_steps_total")
     if rose(now):
         yield wrong(
-            Area.CLOCK,
             "the wall clock of the sidecar was set while doctor looked",
             "a new clock epoch began: watermarks begin anew, ages of labels are uncertain.",
             f"who sets it? One program alone should (chrony or ptp4l), slowly. {_DOCS}",
         )
     elif rose(ever):
         yield remark(
-            Area.CLOCK,
             f"the wall clock of the sidecar was set {count(ever, 'time')} since the start",
             "once after the start of a vehicle is usual; more often, two programs set it.",
             f"`chronyc tracking`, `timedatectl`. {_DOCS}",
@@ -352,194 +487,8 @@ def _steps(seen: Observation) -> Iterator[Finding]:
     jumps = change.last.value("event_time_jumps_total")
     if rose(jumps):
         yield remark(
-            Area.CLOCK,
             f"event time began anew or jumped ahead {count(jumps, 'time')} since the start: stamps "
             "are not of one clock throughout",
             "windows that were under way began anew.",
             "was a recording played again, or a sensor's clock set?",
         )
-
-
-# Of [server] max_streams, from which on it is told.
-_NEARLY_ALL = 0.8
-
-
-# A stream that is silent for longer, while others send, may be meant to be gone.
-GONE_SECONDS = 3600.0
-
-
-_SENSOR_GONE = (
-    "that sensor is not corrected, and its measures stand still.",
-    "is the sensor or its detector down? Where it is meant to be gone: its name is known, and told "
-    "of here, until the sidecar starts anew.",
-)
-
-
-def streams(seen: Observation) -> Iterator[Finding]:
-    """By the status, or where it was not seen, by what was counted."""
-    status = seen.last.status
-    if status is None:
-        yield from _counted(seen)
-        return
-    found = [*_silent(seen, status), *_many(seen, status), *_dropped(seen)]
-    yield from found or [well(Area.STREAMS, _rates(seen, status))]
-
-
-def _rates(seen: Observation, status: Status) -> str:
-    seconds = seen.last.at_s - seen.first.at_s
-    text = f"{count(len(status.streams), 'stream')}"
-    if seconds <= 0 or seen.first.status is None or seen.started_anew:
-        return text
-    frames = sum(each.frames - _before(seen, each).frames for each in status.streams)
-    detections = sum(each.detections - _before(seen, each).detections for each in status.streams)
-    return (
-        f"{text}, {number(frames / seconds)} frames/s, {number(detections / seconds)} detections/s"
-    )
-
-
-def _before(seen: Observation, stream: StreamStatus) -> StreamStatus:
-    return seen.before.get(stream.stream, StreamStatus(stream.stream))
-
-
-def _silent(seen: Observation, status: Status) -> Iterator[Finding]:
-    why = "nothing is corrected, measured or watched."
-    remedy = (
-        "is the detector running, and does it send to this address? Its own log and "
-        "`MonitorClient.counters.raw` say what it hears from here. docs/degradation.md"
-    )
-    silences = {each.stream: seen.silence_s(each) for each in status.streams}
-    if min(silences.values(), default=math.inf) >= SILENT_SECONDS and _refused_whole(seen):
-        yield _all_refused(seen)
-        return
-    if not any(each.frames for each in status.streams):
-        remedy = f"{_given_up(seen)}{remedy}"
-        opened = (
-            f"; {count(len(status.streams), 'stream')} {be(len(status.streams))} open, and empty"
-        )
-        yield wrong(
-            Area.STREAMS,
-            f"nobody sends frames: none has come since the start {duration(seen.up_s)} ago"
-            f"{opened if status.streams else ''}",
-            why,
-            remedy,
-        )
-        return
-    shortest = min(silences.values())
-    if shortest >= SILENT_SECONDS:
-        yield wrong(
-            Area.STREAMS, f"no frames have come for {duration(shortest)}, of no stream", why, remedy
-        )
-        return
-    silent = {name: each for name, each in silences.items() if each >= SILENT_SECONDS}
-    gone = {name: each for name, each in silent.items() if GONE_SECONDS < each < math.inf}
-    lately = {name: each for name, each in silent.items() if name not in gone}
-    if lately:
-        yield wrong(Area.STREAMS, _silence(lately), *_SENSOR_GONE)
-    if gone:
-        yield remark(Area.STREAMS, _silence(gone), *_SENSOR_GONE)
-
-
-def _silence(silent: Mapping[str, float]) -> str:
-    texts = [
-        f"{name} for {duration(each)}" if math.isfinite(each) else f"{name} since the start"
-        for name, each in sorted(silent.items())
-    ]
-    of = "a stream is" if len(silent) == 1 else f"{len(silent)} streams are"
-    return f"{of} silent while others send: {names(texts)}"
-
-
-def _refused_whole(seen: Observation) -> dict[str, float]:
-    """Messages by reason, between the looks; none where a frame was taken: then some of these
-    may be detections of it.
-    """
-    change = seen.change
-    if change is None or rose(change.increase("frames_total")):
-        return {}
-    found = change.increases("rejected_total", "reason")
-    return {reason: n for reason, n in found.items() if n > 0}
-
-
-def _all_refused(seen: Observation) -> Finding:
-    found = _refused_whole(seen)
-    total = sum(found.values())
-    seconds = seen.last.at_s - seen.first.at_s
-    return wrong(
-        Area.STREAMS,
-        f"messages come, and are refused as a whole: {count(total, 'message')} in "
-        f"{duration(seconds)} ({shares(found, total)}), and no frame was taken",
-        "nothing is corrected, measured or watched.",
-        "see refusals; the detector is there, and its own log has what it is answered.",
-    )
-
-
-def _given_up(seen: Observation) -> str:
-    """Where nothing was ever taken: perhaps because nothing could be."""
-    samples = seen.last.samples
-    ever = {} if samples is None else samples.by("rejected_total", "reason")
-    total = sum(n for n in ever.values() if n > 0)
-    if not rose(total):
-        return ""
-    return (
-        f"{count(total, 'message')} came since the start and had to be refused "
-        f"({shares(ever, total)}): has a client given up? "
-    )
-
-
-def _many(seen: Observation, status: Status) -> Iterator[Finding]:
-    here, most = len(status.streams), seen.limits.streams
-    change = seen.change
-    refused = 0.0 if change is None else sum(header_refusals(change).values())
-    if here >= most and rose(refused):
-        yield wrong(
-            Area.STREAMS,
-            f"{here} of at most {most} names of streams are taken, and "
-            f"{count(refused, 'message')} without a header that is accepted came while doctor "
-            "looked: of further names, as it seems",
-            "what has a further name goes on uncorrected. Names are taken until the sidecar starts "
-            "anew: does a client make up a new one each time?",
-            "name streams after sensors; raise [server] max_streams (64 where the file does not "
-            "say) if there are so many, and restart the sidecar.",
-        )
-    elif here >= _NEARLY_ALL * most:
-        yield remark(
-            Area.STREAMS,
-            f"{here} of at most {most} names of streams are taken",
-            "a stream with a further name is refused, and its detections go on uncorrected. Names "
-            "are taken until the sidecar starts anew: does a client make up a new one each time?",
-            "name streams after sensors; raise [server] max_streams if there are so many.",
-        )
-
-
-def _dropped(seen: Observation) -> Iterator[Finding]:
-    change = seen.change
-    if change is not None and rose(change.increase("streams_dropped_total")):
-        yield wrong(
-            Area.STREAMS,
-            f"{count(change.increase('streams_dropped_total'), 'stream')} ended while doctor "
-            "looked, because the client read no answers",
-            "that detector goes on uncorrected until it opens a stream again.",
-            "a client must read while it sends; [server] write_timeout_seconds is its patience. "
-            "docs/degradation.md",
-        )
-
-
-def _counted(seen: Observation) -> Iterator[Finding]:
-    """Without the status, only whether frames were added."""
-    change = seen.change
-    if change is None or not seen.refreshed:
-        return
-    if not rose(change.increase("frames_total")):
-        if _refused_whole(seen):
-            yield _all_refused(seen)
-            return
-        yield wrong(
-            Area.STREAMS,
-            f"no frame was counted in {duration(change.seconds)}",
-            "nothing is corrected, measured or watched.",
-            "is the detector running, and does it send to this address? docs/degradation.md",
-        )
-        return
-    yield well(
-        Area.STREAMS,
-        f"{count(change.last.value('streams'), 'stream')}, frames come",
-    )
