@@ -32,8 +32,9 @@ from monitor.commands.sending import first_error
 from monitor.commands.sidecar_client import Client, Conversation, SidecarRefused
 from monitor.drift.alarms import change_sentence
 from monitor.wire.client_messages import decode_truth_answer, refused
+from monitor.wire.fields import UnknownWord
 from monitor.wire.messages import read_alarm_change
-from monitor.wire.recalibrator_messages import UnknownWord, read_record
+from monitor.wire.recalibrator_messages import read_record
 
 _SECOND_NS = 1_000_000_000
 _AUTOMATIC = "automatic"
