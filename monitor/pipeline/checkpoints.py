@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
 from monitor.drift.alarms import AlarmChange, Why, change_sentence
@@ -34,8 +34,7 @@ from monitor.drift.state_json import (
     family_text,
     family_to_json,
 )
-from monitor.pipeline.drift_watch import Position, nobody
-from monitor.pipeline.events import Events
+from monitor.pipeline.drift_watch import Position
 from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import in_steps
@@ -163,30 +162,38 @@ DRIFT = Kind(
 )
 
 
-async def nothing_to_cover(_: int) -> None:
-    """Where there is no ledger."""
+class Ledger(Protocol):
+    """The ledger on disk, as far as checkpoints must know it."""
+
+    async def reach(self, sequence: int) -> None:
+        """Returns when the disk has all entries up to one. Raises OSError where it cannot."""
+        ...
+
+    def covered(self, sequence: int, now: int) -> None:
+        """Is told that a checkpoint on disk has all entries up to one."""
+        ...
 
 
 @dataclass(slots=True)
 class DriftKeeping:
-    """Of one sidecar."""
+    """Keeps evidence and alarms of one sidecar on disk, and acts on alarms.
+
+    ledger  that a checkpoint must not be ahead of; None: there is none
+    entry   the last one of the ledger that is in what was loaded; None: it is not known
+    """
 
     pipeline: Pipeline
     config: DriftConfig
-    events: Events
     fits: FitRounds
-    # Returns when the ledger has so many entries on disk: what it has not would be told again.
-    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
-    # Of the ledger, the last entry in what the last run left; None: not known.
+    ledger: Ledger | None = None
     entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
     _file: KeptFile = field(init=False)
-    _soon: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
         watch, learning = self.pipeline.drift, self.pipeline.learning
-        watch.announce, watch.swapped = self._announce, self._soon.set
+        self.pipeline.events.listen(AlarmChange, self._react)
         self._refits = DriftRefits(
             fit=self.fits.asked,
             stays=watch.stays,
@@ -214,7 +221,7 @@ class DriftKeeping:
         return self._file.refused
 
     def adjust(self, config: DriftConfig, fit_tracks: int) -> None:
-        """Write as often, and ask for fits as other settings say.
+        """Applies other settings from the next write or alarm on.
 
         fit_tracks  of a slice, before it is fitted
         """
@@ -266,7 +273,7 @@ class DriftKeeping:
             family.grow(name, k)
         watch.family = family
         for change in changes:
-            self._announce(change)
+            watch.announce(change)
 
     # ---- while it runs
 
@@ -292,7 +299,7 @@ class DriftKeeping:
             # Not wait_for, which forgets that it was cancelled where both come at once.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.config.every_seconds):
-                    await self._soon.wait()
+                    await self.pipeline.drift.urgent.wait()
             await self.write()
 
     async def write(self) -> None:
@@ -300,7 +307,7 @@ class DriftKeeping:
 
         A failure is said and counted, and the next one tries again.
         """
-        self._soon.clear()
+        self.pipeline.drift.urgent.clear()
         await self._file.write(self._made)
 
     async def _made(self) -> Iterable[bytes]:
@@ -322,7 +329,9 @@ class DriftKeeping:
                 begins=begins,
             )
             document = await in_steps(family_to_json(state))
-        await self.covered(max(position.beyond, default=position.entry))
+        if self.ledger is not None:
+            # Entries that the disk lacks would have their numbers given again.
+            await self.ledger.reach(max(position.beyond, default=position.entry))
         return family_text(document)
 
     async def settle(self) -> None:
@@ -342,11 +351,10 @@ class DriftKeeping:
 
     # ---- what is told
 
-    def _announce(self, change: AlarmChange) -> None:
+    def _react(self, change: AlarmChange) -> None:
         # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
         log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
-        self.events.publish(change, time.time_ns())
-        self._soon.set()
+        self.pipeline.drift.urgent.set()
         page = change.why is Why.RAISED and change.alarm.severity is Severity.PAGE
         if page and self.config.refit_on_page:
             self._refits.ask(change.alarm)
@@ -376,20 +384,18 @@ class Keeper:
     """Writes what the pipeline has counted to a file, and reads it at start.
 
     newer    shared with whoever exports and imports
-    covered  returns when the ledger has so many entries on disk; raises OSError where it cannot:
-             labels that only a snapshot knew of would be counted again
+    ledger   that a snapshot must not be ahead of: labels that only a snapshot knew of would be
+             counted again; None: there is none
     soon     set by whoever cannot wait for the next one
-    wrote    is told of the last entry in a snapshot that is on the disk
     entry    the last one that is in what was loaded; 0: nothing was, None: it is not known
     """
 
     pipeline: Pipeline
     newer: NewerFields
     config: SnapshotConfig
-    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
-    wrote: Callable[[int], None] = field(default=nobody)
-    entry: int | None = field(default=0, init=False)
+    ledger: Ledger | None = None
     soon: asyncio.Event = field(default_factory=asyncio.Event)
+    entry: int | None = field(default=0, init=False)
     _last: int = 0
     _file: KeptFile = field(init=False)
     _encoded: PaneBytes = field(default_factory=PaneBytes)
@@ -418,6 +424,10 @@ class Keeper:
         if self.written_at is None:
             return float("nan")
         return time.monotonic() - self.written_at
+
+    def adjust(self, config: SnapshotConfig) -> None:
+        """Applies other settings of [snapshot] from the next write on."""
+        self.config = config
 
     def load(self) -> None:
         """Begin where the last run ended; what cannot be used is said, and never stops the start.
@@ -467,8 +477,8 @@ class Keeper:
         """
         before = self._file.written_at
         await self._file.write(self._made)
-        if self._file.written_at != before:
-            self.wrote(self._last)
+        if self.ledger is not None and self._file.written_at != before:
+            self.ledger.covered(self._last, self.pipeline.ledger.partition_of(None))
 
     async def _made(self) -> Iterable[bytes]:
         live = self.pipeline.live
@@ -476,7 +486,8 @@ class Keeper:
             progress = progress_of(self.pipeline)
             state = await in_steps(live.state_in_steps(holder=True))
             progress = with_clusters(progress, self.pipeline)
-        await self.covered(progress.sequence)
+        if self.ledger is not None:
+            await self.ledger.reach(progress.sequence)
         self._last = progress.sequence
         stored = StoredState(state, self.newer.data, progress)
         return serialised(stored, self._encoded)

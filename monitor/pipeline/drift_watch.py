@@ -7,6 +7,7 @@ alarms, and what is told of them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from monitor.frames.slices import TOTAL, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import finished, measure
+from monitor.statistics.windows import EventClock
 
 # Versions that are known at a time; truth that comes later than so many of them is of no epoch.
 _MOST = 4096
@@ -115,14 +117,6 @@ class NoSuchSlice(ValueError):
     """A slice that nothing is known of."""
 
 
-def nowhere() -> None:
-    """Where nobody knows the time."""
-
-
-def nobody(*_: object) -> None:
-    """Until there is somebody to tell."""
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class _Frame:
     """rows that are to be watched, and the recalibrator that made their recalibrated stage.
@@ -174,25 +168,25 @@ class _Portion:
 class DriftWatch:
     """Feeds labelled detections of one pipeline to evidence, and tells of alarms.
 
+    announce  publishes what became of an alarm
     watching  False: nothing is taken in, and no alarm ever comes
-    announce  tells those who watch
-    swapped   is told when another recalibrator is in force
     counters  of the pipeline
     disorder_ns
               how far behind others of its source a label's frame may be, and still be in order
-    now       how far event time has come, over all sources
+    clock     how far event time has come, over all sources; None: it is not known
+    urgent    set when something has happened that a checkpoint must soon hold
     left_out  detections with truth that are not watched, by why
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
     settings: DriftSettings
     slices: SliceTable
+    announce: Callable[[AlarmChange], None]
     watching: bool = True
-    announce: Callable[[AlarmChange], None] = field(default=nobody)
-    swapped: Callable[[], None] = field(default=nobody)
     counters: Counters = field(default_factory=Counters)
     disorder_ns: int = 0
-    now: Callable[[], int | None] = field(default=nowhere)
+    clock: EventClock | None = None
+    urgent: asyncio.Event = field(default_factory=asyncio.Event)
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(
@@ -244,7 +238,7 @@ class DriftWatch:
                 self._again[sequence] = frame
             else:
                 who = rows.stamp_ns, rows.source, frame
-                self._order.put(*who, order=sequence, rows=rows.n, now_ns=self.now())
+                self._order.put(*who, order=sequence, rows=rows.n, now_ns=self._now_ns)
             self._take_over(sequence)
 
     def _take_over(self, sequence: int | None = None) -> None:
@@ -263,8 +257,12 @@ class DriftWatch:
             for frame in filter(None, self._again.values()):
                 self._wait(frame)
             self._again.clear()
-        for held in self._order.ready(self.now()):
+        for held in self._order.ready(self._now_ns):
             self._wait(held.item)
+
+    @property
+    def _now_ns(self) -> int | None:
+        return None if self.clock is None else self.clock.now_ns
 
     def _wait(self, frame: _Frame) -> None:
         if self._open.ends_before(frame):
@@ -434,7 +432,7 @@ class DriftWatch:
         self._grow()
         for change in self.family.new_epoch(slices, left=not follows):
             self.announce(change)
-        self.swapped()
+        self.urgent.set()
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         """End the alarms of these slices, or of all where none is named; those that were there.

@@ -147,10 +147,6 @@ Ended = asyncio.Future[tuple[Outcome, ReportedTracks | None]]
 StandIn = Callable[[Stream, FrameAnswer], FrameAnswer | None]
 
 
-def nobody(_: Stream, __: FrameAnswer) -> None:
-    """Where no tracker stands by."""
-
-
 @dataclass(frozen=True, slots=True)
 class ForwardingReading:
     """What has been forwarded so far.
@@ -181,7 +177,7 @@ class ExternalTracker:
     config: TrackerConfig
     counters: Counters
     changed: Callable[[bool], None]
-    stand_in: StandIn = nobody
+    stand_in: StandIn
     up: bool = False
     trouble: str = ""
     heard: bool = False

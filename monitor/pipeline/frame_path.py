@@ -35,6 +35,7 @@ from monitor.frames.stored import SliceKey, StoredOpinions
 from monitor.matching.labels import inline_record, inline_truth, labels_sent
 from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
+from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
 from monitor.pipeline.housekeeping import Overload
 from monitor.pipeline.labelled_rows import Counting, Origin, inline_rows, tracks_of_rows
@@ -51,6 +52,7 @@ from monitor.pipeline.stream_tracker import (
 )
 from monitor.pipeline.streams import EventTime, Stream, refuse_header
 from monitor.pipeline.truth import TruthLedger
+from monitor.store.ledger.entries import Journal, NoJournal
 from monitor.tracking.kalman import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)
@@ -75,11 +77,13 @@ class Pipeline:
     """The sidecar without its edges."""
 
     config: Config
+    journal: Journal = field(default_factory=NoJournal)
     counters: Counters = field(default_factory=Counters)
     recalibrators: Recalibrators = field(default_factory=Recalibrators)
     streams: dict[str, Stream] = field(default_factory=dict)
     latest: dict[str, Recalibrated] = field(default_factory=dict)  # of each stream
-    overload: Overload = field(default_factory=Overload)
+    events: Events = field(default_factory=Events)
+    overload: Overload = field(init=False)
     limits: Limits = field(init=False)
     ledger: TruthLedger = field(init=False)
     counting: Counting = field(init=False)
@@ -94,7 +98,8 @@ class Pipeline:
     _unclaimed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        limits = self.config.limits
+        limits, server = self.config.limits, self.config.server
+        self.overload = Overload(server.shed_lag_seconds, server.shed_rows)
         self.limits = Limits(
             limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
         )
@@ -105,10 +110,11 @@ class Pipeline:
         self.drift = DriftWatch(
             watched.settings(),
             self.slices,
+            self.events.publish,
             watched.watch,
             counters=self.counters,
             disorder_ns=self.disorder_ns,
-            now=lambda: self.live.clock.now_ns,
+            clock=self.live.clock,
         )
         self.counting = Counting(self.live, self.slices, self.drift, self.learning, self.counters)
         self.ledger = TruthLedger(
@@ -118,6 +124,7 @@ class Pipeline:
             self.counters,
             self.streams,
             self.live.class_slices,
+            self.journal,
         )
         tracker = self.config.tracker
         if tracker.tracks_here:
@@ -129,6 +136,13 @@ class Pipeline:
     def slices(self) -> SliceTable:
         """All slices seen so far."""
         return self.live.slices
+
+    def adjust(self, config: Config) -> None:
+        """Applies another configuration from the next frame on, after a reload."""
+        self.config = config
+        self.overload.adjust(config.server.shed_lag_seconds, config.server.shed_rows)
+        settings = config.promotion.settings()
+        self.learning.adjust(settings.fits, settings.policy)
 
     # ---- streams
 

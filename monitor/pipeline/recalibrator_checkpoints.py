@@ -293,18 +293,24 @@ def _learnt(recalibrators: Recalibrators, key: str, path: str) -> str:
 
 @dataclass(slots=True)
 class KeptPromotions:
-    """Of one sidecar.
+    """Keeps what becomes of the recalibrators of one sidecar.
 
-    named  versions that the configuration names
+    named          versions that the configuration names
+    every_seconds  s after which trials are written, if nothing else has happened
+    entry          the last one of the ledger that was known to the tracks of the last run; None: it
+                   is not known
     """
 
     promotions: Promotions
     named: Mapping[str, str]
     keeper: RecalibratorKeeper
     every_seconds: float
-    # Of the ledger, the last entry that the last run's tracks were told of; None: not known.
     entry: int | None = field(default=None, init=False)
     _unkept: list[Record] = field(default_factory=list)
+    _urgent: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.promotions.pipeline.events.listen(Record, self._note)
 
     # ---- at start
 
@@ -363,11 +369,13 @@ class KeptPromotions:
 
     # ---- while it runs
 
-    def note(self, record: Record) -> None:
-        """Have a record kept: soon, but after what is going on has come to its end."""
-        if not self._unkept:
-            asyncio.get_running_loop().call_soon(self.keep)
+    def adjust(self, every_seconds: float) -> None:
+        """Writes trials as often as other settings say, after the pause that goes on."""
+        self.every_seconds = every_seconds
+
+    def _note(self, record: Record) -> None:
         self._unkept.append(record)
+        self._urgent.set()
 
     def keep(self) -> None:
         """Have all kept as it is now. A fault costs that, and nothing else."""
@@ -381,9 +389,13 @@ class KeptPromotions:
             self.promotions.pipeline.counters.internal_errors += 1
 
     async def keep_trials(self) -> None:
-        """Keep what tracks have said, now and then, for ever."""
+        """Keeps trials now and then, and records as soon as what made them is done, for ever."""
         while True:
-            await asyncio.sleep(self.every_seconds)
+            # Not wait_for, which forgets that it was cancelled where both come at once.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.every_seconds):
+                    await self._urgent.wait()
+            self._urgent.clear()
             self.keep()
 
     async def settle(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +47,9 @@ def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
 
 
 log = logging.getLogger(__name__)
+
+
+Kind = type[AnySelection]
 
 
 # Recalibrators that are known at a time.
@@ -103,13 +106,19 @@ class KnownRecalibrators(dict[str, AnySelection]):
 
 @dataclass(slots=True)
 class Recalibrators:
-    """Those that are known, and the two of them that act on the next frame."""
+    """Recalibrators that are known, and the two of them that act on the next frame.
+
+    before    versions that were active, by kind, the latest last
+    on_trial  versions of the candidates, by slice
+    """
 
     selection: Selection = IDENTITY
     class_selection: ClassSelection = CLASS_IDENTITY
     known: KnownRecalibrators = field(default_factory=KnownRecalibrators)
-    # More versions that are not to be forgotten.
-    also_needed: Callable[[], set[str]] = set
+    before: dict[Kind, list[str]] = field(
+        default_factory=lambda: {Selection: [], ClassSelection: []}
+    )
+    on_trial: dict[str, str] = field(default_factory=dict)
     # Versions by the digest of their document: reading one can take seconds.
     _read: dict[bytes, str] = field(default_factory=dict)
 
@@ -128,9 +137,15 @@ class Recalibrators:
 
     @property
     def needed(self) -> set[str]:
-        """Versions that are never forgotten: in force, or what it means that nothing is done."""
-        in_force = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
-        return {selection.version for selection in in_force} | self.also_needed()
+        """Versions that are never forgotten: active now or before, on trial, or the identities."""
+        active = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
+        versions = {selection.version for selection in active}
+        return versions.union(self.on_trial.values(), *self.before.values())
+
+    @property
+    def whole(self) -> set[str]:
+        """Versions that name a recalibrator by itself, whatever a candidate was once called."""
+        return {IDENTITY.version, *self.before[Selection]} | self.sent
 
     @property
     def sent(self) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from monitor.frames.counters import TruthAccount
@@ -23,6 +23,7 @@ from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
 from monitor.statistics.observations import finished
 from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
+from monitor.store.ledger.journal import Journal, Opened
 from monitor.store.progress import KeptClusters, KeptStream, Progress, Share
 
 
@@ -143,6 +144,34 @@ class Disk(Protocol):
         ...
 
 
+# Numbers of the ledger that are left out where it is not known which were given.
+_BEYOND = 1 << 32
+
+
+def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
+    """Lets a ledger begin with what its disk has, after the last checkpoint was loaded.
+
+    Detections that wait in partitions which have gone since the checkpoint are dropped.
+    """
+    ledger.sequence = max(ledger.sequence, opened.sequence)
+    if opened.uncertain:
+        # What could not be read has numbers too, which must not be given again.
+        ledger.sequence += _BEYOND
+    for partition in sorted(set(ledger.waiting) - set(opened.partitions)):
+        why = opened.dropped.get(partition)
+        if why is None:
+            # It may have gone as it should, after the checkpoint.
+            why = journal.missing(partition, ledger.partition_of(None))
+            log.warning(
+                "pending: partition %d is not there, or empty (%s): what waited in it, %d "
+                "detections, is not known any more",
+                *(partition, why, ledger.waiting[partition]),
+            )
+        ledger.dropped(partition, why)
+    for frame in opened.frames:
+        ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)
+
+
 def progress_of(pipeline: Pipeline) -> Progress:
     """As of now, but for the clusters, which are as of the rows that are folded."""
     ledger, live = pipeline.ledger, pipeline.live
@@ -221,21 +250,22 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
 
 @dataclass(slots=True)
 class Resumption:
-    """Entries of the ledger done again.
+    """Does entries of the ledger again.
 
     statistics, drift, learning  the last entry that each has already
     entries, failed              how many were done again, and how many could not be
     """
 
     pipeline: Pipeline
-    statistics: int
-    drift: int
-    learning: int
-    entries: int = field(default=0, init=False)
-    failed: int = field(default=0, init=False)
+    statistics: int = 0
+    drift: int = 0
+    learning: int = 0
+    entries: int = 0
+    failed: int = 0
 
-    def run(self, disk: Disk) -> None:
-        """Do all of them; what goes wrong with one costs it alone."""
+    def run(self, disk: Disk, statistics: int, drift: int, learning: int) -> None:
+        """Does all entries again that one of the three lacks; a fault costs its entry alone."""
+        self.statistics, self.drift, self.learning = statistics, drift, learning
         for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
             try:
                 done = self._again(entry, disk)

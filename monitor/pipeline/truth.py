@@ -31,7 +31,7 @@ from monitor.pipeline.labelled_rows import ALL, Counting, Parts
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import Gone, PendingStore, Places, RecentChanges
 from monitor.pipeline.streams import Stream
-from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry, NoJournal
+from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry
 
 
 def key_of(labels: ReceivedTruth) -> FrameKey:
@@ -209,8 +209,8 @@ class Search:
 class TruthLedger:
     """Of one pipeline.
 
+    journal   where entries are written
     sequence  of the last entry
-    on_disk   whether anything is kept
     epoch     of the wall clock
     resumed   the last entry that was in what the process began with; None: it began with nothing
     began     account_begins, as soon as it is settled
@@ -222,11 +222,10 @@ class TruthLedger:
     counters: Counters
     streams: Mapping[str, Stream]
     class_slices: ClassSliceTable
-    journal: Journal = field(default_factory=NoJournal)
+    journal: Journal
     fates: Fates = field(init=False)
     places: Places = field(init=False)
     sequence: int = 0
-    on_disk: bool = False
     epoch: int = 0
     resumed: int | None = None
     began: int | None = None
@@ -237,6 +236,11 @@ class TruthLedger:
         self.fates = Fates(self.counters, PendingStore(config.pending.max_bytes))
         angles = config.statistics.angles_in_joint
         self.places = Places(self.slices, self.class_slices, angles)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether entries are written to a disk."""
+        return self.journal.keeps
 
     @property
     def slices(self) -> SliceTable:

@@ -18,19 +18,17 @@ from typing import NoReturn
 
 import grpc
 
-from monitor import __version__
 from monitor.drift.alarms import DriftReading
 from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, Header, ReceivedFrame, Refusal
 from monitor.frames.space import Dimension
-from monitor.frames.status import Status
 from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import in_steps
 from monitor.pipeline.streams import Stream
-from monitor.service.admin import actor_of
+from monitor.service.admin import actor_of, status
 from monitor.service.calls import (
     INTERNAL_ERROR,
     Context,
@@ -38,22 +36,20 @@ from monitor.service.calls import (
     Settle,
     Share,
     Turns,
-    at_once,
     parsed,
     refuse_call,
     send,
 )
 from monitor.service.labels import Journal, TruthStream
+from monitor.service.reload import Reloads
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
 from monitor.v1 import perception_monitor_pb2, status_pb2
 from monitor.wire import messages
-from monitor.wire import messages as messages_module
 from monitor.wire.answers import (
     encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
 )
-from monitor.wire.messages import Health
 from monitor.wire.requests import (
     UnaryFrame,
     WireLimits,
@@ -95,31 +91,27 @@ class _Session:
     stuck: bool = False
 
 
-def nothing_known() -> Status:
-    """Of a service that is no sidecar's."""
-    return Status(__version__, 0, 0)
-
-
 @dataclass(slots=True)
 class Service:
     """The handlers. Live state is the pipeline's; here are only the open streams.
 
-    status   of the sidecar, as of now
-    settle   of what was done to drift
+    settle   returns when what was done to drift is on the disk; None: nothing is kept
     journal  of frames and labels; None: nothing is kept
     tracker  elsewhere, which is forwarded what goes back; None: there is none
+    reloads  of the configuration, for the status
     """
 
     pipeline: Pipeline
     events: Events
     limits: WireLimits
-    status: Callable[[], Status] = nothing_known
-    settle: Settle = at_once
+    settle: Settle | None = None
     journal: Journal | None = None
     tracker: ExternalTracker | None = None
+    reloads: Reloads = field(default_factory=Reloads)
     turns: Turns = field(default_factory=Turns)
     _sessions: set[_Session] = field(default_factory=set)
     calls_in_work: int = 0
+    _started_ns: int = field(default_factory=time.time_ns)
     _draining: bool = False
 
     # ---- the frame path
@@ -379,7 +371,10 @@ class Service:
     async def get_status(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.GetStatus."""
         await parsed(status_pb2.GetStatusRequest(), data, context)
-        return messages_module.status_response(self.status()).SerializeToString()
+        clocks = time.time_ns(), time.monotonic_ns()
+        streams = self.pipeline.streams.values()
+        found = status(streams, self.tracker, self.reloads, self._started_ns, *clocks)
+        return messages.status_response(found).SerializeToString()
 
     async def acknowledge_drift(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.AcknowledgeDrift."""
@@ -389,9 +384,10 @@ class Service:
             ended = self.pipeline.drift.acknowledge(wanted, actor_of(request.actor))
         except NoSuchSlice as error:
             await refuse_call(context, grpc.StatusCode.NOT_FOUND, str(error))
-        await self.settle()
+        if self.settle is not None:
+            await self.settle()
         return perception_monitor_pb2.AcknowledgeDriftResponse(
-            acknowledged=map(messages_module.alarm, ended)
+            acknowledged=map(messages.alarm, ended)
         ).SerializeToString()
 
     async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
@@ -399,11 +395,6 @@ class Service:
         await parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
         async for event in self.events.watch(time.time_ns()):
             yield messages.event(event).SerializeToString()
-
-    def announce(self, what: Health) -> None:
-        """Tell those who watch, and the log."""
-        log.info("health: %s", what.message)
-        self.events.publish(what, time.time_ns())
 
     # ---- the end of streams
 

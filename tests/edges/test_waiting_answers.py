@@ -68,8 +68,7 @@ def answers(
     tracker: Any, *frames: bytes, **settings: Any
 ) -> tuple[list[frame_pb2.FrameResult], Service]:
     """To three frames of a stream, or these."""
-    service = Service(pipeline_of(**settings), Events(), WireLimits(2**20, 100))
-    service.tracker = tracker
+    service = Service(pipeline_of(**settings), Events(), WireLimits(2**20, 100), tracker=tracker)
     frames = frames or tuple(map(encoded, (1, 2, 3)))
     call: Any = Call(encode_header(Header("lidar", XYZ, CLASSES)), *frames)
     asyncio.run(service.process(None, call))
@@ -105,9 +104,8 @@ def test_a_fault_while_an_answer_waits_is_answered_and_the_stream_goes_on(caplog
 
 
 @pytest.mark.parametrize("tracker", [None, Waiting()], ids=["none", "elsewhere"])
-def test_one_frame_at_a_time_is_answered_alike(tracker):
-    service = Service(pipeline_of(), Events(), WireLimits(2**20, 100))
-    service.tracker = tracker
+def test_one_frame_at_a_time_is_answered_alike(tracker: Any):
+    service = Service(pipeline_of(), Events(), WireLimits(2**20, 100), tracker=tracker)
     header = perception_monitor_pb2.ProcessRequest.FromString(
         encode_header(Header("lidar", XYZ, CLASSES))
     ).header
