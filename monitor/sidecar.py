@@ -17,7 +17,7 @@ from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import WallClock
+from monitor.pipeline.housekeeping import WallClock, contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrator_checkpoints import KeptPromotions, RecalibratorKeeper, configured
 from monitor.pipeline.restart import Resumption, begin_ledger
@@ -199,11 +199,8 @@ class Sidecar:
 
     async def _keep(self, housekeeping: Housekeeping) -> None:
         """Runs one task; a fault that it does not contain itself ends it alone."""
-        try:
+        with contained(self.pipeline.counters, log, "housekeeping has ended: %r", housekeeping):
             await housekeeping()
-        except Exception:
-            log.exception("housekeeping has ended: %r", housekeeping)
-            self.pipeline.counters.internal_errors += 1
 
     def _resume(self) -> None:
         """Goes on where the last run ended: from its checkpoints, and the ledger after them."""
@@ -247,11 +244,8 @@ class Sidecar:
             await self._read_again.wait()
             self._read_again.clear()
             self.host.manager.reloading(time.monotonic_ns() // 1000)
-            try:
+            with contained(self.pipeline.counters, log, "the configuration was not read again"):
                 await self._reconfigure()
-            except Exception:
-                log.exception("the configuration was not read again")
-                self.pipeline.counters.internal_errors += 1
             if not self._stopping.is_set():  # what was said last is that we end
                 self.host.manager.ready(SERVING)
 
@@ -287,11 +281,8 @@ class Sidecar:
             began = time.monotonic()
             await asyncio.sleep(LAG_PROBE)
             now = self.endpoint.published.turned = time.monotonic()
-            try:
+            with contained(self.pipeline.counters, log, "the loop was not looked at"):
                 self._look(now, now - began - LAG_PROBE, time.time_ns(), time.monotonic_ns())
-            except Exception:
-                log.exception("the loop was not looked at")
-                self.pipeline.counters.internal_errors += 1
 
     def _look(self, now: float, lag: float, wall_ns: int, monotonic_ns: int) -> None:
         """Take in how late the loop was (s), and what the clocks say."""

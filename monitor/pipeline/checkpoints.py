@@ -37,7 +37,7 @@ from monitor.drift.state_json import (
 from monitor.pipeline.drift_watch import Position
 from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
 from monitor.store.progress import Progress
@@ -285,11 +285,13 @@ class DriftKeeping:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_PERIOD)
-            try:
-                await in_steps(self.pipeline.drift.catch_up())
-            except Exception:
-                log.exception("what the truth says of drift was not taken in")
-                self.pipeline.counters.internal_errors += 1
+            await self._catch_up()
+
+    async def _catch_up(self, *, everything: bool = False) -> None:
+        with contained(
+            self.pipeline.counters, log, "labelled detections were not taken in for drift"
+        ):
+            await in_steps(self.pipeline.drift.catch_up(everything=everything))
 
     def _in_force(self) -> str:
         return self.pipeline.recalibrators.selection.version
@@ -342,10 +344,7 @@ class DriftKeeping:
     async def end(self) -> None:
         """Keep all that has come, and let another sidecar have the file."""
         self._refits.stop()
-        try:
-            await in_steps(self.pipeline.drift.catch_up(everything=True))
-        except Exception:
-            log.exception("what the truth said last of drift was not taken in")
+        await self._catch_up(everything=True)
         await self.write()
         self._file.close()
 

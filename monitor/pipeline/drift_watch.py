@@ -28,6 +28,7 @@ from monitor.frames.counters import Counters
 from monitor.frames.frame import MatchedRows
 from monitor.frames.slices import TOTAL, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.pipeline.housekeeping import contained
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import finished, measure
 from monitor.statistics.windows import EventClock
@@ -85,6 +86,9 @@ class DriftEpochs:
 
 
 log = logging.getLogger(__name__)
+
+
+_FAILED = "labelled detections were not taken in for drift"
 
 
 # Frames and rows of a portion at most: evidence takes in a portion without a yield.
@@ -344,12 +348,13 @@ class DriftWatch:
                 self._end_portion()
             while self._ended:
                 frames = self._next()
-                try:
+                failed = sum(frame.rows.n for frame in frames)
+                with contained(
+                    self.counters, log, "labelled detections were not taken in for drift"
+                ):
                     yield from self._take(frames)
-                except Exception:
-                    log.exception("what the truth says of drift was not taken in")
-                    self.counters.internal_errors += 1
-                    self.left_out["failed"] += sum(frame.rows.n for frame in frames)
+                    failed = 0
+                self.left_out["failed"] += failed
                 yield
         finally:
             self.at_work = False

@@ -20,13 +20,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from monitor.config import TrackerConfig
 from monitor.frames.counters import Counters, Histogram
 from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, ReportedTracks
 from monitor.frames.reasons import Notice
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.streams import Stream
 from monitor.wire.tracker import (
     UnusableAnswer,
@@ -236,12 +237,9 @@ class ExternalTracker:
         outcome, tracks = await ended
         if tracks is not None:
             return replace(answer, tracks=tracks)
-        try:
+        instead, name = None, stream.header.stream
+        with contained(self.counters, log, "a frame of stream %s is answered without tracks", name):
             instead = self.stand_in(stream, answer)
-        except Exception:
-            log.exception("a frame of stream %s is answered without tracks", stream.header.stream)
-            self.counters.internal_errors += 1
-            instead = None
         return self._without(answer, outcome) if instead is None else instead
 
     def _without(self, answer: FrameAnswer, outcome: Outcome) -> FrameAnswer:
@@ -269,24 +267,19 @@ class ExternalTracker:
         self.up = up
         if not up:
             self.line.lose()
-        try:
+        where = "there" if up else "away"
+        with contained(self.counters, log, "not everyone knows that the tracker is %s", where):
             self.changed(up)
-        except Exception:
-            log.exception("not everyone knows that the tracker is %s", "there" if up else "away")
-            self.counters.internal_errors += 1
 
     def encoded(self, frame: ForwardedFrame, now: float) -> bytes | None:
         """The request; None where it cannot be made: neither the call nor other frames suffer."""
         left_ns = None if frame.call_ends is None else int((frame.call_ends - now) * 1e9)
         name, sequence = frame.stream.header.stream, frame.sequence
         assert sequence is not None
-        try:
+        with contained(self.counters, log, "a frame of stream %s was not forwarded", name):
             return encode_frame_update(name, frame.answer, sequence, left_ns)
-        except Exception:
-            log.exception("a frame of stream %s was not forwarded", name)
-            self.counters.internal_errors += 1
-            self.line.end(frame, Outcome.FAILED)
-            return None
+        self.line.end(frame, Outcome.FAILED)
+        return None
 
     def take(self, data: bytes, now: float) -> None:
         """An answer. Raises UnusableAnswer, which is counted."""
@@ -378,15 +371,10 @@ class TrackerCalls:
         failures = 0
         while True:
             began, tracker.heard = loop.time(), False
+            why = "a fault of the sidecar"
             try:
-                async with self.dial() as link:
-                    await self._serve(link)
-            except LinkLost as error:
-                why = str(error)
-            except Exception:
-                log.exception("the call to the tracker failed")
-                tracker.counters.internal_errors += 1
-                why = "a fault of the sidecar"
+                with contained(tracker.counters, log, "the call to the tracker failed"):
+                    why = await self._called()
             finally:
                 tracker.be(False)
             self._tell("away", f": {why}")
@@ -398,7 +386,15 @@ class TrackerCalls:
             # Drawn, so that the sidecars of a tracker do not all come back at one moment.
             await asyncio.sleep(longest * self.random.uniform(0.5, 1.0))
 
-    async def _serve(self, link: Link) -> None:
+    async def _called(self) -> str:
+        """Makes one call, to its end; why it ended."""
+        try:
+            async with self.dial() as link:
+                await self._serve(link)
+        except LinkLost as error:
+            return str(error)
+
+    async def _serve(self, link: Link) -> NoReturn:
         """One call, to its end. Raises LinkLost."""
         self.tracker.line.begin_call()
         self.tracker.unheard_since = None

@@ -37,7 +37,7 @@ from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
-from monitor.pipeline.housekeeping import Overload
+from monitor.pipeline.housekeeping import Overload, contained
 from monitor.pipeline.labelled_rows import Counting, Origin, inline_rows, tracks_of_rows
 from monitor.pipeline.learning import Learning
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
@@ -214,15 +214,14 @@ class Pipeline:
         arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
         """
         n, predicted = frame.detections.n, self.ledger.account.predicted
-        matched = self.counters.truth.matched
-        try:
+        matched, name = self.counters.truth.matched, stream.header.stream
+        answer = None
+        with contained(self.counters, log, "frame of stream %s passed through unprocessed", name):
             if arrival_ns is not None and self._is_stale(stream, frame, arrival_ns):
                 answer = self._stale(frame)
             else:
                 answer = self._process(stream, frame)
-        except Exception:
-            log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
-            self.counters.internal_errors += 1
+        if answer is None:
             self._uncounted(n, predicted)
             version = self.recalibrators.selection.version
             answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
@@ -280,13 +279,15 @@ class Pipeline:
             notices = in_words_of_logits(notices, examined, came, classes)
         tracked = self._track(stream, frame, examined, recalibrated.forwarded)
         predicted = self.ledger.account.predicted
-        try:
+        # What is counted must not cost the tracker its recalibrated estimates.
+        counted = False
+        with contained(
+            self.counters, log, "frame of stream %s answered, but not counted", header.stream
+        ):
             tracks = tracks_of(frame.detections, batch.rows, tracked.tracks)
             notices += self._remember(stream, frame, examined, recalibrated, tracks)
-        except Exception:
-            # What is counted must not cost the tracker its recalibrated estimates.
-            log.exception("frame of stream %s answered, but not counted", header.stream)
-            self.counters.internal_errors += 1
+            counted = True
+        if not counted:
             self._uncounted(frame.detections.n, predicted)
         extras, more = self._extras(header, examined, recalibrated)
         rows, made = recalibrated.sound_of(batch.rows)
@@ -314,12 +315,11 @@ class Pipeline:
         """What goes back with the estimates; if it fails, they go out without."""
         classes, mode = self.recalibrators.class_selection, self.config.recalibration.mode
         frame = ProcessedFrame(header, examined, recalibrated, classes, mode)
-        try:
+        with contained(
+            self.counters, log, "a frame of stream %s is answered without extras", header.stream
+        ):
             return answer_extras(frame, self.counters)
-        except Exception:
-            log.exception("a frame of stream %s is answered without extras", header.stream)
-            self.counters.internal_errors += 1
-            return None, ()
+        return None, ()
 
     def _track(
         self, stream: Stream, frame: ReceivedFrame, examined: Examined, forwarded: Estimates
@@ -337,20 +337,18 @@ class Pipeline:
         examined: Examined,
         forwarded: Estimates,
     ) -> Tracked:
-        try:
+        name = stream.header.stream
+        with contained(self.counters, log, "the tracks of stream %s are lost", name):
             if not examined.clean:
                 # A class may come without covariances only: its tracks have a slice too.
                 bare = examined.reason == Reason.MISSING_COVARIANCE
                 stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
             tracked = tracker.track(frame, examined, forwarded)
-        except Exception:
-            log.exception("the tracks of stream %s are lost", stream.header.stream)
-            self.counters.internal_errors += 1
-            tracker.reset()
-            return Tracked(None)
-        for notice in tracked.notices:
-            self.counters.note(notice.reason, 1)
-        return tracked
+            for notice in tracked.notices:
+                self.counters.note(notice.reason, 1)
+            return tracked
+        tracker.reset()
+        return Tracked(None)
 
     def _untracked(
         self, stream: Stream, examined: Examined, forwarded: Estimates

@@ -15,9 +15,12 @@ Work in short steps on the event loop: frames pass in between.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
+
+from monitor.frames.counters import Counters
 
 # Samples in a row above the limit before the loop counts as late: a single one is a long step of
 # something else, such as a promotion, and over when it is seen.
@@ -136,6 +139,34 @@ class WallClock:
         most = int(SLEW * elapsed)
         self._usual_ns += max(-most, min(most, off))
         return None
+
+
+class contained:  # noqa: N801  # it reads as a statement
+    """Logs and counts a fault of its block; what follows the block goes on.
+
+    Cancellation and the end of the process pass through. Where an answer must be given after a
+    fault, the code behind the block gives it.
+    """
+
+    __slots__ = ("_arguments", "_counters", "_log", "_message")
+
+    def __init__(
+        self, counters: Counters, log: logging.Logger, message: str, *arguments: object
+    ) -> None:
+        """Takes the message and its arguments as the logger does."""
+        self._counters, self._log = counters, log
+        self._message, self._arguments = message, arguments
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        """Says whether there was a fault, which is over with that."""
+        if not isinstance(error, Exception):
+            return False
+        self._log.error(self._message, *self._arguments, exc_info=error, stacklevel=2)
+        self._counters.internal_errors += 1
+        return True
 
 
 Result = TypeVar("Result")

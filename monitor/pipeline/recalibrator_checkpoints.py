@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from monitor.config import Config, InvalidConfiguration
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import SWAPS, Record
@@ -379,14 +380,12 @@ class KeptPromotions:
 
     def keep(self) -> None:
         """Have all kept as it is now. A fault costs that, and nothing else."""
-        try:
+        counters = self.promotions.pipeline.counters
+        with contained(counters, log, "what became of the recalibrators is not kept"):
             state, known = self._state(), self.promotions.recalibrators.known
             named = [known[version] for version in sorted(state.named) if version in known]
             self.keeper.keep(state, named, self._unkept)
             self._unkept = []
-        except Exception:
-            log.exception("what became of the recalibrators is not kept")
-            self.promotions.pipeline.counters.internal_errors += 1
 
     async def keep_trials(self) -> None:
         """Keeps trials now and then, and records as soon as what made them is done, for ever."""

@@ -15,6 +15,7 @@ from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.pipeline.housekeeping import contained
 from monitor.promotion.records import Known
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
@@ -235,11 +236,8 @@ def applied(
 
     slices  (n,) index into chains
     """
-    try:
+    with contained(counters, log, "recalibrator %s failed", selection.version):
         made = selection.apply(sent, slices, chains)
         sound = sound_rows(sent, made, limits, definite=selection.keeps_definite)
-    except Exception:
-        log.exception("recalibrator %s failed", selection.version)
-        counters.internal_errors += 1
-        return sent, np.zeros(slices.size, bool)
-    return sent_where_unsound(sent, made, sound), sound
+        return sent_where_unsound(sent, made, sound), sound
+    return sent, np.zeros(slices.size, bool)

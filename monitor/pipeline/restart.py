@@ -18,6 +18,7 @@ from monitor.frames.stored import SliceKey, StoredFrame
 from monitor.matching.pending import Dropped, LabelRecord, PendingFrame
 from monitor.pipeline.accounts import account_of
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.labelled_rows import Counting, Parts
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
@@ -267,12 +268,11 @@ class Resumption:
         """Does all entries again that one of the three lacks; a fault costs its entry alone."""
         self.statistics, self.drift, self.learning = statistics, drift, learning
         for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
-            try:
+            counters, done = self.pipeline.counters, False
+            with contained(
+                counters, log, "entry %d of the ledger was not done again", entry.sequence
+            ):
                 done = self._again(entry, disk)
-            except Exception:
-                log.exception("entry %d of the ledger was not done again", entry.sequence)
-                self.pipeline.counters.internal_errors += 1
-                done = False
             self.entries += 1
             self.failed += not done
             if self.entries % _ENTRIES == 0:

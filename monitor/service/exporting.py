@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from monitor.pipeline.checkpoints import DriftKeeping, Keeper
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrator_checkpoints import KeptPromotions
 from monitor.pipeline.restart import Resumption
@@ -82,11 +82,8 @@ class Exporting:
 
     async def refresh_if_possible(self) -> None:
         """Neither the start nor the last snapshot may fail for want of metrics."""
-        try:
+        with contained(self.pipeline.counters, log, "the metrics were not refreshed"):
             await self.refresh()
-        except Exception:
-            log.exception("the metrics were not refreshed")
-            self.pipeline.counters.internal_errors += 1
 
     async def refresh(self) -> None:
         """Make the exposition text, in steps that let frames pass in between."""

@@ -26,7 +26,7 @@ from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.streams import Stream
 from monitor.service.admin import actor_of, status
 from monitor.service.calls import (
@@ -59,6 +59,9 @@ from monitor.wire.requests import (
 )
 
 log = logging.getLogger(__name__)
+
+
+_NOT_ANSWERED = "message %d of a stream was not answered"
 
 
 # As many as there are micro-bins.
@@ -176,12 +179,10 @@ class Service:
         # A tracker, too, has gone on since a stale frame was captured.
         if self.tracker is None or answer.stale:
             return answer
-        try:
+        counters, name = self.pipeline.counters, stream.header.stream
+        with contained(counters, log, "a frame of stream %s was not forwarded", name):
             return self.tracker.forward(stream, answer, context.time_remaining())
-        except Exception:
-            log.exception("a frame of stream %s was not forwarded", stream.header.stream)
-            self.pipeline.counters.internal_errors += 1
-            return answer
+        return answer
 
     def _finished(
         self,
@@ -261,9 +262,7 @@ class Service:
                 if data is grpc.aio.EOF:
                     return
                 await self.turns.take(share)
-                reply = self._answer_or_apology(answer, data, index)
-                if not isinstance(reply, bytes):
-                    reply = await self._later_or_apology(reply, answer, index)
+                reply = await self._answer_or_apology(answer, data, index)
                 index += 1
                 session.writing_since = time.monotonic()
                 await send(context, reply)
@@ -293,35 +292,18 @@ class Service:
             text = "the answers were not read: read them, or open anew."
             await refuse_call(context, grpc.StatusCode.ABORTED, text)
 
-    def _answer_or_apology(
-        self, answer: Answer, data: bytes, index: int
-    ) -> bytes | Awaitable[bytes]:
+    async def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
         """The answer; where making it fails, one that says so: the stream lives."""
-        try:
-            return answer(data, index)
-        except Exception:
-            return self._apology(answer, index)
-
-    async def _later_or_apology(self, later: Awaitable[bytes], answer: Answer, index: int) -> bytes:
-        try:
-            return await later
-        except Exception:
-            reply = self._apology(answer, index)
+        with contained(self.pipeline.counters, log, _NOT_ANSWERED, index):
+            reply = answer(data, index)
             return reply if isinstance(reply, bytes) else await reply
-
-    def _apology(self, answer: Answer, index: int) -> bytes | Awaitable[bytes]:
-        log.exception("message %d of a stream was not answered", index)
-        self.pipeline.counters.internal_errors += 1
-        fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
-        return answer(fault, index)
+        reply = answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
+        return reply if isinstance(reply, bytes) else await reply
 
     def _fold_some(self) -> None:
-        """A step of the statistics, between two frames; it must never end a stream."""
-        try:
+        """Takes a step of the statistics between two frames; a fault of it ends no stream."""
+        with contained(self.pipeline.counters, log, "matched detections were not counted"):
             self.pipeline.live.fold_some()
-        except Exception:
-            log.exception("matched detections were not counted")
-            self.pipeline.counters.internal_errors += 1
 
     # ---- reading
 

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from monitor.drift.alarms import Alarm
+from monitor.frames.counters import Counters
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.fits.process import fit
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import Learning, SliceToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
@@ -126,16 +127,17 @@ class FitRounds:
     _last: float = float("-inf")
     _failures: int = 0
 
+    @property
+    def _counters(self) -> Counters:
+        return self.promotions.pipeline.counters
+
     async def keep_learning(self) -> None:
         """Learn from what comes, for ever; when cancelled, no process is left behind."""
         try:
             while True:
                 await asyncio.sleep(_ROUNDS_PERIOD)
-                try:
+                with contained(self._counters, log, "whole tracks were not taken in"):
                     await self._learn()
-                except Exception:
-                    log.exception("what the truth teaches was not taken in")
-                    self.promotions.pipeline.counters.internal_errors += 1
         finally:
             if self._running is not None:
                 self._running.cancel()
@@ -147,11 +149,8 @@ class FitRounds:
         tracks = await in_steps(promotions.learning.whole())
         while tracks:
             # Of the slice that fails its tracks are taken already; the others go on.
-            try:
+            with contained(self._counters, log, "the whole tracks of one slice decided nothing"):
                 promotions.carry_out(await in_steps(promotions.learning.decide(tracks)))
-            except Exception:
-                log.exception("what tracks of a slice say was not taken in")
-                promotions.pipeline.counters.internal_errors += 1
         if self._running is not None and self._running.done():
             self._running = None
         patience = min(2**self._failures, _MOST_PATIENCE)
@@ -164,19 +163,17 @@ class FitRounds:
         """Fit what is due; a failure is recorded already."""
         learning = self.promotions.learning
         settings = learning.settings
-        try:
-            async with self._one_at_a_time:
-                due = learning.due()
-                try:
-                    await self._fitted(due, settings.fits, SCHEDULE, settings.policy.band)
-                finally:
-                    self._last = time.monotonic()
-            self._failures = 0
-        except FitFailed:
-            self._failures += 1
-        except Exception:
-            log.exception("a fit came to nothing")
-            self.promotions.pipeline.counters.internal_errors += 1
+        with contained(self._counters, log, "a fit came to nothing"):
+            try:
+                async with self._one_at_a_time:
+                    due = learning.due()
+                    try:
+                        await self._fitted(due, settings.fits, SCHEDULE, settings.policy.band)
+                    finally:
+                        self._last = time.monotonic()
+                self._failures = 0
+            except FitFailed:
+                self._failures += 1
 
     async def asked(
         self, slices: Sequence[str], method: str, actor: str
