@@ -99,7 +99,7 @@ def outgoing(answer: FrameAnswer) -> list[tuple[list[float], list[float]]]:
 
 def reported(pipeline: Pipeline, labels: ReceivedTruth) -> TruthAnswer:
     """What became of labels; nothing is on any disk, so that there is nothing to search for."""
-    answer = pipeline.ledger.report(labels)
+    answer = pipeline.report(labels)
     assert isinstance(answer, TruthAnswer)
     return answer
 

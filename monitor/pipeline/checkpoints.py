@@ -1,12 +1,8 @@
-"""A file that a running sidecar keeps for itself: claimed against other sidecars, read at start,
-and written again and again. What goes wrong is said and counted, and stops nothing.
+"""Checkpoints of a running sidecar: its statistics and its watch over drift, on disk.
 
-Only the making of the value is done on the loop; bytes and disk belong to a thread.
-
-The watch over drift, kept going: what waits is taken in, what comes of it is told, and all of it
-is on disk, so that a restart neither forgets an alarm nor raises it again.
-
-The statistics of a running sidecar, kept on disk: loaded at start, written now and then.
+A file is claimed against other sidecars, read at start, and written again and again. What goes
+wrong is logged and counted, and stops nothing. Only the making of the value is done on the loop;
+bytes and disk belong to a thread. A restart neither forgets an alarm nor raises it again.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from monitor.drift.state_json import (
     family_text,
     family_to_json,
 )
-from monitor.pipeline.drift_watch import Position
+from monitor.pipeline.drift_watch import NOT_WATCHED, Position
 from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
@@ -81,7 +77,7 @@ class KeptFile:
         self._file = SnapshotFile(Path(self.path).absolute(), self.kind) if self.path else None
 
     def load(self, taken: Callable[[bytes], Value]) -> Loaded[Value] | None:
-        """What was there at start; None where there is no file, or none that is ours.
+        """Loads what was there at start; None where there is no file, or none that is ours.
 
         taken  raises as SnapshotFile.load() has it; what else it raises is said too
         """
@@ -97,7 +93,7 @@ class KeptFile:
             return None
 
     def _claimed(self, file: SnapshotFile) -> bool:
-        """Whether the file is ours. Where another sidecar has it, it is left alone from now on.
+        """Claims the file; False, from now on, where another sidecar has it.
 
         Raises OSError where that cannot be told.
         """
@@ -285,13 +281,8 @@ class DriftKeeping:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_PERIOD)
-            await self._catch_up()
-
-    async def _catch_up(self, *, everything: bool = False) -> None:
-        with contained(
-            self.pipeline.counters, log, "labelled detections were not taken in for drift"
-        ):
-            await in_steps(self.pipeline.drift.catch_up(everything=everything))
+            with contained(self.pipeline.counters, log, NOT_WATCHED):
+                await in_steps(self.pipeline.drift.catch_up())
 
     def _in_force(self) -> str:
         return self.pipeline.recalibrators.selection.version
@@ -314,6 +305,7 @@ class DriftKeeping:
 
     async def _made(self) -> Iterable[bytes]:
         watch, ledger = self.pipeline.drift, self.pipeline.ledger
+        self.pipeline.remember_answered()
         # The open portion stays open: else the moment of the write decides where the portion
         # ends. The frames of the portion come again from the ledger.
         await in_steps(watch.catch_up())
@@ -344,7 +336,8 @@ class DriftKeeping:
     async def end(self) -> None:
         """Keep all that has come, and let another sidecar have the file."""
         self._refits.stop()
-        await self._catch_up(everything=True)
+        with contained(self.pipeline.counters, log, NOT_WATCHED):
+            await in_steps(self.pipeline.drift.catch_up(everything=True))
         await self.write()
         self._file.close()
 
@@ -367,7 +360,7 @@ _PARTITION = re.compile(r"-?[0-9]{1,19}")
 
 
 def check_progress(progress: Progress) -> None:
-    """Whether it can be restored. Raises InvalidState."""
+    """Raises InvalidState where progress cannot be restored."""
     for name, count in progress.detections.items():
         if name.startswith(IN_PARTITION):
             number = name.removeprefix(IN_PARTITION)
@@ -444,7 +437,7 @@ class Keeper:
             )
 
     def _imported(self, body: bytes) -> tuple[int, int]:
-        """What came with it. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
+        """Adds a snapshot. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
         stored = parsed(body)
         # All of it first: what is added already cannot be taken back.
         if stored.progress is not None:
@@ -481,6 +474,7 @@ class Keeper:
 
     async def _made(self) -> Iterable[bytes]:
         live = self.pipeline.live
+        self.pipeline.remember_answered()
         with live.held():
             progress = progress_of(self.pipeline)
             state = await in_steps(live.state_in_steps(holder=True))

@@ -1,8 +1,7 @@
-"""Which detections are of the present epoch of their slice: those that were made by a recalibrator
-that served the slice since another one last did otherwise.
+"""The watch over drift in a running sidecar: labelled detections become evidence, evidence alarms.
 
-The watch over drift of a running sidecar: what the truth says on its way in, evidence and
-alarms, and what is told of them.
+A detection counts in the present epoch of its slice: if the recalibrator that made it has served
+the slice since another one last did otherwise.
 """
 
 from __future__ import annotations
@@ -88,7 +87,8 @@ class DriftEpochs:
 log = logging.getLogger(__name__)
 
 
-_FAILED = "labelled detections were not taken in for drift"
+# Says that a fault cost some frames their part in the evidence.
+NOT_WATCHED = "labelled detections were not taken in for drift"
 
 
 # Frames and rows of a portion at most: evidence takes in a portion without a yield.
@@ -216,7 +216,7 @@ class DriftWatch:
         self.family = Family(self.settings)
 
     def give(self, references: Mapping[str, Mapping[Stage, Reference]]) -> None:
-        """What is usual, from recorded drives, by slice; before anything is taken in."""
+        """Takes references from recorded drives, by slice; before anything is taken in."""
         self.family = Family(self.settings, references)
 
     # ---- on the way in
@@ -311,13 +311,11 @@ class DriftWatch:
         self._take_over()
 
     def order(self) -> ReorderState[_Frame]:
-        """What is known of the order in which frames come. What is held comes again, from the
-        ledger.
-        """
+        """Returns the order in which frames came; the ledger brings those held again."""
         return replace(self._order.state(), out=(), held=())
 
     def has(self, position: Position, order: ReorderState[_Frame] | None = None) -> None:
-        """What the last run had taken in; to be told before anything is added again.
+        """Is told what the last run had taken in, before anything is added again.
 
         order  as it was then
         """
@@ -457,7 +455,7 @@ class DriftWatch:
         return tuple(change.alarm for change in changes)
 
     def stays(self, alarm: Alarm) -> bool:
-        """Whether an alarm is not over yet."""
+        """Says whether an alarm is not over yet."""
         known = self.family.alarms.latched.get(key_of(alarm))
         return known is not None and known.alarm == alarm
 

@@ -1,12 +1,8 @@
-"""Frames on their way to a tracker elsewhere: those that wait, those that are out, and what became
-of each. No clock, no task: who holds the line says when a frame is overdue.
-
-The call to a tracker elsewhere: made again and again, one task that writes, one that reads.
-
-A tracker elsewhere as the frame path sees it: what is forwarded to it, and what it answers.
+"""A tracker elsewhere: frames that are forwarded to it, and its answers.
 
 Everything is on the event loop, and nothing waits but answers that are to have tracks, these no
-longer than they were told to. The call itself is in tracker_calls.py.
+longer than they were told to. The call is made again and again, with a task that writes and one
+that reads; how a call is dialled is in tracker_client.py.
 """
 
 from __future__ import annotations
@@ -150,7 +146,7 @@ StandIn = Callable[[Stream, FrameAnswer], FrameAnswer | None]
 
 @dataclass(frozen=True, slots=True)
 class ForwardingReading:
-    """What has been forwarded so far.
+    """Counts what has been forwarded so far.
 
     sent      frames that were written to the tracker
     ended     frames by how it ended; together with those still under way, all of them
@@ -167,7 +163,7 @@ class ForwardingReading:
 
 @dataclass(slots=True)
 class ExternalTracker:
-    """Whether the tracker is there, and the frames on their way to it.
+    """Forwards frames to the tracker while it is there.
 
     changed        told when it comes or goes
     trouble        how it was when it was last found not to serve; empty: never was
@@ -230,7 +226,7 @@ class ExternalTracker:
         return answer if ended is None else self._with_tracks(stream, answer, ended)
 
     def _missed(self, stream: Stream) -> bool:
-        """Whether tracks were asked for, and nobody else has them."""
+        """Says whether tracks were asked for, and nobody else has them."""
         return stream.header.return_tracks and stream.tracker is None
 
     async def _with_tracks(self, stream: Stream, answer: FrameAnswer, ended: Ended) -> FrameAnswer:
@@ -347,7 +343,7 @@ class Link(Protocol):
         """The next message."""
 
     def health(self) -> AsyncIterator[bool]:
-        """Whether the tracker serves, each time that changes; ends where it does not tell."""
+        """Yields whether the tracker serves, each time that changes; ends if it does not tell."""
 
 
 Dial = Callable[[], AbstractAsyncContextManager[Link]]
@@ -448,7 +444,7 @@ class TrackerCalls:
                 self._say("answers", f"answered what cannot be used: {error}")
 
     async def _watch(self, link: Link) -> None:
-        """What the tracker says of its own health; where it says nothing, it is well."""
+        """Follows what the tracker says of its own health; where it says nothing, it is well."""
         healthy = True
         while True:
             async for told in link.health():
@@ -466,7 +462,7 @@ class TrackerCalls:
         self._tell(THERE if up else "there, but says that it does not serve")
 
     async def _listen(self) -> None:
-        """Whether anything is heard of the tracker. Raises LinkLost if not.
+        """Raises LinkLost where nothing is heard of the tracker.
 
         Says a state, too, that came too soon after the one before: it would be unsaid for good.
         """
@@ -488,7 +484,7 @@ class TrackerCalls:
             self._told = state
 
     def _say(self, matter: str, what: str) -> bool:
-        """Whether it was said: not so soon after the line before on the same matter."""
+        """Logs a line, unless one on the same matter came just before; whether it did."""
         now = asyncio.get_running_loop().time()
         if now - self._said.get(matter, float("-inf")) < SAY_EVERY:
             return False

@@ -1,15 +1,8 @@
-"""Whether the sidecar has more to do than it can, told from how late its loop is and from what
-waits for the statistics. Time is an argument; nothing here looks at a clock.
+"""Care for the event loop of a sidecar: overload, clock steps, contained faults, work in steps.
 
-Monitoring is what gives way: frames are answered and forwarded all the same.
-
-Steps of the wall clock, seen against the monotonic one. Both are arguments; nothing here looks
-at a clock.
-
-Vehicles boot before they know the time. Stamps taken before and after a step cannot be compared,
-so a step begins a new epoch of the clock.
-
-Work in short steps on the event loop: frames pass in between.
+Under overload monitoring gives way: frames are answered and forwarded all the same. Vehicles boot
+before they know the time: stamps taken before and after a step of the wall clock cannot be
+compared, so a step begins a new epoch. Times are arguments; nothing here looks at a clock.
 """
 
 from __future__ import annotations
@@ -83,7 +76,7 @@ class Overload:
 
 
 def _share(value: float, limit: float) -> float:
-    """Of a limit; 0 where there is none."""
+    """Divides a value by a limit; 0 where there is none."""
     return value / limit if limit else 0.0
 
 
@@ -96,7 +89,7 @@ SLEW = 1e-3
 
 @dataclass(slots=True)
 class WallClock:
-    """What the wall clock has done.
+    """Finds steps of the wall clock against the monotonic one.
 
     step_seconds  s; a clock that is off by more has been set
     epoch         goes up by one with each step; the one to begin with may be of an earlier run
@@ -173,7 +166,7 @@ Result = TypeVar("Result")
 
 
 async def in_steps(work: Generator[None, None, Result]) -> Result:
-    """What a generator returns; whoever waits for the loop has a turn after each of its steps."""
+    """Runs a generator to its result; whoever waits for the loop has a turn after each step."""
     try:
         while True:
             try:

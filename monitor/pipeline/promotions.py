@@ -1,8 +1,7 @@
-"""Candidates on trial by the version that promoting them would put in force, which changes with the
-champion beside which they are tried.
+"""Decisions about recalibrators in a running sidecar, by people or by tracks, each recorded.
 
-What people and tracks do to recalibrators, and what comes of it: promotions, rollbacks, pins
-and trials of a running sidecar, each of them recorded.
+A candidate is named by the version that promoting it would make active, which changes with the
+champion beside which it is tried.
 """
 
 from __future__ import annotations
@@ -224,7 +223,7 @@ SCHEDULE = "schedule"
 
 @dataclass(slots=True)
 class Promotions:
-    """Of one pipeline, in whose events every record is published."""
+    """Decides for one pipeline, in whose events every record is published."""
 
     pipeline: Pipeline
     now_ns: Callable[[], int] = time.time_ns
@@ -253,7 +252,7 @@ class Promotions:
 
     @property
     def pinned(self) -> bool:
-        """Whether nothing happens by itself."""
+        """Says whether nothing happens by itself."""
         return self.learning.register.pinned
 
     # ---- people
@@ -294,7 +293,7 @@ class Promotions:
         return known[before[-1]]
 
     def _with_slice_before(self, slice: str) -> Selection:
-        """What is in force, but for a slice, which is as it was. Raises NothingToRollBack."""
+        """Rolls one slice of the active selection back. Raises NothingToRollBack."""
         chains, now = self.learning.chains(), self.recalibrators.selection
         chain = chains.get(slice, ())
         for version in reversed(self.before[Selection] if chain else []):
@@ -462,7 +461,7 @@ class Promotions:
             del before[:-_MOST_BEFORE]
 
     def _unwind(self, chain: Chain, bad: Recalibrator, good: Recalibrator) -> None:
-        """What a slice was rolled back from is nothing to go back to, with other slices either."""
+        """Removes what a slice was rolled back from, so that nothing goes back to it."""
         known, names = self.recalibrators.known, self.learning.spaces()[chain].names
         before = self.before[Selection]
         for i, version in enumerate(before):
@@ -491,7 +490,7 @@ class Promotions:
                 register.changed((slice,), after.of((slice,)), None)
 
     def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
-        """What served a slice before what serves it now, and has not been rolled back from."""
+        """Finds what served a slice before, and was not rolled back from."""
         found = (self.recalibrators.known.get(v) for v in reversed(self.before[Selection]))
         served = (one.of(chain) for one in found if isinstance(one, Selection))
         return next((one for one in served if one != now), None)

@@ -1,9 +1,7 @@
-"""What recalibrators a sidecar begins with, and what it keeps of them for the next run: those that
-its configuration names, or those that were in force and on trial when the last run ended.
+"""Checkpoints of the recalibrators of a sidecar: loaded at start, written when they change.
 
-The recalibrators of a running sidecar, kept on disk: loaded at start, written when they change.
-
-What is kept is handed over on the loop; text and disk belong to one thread.
+A sidecar begins with those that its configuration names, or those that were active and on trial
+when the last run ended. They are handed over on the loop; text and disk belong to one thread.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ MOST_WAITING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the last run left.
+    """Holds what the last run left.
 
     state       None where there is nothing that could be used
     documents   recalibrators by version, the oldest first; those that the state names among them
@@ -56,7 +54,7 @@ class Kept:
 
 @dataclass(slots=True)
 class _Waiting:
-    """What is not on the disk yet.
+    """Holds what is not on the disk yet.
 
     selections  those that the state names
     """
@@ -96,7 +94,7 @@ class RecalibratorKeeper:
     # ---- at start
 
     def load(self) -> Kept:
-        """What the last run left; to be called before anything is kept.
+        """Loads what the last run left; to be called before anything is kept.
 
         What cannot be used is said, and never stops the start. Where another sidecar keeps its
         recalibrators in the folder, it is left alone from now on.
@@ -216,7 +214,7 @@ class RecalibratorKeeper:
             self._failed(error)
 
     def _add(self, folder: RecalibratorFolder, selection: AnySelection) -> None:
-        """What has no text would stand in the way of all that comes after it."""
+        """Adds a recalibrator; one without a text must not stand in the way of those after it."""
         try:
             folder.add(selection)
         except (TypeError, ValueError) as error:
@@ -235,7 +233,7 @@ _TAKEN = (
 
 
 def _ahead_of(state: RegisterState, records: Sequence[Record]) -> list[str]:
-    """What the history knows and the state does not: the last run died between the two."""
+    """Says what the history knows and the state does not: the last run died between the two."""
     lost = [record for record in records if record.sequence > state.sequence]
     swaps = [record for record in lost if record.what in SWAPS]
     if not swaps:

@@ -1,5 +1,6 @@
-"""The recalibrators a sidecar knows, of estimates and of class probabilities, and the one of each
-that is in force; and what one makes of the estimates of a frame.
+"""The recalibrators that a sidecar knows, of estimates and of class probabilities.
+
+One of each kind is active: it acts on the next frame.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> 
 
 
 def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
-    """Of a slice; where a selection does not fit, nothing is done."""
+    """Finds what serves a slice: where a selection does not fit, the identity."""
     return selection.of(chain) if selection.fits(space) else Identity()
 
 
@@ -71,7 +72,7 @@ class InForce:
 
 
 def in_use(classes: ClassSelection) -> bool:
-    """Whether it has anything to say of a detection: the identity has not, unless it rejects."""
+    """Says whether a selection changes any detection: the identity does not, unless it rejects."""
     return classes.changes_probabilities or classes.rejection is not None
 
 
@@ -232,7 +233,7 @@ def applied(
     limits: Limits,
     counters: Counters,
 ) -> tuple[Estimates, BoolArray]:
-    """What a recalibrator makes of estimates; where it fails, what was sent and False, (n,).
+    """Applies a recalibrator to estimates; where it fails, what was sent and False, (n,).
 
     slices  (n,) index into chains
     """

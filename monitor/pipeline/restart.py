@@ -1,8 +1,7 @@
-"""Entries of the ledger done again after a crash: what they told, told to a ledger that began
-with less.
+"""The restart of a sidecar where the last run ended.
 
-How a sidecar goes on where the last one ended: what its statistics do not say of themselves is
-kept with them, and the entries of the ledger after them are done again.
+What the statistics do not say of themselves is kept with them as progress; the entries of the
+ledger after the checkpoint are done again.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def _come_to(counting: Counting, record: LabelRecord) -> None:
 
 
 def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
-    """Whether labels are not of a frame, though of one with its number."""
+    """Says whether labels are of another frame with the number of this one."""
     brought = entry.frame
     if brought is not None and abs(brought.sequence) != abs(frame.sequence):
         return True
@@ -132,7 +131,7 @@ _SHARES = ("predicted", "labelled", "gated", "near_gate")
 
 
 class Disk(Protocol):
-    """What the ledger is read from, at start."""
+    """Reads the ledger at start."""
 
     def replay(self, after: int) -> Iterable[Entry]:
         """All entries after one, in order."""

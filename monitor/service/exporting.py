@@ -1,5 +1,6 @@
-"""What is exported, kept fresh: the text of /metrics and the page, made off the frame path, in
-steps that let frames pass in between.
+"""The text of /metrics with the status page, made again every few seconds.
+
+It is made off the frame path, in steps that let frames pass in between.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WINDOW_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Exporting:
-    """Of one sidecar.
+    """Keeps the exported text of one sidecar fresh.
 
     resumed    what was done again at the start
     logs       lines of the log
@@ -88,7 +89,9 @@ class Exporting:
     async def refresh(self) -> None:
         """Make the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
+        pipeline.remember_answered()
         statistics = await in_steps(pipeline.live.in_steps())
+        pipeline.remember_answered()
         counters = copy.deepcopy(pipeline.counters)
         readings = await in_steps(self._cache.read(statistics))
         if time.monotonic() - self._windows_read >= WINDOW_SECONDS:

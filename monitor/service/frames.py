@@ -1,4 +1,4 @@
-"""The handlers of the gRPC service: async only, and nothing that blocks.
+"""Handlers of the calls of detectors, labellers and readers; nothing here blocks the loop.
 
 Generated servicers hard-wire a parser that ends the stream at the first malformed
 message; the handlers here take bytes, so that every message is answered.
@@ -163,14 +163,14 @@ class Service:
         stream = self._stream_of(message)
         if isinstance(stream, Refusal):
             await self._abort(context, stream)
+        # The reply is handed over in this pass of the loop; the frame is remembered in the next.
+        asyncio.get_running_loop().call_soon(self._remember)
         forwarded = self._forward(stream, self._process(stream, message.frame), context)
         result = self._finished(forwarded, encode_process_frame_response, began)
-        reply = result if isinstance(result, bytes) else await result
-        self._fold_some()
-        return reply
+        return result if isinstance(result, bytes) else await result
 
     def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
-        return self.pipeline.process(stream, frame, time.monotonic_ns())
+        return self.pipeline.answer(stream, frame, time.monotonic_ns())
 
     def _forward(
         self, stream: Stream, answer: FrameAnswer, context: Context
@@ -262,12 +262,14 @@ class Service:
                 if data is grpc.aio.EOF:
                     return
                 await self.turns.take(share)
-                reply = await self._answer_or_apology(answer, data, index)
-                index += 1
-                session.writing_since = time.monotonic()
-                await send(context, reply)
-                session.writing_since = None
-                self._fold_some()
+                try:
+                    reply = await self._answer_or_apology(answer, data, index)
+                    index += 1
+                    session.writing_since = time.monotonic()
+                    await send(context, reply)
+                    session.writing_since = None
+                finally:
+                    self._remember()
 
         await self._in_session(context, talk)
 
@@ -300,6 +302,11 @@ class Service:
         reply = answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
         return reply if isinstance(reply, bytes) else await reply
 
+    def _remember(self) -> None:
+        """Does what the answer to a frame need not wait for."""
+        self.pipeline.remember_answered()
+        self._fold_some()
+
     def _fold_some(self) -> None:
         """Takes a step of the statistics between two frames; a fault of it ends no stream."""
         with contained(self.pipeline.counters, log, "matched detections were not counted"):
@@ -322,7 +329,9 @@ class Service:
                 "for all since epoch.",
             )
         level = windows.index(request.window) if request.window else None
+        self.pipeline.remember_answered()
         statistics = await in_steps(self.pipeline.live.in_steps(level))
+        self.pipeline.remember_answered()
         counters = copy.deepcopy(self.pipeline.counters)
         drift = await in_steps(self.pipeline.drift.reading(everything=True))
         if request.slices:
@@ -353,6 +362,7 @@ class Service:
     async def get_status(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.GetStatus."""
         await parsed(status_pb2.GetStatusRequest(), data, context)
+        self.pipeline.remember_answered()
         clocks = time.time_ns(), time.monotonic_ns()
         streams = self.pipeline.streams.values()
         found = status(streams, self.tracker, self.reloads, self._started_ns, *clocks)
@@ -362,6 +372,7 @@ class Service:
         """PerceptionMonitor.AcknowledgeDrift."""
         request = await parsed(perception_monitor_pb2.AcknowledgeDriftRequest(), data, context)
         wanted = tuple(dict.fromkeys(request.slices))
+        self.pipeline.remember_answered()
         try:
             ended = self.pipeline.drift.acknowledge(wanted, actor_of(request.actor))
         except NoSuchSlice as error:
@@ -411,7 +422,7 @@ class Service:
 
 
 def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
-    """Of the tracks that will be returned; none where none will."""
+    """Names the dimensions of the tracks that will be returned; none where none will."""
     if stream.tracker is None or not stream.header.return_tracks:
         return ()
     return stream.tracker.dimensions

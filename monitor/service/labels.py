@@ -148,18 +148,19 @@ class TruthStream:
         return _Answered(stream, frame_id, answer, sequence)
 
     async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
-        ledger = self.pipeline.ledger
-        answer = ledger.report(labels, ahead=await self._ahead(labels))
+        answer = self.pipeline.report(labels, ahead=await self._ahead(labels))
         # Labels of the frame may come while it is looked for.
         while isinstance(answer, Search):
             found = await self._found(answer)
             if found is None:
-                return ledger.in_vain(labels)
-            answer = ledger.report(labels, found, await self._ahead(labels, found))
+                self.pipeline.remember_answered()
+                return self.pipeline.ledger.in_vain(labels)
+            answer = self.pipeline.report(labels, found, await self._ahead(labels, found))
         return answer
 
     async def _ahead(self, labels: ReceivedTruth, found: Kept | None = None) -> Ahead | None:
         """Heavy matching is done off the loop; where that fails, the report does it."""
+        self.pipeline.remember_answered()
         ahead = self.pipeline.ledger.heavy(labels, found)
         if ahead is None:
             return None

@@ -1,7 +1,8 @@
-"""What a page may lead to: a fit of what has drifted, as soon as there are tracks to fit it on.
+"""Rounds of fitting in a running sidecar.
 
-The learning of a running sidecar: tracks are taken in short steps, slices that have enough new
-ones are fitted in a process beside, and what comes of it goes on trial.
+Whole tracks are taken in, in short steps; slices that have enough new tracks are fitted in a
+process of its own, and the candidates go on trial. A page asks for a fit of the slice that has
+drifted, as soon as there are tracks of the fault.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ _REFITS_PERIOD = 1.0
 
 @dataclass(slots=True)
 class DriftRefits:
-    """Of one sidecar. A page that was raised before a restart asks for nothing after it: the tracks
-    to fit on are gone, and those to come are fitted in their turn.
+    """Asks for fits after pages.
+
+    A page that was raised before a restart asks for nothing after it: the tracks to fit on are
+    gone, and those to come are fitted in their turn.
 
     fit     slices (none: all) by a method ("": the configured one), asked for by an actor
     stays   whether an alarm is not over yet
@@ -79,7 +82,7 @@ class DriftRefits:
             log.exception("after a page, %s is not fitted", alarm.slice)
 
     async def _fitted(self, alarm: Alarm) -> bool:
-        """Whether anything is on trial now; a fit that fails is recorded there already."""
+        """Says whether anything is on trial now; a fit that fails is recorded there already."""
         slices = () if alarm.slice == TOTAL else (alarm.slice,)
         try:
             found = await self.fit(slices, "", ACTOR)
@@ -115,7 +118,7 @@ Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
 
 @dataclass(slots=True)
 class FitRounds:
-    """Of one sidecar.
+    """Fits slices of one sidecar, one round after another.
 
     fit  the process, or what stands for it in a test
     """
@@ -215,7 +218,7 @@ class FitRounds:
         actor: str,
         band: tuple[float, float] | None = None,
     ) -> tuple[SliceFitted, ...]:
-        """What came of a fit; slices that look healthy by a band are left out."""
+        """Fits slices, without those that look healthy by a band; candidates go on trial."""
         promotions = self.promotions
         timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
         limits = promotions.learning.limits

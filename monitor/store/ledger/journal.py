@@ -1,5 +1,7 @@
-"""The ledger on disk as a running sidecar uses it: entries wait, bounded, for a thread that writes
-them, and another thread finds frames again. Nothing here holds up the loop.
+"""The ledger on disk as a running sidecar uses it.
+
+Entries wait, bounded, for a thread that writes them; another thread finds frames again. Nothing
+here holds up the loop.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class JournalSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What is there at start.
+    """Describes what the disk has at start.
 
     sequence    of the last entry; 0 where there is none
     frames      those that are on the disk, the newest last, at most 65536
@@ -195,11 +197,11 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """Whether it takes no labels, since the disk has taken none for long."""
+        """Says whether no labels are taken, since the disk has taken none for long."""
         return self._writer is not None and self._queue.full
 
     async def durable(self, sequence: int) -> bool:
-        """Whether all that was taken up to a sequence survives the power failing.
+        """Says whether all entries that were taken up to a sequence survive a power failure.
 
         False where it cannot be written now: it is tried again, but not waited for. False too
         where it is the number of labels whose frame went before they were written.
@@ -264,32 +266,32 @@ class Journal:
 
     @property
     def bytes(self) -> int:
-        """On the disk, as of the last commit."""
+        """Counts the bytes on the disk, as of the last commit."""
         return self._bytes
 
     @property
     def failures(self) -> int:
-        """Writes and readings that came to nothing; what was to be written is tried again."""
+        """Counts failed writes and reads; what was to be written is tried again."""
         return self._failed + (0 if self._writer is None else self._writer.failures)
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept at all."""
+        """Says whether anything is kept at all."""
         return self._store is not None
 
     @property
     def waiting(self) -> int:
-        """Entries that are not on the disk yet."""
+        """Counts entries that are not on the disk yet."""
         return len(self._queue)
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Counts the partitions."""
         return len(self._partitions)
 
     @property
     def refused(self) -> int:
-        """Partitions that could not be used, or not be read at start."""
+        """Counts partitions that could not be used, or not be read at start."""
         wrong = sum(count for why, count in self.drops.items() if why not in _AS_CONFIGURED)
         return wrong + self._unread
 

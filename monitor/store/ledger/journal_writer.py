@@ -1,8 +1,7 @@
-"""Entries of the ledger that wait for the disk. No disk and no loop here.
+"""The writing half of the journal: entries wait in a queue until a thread has committed them.
 
-Writes what waits for the disk, together with all that waits by then, and says when it is there.
-
-Everything is decided on the loop; a thread does what blocks.
+All entries that wait are written together, and whoever waits for one is told when it is there.
+Everything is decided on the loop; the thread does what blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class JournalQueue:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for labels."""
+        """Says whether there is no room for labels."""
         return self.label_bytes >= MOST_LABEL_BYTES
 
     def put(self, entry: Entry) -> bool:
@@ -83,7 +82,7 @@ class JournalQueue:
                 del self._by_key[key]
 
     def of(self, key: FrameKey, partition: int | None) -> tuple[list[FrameEntry], list[LabelEntry]]:
-        """What waits of one frame: frames, those that labels bring among them, and labels."""
+        """Returns what waits of one frame: frames, also those that labels bring, and labels."""
         frames, labels = [], []
         for entry in self._by_key.get(key, ()):
             if partition is not None and entry.partition != partition:
@@ -182,12 +181,13 @@ class JournalWriter:
         return True
 
     async def durable(self, sequence: int) -> bool:
-        """As settled; False for an entry that is never written, though others are."""
+        """Waits as `settled` does; False for an entry that is never written, though others are."""
         return await self.settled(sequence) and sequence not in self._lost
 
     async def settled(self, sequence: int) -> bool:
-        """Whether all that was taken up to a sequence is on the disk, but for what never will be;
-        False after an attempt.
+        """Waits until the disk has every entry up to a sequence, but for those it never will have.
+
+        returns  False after an attempt that failed
         """
         wanted = min(sequence, self.noted)
         if wanted <= self.synced:
