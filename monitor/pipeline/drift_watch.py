@@ -347,9 +347,7 @@ class DriftWatch:
             while self._ended:
                 frames = self._next()
                 failed = sum(frame.rows.n for frame in frames)
-                with contained(
-                    self.counters, log, "labelled detections were not taken in for drift"
-                ):
+                with contained(self.counters, log, NOT_WATCHED):
                     yield from self._take(frames)
                     failed = 0
                 self.left_out["failed"] += failed
