@@ -242,20 +242,13 @@ class DriftKeeping:
             )
 
     def _taken(self, body: bytes) -> FamilyState:
-        state = self._decoded(body)
-        self._go_on(state)
-        return state
-
-    def _decoded(self, body: bytes) -> FamilyState:
         path = self.config.path
         try:
-            return family_from_json(body)
+            state = family_from_json(body)
         except OtherFamily as error:
             raise OtherFormat(f"{path}: {error}") from None
         except InvalidFamily as error:
             raise InvalidFamily(f"{path}: {error}") from None
-
-    def _go_on(self, state: FamilyState) -> None:
         watch = self.pipeline.drift
         known = watch.family
         given, selection = known.usual.given, self._in_force()
@@ -270,6 +263,7 @@ class DriftKeeping:
         watch.family = family
         for change in changes:
             watch.announce(change)
+        return state
 
     # ---- while it runs
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from monitor.wire.messages import Event, Health, What
 
@@ -37,7 +37,7 @@ class Events:
     _sequence: int = 0
     _closed: bool = False
     _watchers: set[asyncio.Queue[Event | None]] = field(default_factory=set)
-    _listeners: list[Callable[[What], None]] = field(default_factory=list)
+    _listeners: list[tuple[type, Callable[[Any], None]]] = field(default_factory=list)
 
     def publish(self, what: What, time_ns: int | None = None) -> None:
         """Tells all watchers, then calls all listeners; never waits.
@@ -50,8 +50,9 @@ class Events:
         event = Event(self._sequence, time.time_ns() if time_ns is None else time_ns, what)
         for queue in self._watchers:
             _put(queue, event)
-        for listener in self._listeners:
-            listener(what)
+        for kind, listener in self._listeners:
+            if isinstance(what, kind):
+                listener(what)
 
     def announce(self, health: Health, *, lasts: bool = True) -> None:
         """Logs and publishes a state of health.
@@ -66,12 +67,7 @@ class Events:
 
     def listen(self, kind: type[Kind], listener: Callable[[Kind], None]) -> None:
         """Calls a listener with every event of one kind from now on, as it is published."""
-
-        def listening(what: What) -> None:
-            if isinstance(what, kind):
-                listener(what)
-
-        self._listeners.append(listening)
+        self._listeners.append((kind, listener))
 
     def close(self) -> None:
         """Ends all watchers, after what they were told already."""

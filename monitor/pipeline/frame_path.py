@@ -182,16 +182,13 @@ class Pipeline:
             if not known.header.asks_like(header):
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
-        slices = StreamSlices(self.slices, space, header.stream, header.classes)
-        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
-        if tracker is not None and known is not None and known.tracker is not None:
-            tracker.orders = known.tracker.orders  # counters never fall
         # A stream that begins anew numbers its tracks anew.
         self.numbered += 1
-        stream = Stream(header, slices, self.numbered, tracker)
+        stream = self._opened(header, self.numbered)
         if known is not None:
             stream.seen = known.seen
-        self.streams[header.stream] = stream
+            if stream.tracker is not None and known.tracker is not None:
+                stream.tracker.orders = known.tracker.orders  # counters never fall
         return stream
 
     def restore_stream(self, header: Header, number: int, time: EventTime) -> None:
@@ -208,11 +205,14 @@ class Pipeline:
         space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
         header = replace(header, space=space)
         self.live.spaces.add(space)
-        slices = StreamSlices(self.slices, space, header.stream, header.classes)
-        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
-        stream = Stream(header, slices, number, tracker, time)
-        self.streams[header.stream] = stream
+        self._opened(header, number).time = time
         self._unclaimed.add(header.stream)
+
+    def _opened(self, header: Header, number: int) -> Stream:
+        slices = StreamSlices(self.slices, header.space, header.stream, header.classes)
+        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
+        stream = self.streams[header.stream] = Stream(header, slices, number, tracker)
+        return stream
 
     def _make_room(self, stream: str) -> None:
         """For a new stream, in place of one of the last run that has not come again."""

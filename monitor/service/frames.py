@@ -78,9 +78,8 @@ STATUS_OF_REASON = {
 }
 
 
-# The answer to a message of a stream, by its position, at once or later; a Refusal stands for a
-# message that broke us.
-Answer = Callable[[bytes | Refusal, int], bytes | Awaitable[bytes]]
+# Answers a message of a stream by its position; a Refusal stands for a message that broke us.
+Answer = Callable[[bytes | Refusal, int], Awaitable[bytes]]
 
 
 @dataclass(eq=False, slots=True)
@@ -124,7 +123,7 @@ class Service:
         stream: Stream | None = None
         tail = detection_tail()
 
-        def answer(data: bytes | Refusal, index: int) -> bytes | Awaitable[bytes]:
+        async def answer(data: bytes | Refusal, index: int) -> bytes:
             nonlocal stream
             began = time.perf_counter()
             if isinstance(data, Refusal):
@@ -144,9 +143,10 @@ class Service:
                 return self._refuse(message, index)
             if stream is None:
                 return self._refuse(_no_header("this stream"), index)
-            forwarded = self._forward(stream, self._process(stream, message), context)
-            encode = partial(encode_process_response, message_index=index)
-            return self._finished(forwarded, encode, began)
+            answered = await self._answered(stream, message, context)
+            result = encode_process_response(answered, index)
+            self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+            return result
 
         await self._converse(context, answer)
 
@@ -165,43 +165,26 @@ class Service:
             await self._abort(context, stream)
         # The reply is handed over in this pass of the loop; the frame is remembered in the next.
         asyncio.get_running_loop().call_soon(self._remember)
-        forwarded = self._forward(stream, self._process(stream, message.frame), context)
-        result = self._finished(forwarded, encode_process_frame_response, began)
-        return result if isinstance(result, bytes) else await result
+        result = encode_process_frame_response(await self._answered(stream, message.frame, context))
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        return result
 
-    def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
-        return self.pipeline.answer(stream, frame, time.monotonic_ns())
+    async def _answered(
+        self, stream: Stream, frame: ReceivedFrame, context: Context
+    ) -> FrameAnswer:
+        """The answer, with tracks where it waits for a tracker elsewhere; no fault there costs it.
 
-    def _forward(
-        self, stream: Stream, answer: FrameAnswer, context: Context
-    ) -> FrameAnswer | Awaitable[FrameAnswer]:
-        """The answer, later where it waits for a tracker elsewhere; no fault there costs it."""
+        Where there is nothing to wait for, the loop has no turn before it returns.
+        """
+        answer = self.pipeline.answer(stream, frame, time.monotonic_ns())
         # A tracker, too, has gone on since a stale frame was captured.
         if self.tracker is None or answer.stale:
             return answer
+        forwarded: FrameAnswer | Awaitable[FrameAnswer] = answer
         counters, name = self.pipeline.counters, stream.header.stream
         with contained(counters, log, "a frame of stream %s was not forwarded", name):
-            return self.tracker.forward(stream, answer, context.time_remaining())
-        return answer
-
-    def _finished(
-        self,
-        answer: FrameAnswer | Awaitable[FrameAnswer],
-        encode: Callable[[FrameAnswer], bytes],
-        began: float,
-    ) -> bytes | Awaitable[bytes]:
-        if not isinstance(answer, FrameAnswer):
-            return self._finished_later(answer, encode, began)
-        result = encode(answer)
-        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-        return result
-
-    async def _finished_later(
-        self, answer: Awaitable[FrameAnswer], encode: Callable[[FrameAnswer], bytes], began: float
-    ) -> bytes:
-        result = encode(await answer)
-        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-        return result
+            forwarded = self.tracker.forward(stream, answer, context.time_remaining())
+        return forwarded if isinstance(forwarded, FrameAnswer) else await forwarded
 
     def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
         if message.header is not None:
@@ -297,10 +280,8 @@ class Service:
     async def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
         """The answer; where making it fails, one that says so: the stream lives."""
         with contained(self.pipeline.counters, log, _NOT_ANSWERED, index):
-            reply = answer(data, index)
-            return reply if isinstance(reply, bytes) else await reply
-        reply = answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
-        return reply if isinstance(reply, bytes) else await reply
+            return await answer(data, index)
+        return await answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
 
     def _remember(self) -> None:
         """Does what the answer to a frame need not wait for."""
