@@ -8,23 +8,20 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
-from monitor.frames.status import Status
 from monitor.pipeline.checkpoints import DriftKeeping, Keeper
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Overload, WallClock
+from monitor.pipeline.housekeeping import WallClock, contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrator_checkpoints import KeptPromotions, RecalibratorKeeper, configured
-from monitor.pipeline.restart import Resumption
+from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.pipeline.tracker_client import TrackerClient
-from monitor.promotion.records import Record
-from monitor.service.admin import status
 from monitor.service.exporting import Exporting
 from monitor.service.frames import Service
 from monitor.service.host import Host, keep_freed_memory
@@ -60,8 +57,7 @@ CALM = "serving: the overload is over, frames are monitored again"
 SERVING = "serving"
 
 
-# Numbers of the ledger that are left out where it is not known which were given.
-_BEYOND = 1 << 32
+Housekeeping = Callable[[], Coroutine[object, object, None]]
 
 
 @dataclass(slots=True)
@@ -86,47 +82,45 @@ class Sidecar:
     journal: Journal = field(init=False)
     resumed: Resumption = field(init=False)
     drift: DriftKeeping = field(init=False)
-    overload: Overload = field(init=False)
     wall_clock: WallClock = field(init=False)
     exporting: Exporting = field(init=False)
     reloads: Reloads = field(init=False)
-    _started_ns: int = field(default_factory=time.time_ns)
     _read_again: asyncio.Event = field(default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.pipeline = Pipeline(self.config)
-        server = self.config.server
-        self.overload = Overload(server.shed_lag_seconds, server.shed_rows)
-        self.wall_clock = WallClock(server.clock_step_seconds)
-        named = configured(self.pipeline.recalibrators, self.config)
-        self.promotions = Promotions(self.pipeline)
-        keeper = RecalibratorKeeper(self.config.promotion.folder)
-        every_seconds = self.config.snapshot.every_seconds
-        self.kept = KeptPromotions(self.promotions, named, keeper, every_seconds)
-        self.fits = FitRounds(self.promotions)
-        limits = WireLimits(self.config.server.max_message_bytes, self.config.limits.max_detections)
-        service = Service(self.pipeline, Events(), limits)
-        if self.config.tracker.kind is TrackerKind.GRPC:
-            pipeline = self.pipeline
-            service.tracker = self.tracker = ExternalTracker(
-                self.config.tracker,
-                pipeline.counters,
-                pipeline.track_elsewhere,
-                pipeline.track_instead,
-            )
-        self.server = Server(service, self.promotions, self.fits.asked, self.kept.settle)
-        self.promotions.announce = self._announce
-        self.drift = DriftKeeping(self.pipeline, self.config.drift, service.events, self.fits)
-        service.settle = self.drift.settle
-        self.keeper = Keeper(self.pipeline, self.server.states.newer, self.config.snapshot)
-        self.journal = Journal(self.config.pending)
-        self.resumed = Resumption(self.pipeline, 0, 0, 0)
-        self.pipeline.overload = self.overload
+        config = self.config
         self.reloads = Reloads(self.host.path)
-        service.status = self._status
+        self.wall_clock = WallClock(config.server.clock_step_seconds)
+        events = Events()
+        self.journal = Journal(config.pending, lambda text: events.announce(Health(True, text)))
+        self.pipeline = pipeline = Pipeline(config, self.journal, events=events)
+        named = configured(pipeline.recalibrators, config)
+        self.promotions = Promotions(pipeline)
+        store = RecalibratorKeeper(config.promotion.folder)
+        every_seconds = config.snapshot.every_seconds
+        self.kept = KeptPromotions(self.promotions, named, store, every_seconds)
+        self.fits = FitRounds(self.promotions)
+        self.drift = DriftKeeping(pipeline, config.drift, self.fits, self.journal)
+        if config.tracker.kind is TrackerKind.GRPC:
+            self.tracker = ExternalTracker(
+                config.tracker, pipeline.counters, pipeline.track_elsewhere, pipeline.track_instead
+            )
+        service = Service(
+            pipeline,
+            events,
+            WireLimits(config.server.max_message_bytes, config.limits.max_detections),
+            self.drift.settle,
+            self.journal,
+            self.tracker,
+            self.reloads,
+        )
+        self.server = Server(service, self.promotions, self.fits.asked, self.kept.settle)
+        newer, soon = self.server.states.newer, self.journal.pressed
+        self.keeper = Keeper(pipeline, newer, config.snapshot, self.journal, soon)
+        self.resumed = Resumption(pipeline)
         self.exporting = Exporting(
-            pipeline=self.pipeline,
+            pipeline=pipeline,
             promotions=self.promotions,
             keeper=self.keeper,
             kept=self.kept,
@@ -165,34 +159,17 @@ class Sidecar:
         # Not the loop's own handler, which goes with the loop: one that comes after it would kill.
         signal.signal(signal.SIGHUP, lambda *_: self._asked_to_read_again(loop))
         self.endpoint.published.ready = True
-        housekeeping = [
-            asyncio.create_task(task())
-            for task in (
-                self.exporting.keep_fresh,
-                self._watch_the_loop,
-                self._drop_stuck,
-                self._keep_configured,
-                self._tell_that_we_live,
-                self.keeper.keep,
-                self.fits.keep_learning,
-                self.kept.keep_trials,
-                self.drift.keep_watching,
-            )
-        ]
-        if self.tracker is not None:
-            client = TrackerClient(self.config.tracker)
-            calls = TrackerCalls(self.tracker, client.dial)
-            housekeeping.append(asyncio.create_task(calls.run()))
         listening(self)
-        manager = self.host.manager
-        manager.ready(SERVING)
-        await self._stopping.wait()
-        manager.stopping()
-        self.endpoint.published.ready = False
-        await self.server.stop()
-        for task in housekeeping:
-            task.cancel()
-        await asyncio.gather(*housekeeping, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            housekeeping = [group.create_task(self._keep(task)) for task in self._housekeeping()]
+            manager = self.host.manager
+            manager.ready(SERVING)
+            await self._stopping.wait()
+            manager.stopping()
+            self.endpoint.published.ready = False
+            await self.server.stop()
+            for task in housekeeping:
+                task.cancel()
         self.endpoint.published.turned = None
         await self.exporting.refresh_if_possible()
         await self.keeper.write()
@@ -202,74 +179,51 @@ class Sidecar:
         await self.journal.close()
         self.endpoint.stop()
 
+    def _housekeeping(self) -> list[Housekeeping]:
+        """Lists what goes on beside the answers, until it is cancelled."""
+        found: list[Housekeeping] = [
+            self.exporting.keep_fresh,
+            self._watch_the_loop,
+            self._drop_stuck,
+            self._keep_configured,
+            self._tell_that_we_live,
+            self.keeper.keep,
+            self.fits.keep_learning,
+            self.kept.keep_trials,
+            self.drift.keep_watching,
+        ]
+        if self.tracker is not None:
+            client = TrackerClient(self.config.tracker)
+            found.append(TrackerCalls(self.tracker, client.dial).run)
+        return found
+
+    async def _keep(self, housekeeping: Housekeeping) -> None:
+        """Runs one task; a fault that it does not contain itself ends it alone."""
+        with contained(self.pipeline.counters, log, "housekeeping has ended: %r", housekeeping):
+            await housekeeping()
+
     def _resume(self) -> None:
-        """Go on where the last run ended: from what it kept, and the ledger after that."""
-        ledger, journal, service = self.pipeline.ledger, self.journal, self.server.service
-        gone: dict[int, str] = {}
-        journal.dropped = gone.__setitem__
-        journal.tell = lambda text: service.announce(Health(True, text))
-        opened = journal.open()
-        ledger.on_disk = journal.keeps
-        ledger.sequence = opened.sequence
+        """Goes on where the last run ended: from its checkpoints, and the ledger after them."""
+        ledger, journal = self.pipeline.ledger, self.journal
+        opened = journal.open(ledger.dropped)
         self.keeper.load()
-        if opened.uncertain:
-            # What could not be read has numbers too, which must not be given again.
-            ledger.sequence += _BEYOND
-        for partition in sorted(set(ledger.waiting) - set(opened.partitions)):
-            why = gone.get(partition)
-            if why is None:
-                # It may have gone as it should, after the last snapshot.
-                why = journal.missing(partition, ledger.partition_of(None))
-                log.warning(
-                    "pending: partition %d is not there, or empty (%s): what waited in it, %d "
-                    "detections, is not known any more",
-                    *(partition, why, ledger.waiting[partition]),
-                )
-                journal.drops[why] += 1
-            ledger.dropped(partition, why)
-        journal.dropped = ledger.dropped
-        for frame in opened.frames:
-            ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)
+        begin_ledger(ledger, journal, opened)
         self.kept.begin()
         self.drift.begin()
-        # What does not say how far it had come is as new as can be: nothing is told it twice.
+        # A checkpoint that names no entry counts as new as can be: nothing is done again for it.
         statistics = opened.sequence if self.keeper.entry is None else self.keeper.entry
         drift = statistics if self.drift.entry is None else self.drift.entry
         learning = statistics if self.kept.entry is None else self.kept.entry
-        self.resumed = Resumption(self.pipeline, statistics, drift, learning)
-        self.exporting.resumed = self.resumed
-        self.resumed.run(journal)
-        self.wall_clock.epoch = ledger.epoch
-        ledger.journal = journal
-        if journal.keeps:
-            service.journal = journal
-            self.keeper.covered = self.drift.covered = self._covered
-            journal.pressed = self.keeper.soon.set
-            if not self.config.snapshot.path:
-                journal.covered_always()
-            self.keeper.wrote = lambda entry: journal.covered(entry, ledger.partition_of(None))
-
-    async def _covered(self, entry: int) -> None:
-        """Raises OSError where the ledger is not on the disk up to an entry."""
-        if not await self.journal.settled(entry):
-            raise OSError(
-                f"the ledger is not on the disk up to entry {entry}: see [pending] folder"
-            )
-
-    def _announce(self, record: Record) -> None:
-        """Tell those who watch, and have it kept."""
-        self.server.service.events.publish(record, record.time_ns)
-        self.kept.note(record)
+        self.resumed.run(journal, statistics, drift, learning)
+        self.wall_clock.begin(ledger.epoch)
+        if not self.config.snapshot.path:
+            journal.covered_always()
 
     async def _drop_stuck(self) -> None:
         while True:
             timeout = self.config.server.write_timeout_seconds
             await asyncio.sleep(timeout / 4)
             self.server.service.drop_stuck(timeout)
-
-    def _status(self) -> Status:
-        streams, clocks = self.pipeline.streams.values(), (time.time_ns(), time.monotonic_ns())
-        return status(streams, self.tracker, self.reloads, self._started_ns, *clocks)
 
     # ---- the process we are in
 
@@ -290,11 +244,8 @@ class Sidecar:
             await self._read_again.wait()
             self._read_again.clear()
             self.host.manager.reloading(time.monotonic_ns() // 1000)
-            try:
+            with contained(self.pipeline.counters, log, "the configuration was not read again"):
                 await self._reconfigure()
-            except Exception:
-                log.exception("the configuration was not read again")
-                self.pipeline.counters.internal_errors += 1
             if not self._stopping.is_set():  # what was said last is that we end
                 self.host.manager.ready(SERVING)
 
@@ -316,28 +267,22 @@ class Sidecar:
 
     def _adjust(self, config: Config) -> None:
         """Let settings be in force that have none of those that a restart must bring."""
-        self.config = self.pipeline.config = config
-        server = config.server
-        self.overload.lag_seconds = server.shed_lag_seconds
-        self.overload.waiting_rows = server.shed_rows
-        self.wall_clock.step_seconds = server.clock_step_seconds
-        settings = config.promotion.settings()
-        self.pipeline.learning.adjust(settings.fits, settings.policy)
-        self.keeper.config = config.snapshot
-        self.kept.every_seconds = config.snapshot.every_seconds
-        self.drift.adjust(config.drift, settings.fits.tracks)
-        self.host.adjusted(config)
+        self.config = config
+        self.pipeline.adjust(config)
+        self.wall_clock.adjust(config.server.clock_step_seconds)
+        self.keeper.adjust(config.snapshot)
+        self.kept.adjust(config.snapshot.every_seconds)
+        self.drift.adjust(config.drift, config.promotion.settings().fits.tracks)
+        if self.host.adjusted is not None:
+            self.host.adjusted(config)
 
     async def _watch_the_loop(self) -> None:
         while True:
             began = time.monotonic()
             await asyncio.sleep(LAG_PROBE)
             now = self.endpoint.published.turned = time.monotonic()
-            try:
+            with contained(self.pipeline.counters, log, "the loop was not looked at"):
                 self._look(now, now - began - LAG_PROBE, time.time_ns(), time.monotonic_ns())
-            except Exception:
-                log.exception("the loop was not looked at")
-                self.pipeline.counters.internal_errors += 1
 
     def _look(self, now: float, lag: float, wall_ns: int, monotonic_ns: int) -> None:
         """Take in how late the loop was (s), and what the clocks say."""
@@ -345,20 +290,16 @@ class Sidecar:
         counters.loop_lag_seconds = max(counters.loop_lag_seconds, lag)
         if self._stopping.is_set():
             return  # what was said last is that we end
-        service = self.server.service
-        waited = max(lag, service.turns.longest_wait())
-        if self.overload.look(now, waited, self.pipeline.live.waiting):
-            service.announce(Health(True, OVERLOADED if self.overload.shedding else CALM))
-        counters.shedding, counters.overloads = self.overload.shedding, self.overload.episodes
-        step = self.wall_clock.look(wall_ns, monotonic_ns)
-        clock = self.wall_clock
+        events, overload, clock = self.pipeline.events, self.pipeline.overload, self.wall_clock
+        waited = max(lag, self.server.service.turns.longest_wait())
+        if overload.look(now, waited, self.pipeline.live.waiting):
+            events.announce(Health(True, OVERLOADED if overload.shedding else CALM))
+        counters.shedding, counters.overloads = overload.shedding, overload.episodes
+        step = clock.look(wall_ns, monotonic_ns)
         counters.clock_epoch, counters.clock_steps = clock.epoch, clock.steps
         if step is not None:
-            known = service.events.health
             text = f"the wall clock was set by {step:+.3f} s: clock epoch {clock.epoch}"
-            service.announce(Health(True, text))
-            # It has happened; it is no state that who begins to watch later is in.
-            service.events.health = known
+            events.announce(Health(True, text), lasts=False)
             self.pipeline.clock_stepped(clock.epoch)
 
 

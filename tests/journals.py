@@ -73,6 +73,7 @@ class ListJournal:
     entries: list[Written] = field(default_factory=list)
     durable: int = 0
     full: bool = False
+    keeps: bool = True
 
     def note(self, entry: Entry) -> bool:
         if self.busy and isinstance(entry, FrameEntry):

@@ -17,6 +17,7 @@ from monitor.recalibration.scaling import CovarianceScaling, FullInput, Variance
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.statistics.stage import SliceStatistics
+from monitor.store.ledger.entries import Journal, NoJournal
 from tests import laws
 from tests.received import FULL, VARIANCES, Sent, in_form
 
@@ -34,9 +35,15 @@ SECOND = 10**9
 GOOD_TRUTH = (1.0, 2.0, 3.0)
 
 
-def pipeline_of(selection: Selection = IDENTITY, **sections: dict[str, Any]) -> Pipeline:
+def pipeline_of(
+    selection: Selection = IDENTITY,
+    *,
+    journal: Journal | None = None,
+    **sections: dict[str, Any],
+) -> Pipeline:
+    """A pipeline whose entries are written to a journal, if there is one."""
     config = Config.model_validate(sections)
-    return Pipeline(config, recalibrators=Recalibrators(selection))
+    return Pipeline(config, journal or NoJournal(), recalibrators=Recalibrators(selection))
 
 
 def opened(pipeline: Pipeline, header: Header = HEADER) -> Stream:
@@ -92,7 +99,7 @@ def outgoing(answer: FrameAnswer) -> list[tuple[list[float], list[float]]]:
 
 def reported(pipeline: Pipeline, labels: ReceivedTruth) -> TruthAnswer:
     """What became of labels; nothing is on any disk, so that there is nothing to search for."""
-    answer = pipeline.ledger.report(labels)
+    answer = pipeline.report(labels)
     assert isinstance(answer, TruthAnswer)
     return answer
 

@@ -22,7 +22,6 @@ from monitor.drift.reference import Origin
 from monitor.drift.usual import ReferenceLearner
 from monitor.pipeline import checkpoints
 from monitor.pipeline.checkpoints import DRIFT, DriftKeeping
-from monitor.pipeline.events import Events
 from monitor.pipeline.fits.rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.promotions import Promotions
@@ -45,7 +44,7 @@ def keeping(path: Path | str, **drift: Any) -> DriftKeeping:
     """Of a sidecar that has just begun."""
     config = Config(drift=DriftConfig(path=str(path), **drift))
     pipeline = Pipeline(config)
-    return DriftKeeping(pipeline, config.drift, Events(), FitRounds(Promotions(pipeline)))
+    return DriftKeeping(pipeline, config.drift, FitRounds(Promotions(pipeline)))
 
 
 def alarmed(keeping: DriftKeeping) -> DriftKeeping:

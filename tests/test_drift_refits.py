@@ -50,7 +50,7 @@ class Drive:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(rounds, "_PERIOD", 0.0)
+    monkeypatch.setattr(rounds, "_REFITS_PERIOD", 0.0)
 
 
 def asked(drive: Drive, slice: str = "car") -> list[tuple[Sequence[str], int]]:

@@ -30,11 +30,8 @@ def table() -> SliceTable:
 
 
 def watch_of(**other) -> DriftWatch:
-    told = other.pop("told", None)
-    watch = DriftWatch(other.pop("settings", DriftSettings()), table(), **other)
-    if told is not None:
-        watch.announce = told.append
-    return watch
+    told: list[object] = other.pop("told", [])
+    return DriftWatch(other.pop("settings", DriftSettings()), table(), told.append, **other)
 
 
 def rows_of(
@@ -114,18 +111,25 @@ def test_frames_that_wait_when_another_epoch_begins_are_superseded():
 
 
 def test_a_recalibrator_that_goes_on_from_the_one_before_begins_no_epoch():
-    swaps: list[None] = []
-    watch = watch_of(swapped=lambda: swaps.append(None))
+    watch = watch_of()
+
+    def urgent() -> bool:
+        found = watch.urgent.is_set()
+        watch.urgent.clear()
+        return found
+
     watch.changed("a", [])
+    assert urgent()
     watch.add(rows_of(0), "a")
     finished(watch.catch_up(everything=True))
     watch.family, _ = restored_family(family_state(watch.family, "a"), watch.settings, {}, "a")
     watch.slices.slices.clear()
     watch.changed("b", [], follows=True)
+    assert urgent()
     assert [one.epoch for one in watch.family.left.values()] == [0] * 3
     watch.changed("c", [])
+    assert urgent()
     assert [one.epoch for one in watch.family.left.values()] == [1] * 3
-    assert len(swaps) == 3
 
 
 def test_what_is_left_out_of_tracks_is_told_of_the_unit_in_force():

@@ -2,9 +2,9 @@
 
 import asyncio
 
-import monitor.fit_rounds
 import pytest
 
+import monitor.pipeline.fits.rounds
 from monitor.pipeline.learning import Learning
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import Happened
@@ -19,8 +19,8 @@ from tests.told_fits import Clock, faulty, learning, rounds_of, some_looks, unti
 def clock(monkeypatch) -> Clock:
     """Moved by the test alone; looks come at once."""
     found = Clock()
-    monkeypatch.setattr(monitor.fit_rounds, "time", found)
-    monkeypatch.setattr(monitor.fit_rounds, "_PERIOD", 0.001)
+    monkeypatch.setattr(monitor.pipeline.fits.rounds, "time", found)
+    monkeypatch.setattr(monitor.pipeline.fits.rounds, "_ROUNDS_PERIOD", 0.001)
     return found
 
 

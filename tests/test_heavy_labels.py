@@ -31,9 +31,7 @@ LIMITS = WireLimits(max_message_bytes=2**20, max_detections=64)
 
 def world(journal: ListJournal | None = None, **pending: int) -> Pipeline:
     """A frame of three detections in waiting."""
-    pipeline = pipeline_of(pending=pending, tracker={"kind": "none"})
-    if journal is not None:
-        pipeline.ledger.journal, pipeline.ledger.on_disk = journal, True
+    pipeline = pipeline_of(journal=journal, pending=pending, tracker={"kind": "none"})
     stream = opened(pipeline, HEADERS["lidar"])
     pipeline.process(stream, Came("lidar", 1, 1).received())
     return pipeline

@@ -35,12 +35,13 @@ class Heard(list[object]):
     """What a journal tells."""
 
     def journal(self, path, **others):
-        return Journal(
-            settings(path, **others),
-            PLAIN,
-            lambda number, reason: self.append((number, reason)),
-            self.append,
-        )
+        return Journal(settings(path, **others), self.append, PLAIN)
+
+    def opened(self, journal):
+        """What it finds; partitions that went are told, at once and later."""
+        found = journal.open(lambda number, reason: self.append((number, reason)))
+        self.extend(found.dropped.items())
+        return found
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def run(work):
 def begin(heard, path, **others):
     """A journal that has been opened."""
     journal = heard.journal(path, **others)
-    assert not journal.open().uncertain
+    assert not heard.opened(journal).uncertain
     return journal
 
 
@@ -94,7 +95,7 @@ def test_what_was_noted_is_there_at_the_next_start(heard, path):
         assert journal.partitions == 2
         await journal.close()
         again = begin(heard, path)
-        assert again.open().sequence == 3
+        assert heard.opened(again).sequence == 3
         assert all_told(again.replay(0)) == all_told(entries)
         assert await again.durable(3)
         await again.close()
@@ -179,7 +180,7 @@ def test_without_a_folder_nothing_is_kept(heard, tmp_path, monkeypatch):
 
     async def work():
         journal = heard.journal("")
-        assert journal.open().sequence == 0
+        assert heard.opened(journal).sequence == 0
         assert list(journal.replay(0)) == []
         assert not journal.note(frame(1))
         assert not await journal.durable(0)
@@ -309,7 +310,7 @@ def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
 
     async def work():
         journal = heard.journal(tmp_path / "file" / "pending")
-        assert journal.open().uncertain
+        assert heard.opened(journal).uncertain
         taken = [journal.note(labels(n, n, brought=large)) for n in range(1, 10)]
         assert 0 < sum(taken) <= MOST_LABEL_BYTES / large.frame.nbytes + 1
         assert not taken[-1]
@@ -356,7 +357,7 @@ def test_two_journals_of_one_folder_are_one_that_keeps_and_one_that_says_so(hear
     async def work():
         first = begin(heard, path)
         second = heard.journal(path)
-        second.open()
+        heard.opened(second)
         assert "another sidecar" in caplog.text
         assert not second.note(frame(1))
         assert not await second.durable(NEVER)
@@ -402,7 +403,7 @@ def test_a_folder_that_never_could_be_written_is_taken_when_it_can_be(heard, tmp
 
     async def work():
         journal = heard.journal(path)
-        assert journal.open().uncertain
+        assert heard.opened(journal).uncertain
         assert "cannot be written" in caplog.text
         assert journal.note(labels_alone(1, 1))
         assert not await journal.durable(NEVER)
@@ -435,8 +436,8 @@ def test_nothing_that_others_make_of_it_ends_the_writing(path):
         raise RuntimeError("nobody thought of that")
 
     async def work():
-        journal = Journal(settings(path), PLAIN, fails, fails)
-        journal.open()
+        journal = Journal(settings(path), fails, PLAIN)
+        journal.open(fails)
         journal.note(frame(1, 1))
         assert await journal.durable(NEVER)
         shutil.rmtree(path)
@@ -513,7 +514,7 @@ def test_frames_that_were_written_wait_for_their_sync_no_longer_than_is_promised
     monkeypatch.setattr(journal_writer, "time", SimpleNamespace(monotonic=lambda: 104.0))
 
     async def work():
-        journal = Journal(settings(path), PLAIN)
+        journal = Journal(settings(path), list[object]().append, PLAIN)
         writer = journal._writer
         assert writer is not None
         for since in (None, 100.0, 90.0):
@@ -545,7 +546,7 @@ def test_a_partition_that_could_not_be_opened_is_counted_and_not_taken_for_gone(
         await journal.close()
         monkeypatch.setattr(PartitionFile, "open", staticmethod(failing))
         journal = heard.journal(path)
-        opened = journal.open()
+        opened = heard.opened(journal)
         assert (opened.uncertain, opened.partitions, journal.refused) == (True, (1, 2, 3), 1)
         journal.drops.update(expired=4, budget=2, corrupt=1)
         assert journal.refused == 2

@@ -20,11 +20,11 @@ PATIENCE = 60.0  # s
 WRITER = """
 import asyncio, sys
 from tests.journalled import PLAIN, frame, labels, settings
-from monitor.journal import Journal
+from monitor.store.ledger.journal import Journal
 
 async def work(folder, most):
-    journal = Journal(settings(folder, disk_bytes=1 << 30), PLAIN)
-    sequence = journal.open().sequence
+    journal = Journal(settings(folder, disk_bytes=1 << 30), print, PLAIN)
+    sequence = journal.open(print).sequence
     print("begun", sequence, flush=True)
     for n in range(most):
         journal.note(frame(sequence + 1, n // 20, size=300))

@@ -25,8 +25,8 @@ def test_a_partition_that_was_looked_into_and_then_dropped_is_not_kept_open(tmp_
     folder = tmp_path / "pending"
 
     async def work() -> None:
-        journal = Journal(settings(folder, disk_bytes=600_000), PLAIN)
-        journal.open()
+        journal = Journal(settings(folder, disk_bytes=600_000), list[object]().append, PLAIN)
+        journal.open(dict[int, str]().__setitem__)
         journal.covered_always()
         for number in range(1, 13):
             assert journal.note(frame(number, number, size=2000))

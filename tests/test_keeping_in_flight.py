@@ -187,7 +187,8 @@ def test_whatever_is_wrong_the_start_goes_on(keeper_of, path, monkeypatch, caplo
 # A sidecar whose metrics cannot be made, which is what a state of unheard-of sums might do.
 WITHOUT_METRICS = """
 import sys
-from monitor import cli, exporting
+from monitor import cli
+from monitor.service import exporting
 async def failing(self):
     raise ValueError("no metrics")
 exporting.Exporting.refresh = failing

@@ -42,7 +42,7 @@ def start(path):
 # One process a line of its input, each of them a fork: importing takes longer than the rest.
 WRITERS = """
 import asyncio, itertools, os, sys
-from monitor.keeping_recalibrators import RecalibratorKeeper
+from monitor.pipeline.recalibrator_checkpoints import RecalibratorKeeper
 from tests.kept_recalibrators import keep
 
 async def main() -> None:

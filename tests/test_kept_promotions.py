@@ -1,14 +1,15 @@
 """What a sidecar begins with, and what is handed over to be kept."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from monitor.config import Config, InvalidConfiguration
-from monitor.pipeline.recalibrator_checkpoints import configured
+from monitor.pipeline.recalibrator_checkpoints import KeptPromotions, configured
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import Happened
 from monitor.promotion.register_json import Configured
@@ -101,19 +102,36 @@ def test_trials_beside_what_is_not_in_force_any_more_are_over_but_a_pin_holds():
 # ---- while it runs
 
 
+@contextlib.asynccontextmanager
+async def kept_on(run: KeptPromotions) -> AsyncIterator[None]:
+    """Records are kept as they come, and nothing else."""
+    run.adjust(60.0)
+    task = asyncio.create_task(run.keep_trials())
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def some_turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 def test_records_are_handed_over_once_and_in_order_after_what_is_going_on():
     run, promotions, keeping = started("car")
-    promotions.announce = run.note
 
     async def live() -> None:
-        promoted(promotions, 4.0)
-        promotions.pin(pinned=True, actor="anna")
-        assert keeping.calls == []
-        await asyncio.sleep(0)
-        assert keeping.calls == ["keep"]
-        assert keeping.states[-1].pinned
-        promotions.pin(pinned=False, actor="anna")
-        await asyncio.sleep(0)
+        async with kept_on(run):
+            promoted(promotions, 4.0)
+            promotions.pin(pinned=True, actor="anna")
+            assert keeping.calls == []
+            await some_turns()
+            assert keeping.calls == ["keep"]
+            assert keeping.states[-1].pinned
+            promotions.pin(pinned=False, actor="anna")
+            await some_turns()
 
     asyncio.run(live())
     assert tuple(keeping.records) == promotions.records(1000)
@@ -127,14 +145,14 @@ def test_records_are_handed_over_once_and_in_order_after_what_is_going_on():
 
 def test_what_could_not_be_handed_over_is_counted_and_comes_with_the_next():
     run, promotions, keeping = started("car")
-    promotions.announce = run.note
 
     async def live() -> None:
-        keeping.fails = True
-        promoted(promotions, 4.0)
-        await asyncio.sleep(0)
-        keeping.fails = False
-        run.keep()
+        async with kept_on(run):
+            keeping.fails = True
+            promoted(promotions, 4.0)
+            await some_turns()
+            keeping.fails = False
+            run.keep()
 
     asyncio.run(live())
     assert promotions.pipeline.counters.internal_errors == 1

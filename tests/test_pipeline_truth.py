@@ -14,6 +14,7 @@ from monitor.statistics.stage import observe
 from tests import laws
 from tests.piped import (
     BAD,
+    BY_SLICE,
     DOUBLE,
     GOOD_TRUTH,
     XYZ,
@@ -42,6 +43,40 @@ def test_labels_of_a_frame_are_matched_by_id():
     binning = pipeline.live.accumulator.binning
     laws.assert_same(total.raw, observe(XYZ, binning, error, covariance))
     laws.assert_same(total.recalibrated, observe(XYZ, binning, error, 4 * covariance))
+
+
+def test_labels_between_an_answer_and_its_memory_find_their_frame():
+    pipeline = pipeline_of(DOUBLE)
+    rows = [sent(5), sent(3, truth=True)]
+    pipeline.answer(opened(pipeline), frame(rows))
+    assert len(pipeline.ledger.store) == 0
+    found = reported(pipeline, labels([Label(5, GOOD_TRUTH)]))
+    assert account_of(found.account) == {"matched": 1}
+    assert pipeline.counters.truth.matched == 2  # the other one came with the frame
+    assert pipeline.ledger.sequence == 2
+
+
+@pytest.mark.parametrize("repeated", [False, True], ids=["another frame", "the same frame"])
+def test_a_frame_finds_the_one_before_it_remembered(repeated):
+    pipeline = pipeline_of(DOUBLE)
+    stream = opened(pipeline)
+    pipeline.answer(stream, frame([sent(5)]))
+    again = pipeline.answer(stream, frame([sent(5)], frame_id=1 if repeated else 2))
+    reasons = [notice.reason for notice in again.notices]
+    assert reasons == ([Reason.DUPLICATE_FRAME] if repeated else [])
+    pipeline.remember_answered()
+    assert pipeline.ledger.account.predicted == (1 if repeated else 2)
+
+
+def test_a_swap_of_recalibrators_comes_after_the_frames_that_were_answered(monkeypatch):
+    pipeline = pipeline_of(DOUBLE)
+    version = pipeline.recalibrators.learn(BY_SLICE.to_json()).version
+    order: list[str] = []
+    monkeypatch.setattr(type(pipeline.drift), "changed", lambda *_, **__: order.append("swapped"))
+    monkeypatch.setattr(type(pipeline.ledger), "enter", lambda *_: order.append("remembered"))
+    pipeline.answer(opened(pipeline), frame([sent(5)]))
+    pipeline.put_in_force(version)
+    assert order == ["remembered", "swapped"]
 
 
 wrong_truths = [(), (1.0,), (1.0, 2.0, 3.0, 4.0), (1.0, float("nan"), 3.0), (1.0, 1e9, 3.0)]

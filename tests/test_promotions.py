@@ -1,8 +1,8 @@
 """What people and tracks do to recalibrators: what is in force after it, and what is recorded."""
 
-import monitor.recalibrators
 import pytest
 
+import monitor.pipeline.recalibrators
 from monitor.pipeline.recalibrators import NothingToRollBack, UnknownVersion
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import SWAPS, Happened, Record, TrialState
@@ -267,7 +267,7 @@ def test_every_swap_in_the_records_is_counted_and_follows_from_the_one_before():
 def test_records_are_announced_as_they_are_remembered_and_the_next_run_counts_on():
     promotions = promotions_of("car")
     told: list[Record] = []
-    promotions.announce = told.append
+    promotions.pipeline.events.listen(Record, told.append)
     promoted(promotions, 4.0)
     promotions.pin(pinned=True, actor="anna")
     assert tuple(told) == promotions.records(1000)
@@ -283,7 +283,7 @@ def test_records_are_announced_as_they_are_remembered_and_the_next_run_counts_on
 
 
 def test_what_can_be_rolled_back_to_and_what_is_on_trial_is_never_forgotten(monkeypatch):
-    monkeypatch.setattr(monitor.recalibrators, "MOST_KNOWN", 8)
+    monkeypatch.setattr(monitor.pipeline.recalibrators, "MOST_KNOWN", 8)
     promotions = promotions_of("car", "bus")
     first, second = known(promotions, document(2.0), document(3.0))
     promotions.promote(first, "anna")

@@ -30,14 +30,12 @@ selections = st.sampled_from([DOUBLE, BY_SLICE])
 
 
 def a_pipeline(selection, journal: ListJournal, **pending: Any) -> Pipeline:
-    pipeline = pipeline_of(
+    return pipeline_of(
         selection,
+        journal=journal,
         pending={"partition_minutes": 0.1, **pending},
         tracker={"kind": "none"},
     )
-    pipeline.ledger.on_disk = True
-    pipeline.ledger.journal = journal
-    return pipeline
 
 
 @dataclass
@@ -85,8 +83,8 @@ def resumed(kept: Checkpoint, drift: bytes, fresh: Pipeline, journal: ListJourna
     statistics, of_drift = stored.progress.sequence, family.entry
     assert of_drift is not None
     watch.has(Position(of_drift, frozenset(family.beyond), family.waits))
-    resumption = Resumption(fresh, statistics, of_drift, statistics)
-    resumption.run(journal)
+    resumption = Resumption(fresh)
+    resumption.run(journal, statistics, of_drift, statistics)
     return resumption
 
 

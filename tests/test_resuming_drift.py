@@ -42,8 +42,7 @@ class Life:
     watch: DriftWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watch = DriftWatch(self.settings, table(), disorder_ns=2 * SECOND)
-        self.watch.announce = self.told.append
+        self.watch = DriftWatch(self.settings, table(), self.told.append, disorder_ns=2 * SECOND)
 
     def until(self, entry: int, *, at_once: int = 1, first: int | None = None) -> Life:
         """All entries up to one, caught up with every so many."""
@@ -160,7 +159,7 @@ def test_what_waits_is_taken_in_again_in_the_order_that_it_had():
 
 def test_what_waited_and_is_in_no_ledger_any_more_is_not_waited_for():
     entries = entries_of(3)
-    watch = DriftWatch(SHORT, table(), disorder_ns=2 * SECOND)
+    watch = DriftWatch(SHORT, table(), list[object]().append, disorder_ns=2 * SECOND)
     watch.has(Position(0, waits=(2, 1)))
     watch.add(entries[0], "a", 1)
     assert watch.position(1).waits == (2, 1)
@@ -172,6 +171,6 @@ def test_of_a_lesser_disorder_no_source_waits_for_longer():
     entries = entries_of(3)
     life = Life(SHORT, entries).until(200)
     assert max(dict(life.watch.order().seen).values()) > 10**8
-    watch = DriftWatch(SHORT, table(), disorder_ns=10**8)
+    watch = DriftWatch(SHORT, table(), list[object]().append, disorder_ns=10**8)
     watch.has(Position(0), life.watch.order())
     assert max(dict(watch.order().seen).values()) == 10**8

@@ -152,7 +152,7 @@ def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_n
     tell(pipeline, journal, ALL)
     again = a_pipeline(DOUBLE, journal, max_bytes=1)
     again.ledger.sequence = 3
-    Resumption(again, 0, 0, 0).run(journal)
+    Resumption(again).run(journal, 0, 0, 0)
     tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
     assert_adds_up(again)
     account = again.ledger.account

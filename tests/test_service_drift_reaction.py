@@ -209,7 +209,7 @@ import os, sys
 
 class AsItWatches:
     def find_spec(self, name, path=None, target=None):
-        if name == "monitor.drift_keeping":
+        if name == "monitor.pipeline.checkpoints":
             from monitor.drift.family import Family
             well = Family.take
 

@@ -79,7 +79,7 @@ def test_frames_that_wait_long_for_their_turn_are_an_overload_of_a_punctual_loop
         for now, waited in enumerate(seconds):
             turns._longest = waited
             sidecar._look(float(now), 0.0, 0, 0)
-            found.append(sidecar.overload.shedding)
+            found.append(sidecar.pipeline.overload.shedding)
         return found
 
     assert asyncio.run(wait(0.05, 0.3, 0.3, 0.3)) == [False, False, True, True]
@@ -106,7 +106,10 @@ def test_the_limits_are_those_of_the_configuration():
             promotion=PromotionConfig(folder=""),
         )
     )
-    assert (sidecar.overload.lag_seconds, sidecar.overload.waiting_rows) == (3.0, 7)
+    assert (sidecar.pipeline.overload.lag_seconds, sidecar.pipeline.overload.waiting_rows) == (
+        3.0,
+        7,
+    )
     assert sidecar.wall_clock.step_seconds == 9.0
 
 
@@ -122,8 +125,8 @@ def resumed(folder: Path, waiting: dict[int, int], now_ns: int | None = None) ->
     quiet = Config(snapshot=SnapshotConfig(path=""), promotion=PromotionConfig(folder=""))
 
     async def start() -> Sidecar:
-        journal = Journal(pending)
-        journal.open()
+        journal = Journal(pending, list[object]().append)
+        journal.open(dict[int, str]().__setitem__)
         for number in range(1, 5):
             journal.note(frame(number, number + 5))
         await journal.close()
@@ -243,7 +246,10 @@ def test_every_key_that_a_reload_takes_is_in_force_in_the_part_that_holds_it():
     sidecar._adjust(found.config)
     assert sidecar.config is sidecar.pipeline.config is found.config
     assert heard == [found.config]
-    assert (sidecar.overload.lag_seconds, sidecar.overload.waiting_rows) == (0.7, 77)
+    assert (sidecar.pipeline.overload.lag_seconds, sidecar.pipeline.overload.waiting_rows) == (
+        0.7,
+        77,
+    )
     assert sidecar.wall_clock.step_seconds == 0.7
     learning, wanted = sidecar.pipeline.learning, found.config.promotion.settings()
     assert (learning.settings.fits, learning.settings.policy) == (wanted.fits, wanted.policy)

@@ -127,8 +127,10 @@ class World:
 
     @classmethod
     def of(cls, selection, *, disk: bool, max_bytes=2**28, keep_one_frame_in=1) -> World:
+        journal = ListJournal() if disk else None
         pipeline = pipeline_of(
             selection,
+            journal=journal,
             pending={
                 "max_bytes": max_bytes,
                 "keep_one_frame_in": keep_one_frame_in,
@@ -136,9 +138,6 @@ class World:
             },
             tracker={"kind": "none"},
         )
-        journal = ListJournal() if disk else None
-        if journal is not None:
-            pipeline.ledger.journal, pipeline.ledger.on_disk = journal, True
         for header in HEADERS.values():
             opened(pipeline, header)
         return cls(pipeline, journal, keep_one_frame_in > 1)

@@ -1,12 +1,8 @@
-"""A file that a running sidecar keeps for itself: claimed against other sidecars, read at start,
-and written again and again. What goes wrong is said and counted, and stops nothing.
+"""Checkpoints of a running sidecar: its statistics and its watch over drift, on disk.
 
-Only the making of the value is done on the loop; bytes and disk belong to a thread.
-
-The watch over drift, kept going: what waits is taken in, what comes of it is told, and all of it
-is on disk, so that a restart neither forgets an alarm nor raises it again.
-
-The statistics of a running sidecar, kept on disk: loaded at start, written now and then.
+A file is claimed against other sidecars, read at start, and written again and again. What goes
+wrong is logged and counted, and stops nothing. Only the making of the value is done on the loop;
+bytes and disk belong to a thread. A restart neither forgets an alarm nor raises it again.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
 from monitor.drift.alarms import AlarmChange, Why, change_sentence
@@ -34,11 +30,10 @@ from monitor.drift.state_json import (
     family_text,
     family_to_json,
 )
-from monitor.pipeline.drift_watch import Position, nobody
-from monitor.pipeline.events import Events
+from monitor.pipeline.drift_watch import NOT_WATCHED, Position
 from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
 from monitor.store.progress import Progress
@@ -82,7 +77,7 @@ class KeptFile:
         self._file = SnapshotFile(Path(self.path).absolute(), self.kind) if self.path else None
 
     def load(self, taken: Callable[[bytes], Value]) -> Loaded[Value] | None:
-        """What was there at start; None where there is no file, or none that is ours.
+        """Loads what was there at start; None where there is no file, or none that is ours.
 
         taken  raises as SnapshotFile.load() has it; what else it raises is said too
         """
@@ -98,7 +93,7 @@ class KeptFile:
             return None
 
     def _claimed(self, file: SnapshotFile) -> bool:
-        """Whether the file is ours. Where another sidecar has it, it is left alone from now on.
+        """Claims the file; False, from now on, where another sidecar has it.
 
         Raises OSError where that cannot be told.
         """
@@ -163,30 +158,38 @@ DRIFT = Kind(
 )
 
 
-async def nothing_to_cover(_: int) -> None:
-    """Where there is no ledger."""
+class Ledger(Protocol):
+    """The ledger on disk, as far as checkpoints must know it."""
+
+    async def reach(self, sequence: int) -> None:
+        """Returns when the disk has all entries up to one. Raises OSError where it cannot."""
+        ...
+
+    def covered(self, sequence: int, now: int) -> None:
+        """Is told that a checkpoint on disk has all entries up to one."""
+        ...
 
 
 @dataclass(slots=True)
 class DriftKeeping:
-    """Of one sidecar."""
+    """Keeps evidence and alarms of one sidecar on disk, and acts on alarms.
+
+    ledger  that a checkpoint must not be ahead of; None: there is none
+    entry   the last one of the ledger that is in what was loaded; None: it is not known
+    """
 
     pipeline: Pipeline
     config: DriftConfig
-    events: Events
     fits: FitRounds
-    # Returns when the ledger has so many entries on disk: what it has not would be told again.
-    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
-    # Of the ledger, the last entry in what the last run left; None: not known.
+    ledger: Ledger | None = None
     entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
     _file: KeptFile = field(init=False)
-    _soon: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
         watch, learning = self.pipeline.drift, self.pipeline.learning
-        watch.announce, watch.swapped = self._announce, self._soon.set
+        self.pipeline.events.listen(AlarmChange, self._react)
         self._refits = DriftRefits(
             fit=self.fits.asked,
             stays=watch.stays,
@@ -214,7 +217,7 @@ class DriftKeeping:
         return self._file.refused
 
     def adjust(self, config: DriftConfig, fit_tracks: int) -> None:
-        """Write as often, and ask for fits as other settings say.
+        """Applies other settings from the next write or alarm on.
 
         fit_tracks  of a slice, before it is fitted
         """
@@ -239,20 +242,13 @@ class DriftKeeping:
             )
 
     def _taken(self, body: bytes) -> FamilyState:
-        state = self._decoded(body)
-        self._go_on(state)
-        return state
-
-    def _decoded(self, body: bytes) -> FamilyState:
         path = self.config.path
         try:
-            return family_from_json(body)
+            state = family_from_json(body)
         except OtherFamily as error:
             raise OtherFormat(f"{path}: {error}") from None
         except InvalidFamily as error:
             raise InvalidFamily(f"{path}: {error}") from None
-
-    def _go_on(self, state: FamilyState) -> None:
         watch = self.pipeline.drift
         known = watch.family
         given, selection = known.usual.given, self._in_force()
@@ -266,7 +262,8 @@ class DriftKeeping:
             family.grow(name, k)
         watch.family = family
         for change in changes:
-            self._announce(change)
+            watch.announce(change)
+        return state
 
     # ---- while it runs
 
@@ -278,11 +275,8 @@ class DriftKeeping:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_PERIOD)
-            try:
+            with contained(self.pipeline.counters, log, NOT_WATCHED):
                 await in_steps(self.pipeline.drift.catch_up())
-            except Exception:
-                log.exception("what the truth says of drift was not taken in")
-                self.pipeline.counters.internal_errors += 1
 
     def _in_force(self) -> str:
         return self.pipeline.recalibrators.selection.version
@@ -292,7 +286,7 @@ class DriftKeeping:
             # Not wait_for, which forgets that it was cancelled where both come at once.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.config.every_seconds):
-                    await self._soon.wait()
+                    await self.pipeline.drift.urgent.wait()
             await self.write()
 
     async def write(self) -> None:
@@ -300,11 +294,12 @@ class DriftKeeping:
 
         A failure is said and counted, and the next one tries again.
         """
-        self._soon.clear()
+        self.pipeline.drift.urgent.clear()
         await self._file.write(self._made)
 
     async def _made(self) -> Iterable[bytes]:
         watch, ledger = self.pipeline.drift, self.pipeline.ledger
+        self.pipeline.remember_answered()
         # The open portion stays open: else the moment of the write decides where the portion
         # ends. The frames of the portion come again from the ledger.
         await in_steps(watch.catch_up())
@@ -322,7 +317,9 @@ class DriftKeeping:
                 begins=begins,
             )
             document = await in_steps(family_to_json(state))
-        await self.covered(max(position.beyond, default=position.entry))
+        if self.ledger is not None:
+            # Entries that the disk lacks would have their numbers given again.
+            await self.ledger.reach(max(position.beyond, default=position.entry))
         return family_text(document)
 
     async def settle(self) -> None:
@@ -333,20 +330,17 @@ class DriftKeeping:
     async def end(self) -> None:
         """Keep all that has come, and let another sidecar have the file."""
         self._refits.stop()
-        try:
+        with contained(self.pipeline.counters, log, NOT_WATCHED):
             await in_steps(self.pipeline.drift.catch_up(everything=True))
-        except Exception:
-            log.exception("what the truth said last of drift was not taken in")
         await self.write()
         self._file.close()
 
     # ---- what is told
 
-    def _announce(self, change: AlarmChange) -> None:
+    def _react(self, change: AlarmChange) -> None:
         # Of each slice its own kind: many may be alarmed at once, and none goes unsaid.
         log.warning("%s", change_sentence(change), extra={"of": change.alarm.slice})
-        self.events.publish(change, time.time_ns())
-        self._soon.set()
+        self.pipeline.drift.urgent.set()
         page = change.why is Why.RAISED and change.alarm.severity is Severity.PAGE
         if page and self.config.refit_on_page:
             self._refits.ask(change.alarm)
@@ -360,7 +354,7 @@ _PARTITION = re.compile(r"-?[0-9]{1,19}")
 
 
 def check_progress(progress: Progress) -> None:
-    """Whether it can be restored. Raises InvalidState."""
+    """Raises InvalidState where progress cannot be restored."""
     for name, count in progress.detections.items():
         if name.startswith(IN_PARTITION):
             number = name.removeprefix(IN_PARTITION)
@@ -376,20 +370,18 @@ class Keeper:
     """Writes what the pipeline has counted to a file, and reads it at start.
 
     newer    shared with whoever exports and imports
-    covered  returns when the ledger has so many entries on disk; raises OSError where it cannot:
-             labels that only a snapshot knew of would be counted again
+    ledger   that a snapshot must not be ahead of: labels that only a snapshot knew of would be
+             counted again; None: there is none
     soon     set by whoever cannot wait for the next one
-    wrote    is told of the last entry in a snapshot that is on the disk
     entry    the last one that is in what was loaded; 0: nothing was, None: it is not known
     """
 
     pipeline: Pipeline
     newer: NewerFields
     config: SnapshotConfig
-    covered: Callable[[int], Awaitable[None]] = field(default=nothing_to_cover)
-    wrote: Callable[[int], None] = field(default=nobody)
-    entry: int | None = field(default=0, init=False)
+    ledger: Ledger | None = None
     soon: asyncio.Event = field(default_factory=asyncio.Event)
+    entry: int | None = field(default=0, init=False)
     _last: int = 0
     _file: KeptFile = field(init=False)
     _encoded: PaneBytes = field(default_factory=PaneBytes)
@@ -419,6 +411,10 @@ class Keeper:
             return float("nan")
         return time.monotonic() - self.written_at
 
+    def adjust(self, config: SnapshotConfig) -> None:
+        """Applies other settings of [snapshot] from the next write on."""
+        self.config = config
+
     def load(self) -> None:
         """Begin where the last run ended; what cannot be used is said, and never stops the start.
 
@@ -435,7 +431,7 @@ class Keeper:
             )
 
     def _imported(self, body: bytes) -> tuple[int, int]:
-        """What came with it. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
+        """Adds a snapshot. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
         stored = parsed(body)
         # All of it first: what is added already cannot be taken back.
         if stored.progress is not None:
@@ -467,16 +463,18 @@ class Keeper:
         """
         before = self._file.written_at
         await self._file.write(self._made)
-        if self._file.written_at != before:
-            self.wrote(self._last)
+        if self.ledger is not None and self._file.written_at != before:
+            self.ledger.covered(self._last, self.pipeline.ledger.partition_of(None))
 
     async def _made(self) -> Iterable[bytes]:
         live = self.pipeline.live
+        self.pipeline.remember_answered()
         with live.held():
             progress = progress_of(self.pipeline)
             state = await in_steps(live.state_in_steps(holder=True))
             progress = with_clusters(progress, self.pipeline)
-        await self.covered(progress.sequence)
+        if self.ledger is not None:
+            await self.ledger.reach(progress.sequence)
         self._last = progress.sequence
         stored = StoredState(state, self.newer.data, progress)
         return serialised(stored, self._encoded)

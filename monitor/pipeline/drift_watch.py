@@ -1,12 +1,12 @@
-"""Which detections are of the present epoch of their slice: those that were made by a recalibrator
-that served the slice since another one last did otherwise.
+"""The watch over drift in a running sidecar: labelled detections become evidence, evidence alarms.
 
-The watch over drift of a running sidecar: what the truth says on its way in, evidence and
-alarms, and what is told of them.
+A detection counts in the present epoch of its slice: if the recalibrator that made it has served
+the slice since another one last did otherwise.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -26,8 +26,10 @@ from monitor.frames.counters import Counters
 from monitor.frames.frame import MatchedRows
 from monitor.frames.slices import TOTAL, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.pipeline.housekeeping import contained
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import finished, measure
+from monitor.statistics.windows import EventClock
 
 # Versions that are known at a time; truth that comes later than so many of them is of no epoch.
 _MOST = 4096
@@ -84,6 +86,10 @@ class DriftEpochs:
 log = logging.getLogger(__name__)
 
 
+# Says that a fault cost some frames their part in the evidence.
+NOT_WATCHED = "labelled detections were not taken in for drift"
+
+
 # Frames and rows of a portion at most: evidence takes in a portion without a yield.
 _FRAMES, _ROWS = 64, 4096
 
@@ -112,14 +118,6 @@ class Position:
 
 class NoSuchSlice(ValueError):
     """A slice that nothing is known of."""
-
-
-def nowhere() -> None:
-    """Where nobody knows the time."""
-
-
-def nobody(*_: object) -> None:
-    """Until there is somebody to tell."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -173,25 +171,25 @@ class _Portion:
 class DriftWatch:
     """Feeds labelled detections of one pipeline to evidence, and tells of alarms.
 
+    announce  publishes what became of an alarm
     watching  False: nothing is taken in, and no alarm ever comes
-    announce  tells those who watch
-    swapped   is told when another recalibrator is in force
     counters  of the pipeline
     disorder_ns
               how far behind others of its source a label's frame may be, and still be in order
-    now       how far event time has come, over all sources
+    clock     how far event time has come, over all sources; None: it is not known
+    urgent    set when something has happened that a checkpoint must soon hold
     left_out  detections with truth that are not watched, by why
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
     settings: DriftSettings
     slices: SliceTable
+    announce: Callable[[AlarmChange], None]
     watching: bool = True
-    announce: Callable[[AlarmChange], None] = field(default=nobody)
-    swapped: Callable[[], None] = field(default=nobody)
     counters: Counters = field(default_factory=Counters)
     disorder_ns: int = 0
-    now: Callable[[], int | None] = field(default=nowhere)
+    clock: EventClock | None = None
+    urgent: asyncio.Event = field(default_factory=asyncio.Event)
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(
@@ -217,7 +215,7 @@ class DriftWatch:
         self.family = Family(self.settings)
 
     def give(self, references: Mapping[str, Mapping[Stage, Reference]]) -> None:
-        """What is usual, from recorded drives, by slice; before anything is taken in."""
+        """Takes references from recorded drives, by slice; before anything is taken in."""
         self.family = Family(self.settings, references)
 
     # ---- on the way in
@@ -243,7 +241,7 @@ class DriftWatch:
                 self._again[sequence] = frame
             else:
                 who = rows.stamp_ns, rows.source, frame
-                self._order.put(*who, order=sequence, rows=rows.n, now_ns=self.now())
+                self._order.put(*who, order=sequence, rows=rows.n, now_ns=self._now_ns)
             self._take_over(sequence)
 
     def _take_over(self, sequence: int | None = None) -> None:
@@ -262,8 +260,12 @@ class DriftWatch:
             for frame in filter(None, self._again.values()):
                 self._wait(frame)
             self._again.clear()
-        for held in self._order.ready(self.now()):
+        for held in self._order.ready(self._now_ns):
             self._wait(held.item)
+
+    @property
+    def _now_ns(self) -> int | None:
+        return None if self.clock is None else self.clock.now_ns
 
     def _wait(self, frame: _Frame) -> None:
         if self._open.ends_before(frame):
@@ -308,13 +310,11 @@ class DriftWatch:
         self._take_over()
 
     def order(self) -> ReorderState[_Frame]:
-        """What is known of the order in which frames come. What is held comes again, from the
-        ledger.
-        """
+        """Returns the order in which frames came; the ledger brings those held again."""
         return replace(self._order.state(), out=(), held=())
 
     def has(self, position: Position, order: ReorderState[_Frame] | None = None) -> None:
-        """What the last run had taken in; to be told before anything is added again.
+        """Is told what the last run had taken in, before anything is added again.
 
         order  as it was then
         """
@@ -345,12 +345,11 @@ class DriftWatch:
                 self._end_portion()
             while self._ended:
                 frames = self._next()
-                try:
+                failed = sum(frame.rows.n for frame in frames)
+                with contained(self.counters, log, NOT_WATCHED):
                     yield from self._take(frames)
-                except Exception:
-                    log.exception("what the truth says of drift was not taken in")
-                    self.counters.internal_errors += 1
-                    self.left_out["failed"] += sum(frame.rows.n for frame in frames)
+                    failed = 0
+                self.left_out["failed"] += failed
                 yield
         finally:
             self.at_work = False
@@ -433,7 +432,7 @@ class DriftWatch:
         self._grow()
         for change in self.family.new_epoch(slices, left=not follows):
             self.announce(change)
-        self.swapped()
+        self.urgent.set()
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         """End the alarms of these slices, or of all where none is named; those that were there.
@@ -453,7 +452,7 @@ class DriftWatch:
         return tuple(change.alarm for change in changes)
 
     def stays(self, alarm: Alarm) -> bool:
-        """Whether an alarm is not over yet."""
+        """Says whether an alarm is not over yet."""
         known = self.family.alarms.latched.get(key_of(alarm))
         return known is not None and known.alarm == alarm
 

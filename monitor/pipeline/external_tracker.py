@@ -1,12 +1,8 @@
-"""Frames on their way to a tracker elsewhere: those that wait, those that are out, and what became
-of each. No clock, no task: who holds the line says when a frame is overdue.
-
-The call to a tracker elsewhere: made again and again, one task that writes, one that reads.
-
-A tracker elsewhere as the frame path sees it: what is forwarded to it, and what it answers.
+"""A tracker elsewhere: frames that are forwarded to it, and its answers.
 
 Everything is on the event loop, and nothing waits but answers that are to have tracks, these no
-longer than they were told to. The call itself is in tracker_calls.py.
+longer than they were told to. The call is made again and again, with a task that writes and one
+that reads; how a call is dialled is in tracker_client.py.
 """
 
 from __future__ import annotations
@@ -20,13 +16,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from monitor.config import TrackerConfig
 from monitor.frames.counters import Counters, Histogram
 from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, ReportedTracks
 from monitor.frames.reasons import Notice
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.streams import Stream
 from monitor.wire.tracker import (
     UnusableAnswer,
@@ -147,13 +144,9 @@ Ended = asyncio.Future[tuple[Outcome, ReportedTracks | None]]
 StandIn = Callable[[Stream, FrameAnswer], FrameAnswer | None]
 
 
-def nobody(_: Stream, __: FrameAnswer) -> None:
-    """Where no tracker stands by."""
-
-
 @dataclass(frozen=True, slots=True)
 class ForwardingReading:
-    """What has been forwarded so far.
+    """Counts what has been forwarded so far.
 
     sent      frames that were written to the tracker
     ended     frames by how it ended; together with those still under way, all of them
@@ -170,7 +163,7 @@ class ForwardingReading:
 
 @dataclass(slots=True)
 class ExternalTracker:
-    """Whether the tracker is there, and the frames on their way to it.
+    """Forwards frames to the tracker while it is there.
 
     changed        told when it comes or goes
     trouble        how it was when it was last found not to serve; empty: never was
@@ -181,7 +174,7 @@ class ExternalTracker:
     config: TrackerConfig
     counters: Counters
     changed: Callable[[bool], None]
-    stand_in: StandIn = nobody
+    stand_in: StandIn
     up: bool = False
     trouble: str = ""
     heard: bool = False
@@ -233,19 +226,16 @@ class ExternalTracker:
         return answer if ended is None else self._with_tracks(stream, answer, ended)
 
     def _missed(self, stream: Stream) -> bool:
-        """Whether tracks were asked for, and nobody else has them."""
+        """Says whether tracks were asked for, and nobody else has them."""
         return stream.header.return_tracks and stream.tracker is None
 
     async def _with_tracks(self, stream: Stream, answer: FrameAnswer, ended: Ended) -> FrameAnswer:
         outcome, tracks = await ended
         if tracks is not None:
             return replace(answer, tracks=tracks)
-        try:
+        instead, name = None, stream.header.stream
+        with contained(self.counters, log, "a frame of stream %s is answered without tracks", name):
             instead = self.stand_in(stream, answer)
-        except Exception:
-            log.exception("a frame of stream %s is answered without tracks", stream.header.stream)
-            self.counters.internal_errors += 1
-            instead = None
         return self._without(answer, outcome) if instead is None else instead
 
     def _without(self, answer: FrameAnswer, outcome: Outcome) -> FrameAnswer:
@@ -273,24 +263,19 @@ class ExternalTracker:
         self.up = up
         if not up:
             self.line.lose()
-        try:
+        where = "there" if up else "away"
+        with contained(self.counters, log, "not everyone knows that the tracker is %s", where):
             self.changed(up)
-        except Exception:
-            log.exception("not everyone knows that the tracker is %s", "there" if up else "away")
-            self.counters.internal_errors += 1
 
     def encoded(self, frame: ForwardedFrame, now: float) -> bytes | None:
         """The request; None where it cannot be made: neither the call nor other frames suffer."""
         left_ns = None if frame.call_ends is None else int((frame.call_ends - now) * 1e9)
         name, sequence = frame.stream.header.stream, frame.sequence
         assert sequence is not None
-        try:
+        with contained(self.counters, log, "a frame of stream %s was not forwarded", name):
             return encode_frame_update(name, frame.answer, sequence, left_ns)
-        except Exception:
-            log.exception("a frame of stream %s was not forwarded", name)
-            self.counters.internal_errors += 1
-            self.line.end(frame, Outcome.FAILED)
-            return None
+        self.line.end(frame, Outcome.FAILED)
+        return None
 
     def take(self, data: bytes, now: float) -> None:
         """An answer. Raises UnusableAnswer, which is counted."""
@@ -358,7 +343,7 @@ class Link(Protocol):
         """The next message."""
 
     def health(self) -> AsyncIterator[bool]:
-        """Whether the tracker serves, each time that changes; ends where it does not tell."""
+        """Yields whether the tracker serves, each time that changes; ends if it does not tell."""
 
 
 Dial = Callable[[], AbstractAsyncContextManager[Link]]
@@ -382,15 +367,10 @@ class TrackerCalls:
         failures = 0
         while True:
             began, tracker.heard = loop.time(), False
+            why = "a fault of the sidecar"
             try:
-                async with self.dial() as link:
-                    await self._serve(link)
-            except LinkLost as error:
-                why = str(error)
-            except Exception:
-                log.exception("the call to the tracker failed")
-                tracker.counters.internal_errors += 1
-                why = "a fault of the sidecar"
+                with contained(tracker.counters, log, "the call to the tracker failed"):
+                    why = await self._called()
             finally:
                 tracker.be(False)
             self._tell("away", f": {why}")
@@ -402,7 +382,15 @@ class TrackerCalls:
             # Drawn, so that the sidecars of a tracker do not all come back at one moment.
             await asyncio.sleep(longest * self.random.uniform(0.5, 1.0))
 
-    async def _serve(self, link: Link) -> None:
+    async def _called(self) -> str:
+        """Makes one call, to its end; why it ended."""
+        try:
+            async with self.dial() as link:
+                await self._serve(link)
+        except LinkLost as error:
+            return str(error)
+
+    async def _serve(self, link: Link) -> NoReturn:
         """One call, to its end. Raises LinkLost."""
         self.tracker.line.begin_call()
         self.tracker.unheard_since = None
@@ -456,7 +444,7 @@ class TrackerCalls:
                 self._say("answers", f"answered what cannot be used: {error}")
 
     async def _watch(self, link: Link) -> None:
-        """What the tracker says of its own health; where it says nothing, it is well."""
+        """Follows what the tracker says of its own health; where it says nothing, it is well."""
         healthy = True
         while True:
             async for told in link.health():
@@ -474,7 +462,7 @@ class TrackerCalls:
         self._tell(THERE if up else "there, but says that it does not serve")
 
     async def _listen(self) -> None:
-        """Whether anything is heard of the tracker. Raises LinkLost if not.
+        """Raises LinkLost where nothing is heard of the tracker.
 
         Says a state, too, that came too soon after the one before: it would be unsaid for good.
         """
@@ -496,7 +484,7 @@ class TrackerCalls:
             self._told = state
 
     def _say(self, matter: str, what: str) -> bool:
-        """Whether it was said: not so soon after the line before on the same matter."""
+        """Logs a line, unless one on the same matter came just before; whether it did."""
         now = asyncio.get_running_loop().time()
         if now - self._said.get(matter, float("-inf")) < SAY_EVERY:
             return False

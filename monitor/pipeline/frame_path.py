@@ -1,7 +1,7 @@
-"""The stages in order, and the owner of all live state: streams, recalibrators, frames in waiting,
-statistics, counts.
+"""The path of a frame from the wire to its answer, then into the live state.
 
-Runs on one event loop and nowhere else, so there is no lock. Nothing here blocks.
+The pipeline owns that state: streams, recalibrators, pending frames, statistics, counters. It runs
+on one event loop and nowhere else, so there is no lock. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from monitor.frames.frame import (
     Header,
     Opinions,
     ReceivedFrame,
+    ReceivedTruth,
     Refusal,
-    TrackIds,
+    ReportedTracks,
+    TruthAnswer,
     Untracked,
     opinions_of,
 )
@@ -35,8 +37,9 @@ from monitor.frames.stored import SliceKey, StoredOpinions
 from monitor.matching.labels import inline_record, inline_truth, labels_sent
 from monitor.matching.pending import Dropped
 from monitor.pipeline.drift_watch import DriftWatch
+from monitor.pipeline.events import Events
 from monitor.pipeline.forwarding import ProcessedFrame, Recalibrated, answer_extras, recalibrate
-from monitor.pipeline.housekeeping import Overload
+from monitor.pipeline.housekeeping import Overload, contained
 from monitor.pipeline.labelled_rows import Counting, Origin, inline_rows, tracks_of_rows
 from monitor.pipeline.learning import Learning
 from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
@@ -50,7 +53,8 @@ from monitor.pipeline.stream_tracker import (
     tracker_of,
 )
 from monitor.pipeline.streams import EventTime, Stream, refuse_header
-from monitor.pipeline.truth import TruthLedger
+from monitor.pipeline.truth import Ahead, Search, TruthLedger
+from monitor.store.ledger.entries import Journal, Kept, NoJournal
 from monitor.tracking.kalman import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)
@@ -70,16 +74,34 @@ SHED = Notice(
 )
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Answered:
+    """An answered frame that is not remembered yet.
+
+    left_out  the reason why it is not counted, or no label finds it; None: all is well
+    """
+
+    stream: Stream
+    frame: ReceivedFrame
+    examined: Examined
+    recalibrated: Recalibrated
+    tracks: ReportedTracks | None
+    left_out: Reason | None
+    arrival_ns: int | None
+
+
 @dataclass(slots=True)
 class Pipeline:
     """The sidecar without its edges."""
 
     config: Config
+    journal: Journal = field(default_factory=NoJournal)
     counters: Counters = field(default_factory=Counters)
     recalibrators: Recalibrators = field(default_factory=Recalibrators)
     streams: dict[str, Stream] = field(default_factory=dict)
     latest: dict[str, Recalibrated] = field(default_factory=dict)  # of each stream
-    overload: Overload = field(default_factory=Overload)
+    events: Events = field(default_factory=Events)
+    overload: Overload = field(init=False)
     limits: Limits = field(init=False)
     ledger: TruthLedger = field(init=False)
     counting: Counting = field(init=False)
@@ -92,9 +114,11 @@ class Pipeline:
     numbered: int = 0  # streams so far
     # Streams of the last run that have not come again yet; they make room for others.
     _unclaimed: set[str] = field(default_factory=set)
+    _answered: _Answered | None = None
 
     def __post_init__(self) -> None:
-        limits = self.config.limits
+        limits, server = self.config.limits, self.config.server
+        self.overload = Overload(server.shed_lag_seconds, server.shed_rows)
         self.limits = Limits(
             limits.largest_mean, limits.smallest_deviation, limits.largest_deviation
         )
@@ -105,10 +129,11 @@ class Pipeline:
         self.drift = DriftWatch(
             watched.settings(),
             self.slices,
+            self.events.publish,
             watched.watch,
             counters=self.counters,
             disorder_ns=self.disorder_ns,
-            now=lambda: self.live.clock.now_ns,
+            clock=self.live.clock,
         )
         self.counting = Counting(self.live, self.slices, self.drift, self.learning, self.counters)
         self.ledger = TruthLedger(
@@ -118,6 +143,7 @@ class Pipeline:
             self.counters,
             self.streams,
             self.live.class_slices,
+            self.journal,
         )
         tracker = self.config.tracker
         if tracker.tracks_here:
@@ -130,10 +156,19 @@ class Pipeline:
         """All slices seen so far."""
         return self.live.slices
 
+    def adjust(self, config: Config) -> None:
+        """Applies another configuration from the next frame on, after a reload."""
+        self.remember_answered()
+        self.config = config
+        self.overload.adjust(config.server.shed_lag_seconds, config.server.shed_rows)
+        settings = config.promotion.settings()
+        self.learning.adjust(settings.fits, settings.policy)
+
     # ---- streams
 
     def register(self, header: Header) -> Stream | Refusal:
         """A stream for this header; a known one if nothing changed but the connection."""
+        self.remember_answered()
         space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
         header = replace(header, space=space)
         self._make_room(header.stream)
@@ -147,16 +182,13 @@ class Pipeline:
             if not known.header.asks_like(header):
                 self.streams[header.stream] = known = replace(known, header=header)
             return known
-        slices = StreamSlices(self.slices, space, header.stream, header.classes)
-        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
-        if tracker is not None and known is not None and known.tracker is not None:
-            tracker.orders = known.tracker.orders  # counters never fall
         # A stream that begins anew numbers its tracks anew.
         self.numbered += 1
-        stream = Stream(header, slices, self.numbered, tracker)
+        stream = self._opened(header, self.numbered)
         if known is not None:
             stream.seen = known.seen
-        self.streams[header.stream] = stream
+            if stream.tracker is not None and known.tracker is not None:
+                stream.tracker.orders = known.tracker.orders  # counters never fall
         return stream
 
     def restore_stream(self, header: Header, number: int, time: EventTime) -> None:
@@ -173,11 +205,14 @@ class Pipeline:
         space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
         header = replace(header, space=space)
         self.live.spaces.add(space)
-        slices = StreamSlices(self.slices, space, header.stream, header.classes)
-        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
-        stream = Stream(header, slices, number, tracker, time)
-        self.streams[header.stream] = stream
+        self._opened(header, number).time = time
         self._unclaimed.add(header.stream)
+
+    def _opened(self, header: Header, number: int) -> Stream:
+        slices = StreamSlices(self.slices, header.space, header.stream, header.classes)
+        tracker = tracker_of(header, self._tracking, self.counters, self._foreign)
+        stream = self.streams[header.stream] = Stream(header, slices, number, tracker)
+        return stream
 
     def _make_room(self, stream: str) -> None:
         """For a new stream, in place of one of the last run that has not come again."""
@@ -195,40 +230,61 @@ class Pipeline:
     def process(
         self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None = None
     ) -> FrameAnswer:
-        """The answer to a frame. Whatever of ours fails, the raw estimates go out, marked.
+        """Answers a frame and remembers it at once: for callers with no answer to send first."""
+        answer = self.answer(stream, frame, arrival_ns)
+        self.remember_answered()
+        return answer
+
+    def answer(
+        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None = None
+    ) -> FrameAnswer:
+        """Answers a frame, which `remember_answered` is to remember once the answer was sent.
+
+        If any part of the sidecar fails, the detector's own estimates are answered, with a reason.
 
         arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
         """
-        n, predicted = frame.detections.n, self.ledger.account.predicted
-        matched = self.counters.truth.matched
-        try:
+        self.remember_answered()
+        n, answer = frame.detections.n, None
+        name, version = stream.header.stream, self.recalibrators.selection.version
+        with contained(self.counters, log, "frame of stream %s passed through unprocessed", name):
             if arrival_ns is not None and self._is_stale(stream, frame, arrival_ns):
                 answer = self._stale(frame)
             else:
-                answer = self._process(stream, frame)
-        except Exception:
-            log.exception("frame of stream %s passed through unprocessed", stream.header.stream)
-            self.counters.internal_errors += 1
-            self._uncounted(n, predicted)
-            version = self.recalibrators.selection.version
+                answer = self._process(stream, frame, arrival_ns)
+        if answer is None:
+            self.ledger.lose(n, Dropped.FAILED)
             answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
         self.counters.count_frame(answer.reason, fast=frame.fast)
         if arrival_ns is not None:
             stream.seen.frame(n, frame.stamp_ns, arrival_ns)
-            stream.seen.labels(self.counters.truth.matched - matched, arrival_ns)
         return answer
+
+    def remember_answered(self) -> None:
+        """Remembers the frame that was answered last, unless that is done.
+
+        Whoever reads or changes what frames leave behind calls this first, so that frames, labels
+        and swaps of recalibrators are counted in the order in which they came. A fault costs the
+        statistics a frame, and nothing else.
+        """
+        answered, self._answered = self._answered, None
+        if answered is None:
+            return
+        stream, predicted = answered.stream, self.ledger.account.predicted
+        matched, remembered = self.counters.truth.matched, False
+        name = stream.header.stream
+        with contained(self.counters, log, "frame of stream %s answered, but not counted", name):
+            self._remember(answered)
+            remembered = True
+        if not remembered and self.ledger.account.predicted == predicted:
+            # It is in no account yet.
+            self.ledger.lose(answered.frame.detections.n, Dropped.FAILED)
+        if answered.arrival_ns is not None:
+            stream.seen.labels(self.counters.truth.matched - matched, answered.arrival_ns)
 
     def _is_stale(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int) -> bool:
         limit_seconds = self.config.server.stale_seconds
         return stream.staleness.is_stale(arrival_ns, frame.stamp_ns, limit_seconds)
-
-    def _uncounted(self, received: int, predicted: int) -> None:
-        """After a fault of ours, detections that are in no account yet are lost.
-
-        predicted  those in it before
-        """
-        if self.ledger.account.predicted == predicted:
-            self.ledger.lose(received, Dropped.FAILED)
 
     def _stale(self, frame: ReceivedFrame) -> FrameAnswer:
         """A frame that waited too long: nobody needs more of it than what came."""
@@ -239,7 +295,7 @@ class Pipeline:
             frame, np.full(n, Reason.STALE, np.uint8), versions=(version,), notices=(STALE,)
         )
 
-    def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
+    def _process(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None) -> FrameAnswer:
         header = stream.header
         classes = len(header.classes)
         came, frame = frame, with_softmax(frame, classes)
@@ -265,22 +321,16 @@ class Pipeline:
             )
             notices = in_words_of_logits(notices, examined, came, classes)
         tracked = self._track(stream, frame, examined, recalibrated.forwarded)
-        predicted = self.ledger.account.predicted
-        try:
-            tracks = tracks_of(frame.detections, batch.rows, tracked.tracks)
-            notices += self._remember(stream, frame, examined, recalibrated, tracks)
-        except Exception:
-            # What is counted must not cost the tracker its recalibrated estimates.
-            log.exception("frame of stream %s answered, but not counted", header.stream)
-            self.counters.internal_errors += 1
-            self._uncounted(frame.detections.n, predicted)
+        left_out = self._left_out(header.stream, frame)
+        if left_out is not None:
+            notices += (left_out,)
         extras, more = self._extras(header, examined, recalibrated)
         rows, made = recalibrated.sound_of(batch.rows)
         why = recalibrated.why
         # What the identity made goes back as it came, bit for bit.
         forwarding = why is Reason.NONE and recalibrated.made is not recalibrated.sent
         observing = why is Reason.OBSERVE_MODE
-        return FrameAnswer(
+        answer = FrameAnswer(
             received=frame,
             reason=examined.reason,
             rows=rows if forwarding else NO_ROWS,
@@ -293,24 +343,28 @@ class Pipeline:
             extras=extras,
             untracked=self._untracked(stream, examined, recalibrated.forwarded),
         )
+        why_left_out = None if left_out is None else left_out.reason
+        self._answered = _Answered(
+            *(stream, frame, examined, recalibrated, tracked.tracks, why_left_out, arrival_ns)
+        )
+        return answer
 
     def _extras(
         self, header: Header, examined: Examined, recalibrated: Recalibrated
     ) -> tuple[AnswerExtras | None, tuple[Notice, ...]]:
-        """What goes back with the estimates; if it fails, they go out without."""
+        """Returns what goes back beside the estimates; if that fails, they go out without."""
         classes, mode = self.recalibrators.class_selection, self.config.recalibration.mode
         frame = ProcessedFrame(header, examined, recalibrated, classes, mode)
-        try:
+        with contained(
+            self.counters, log, "a frame of stream %s is answered without extras", header.stream
+        ):
             return answer_extras(frame, self.counters)
-        except Exception:
-            log.exception("a frame of stream %s is answered without extras", header.stream)
-            self.counters.internal_errors += 1
-            return None, ()
+        return None, ()
 
     def _track(
         self, stream: Stream, frame: ReceivedFrame, examined: Examined, forwarded: Estimates
     ) -> Tracked:
-        """What the tracker makes of a frame; if it fails, nothing, and it begins anew."""
+        """Tracks a frame; if the tracker fails, there are no tracks, and it begins anew."""
         if stream.tracker is None or self.tracked_elsewhere:
             return Tracked(None)
         return self._follow(stream, stream.tracker, frame, examined, forwarded)
@@ -323,20 +377,18 @@ class Pipeline:
         examined: Examined,
         forwarded: Estimates,
     ) -> Tracked:
-        try:
+        name = stream.header.stream
+        with contained(self.counters, log, "the tracks of stream %s are lost", name):
             if not examined.clean:
                 # A class may come without covariances only: its tracks have a slice too.
                 bare = examined.reason == Reason.MISSING_COVARIANCE
                 stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
             tracked = tracker.track(frame, examined, forwarded)
-        except Exception:
-            log.exception("the tracks of stream %s are lost", stream.header.stream)
-            self.counters.internal_errors += 1
-            tracker.reset()
-            return Tracked(None)
-        for notice in tracked.notices:
-            self.counters.note(notice.reason, 1)
-        return tracked
+            for notice in tracked.notices:
+                self.counters.note(notice.reason, 1)
+            return tracked
+        tracker.reset()
+        return Tracked(None)
 
     def _untracked(
         self, stream: Stream, examined: Examined, forwarded: Estimates
@@ -362,32 +414,34 @@ class Pipeline:
             if stream.tracker is not None:
                 stream.tracker.reset()
 
-    def _remember(
-        self,
-        stream: Stream,
-        frame: ReceivedFrame,
-        examined: Examined,
-        recalibrated: Recalibrated,
-        tracks: TrackIds | None,
-    ) -> tuple[Notice, ...]:
-        """Count inline truth, and keep the frame for the truth that comes later."""
+    def _left_out(self, stream: str, frame: ReceivedFrame) -> Notice | None:
+        """Says why no label will find a frame, or nothing of it is counted; None: all is well."""
         if self.overload.shedding:
-            n = frame.detections.n
-            self.ledger.lose(n, Dropped.OVERLOAD)
-            return (SHED,)
-        notices: tuple[Notice, ...] = ()
+            return SHED
+        if frame.frame_id is None:
+            return NO_FRAME_ID
+        if self.ledger.store.knows((stream, frame.frame_id), frame.stamp_ns):
+            return duplicate_frame(frame.frame_id)
+        return None
+
+    def _remember(self, answered: _Answered) -> None:
+        """Counts inline labels, and enters the frame for the labels that come later."""
+        stream, frame, examined = answered.stream, answered.frame, answered.examined
+        recalibrated, left_out = answered.recalibrated, answered.left_out
+        if left_out is Reason.OVERLOAD:
+            self.ledger.lose(frame.detections.n, Dropped.OVERLOAD)
+            return
         if not examined.clean:
             self.counters.note_invalid(examined)
-        if frame.frame_id is None:
-            self.counters.note(Reason.MISSING_FRAME_KEY, 1)
-            notices = (NO_FRAME_ID,)
-        elif self.ledger.store.knows((stream.header.stream, frame.frame_id), frame.stamp_ns):
-            self.counters.note(Reason.DUPLICATE_FRAME, 1)
+        if left_out is not None:
+            self.counters.note(left_out, 1)
+        if left_out is Reason.DUPLICATE_FRAME:
             self.counters.truth.add(TruthAccount(duplicate=labels_sent(frame.detections)))
-            return (duplicate_frame(frame.frame_id),)
+            return
         # A frame that comes again tells nothing of the time.
         self._advance_watermark(stream, frame.stamp_ns)
         batch, slices = examined.batch, recalibrated.slices
+        tracks = tracks_of(frame.detections, batch.rows, answered.tracks)
         opinions = self._opinions(stream, batch)
         acted, sequence = recalibrated.acted, self.ledger.next_sequence()
         version = None if acted is None else acted.version
@@ -403,7 +457,7 @@ class Pipeline:
         bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
         if frame.frame_id is None:
             self.ledger.enter_unnamed(frame.detections.n, bare, slices, record)
-            return notices
+            return
         stored = stored_frame(
             stream.header,
             frame.frame_id,
@@ -421,7 +475,6 @@ class Pipeline:
             epoch=self.ledger.epoch,
         )
         self.ledger.enter(stored, slices, opinions, record, sequence)
-        return notices
 
     def _stored_opinions(self, opinions: Opinions | None) -> StoredOpinions | None:
         if opinions is None:
@@ -450,10 +503,18 @@ class Pipeline:
                 # One wild stamp would make all that follow late.
                 self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
 
-    # ---- truth
+    # ---- labels
+
+    def report(
+        self, labels: ReceivedTruth, found: Kept | None = None, ahead: Ahead | None = None
+    ) -> TruthAnswer | Search:
+        """Reports labels to the ledger, once it has every frame that was answered."""
+        self.remember_answered()
+        return self.ledger.report(labels, found, ahead)
 
     def clock_stepped(self, epoch: int) -> None:
         """The wall clock was set: stamps before and after are of two times. Nothing is dropped."""
+        self.remember_answered()
         self.ledger.epoch = epoch
         for stream in self.streams.values():
             stream.time = EventTime()
@@ -467,6 +528,7 @@ class Pipeline:
         follows  it is the one before, gone on: what was usual of it is still
         raises   UnknownVersion
         """
+        self.remember_answered()
         earlier = self.recalibrators.selection
         before = self.recalibrators.put_in_force(version, self.slices.ranges)
         now = self.recalibrators.selection
@@ -478,6 +540,6 @@ class Pipeline:
     # ---- tracks
 
     def tracks(self) -> TrackReading:
-        """What the trackers of all streams say of each slice."""
+        """Reads the trackers of all streams, by slice."""
         followed = [(s.slices, s.tracker) for s in self.streams.values() if s.tracker is not None]
         return read_tracks(self.slices.whole.names, followed)

@@ -1,23 +1,19 @@
-"""Whether the sidecar has more to do than it can, told from how late its loop is and from what
-waits for the statistics. Time is an argument; nothing here looks at a clock.
+"""Care for the event loop of a sidecar: overload, clock steps, contained faults, work in steps.
 
-Monitoring is what gives way: frames are answered and forwarded all the same.
-
-Steps of the wall clock, seen against the monotonic one. Both are arguments; nothing here looks
-at a clock.
-
-Vehicles boot before they know the time. Stamps taken before and after a step cannot be compared,
-so a step begins a new epoch of the clock.
-
-Work in short steps on the event loop: frames pass in between.
+Under overload monitoring gives way: frames are answered and forwarded all the same. Vehicles boot
+before they know the time: stamps taken before and after a step of the wall clock cannot be
+compared, so a step begins a new epoch. Times are arguments; nothing here looks at a clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
+
+from monitor.frames.counters import Counters
 
 # Samples in a row above the limit before the loop counts as late: a single one is a long step of
 # something else, such as a promotion, and over when it is seen.
@@ -46,6 +42,10 @@ class Overload:
     episodes: int = 0
     _late: int = 0
     _calm_since: float | None = None
+
+    def adjust(self, lag_seconds: float, waiting_rows: int) -> None:
+        """Applies other limits from the next sample on."""
+        self.lag_seconds, self.waiting_rows = lag_seconds, waiting_rows
 
     def look(self, now: float, lag: float, waiting: int) -> bool:
         """Take in a sample; whether shedding began or ended with it.
@@ -76,7 +76,7 @@ class Overload:
 
 
 def _share(value: float, limit: float) -> float:
-    """Of a limit; 0 where there is none."""
+    """Divides a value by a limit; 0 where there is none."""
     return value / limit if limit else 0.0
 
 
@@ -89,7 +89,7 @@ SLEW = 1e-3
 
 @dataclass(slots=True)
 class WallClock:
-    """What the wall clock has done.
+    """Finds steps of the wall clock against the monotonic one.
 
     step_seconds  s; a clock that is off by more has been set
     epoch         goes up by one with each step; the one to begin with may be of an earlier run
@@ -102,6 +102,14 @@ class WallClock:
     # Wall minus monotonic time where nothing was set, and when it was last looked at.
     _usual_ns: int | None = None
     _looked_ns: int = 0
+
+    def begin(self, epoch: int) -> None:
+        """Goes on from the epoch of an earlier run."""
+        self.epoch = epoch
+
+    def adjust(self, step_seconds: float) -> None:
+        """Applies another limit from the next look on."""
+        self.step_seconds = step_seconds
 
     def look(self, wall_ns: int, monotonic_ns: int) -> float | None:
         """s that the clock was set by since the last look, forward positive; None: it was not.
@@ -126,11 +134,39 @@ class WallClock:
         return None
 
 
+class contained:  # noqa: N801  # it reads as a statement
+    """Logs and counts a fault of its block; what follows the block goes on.
+
+    Cancellation and the end of the process pass through. Where an answer must be given after a
+    fault, the code behind the block gives it.
+    """
+
+    __slots__ = ("_arguments", "_counters", "_log", "_message")
+
+    def __init__(
+        self, counters: Counters, log: logging.Logger, message: str, *arguments: object
+    ) -> None:
+        """Takes the message and its arguments as the logger does."""
+        self._counters, self._log = counters, log
+        self._message, self._arguments = message, arguments
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        """Says whether there was a fault, which is over with that."""
+        if not isinstance(error, Exception):
+            return False
+        self._log.error(self._message, *self._arguments, exc_info=error, stacklevel=2)
+        self._counters.internal_errors += 1
+        return True
+
+
 Result = TypeVar("Result")
 
 
 async def in_steps(work: Generator[None, None, Result]) -> Result:
-    """What a generator returns; whoever waits for the loop has a turn after each of its steps."""
+    """Runs a generator to its result; whoever waits for the loop has a turn after each step."""
     try:
         while True:
             try:

@@ -1,8 +1,7 @@
-"""Candidates on trial by the version that promoting them would put in force, which changes with the
-champion beside which they are tried.
+"""Decisions about recalibrators in a running sidecar, by people or by tracks, each recorded.
 
-What people and tracks do to recalibrators, and what comes of it: promotions, rollbacks, pins
-and trials of a running sidecar, each of them recorded.
+A candidate is named by the version that promoting it would make active, which changes with the
+champion beside which it is tried.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from monitor.frames.space import Space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import Learning, SliceToFit
-from monitor.pipeline.recalibrators import KnownRecalibrators, NothingToRollBack, Recalibrators
+from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import (
     SWAPS,
@@ -29,9 +28,9 @@ from monitor.promotion.records import (
     TrialState,
     stepped,
 )
-from monitor.recalibration.classes.class_selection import AnySelection, ClassSelection
+from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.selection import IDENTITY, Chain, Selection
+from monitor.recalibration.selection import Chain, Selection
 
 
 @dataclass(slots=True)
@@ -83,31 +82,22 @@ class RecalibrationCounters:
     trials: TrialAccount = field(default_factory=TrialAccount)
 
 
-def _nothing() -> set[str]:
-    return set()
-
-
 @dataclass(slots=True)
 class Candidates:
-    """They are known as long as they are on trial.
-
-    meant  versions that mean something by themselves, whatever a candidate was called once
-    """
+    """Keeps every candidate known as long as it is on trial, and no longer."""
 
     learning: Learning
-    known: KnownRecalibrators
-    meant: Callable[[], set[str]] = _nothing
-    # By slice: the version of each, and of those the ones that nobody else has made known.
-    _versions: dict[str, str] = field(default_factory=dict)
+    # Versions that nobody else has made known.
     _ours: set[str] = field(default_factory=set)
     # Versions that rolling back would lead to, by slice.
     _guards: dict[str, str] = field(default_factory=dict)
     # Whatever a candidate that is on trial was ever called, and its slice.
     _called: dict[str, str] = field(default_factory=dict)
 
-    def versions(self) -> set[str]:
-        """Of all that are on trial."""
-        return set(self._versions.values())
+    @property
+    def recalibrators(self) -> Recalibrators:
+        """The recalibrators known and active; they hold the versions on trial too."""
+        return self.learning.recalibrators
 
     def renew(self) -> None:
         """Know those that are on trial now, beside the champion of now, and no others."""
@@ -118,10 +108,12 @@ class Candidates:
             for slice, entry in register.on_trial.items()
             if slice in chains
         }
-        self._versions = {slice: selection.version for slice, selection in made.items()}
+        versions = self.recalibrators.on_trial
+        versions.clear()
+        versions.update({slice: selection.version for slice, selection in made.items()})
         for slice, selection in made.items():
             self._know(slice, selection)
-        self._forget(self._ours - self.versions())
+        self._forget(self._ours - set(versions.values()))
         self._guards = {
             slice: self._selection(chains[slice], spaces, guard.recalibrator).version
             if slice in chains
@@ -133,42 +125,45 @@ class Candidates:
     def began(self, slice: str, selection: Selection) -> None:
         """Another candidate is on trial in a slice: the names of the one before lead nowhere."""
         self._called = {version: name for version, name in self._called.items() if name != slice}
-        before = self._versions.get(slice)
-        self._versions[slice] = selection.version
+        versions = self.recalibrators.on_trial
+        before = versions.get(slice)
+        versions[slice] = selection.version
         self._know(slice, selection)
-        self._forget({before} & self._ours - self.versions() if before else set())
+        self._forget({before} & self._ours - set(versions.values()) if before else set())
 
     def over(self, slice: str, version: str) -> None:
         """One is discarded; that of the last run too, of which we did not know that it is ours."""
-        self._versions.pop(slice, None)
+        versions = self.recalibrators.on_trial
+        versions.pop(slice, None)
         self._called = {called: name for called, name in self._called.items() if name != slice}
-        if version not in self.learning.recalibrators.sent:
-            self._forget({version} - self.versions())
+        if version not in self.recalibrators.sent:
+            self._forget({version} - set(versions.values()))
 
     def _know(self, slice: str, selection: Selection) -> None:
-        self.known.setdefault(selection.version, selection)
-        if selection.version not in self.learning.recalibrators.sent:
+        self.recalibrators.known.setdefault(selection.version, selection)
+        if selection.version not in self.recalibrators.sent:
             self._ours.add(selection.version)
         self._called[selection.version] = slice
 
     def _forget(self, versions: set[str]) -> None:
         self._ours -= versions
-        for version in versions - self.learning.recalibrators.needed:
-            self.known.pop(version, None)
+        for version in versions - self.recalibrators.needed:
+            self.recalibrators.known.pop(version, None)
 
     def _renew_if_others(self) -> None:
         """A track has made a guard of what served before, or a slice of the last run is there."""
         register, chains = self.learning.register, self.learning.chains()
         there = register.on_trial.keys() & chains.keys()
-        if not (there <= self._versions.keys() and register.guards.keys() <= self._guards.keys()):
+        tried = self.recalibrators.on_trial.keys()
+        if not (there <= tried and register.guards.keys() <= self._guards.keys()):
             self.renew()
 
     def called(self, version: str) -> Decision | None:
         """To promote the candidate that is called so, or was; None where none is."""
         self._renew_if_others()
-        now = {called: slice for slice, called in self._versions.items()}
+        now = {called: slice for slice, called in self.recalibrators.on_trial.items()}
         slice = now.get(version, "")
-        if not slice and version not in self.meant():
+        if not slice and version not in self.recalibrators.whole:
             slice = self._called.get(version, "")
         entry = self.learning.register.on_trial.get(slice)
         chain = self.learning.chains().get(slice)
@@ -196,7 +191,7 @@ class Candidates:
         for slice, entry in sorted(register.on_trial.items()):
             state = TrialState.PROVEN if entry.proven else TrialState.RUNNING
             evidence = entry.trial.evidence(settings)
-            version = self._versions.get(slice, "")
+            version = self.recalibrators.on_trial.get(slice, "")
             found.append(TrialStanding(slice, version, state, evidence, entry.factors))
         for slice, guard in sorted(register.guards.items()):
             evidence = guard.evidence(settings)
@@ -207,7 +202,7 @@ class Candidates:
     def _selection(
         self, chain: Chain, spaces: Mapping[Chain, Space], recalibrator: Recalibrator
     ) -> Selection:
-        champion, ranges = self.learning.recalibrators.selection, self.learning.slices.ranges
+        champion, ranges = self.recalibrators.selection, self.learning.slices.ranges
         return stepped(champion, spaces[chain].names, chain, recalibrator, ranges)
 
 
@@ -226,35 +221,19 @@ _MOST_BEFORE = 100
 SCHEDULE = "schedule"
 
 
-Kind = type[AnySelection]
-
-
-def nobody(_: Record) -> None:
-    """Until there is somebody to tell."""
-
-
 @dataclass(slots=True)
 class Promotions:
-    """Of one pipeline.
-
-    announce  tells those who watch, and whoever keeps records
-    before    versions that were in force, by kind, the latest last
-    """
+    """Decides for one pipeline, in whose events every record is published."""
 
     pipeline: Pipeline
-    announce: Callable[[Record], None] = nobody
     now_ns: Callable[[], int] = time.time_ns
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
-    before: dict[Kind, list[str]] = field(
-        default_factory=lambda: {Selection: [], ClassSelection: []}
-    )
     sequence: int = 0
     candidates: Candidates = field(init=False)
     _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def __post_init__(self) -> None:
-        self.candidates = Candidates(self.learning, self.recalibrators.known, self._meant)
-        self.recalibrators.also_needed = self._needed
+        self.candidates = Candidates(self.learning)
 
     @property
     def learning(self) -> Learning:
@@ -267,8 +246,13 @@ class Promotions:
         return self.pipeline.recalibrators
 
     @property
+    def before(self) -> dict[Kind, list[str]]:
+        """Versions that were active, by kind, the latest last."""
+        return self.recalibrators.before
+
+    @property
     def pinned(self) -> bool:
-        """Whether nothing happens by itself."""
+        """Says whether nothing happens by itself."""
         return self.learning.register.pinned
 
     # ---- people
@@ -309,7 +293,7 @@ class Promotions:
         return known[before[-1]]
 
     def _with_slice_before(self, slice: str) -> Selection:
-        """What is in force, but for a slice, which is as it was. Raises NothingToRollBack."""
+        """Rolls one slice of the active selection back. Raises NothingToRollBack."""
         chains, now = self.learning.chains(), self.recalibrators.selection
         chain = chains.get(slice, ())
         for version in reversed(self.before[Selection] if chain else []):
@@ -477,7 +461,7 @@ class Promotions:
             del before[:-_MOST_BEFORE]
 
     def _unwind(self, chain: Chain, bad: Recalibrator, good: Recalibrator) -> None:
-        """What a slice was rolled back from is nothing to go back to, with other slices either."""
+        """Removes what a slice was rolled back from, so that nothing goes back to it."""
         known, names = self.recalibrators.known, self.learning.spaces()[chain].names
         before = self.before[Selection]
         for i, version in enumerate(before):
@@ -506,18 +490,10 @@ class Promotions:
                 register.changed((slice,), after.of((slice,)), None)
 
     def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
-        """What served a slice before what serves it now, and has not been rolled back from."""
+        """Finds what served a slice before, and was not rolled back from."""
         found = (self.recalibrators.known.get(v) for v in reversed(self.before[Selection]))
         served = (one.of(chain) for one in found if isinstance(one, Selection))
         return next((one for one in served if one != now), None)
-
-    def _meant(self) -> set[str]:
-        """Versions of whole recalibrators, that were never of a candidate alone."""
-        return {IDENTITY.version, *self.before[Selection]} | self.recalibrators.sent
-
-    def _needed(self) -> set[str]:
-        """Versions that people may still ask for, beside those in force."""
-        return self.candidates.versions().union(*self.before.values())
 
     # ---- records
 
@@ -551,7 +527,7 @@ class Promotions:
         self._records.append(record)
         about = slice or "all"
         log.info("%s %s %s: %s (%s)", what, about, version, reason, actor, extra={"of": about})
-        self.announce(record)
+        self.pipeline.events.publish(record, record.time_ns)
         return record
 
     def remember(self, records: Sequence[Record], sequence: int) -> None:

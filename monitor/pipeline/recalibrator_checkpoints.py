@@ -1,9 +1,7 @@
-"""What recalibrators a sidecar begins with, and what it keeps of them for the next run: those that
-its configuration names, or those that were in force and on trial when the last run ended.
+"""Checkpoints of the recalibrators of a sidecar: loaded at start, written when they change.
 
-The recalibrators of a running sidecar, kept on disk: loaded at start, written when they change.
-
-What is kept is handed over on the loop; text and disk belong to one thread.
+A sidecar begins with those that its configuration names, or those that were active and on trial
+when the last run ended. They are handed over on the loop; text and disk belong to one thread.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from monitor.config import Config, InvalidConfiguration
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import SWAPS, Record
@@ -37,7 +36,7 @@ MOST_WAITING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the last run left.
+    """Holds what the last run left.
 
     state       None where there is nothing that could be used
     documents   recalibrators by version, the oldest first; those that the state names among them
@@ -55,7 +54,7 @@ class Kept:
 
 @dataclass(slots=True)
 class _Waiting:
-    """What is not on the disk yet.
+    """Holds what is not on the disk yet.
 
     selections  those that the state names
     """
@@ -95,7 +94,7 @@ class RecalibratorKeeper:
     # ---- at start
 
     def load(self) -> Kept:
-        """What the last run left; to be called before anything is kept.
+        """Loads what the last run left; to be called before anything is kept.
 
         What cannot be used is said, and never stops the start. Where another sidecar keeps its
         recalibrators in the folder, it is left alone from now on.
@@ -215,7 +214,7 @@ class RecalibratorKeeper:
             self._failed(error)
 
     def _add(self, folder: RecalibratorFolder, selection: AnySelection) -> None:
-        """What has no text would stand in the way of all that comes after it."""
+        """Adds a recalibrator; one without a text must not stand in the way of those after it."""
         try:
             folder.add(selection)
         except (TypeError, ValueError) as error:
@@ -234,7 +233,7 @@ _TAKEN = (
 
 
 def _ahead_of(state: RegisterState, records: Sequence[Record]) -> list[str]:
-    """What the history knows and the state does not: the last run died between the two."""
+    """Says what the history knows and the state does not: the last run died between the two."""
     lost = [record for record in records if record.sequence > state.sequence]
     swaps = [record for record in lost if record.what in SWAPS]
     if not swaps:
@@ -293,18 +292,24 @@ def _learnt(recalibrators: Recalibrators, key: str, path: str) -> str:
 
 @dataclass(slots=True)
 class KeptPromotions:
-    """Of one sidecar.
+    """Keeps what becomes of the recalibrators of one sidecar.
 
-    named  versions that the configuration names
+    named          versions that the configuration names
+    every_seconds  s after which trials are written, if nothing else has happened
+    entry          the last one of the ledger that was known to the tracks of the last run; None: it
+                   is not known
     """
 
     promotions: Promotions
     named: Mapping[str, str]
     keeper: RecalibratorKeeper
     every_seconds: float
-    # Of the ledger, the last entry that the last run's tracks were told of; None: not known.
     entry: int | None = field(default=None, init=False)
     _unkept: list[Record] = field(default_factory=list)
+    _urgent: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.promotions.pipeline.events.listen(Record, self._note)
 
     # ---- at start
 
@@ -363,27 +368,31 @@ class KeptPromotions:
 
     # ---- while it runs
 
-    def note(self, record: Record) -> None:
-        """Have a record kept: soon, but after what is going on has come to its end."""
-        if not self._unkept:
-            asyncio.get_running_loop().call_soon(self.keep)
+    def adjust(self, every_seconds: float) -> None:
+        """Writes trials as often as other settings say, after the pause that goes on."""
+        self.every_seconds = every_seconds
+
+    def _note(self, record: Record) -> None:
         self._unkept.append(record)
+        self._urgent.set()
 
     def keep(self) -> None:
         """Have all kept as it is now. A fault costs that, and nothing else."""
-        try:
+        counters = self.promotions.pipeline.counters
+        with contained(counters, log, "what became of the recalibrators is not kept"):
             state, known = self._state(), self.promotions.recalibrators.known
             named = [known[version] for version in sorted(state.named) if version in known]
             self.keeper.keep(state, named, self._unkept)
             self._unkept = []
-        except Exception:
-            log.exception("what became of the recalibrators is not kept")
-            self.promotions.pipeline.counters.internal_errors += 1
 
     async def keep_trials(self) -> None:
-        """Keep what tracks have said, now and then, for ever."""
+        """Keeps trials now and then, and records as soon as what made them is done, for ever."""
         while True:
-            await asyncio.sleep(self.every_seconds)
+            # Not wait_for, which forgets that it was cancelled where both come at once.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.every_seconds):
+                    await self._urgent.wait()
+            self._urgent.clear()
             self.keep()
 
     async def settle(self) -> None:

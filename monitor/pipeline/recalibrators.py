@@ -1,12 +1,13 @@
-"""The recalibrators a sidecar knows, of estimates and of class probabilities, and the one of each
-that is in force; and what one makes of the estimates of a frame.
+"""The recalibrators that a sidecar knows, of estimates and of class probabilities.
+
+One of each kind is active: it acts on the next frame.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +16,7 @@ from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.pipeline.housekeeping import contained
 from monitor.promotion.records import Known
 from monitor.recalibration.classes.class_selection import (
     CLASS_IDENTITY,
@@ -42,11 +44,14 @@ def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> 
 
 
 def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
-    """Of a slice; where a selection does not fit, nothing is done."""
+    """Finds what serves a slice: where a selection does not fit, the identity."""
     return selection.of(chain) if selection.fits(space) else Identity()
 
 
 log = logging.getLogger(__name__)
+
+
+Kind = type[AnySelection]
 
 
 # Recalibrators that are known at a time.
@@ -67,7 +72,7 @@ class InForce:
 
 
 def in_use(classes: ClassSelection) -> bool:
-    """Whether it has anything to say of a detection: the identity has not, unless it rejects."""
+    """Says whether a selection changes any detection: the identity does not, unless it rejects."""
     return classes.changes_probabilities or classes.rejection is not None
 
 
@@ -103,13 +108,19 @@ class KnownRecalibrators(dict[str, AnySelection]):
 
 @dataclass(slots=True)
 class Recalibrators:
-    """Those that are known, and the two of them that act on the next frame."""
+    """Recalibrators that are known, and the two of them that act on the next frame.
+
+    before    versions that were active, by kind, the latest last
+    on_trial  versions of the candidates, by slice
+    """
 
     selection: Selection = IDENTITY
     class_selection: ClassSelection = CLASS_IDENTITY
     known: KnownRecalibrators = field(default_factory=KnownRecalibrators)
-    # More versions that are not to be forgotten.
-    also_needed: Callable[[], set[str]] = set
+    before: dict[Kind, list[str]] = field(
+        default_factory=lambda: {Selection: [], ClassSelection: []}
+    )
+    on_trial: dict[str, str] = field(default_factory=dict)
     # Versions by the digest of their document: reading one can take seconds.
     _read: dict[bytes, str] = field(default_factory=dict)
 
@@ -128,9 +139,15 @@ class Recalibrators:
 
     @property
     def needed(self) -> set[str]:
-        """Versions that are never forgotten: in force, or what it means that nothing is done."""
-        in_force = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
-        return {selection.version for selection in in_force} | self.also_needed()
+        """Versions that are never forgotten: active now or before, on trial, or the identities."""
+        active = (self.selection, self.class_selection, IDENTITY, CLASS_IDENTITY)
+        versions = {selection.version for selection in active}
+        return versions.union(self.on_trial.values(), *self.before.values())
+
+    @property
+    def whole(self) -> set[str]:
+        """Versions that name a recalibrator by itself, whatever a candidate was once called."""
+        return {IDENTITY.version, *self.before[Selection]} | self.sent
 
     @property
     def sent(self) -> set[str]:
@@ -216,15 +233,12 @@ def applied(
     limits: Limits,
     counters: Counters,
 ) -> tuple[Estimates, BoolArray]:
-    """What a recalibrator makes of estimates; where it fails, what was sent and False, (n,).
+    """Applies a recalibrator to estimates; where it fails, what was sent and False, (n,).
 
     slices  (n,) index into chains
     """
-    try:
+    with contained(counters, log, "recalibrator %s failed", selection.version):
         made = selection.apply(sent, slices, chains)
         sound = sound_rows(sent, made, limits, definite=selection.keeps_definite)
-    except Exception:
-        log.exception("recalibrator %s failed", selection.version)
-        counters.internal_errors += 1
-        return sent, np.zeros(slices.size, bool)
-    return sent_where_unsound(sent, made, sound), sound
+        return sent_where_unsound(sent, made, sound), sound
+    return sent, np.zeros(slices.size, bool)

@@ -1,15 +1,14 @@
-"""Entries of the ledger done again after a crash: what they told, told to a ledger that began
-with less.
+"""The restart of a sidecar where the last run ended.
 
-How a sidecar goes on where the last one ended: what its statistics do not say of themselves is
-kept with them, and the entries of the ledger after them are done again.
+What the statistics do not say of themselves is kept with them as progress; the entries of the
+ledger after the checkpoint are done again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from monitor.frames.counters import TruthAccount
@@ -18,11 +17,13 @@ from monitor.frames.stored import SliceKey, StoredFrame
 from monitor.matching.pending import Dropped, LabelRecord, PendingFrame
 from monitor.pipeline.accounts import account_of
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.labelled_rows import Counting, Parts
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
 from monitor.statistics.observations import finished
 from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
+from monitor.store.ledger.journal import Journal, Opened
 from monitor.store.progress import KeptClusters, KeptStream, Progress, Share
 
 
@@ -104,7 +105,7 @@ def _come_to(counting: Counting, record: LabelRecord) -> None:
 
 
 def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
-    """Whether labels are not of a frame, though of one with its number."""
+    """Says whether labels are of another frame with the number of this one."""
     brought = entry.frame
     if brought is not None and abs(brought.sequence) != abs(frame.sequence):
         return True
@@ -130,7 +131,7 @@ _SHARES = ("predicted", "labelled", "gated", "near_gate")
 
 
 class Disk(Protocol):
-    """What the ledger is read from, at start."""
+    """Reads the ledger at start."""
 
     def replay(self, after: int) -> Iterable[Entry]:
         """All entries after one, in order."""
@@ -141,6 +142,34 @@ class Disk(Protocol):
     ) -> Kept | None:
         """A frame, with the labels of it that came before an entry."""
         ...
+
+
+# Numbers of the ledger that are left out where it is not known which were given.
+_BEYOND = 1 << 32
+
+
+def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
+    """Lets a ledger begin with what its disk has, after the last checkpoint was loaded.
+
+    Detections that wait in partitions which have gone since the checkpoint are dropped.
+    """
+    ledger.sequence = max(ledger.sequence, opened.sequence)
+    if opened.uncertain:
+        # What could not be read has numbers too, which must not be given again.
+        ledger.sequence += _BEYOND
+    for partition in sorted(set(ledger.waiting) - set(opened.partitions)):
+        why = opened.dropped.get(partition)
+        if why is None:
+            # It may have gone as it should, after the checkpoint.
+            why = journal.missing(partition, ledger.partition_of(None))
+            log.warning(
+                "pending: partition %d is not there, or empty (%s): what waited in it, %d "
+                "detections, is not known any more",
+                *(partition, why, ledger.waiting[partition]),
+            )
+        ledger.dropped(partition, why)
+    for frame in opened.frames:
+        ledger.known(frame.stream, frame.frame_id, frame.stamp_ns, frame.partition)
 
 
 def progress_of(pipeline: Pipeline) -> Progress:
@@ -221,28 +250,28 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
 
 @dataclass(slots=True)
 class Resumption:
-    """Entries of the ledger done again.
+    """Does entries of the ledger again.
 
     statistics, drift, learning  the last entry that each has already
     entries, failed              how many were done again, and how many could not be
     """
 
     pipeline: Pipeline
-    statistics: int
-    drift: int
-    learning: int
-    entries: int = field(default=0, init=False)
-    failed: int = field(default=0, init=False)
+    statistics: int = 0
+    drift: int = 0
+    learning: int = 0
+    entries: int = 0
+    failed: int = 0
 
-    def run(self, disk: Disk) -> None:
-        """Do all of them; what goes wrong with one costs it alone."""
+    def run(self, disk: Disk, statistics: int, drift: int, learning: int) -> None:
+        """Does all entries again that one of the three lacks; a fault costs its entry alone."""
+        self.statistics, self.drift, self.learning = statistics, drift, learning
         for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
-            try:
+            counters, done = self.pipeline.counters, False
+            with contained(
+                counters, log, "entry %d of the ledger was not done again", entry.sequence
+            ):
                 done = self._again(entry, disk)
-            except Exception:
-                log.exception("entry %d of the ledger was not done again", entry.sequence)
-                self.pipeline.counters.internal_errors += 1
-                done = False
             self.entries += 1
             self.failed += not done
             if self.entries % _ENTRIES == 0:

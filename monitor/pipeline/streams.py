@@ -1,9 +1,7 @@
-"""Which stream headers are usable.
+"""The live state of one stream: its header, its event time and the ages of its frames.
 
-One sensor's live state, and how far its event time has come.
-
-How long frames of one stream were on their way, without a clock that detector and sidecar
-share. Time is an argument; nothing here looks at a clock.
+The age of a frame is told without a clock that detector and sidecar share. Time is an argument;
+nothing here looks at a clock.
 
 Arrival minus capture stamp is the age and an unknown difference of two clocks. The smallest of the
 last minute is taken for a frame that did not wait, so that the rest is what others waited longer.
@@ -42,7 +40,7 @@ LEAST_LEVEL = 1e-6
 def refuse_header(
     header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
 ) -> Refusal | None:
-    """What is wrong with a header, or None. Names become metric labels, so they are bounded.
+    """Refuses an unusable header; None if it is usable. Names become metric labels: bounded.
 
     streams  names of the streams that are known already
     spaces   spaces that statistics are kept in already
@@ -146,7 +144,7 @@ class Staleness:
     _behind: int = 0
 
     def is_stale(self, arrival_ns: int, stamp_ns: int | None, limit_seconds: float) -> bool:
-        """Whether a frame waited too long. One without a stamp is not known to have.
+        """Says whether a frame waited too long; one without a stamp is not known to have.
 
         arrival_ns     of a clock that never moves back, when the frame was read
         stamp_ns       of its capture, of any clock
@@ -170,7 +168,7 @@ class Staleness:
         return (difference - min(least for _, least in self._parts)) / SECOND
 
     def _jumped(self, arrival_ns: int, stamp_ns: int) -> bool:
-        """Whether stamps are of another time than those before.
+        """Says whether stamps are of another time than those before.
 
         Stamps that go on while arrivals paused are no jump: these frames waited.
         """
@@ -225,7 +223,7 @@ class EventTime:
 
 @dataclass(slots=True)
 class Seen:
-    """What has come of one stream since the start; all times are of a clock that never moves back.
+    """Counts what came of one stream since the start; times of a clock that never moves back.
 
     stamp_ns             capture stamp of the last frame that had one
     stamped_ns           when that frame came
@@ -275,5 +273,5 @@ class Stream:
 
     @property
     def watermark_ns(self) -> int | None:
-        """Of the stream's event time."""
+        """Returns the watermark of the stream's event time."""
         return self.time.watermark_ns

@@ -1,9 +1,7 @@
-"""What labels say that is new to a frame, and the record of it that the ledger keeps.
+"""The ledger of ground truth: frames as they come, labels with their revisions, each entered once.
 
-Labels of many objects, matched before their report and anywhere: not while frames wait.
-
-What labels tell of frames, entered once: frames as they come, and labels with their revisions,
-each with what was counted for it, so that it can be taken back, and done again after a crash.
+Every entry holds what was counted for it, so that it can be retracted, and done again after a
+crash. Labels of many objects may be matched ahead of their report, on any thread.
 """
 
 from __future__ import annotations
@@ -31,26 +29,26 @@ from monitor.pipeline.labelled_rows import ALL, Counting, Parts
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import Gone, PendingStore, Places, RecentChanges
 from monitor.pipeline.streams import Stream
-from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry, NoJournal
+from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry
 
 
 def key_of(labels: ReceivedTruth) -> FrameKey:
-    """Of the frame that they are of; no frame has it where they name none."""
+    """Returns the key of the labelled frame; no frame has it where the labels name none."""
     return labels.stream, -1 if labels.frame_id is None else labels.frame_id
 
 
 def revises(labels: ReceivedTruth, frame: PendingFrame) -> bool:
-    """Whether they take the place of what was told."""
+    """Says whether labels replace those that were told before."""
     return labels.revision > max(frame.revision, 0)
 
 
 def replaces_told(labels: ReceivedTruth, frame: PendingFrame) -> bool:
-    """Whether they do, and there is something to take back: where nothing was told, nothing is."""
+    """Says whether labels replace others that were counted, which are to be retracted."""
     return revises(labels, frame) and bool(frame.records)
 
 
 def asks_for_estimates(labels: ReceivedTruth, frame: PendingFrame) -> bool:
-    """Whether a frame of which only the ids are left is too little for them."""
+    """Says whether labels need the estimates of a frame of which only the ids are left."""
     spoken_of = labels.foreign is not None or bool(labels.regions)
     news = spoken_of and not frame.objects_told and labels.revision >= frame.revision
     return news or revises(labels, frame)
@@ -70,7 +68,7 @@ def label_record(
     live: LiveStatistics,
     delay_ns: int,
 ) -> LabelRecord:
-    """Of labels that were matched to a frame.
+    """Makes the record of labels that were matched to a frame.
 
     live      as of now: what is counted is counted at its time
     delay_ns  by how much they come later than the frame
@@ -132,7 +130,7 @@ class Ahead:
         self.matched = self.work()
 
     def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
-        """What came of it, if matching the frame now would come to the same."""
+        """Returns the result, if matching the frame now would come to the same."""
         ours = self.frame
         same = (
             abs(frame.sequence) == abs(ours.sequence)
@@ -152,7 +150,7 @@ def ahead_of(
     config: MatchingConfig,
     limits: Limits,
 ) -> Ahead | None:
-    """What is to be done ahead of a report; None where it is light, or the frame is not at hand.
+    """Prepares heavy matching ahead of a report; None if it is light, or the frame not at hand.
 
     frame  in memory, with all that the labels ask for
     found  what the disk has of it, where that was looked for
@@ -174,7 +172,7 @@ def ahead_of(
 
 
 def _work(objects: ReceivedObjects, frame: StoredFrame) -> int:
-    """What HEAVY is held against."""
+    """Measures how much work matching is, to be compared with HEAVY."""
     unsure = int(np.count_nonzero(objects.covariance_length))
     return objects.n * frame.n + unsure * frame.header.space.k**2
 
@@ -207,10 +205,10 @@ class Search:
 
 @dataclass(slots=True)
 class TruthLedger:
-    """Of one pipeline.
+    """Enters the frames and labels of one pipeline, and counts each exactly once.
 
+    journal   where entries are written
     sequence  of the last entry
-    on_disk   whether anything is kept
     epoch     of the wall clock
     resumed   the last entry that was in what the process began with; None: it began with nothing
     began     account_begins, as soon as it is settled
@@ -222,11 +220,10 @@ class TruthLedger:
     counters: Counters
     streams: Mapping[str, Stream]
     class_slices: ClassSliceTable
-    journal: Journal = field(default_factory=NoJournal)
+    journal: Journal
     fates: Fates = field(init=False)
     places: Places = field(init=False)
     sequence: int = 0
-    on_disk: bool = False
     epoch: int = 0
     resumed: int | None = None
     began: int | None = None
@@ -239,8 +236,13 @@ class TruthLedger:
         self.places = Places(self.slices, self.class_slices, angles)
 
     @property
+    def on_disk(self) -> bool:
+        """Says whether entries are written to a disk."""
+        return self.journal.keeps
+
+    @property
     def slices(self) -> SliceTable:
-        """Of the statistics."""
+        """Returns the slices of the statistics."""
         return self.counting.slices
 
     @property
@@ -250,12 +252,12 @@ class TruthLedger:
 
     @property
     def account(self) -> DetectionAccount:
-        """What became of all detections."""
+        """Counts what became of all detections."""
         return self.fates.account
 
     @property
     def shares(self) -> SliceShares:
-        """The same by slice, as far as it is told."""
+        """Counts what became of the detections of each slice."""
         return self.fates.shares
 
     @property
@@ -296,7 +298,7 @@ class TruthLedger:
         return 0 if time_ns is None else time_ns // length_ns
 
     def sampled(self, frame_id: int) -> bool:
-        """Whether a frame without truth of its own goes to the disk."""
+        """Says whether a frame without labels of its own goes to the disk."""
         # Numbers that follow each other are spread.
         mixed = (frame_id * 0x9E3779B97F4A7C15) & (2**64 - 1)
         return (mixed >> 33) % self.config.pending.keep_one_frame_in == 0
@@ -376,7 +378,7 @@ class TruthLedger:
         return self._report(labels, frame, ahead)
 
     def _up_to_date(self, found: Kept, key: FrameKey, frame: PendingFrame | None) -> bool:
-        """Whether a Search has found all that was told: labels may have come while it went on.
+        """Says whether a Search found all labels: more may have come while it went on.
 
         frame  what memory has of it, released
         """

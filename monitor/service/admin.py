@@ -1,13 +1,7 @@
-"""What the sidecar tells of itself when asked, made of its live state. Clocks are arguments.
+"""Handlers for operators: status, statistics of other sidecars, decisions about recalibrators.
 
-The handlers that give the statistics away and take those of others.
-
-Messages are made and read in a thread: the loop is held for a millisecond or two at a time.
-
-The handlers that show the recalibrators of a sidecar, and let people decide about them.
-
-Documents are read and written in a thread, and long answers are made in steps: the loop has
-frames to answer meanwhile.
+Messages and documents are made and read in a thread, and long answers are made in steps: the loop
+has frames to answer meanwhile. Clocks are arguments.
 """
 
 from __future__ import annotations
@@ -59,7 +53,7 @@ def status(
     wall_ns: int,
     monotonic_ns: int,
 ) -> Status:
-    """As of now, which is wall_ns by the one clock and monotonic_ns by the other."""
+    """Describes the sidecar as of now: wall_ns by the wall clock, monotonic_ns by the other."""
     return Status(
         version=__version__,
         started_ns=started_ns,
@@ -113,6 +107,7 @@ class StateService:
 
     async def export_statistics(self, _: bytes, context: Context) -> None:
         """PerceptionMonitor.ExportStatistics: the state of one moment, in parts."""
+        self.pipeline.remember_answered()
         state = await in_steps(self.pipeline.live.state_in_steps())
         patience = self.pipeline.config.server.write_timeout_seconds
         parts = serialised(StoredState(state, self.newer.data))
@@ -300,7 +295,7 @@ def actor_of(given: str) -> str:
 
 
 def _kind(number: int) -> type[AnySelection] | None:
-    """Of the number of a RecalibratorKind; None where there is none such."""
+    """Returns the class for the number of a RecalibratorKind; None for an unknown number."""
     if number == admin_pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES:
         return ClassSelection
     known = admin_pb.RECALIBRATOR_KIND_UNSPECIFIED, admin_pb.RECALIBRATOR_KIND_ESTIMATES

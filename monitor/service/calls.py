@@ -155,10 +155,6 @@ INTERNAL_ERROR = "internal error: see the log of the sidecar."
 Settle = Callable[[], Awaitable[None]]
 
 
-async def at_once() -> None:
-    """Where nothing is kept, there is nothing to wait for."""
-
-
 class TransferTimeout(TimeoutError):
     """A client took too long to send or to read the messages of one call."""
 

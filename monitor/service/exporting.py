@@ -1,5 +1,6 @@
-"""What is exported, kept fresh: the text of /metrics and the page, made off the frame path, in
-steps that let frames pass in between.
+"""The text of /metrics with the status page, made again every few seconds.
+
+It is made off the frame path, in steps that let frames pass in between.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from monitor.pipeline.checkpoints import DriftKeeping, Keeper
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrator_checkpoints import KeptPromotions
 from monitor.pipeline.restart import Resumption
@@ -42,7 +43,7 @@ WINDOW_SECONDS = 10.0
 
 @dataclass(slots=True)
 class Exporting:
-    """Of one sidecar.
+    """Keeps the exported text of one sidecar fresh.
 
     resumed    what was done again at the start
     logs       lines of the log
@@ -82,16 +83,15 @@ class Exporting:
 
     async def refresh_if_possible(self) -> None:
         """Neither the start nor the last snapshot may fail for want of metrics."""
-        try:
+        with contained(self.pipeline.counters, log, "the metrics were not refreshed"):
             await self.refresh()
-        except Exception:
-            log.exception("the metrics were not refreshed")
-            self.pipeline.counters.internal_errors += 1
 
     async def refresh(self) -> None:
         """Make the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
+        pipeline.remember_answered()
         statistics = await in_steps(pipeline.live.in_steps())
+        pipeline.remember_answered()
         counters = copy.deepcopy(pipeline.counters)
         readings = await in_steps(self._cache.read(statistics))
         if time.monotonic() - self._windows_read >= WINDOW_SECONDS:

@@ -1,4 +1,4 @@
-"""The handlers of the gRPC service: async only, and nothing that blocks.
+"""Handlers of the calls of detectors, labellers and readers; nothing here blocks the loop.
 
 Generated servicers hard-wire a parser that ends the stream at the first malformed
 message; the handlers here take bytes, so that every message is answered.
@@ -18,19 +18,17 @@ from typing import NoReturn
 
 import grpc
 
-from monitor import __version__
 from monitor.drift.alarms import DriftReading
 from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, Header, ReceivedFrame, Refusal
 from monitor.frames.space import Dimension
-from monitor.frames.status import Status
 from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.events import Events
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.streams import Stream
-from monitor.service.admin import actor_of
+from monitor.service.admin import actor_of, status
 from monitor.service.calls import (
     INTERNAL_ERROR,
     Context,
@@ -38,22 +36,20 @@ from monitor.service.calls import (
     Settle,
     Share,
     Turns,
-    at_once,
     parsed,
     refuse_call,
     send,
 )
 from monitor.service.labels import Journal, TruthStream
+from monitor.service.reload import Reloads
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
 from monitor.v1 import perception_monitor_pb2, status_pb2
 from monitor.wire import messages
-from monitor.wire import messages as messages_module
 from monitor.wire.answers import (
     encode_header_answer,
     encode_process_frame_response,
     encode_process_response,
 )
-from monitor.wire.messages import Health
 from monitor.wire.requests import (
     UnaryFrame,
     WireLimits,
@@ -63,6 +59,9 @@ from monitor.wire.requests import (
 )
 
 log = logging.getLogger(__name__)
+
+
+_NOT_ANSWERED = "message %d of a stream was not answered"
 
 
 # As many as there are micro-bins.
@@ -79,9 +78,8 @@ STATUS_OF_REASON = {
 }
 
 
-# The answer to a message of a stream, by its position, at once or later; a Refusal stands for a
-# message that broke us.
-Answer = Callable[[bytes | Refusal, int], bytes | Awaitable[bytes]]
+# Answers a message of a stream by its position; a Refusal stands for a message that broke us.
+Answer = Callable[[bytes | Refusal, int], Awaitable[bytes]]
 
 
 @dataclass(eq=False, slots=True)
@@ -95,31 +93,27 @@ class _Session:
     stuck: bool = False
 
 
-def nothing_known() -> Status:
-    """Of a service that is no sidecar's."""
-    return Status(__version__, 0, 0)
-
-
 @dataclass(slots=True)
 class Service:
     """The handlers. Live state is the pipeline's; here are only the open streams.
 
-    status   of the sidecar, as of now
-    settle   of what was done to drift
+    settle   returns when what was done to drift is on the disk; None: nothing is kept
     journal  of frames and labels; None: nothing is kept
     tracker  elsewhere, which is forwarded what goes back; None: there is none
+    reloads  of the configuration, for the status
     """
 
     pipeline: Pipeline
     events: Events
     limits: WireLimits
-    status: Callable[[], Status] = nothing_known
-    settle: Settle = at_once
+    settle: Settle | None = None
     journal: Journal | None = None
     tracker: ExternalTracker | None = None
+    reloads: Reloads = field(default_factory=Reloads)
     turns: Turns = field(default_factory=Turns)
     _sessions: set[_Session] = field(default_factory=set)
     calls_in_work: int = 0
+    _started_ns: int = field(default_factory=time.time_ns)
     _draining: bool = False
 
     # ---- the frame path
@@ -129,7 +123,7 @@ class Service:
         stream: Stream | None = None
         tail = detection_tail()
 
-        def answer(data: bytes | Refusal, index: int) -> bytes | Awaitable[bytes]:
+        async def answer(data: bytes | Refusal, index: int) -> bytes:
             nonlocal stream
             began = time.perf_counter()
             if isinstance(data, Refusal):
@@ -149,9 +143,10 @@ class Service:
                 return self._refuse(message, index)
             if stream is None:
                 return self._refuse(_no_header("this stream"), index)
-            forwarded = self._forward(stream, self._process(stream, message), context)
-            encode = partial(encode_process_response, message_index=index)
-            return self._finished(forwarded, encode, began)
+            answered = await self._answered(stream, message, context)
+            result = encode_process_response(answered, index)
+            self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+            return result
 
         await self._converse(context, answer)
 
@@ -168,47 +163,28 @@ class Service:
         stream = self._stream_of(message)
         if isinstance(stream, Refusal):
             await self._abort(context, stream)
-        forwarded = self._forward(stream, self._process(stream, message.frame), context)
-        result = self._finished(forwarded, encode_process_frame_response, began)
-        reply = result if isinstance(result, bytes) else await result
-        self._fold_some()
-        return reply
+        # The reply is handed over in this pass of the loop; the frame is remembered in the next.
+        asyncio.get_running_loop().call_soon(self._remember)
+        result = encode_process_frame_response(await self._answered(stream, message.frame, context))
+        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
+        return result
 
-    def _process(self, stream: Stream, frame: ReceivedFrame) -> FrameAnswer:
-        return self.pipeline.process(stream, frame, time.monotonic_ns())
+    async def _answered(
+        self, stream: Stream, frame: ReceivedFrame, context: Context
+    ) -> FrameAnswer:
+        """The answer, with tracks where it waits for a tracker elsewhere; no fault there costs it.
 
-    def _forward(
-        self, stream: Stream, answer: FrameAnswer, context: Context
-    ) -> FrameAnswer | Awaitable[FrameAnswer]:
-        """The answer, later where it waits for a tracker elsewhere; no fault there costs it."""
+        Where there is nothing to wait for, the loop has no turn before it returns.
+        """
+        answer = self.pipeline.answer(stream, frame, time.monotonic_ns())
         # A tracker, too, has gone on since a stale frame was captured.
         if self.tracker is None or answer.stale:
             return answer
-        try:
-            return self.tracker.forward(stream, answer, context.time_remaining())
-        except Exception:
-            log.exception("a frame of stream %s was not forwarded", stream.header.stream)
-            self.pipeline.counters.internal_errors += 1
-            return answer
-
-    def _finished(
-        self,
-        answer: FrameAnswer | Awaitable[FrameAnswer],
-        encode: Callable[[FrameAnswer], bytes],
-        began: float,
-    ) -> bytes | Awaitable[bytes]:
-        if not isinstance(answer, FrameAnswer):
-            return self._finished_later(answer, encode, began)
-        result = encode(answer)
-        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-        return result
-
-    async def _finished_later(
-        self, answer: Awaitable[FrameAnswer], encode: Callable[[FrameAnswer], bytes], began: float
-    ) -> bytes:
-        result = encode(await answer)
-        self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-        return result
+        forwarded: FrameAnswer | Awaitable[FrameAnswer] = answer
+        counters, name = self.pipeline.counters, stream.header.stream
+        with contained(counters, log, "a frame of stream %s was not forwarded", name):
+            forwarded = self.tracker.forward(stream, answer, context.time_remaining())
+        return forwarded if isinstance(forwarded, FrameAnswer) else await forwarded
 
     def _stream_of(self, message: UnaryFrame) -> Stream | Refusal:
         if message.header is not None:
@@ -269,14 +245,14 @@ class Service:
                 if data is grpc.aio.EOF:
                     return
                 await self.turns.take(share)
-                reply = self._answer_or_apology(answer, data, index)
-                if not isinstance(reply, bytes):
-                    reply = await self._later_or_apology(reply, answer, index)
-                index += 1
-                session.writing_since = time.monotonic()
-                await send(context, reply)
-                session.writing_since = None
-                self._fold_some()
+                try:
+                    reply = await self._answer_or_apology(answer, data, index)
+                    index += 1
+                    session.writing_since = time.monotonic()
+                    await send(context, reply)
+                    session.writing_since = None
+                finally:
+                    self._remember()
 
         await self._in_session(context, talk)
 
@@ -301,35 +277,21 @@ class Service:
             text = "the answers were not read: read them, or open anew."
             await refuse_call(context, grpc.StatusCode.ABORTED, text)
 
-    def _answer_or_apology(
-        self, answer: Answer, data: bytes, index: int
-    ) -> bytes | Awaitable[bytes]:
+    async def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
         """The answer; where making it fails, one that says so: the stream lives."""
-        try:
-            return answer(data, index)
-        except Exception:
-            return self._apology(answer, index)
+        with contained(self.pipeline.counters, log, _NOT_ANSWERED, index):
+            return await answer(data, index)
+        return await answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
 
-    async def _later_or_apology(self, later: Awaitable[bytes], answer: Answer, index: int) -> bytes:
-        try:
-            return await later
-        except Exception:
-            reply = self._apology(answer, index)
-            return reply if isinstance(reply, bytes) else await reply
-
-    def _apology(self, answer: Answer, index: int) -> bytes | Awaitable[bytes]:
-        log.exception("message %d of a stream was not answered", index)
-        self.pipeline.counters.internal_errors += 1
-        fault = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR)
-        return answer(fault, index)
+    def _remember(self) -> None:
+        """Does what the answer to a frame need not wait for."""
+        self.pipeline.remember_answered()
+        self._fold_some()
 
     def _fold_some(self) -> None:
-        """A step of the statistics, between two frames; it must never end a stream."""
-        try:
+        """Takes a step of the statistics between two frames; a fault of it ends no stream."""
+        with contained(self.pipeline.counters, log, "matched detections were not counted"):
             self.pipeline.live.fold_some()
-        except Exception:
-            log.exception("matched detections were not counted")
-            self.pipeline.counters.internal_errors += 1
 
     # ---- reading
 
@@ -348,7 +310,9 @@ class Service:
                 "for all since epoch.",
             )
         level = windows.index(request.window) if request.window else None
+        self.pipeline.remember_answered()
         statistics = await in_steps(self.pipeline.live.in_steps(level))
+        self.pipeline.remember_answered()
         counters = copy.deepcopy(self.pipeline.counters)
         drift = await in_steps(self.pipeline.drift.reading(everything=True))
         if request.slices:
@@ -379,19 +343,25 @@ class Service:
     async def get_status(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.GetStatus."""
         await parsed(status_pb2.GetStatusRequest(), data, context)
-        return messages_module.status_response(self.status()).SerializeToString()
+        self.pipeline.remember_answered()
+        clocks = time.time_ns(), time.monotonic_ns()
+        streams = self.pipeline.streams.values()
+        found = status(streams, self.tracker, self.reloads, self._started_ns, *clocks)
+        return messages.status_response(found).SerializeToString()
 
     async def acknowledge_drift(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.AcknowledgeDrift."""
         request = await parsed(perception_monitor_pb2.AcknowledgeDriftRequest(), data, context)
         wanted = tuple(dict.fromkeys(request.slices))
+        self.pipeline.remember_answered()
         try:
             ended = self.pipeline.drift.acknowledge(wanted, actor_of(request.actor))
         except NoSuchSlice as error:
             await refuse_call(context, grpc.StatusCode.NOT_FOUND, str(error))
-        await self.settle()
+        if self.settle is not None:
+            await self.settle()
         return perception_monitor_pb2.AcknowledgeDriftResponse(
-            acknowledged=map(messages_module.alarm, ended)
+            acknowledged=map(messages.alarm, ended)
         ).SerializeToString()
 
     async def watch_events(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
@@ -399,11 +369,6 @@ class Service:
         await parsed(perception_monitor_pb2.WatchEventsRequest(), data, context)
         async for event in self.events.watch(time.time_ns()):
             yield messages.event(event).SerializeToString()
-
-    def announce(self, what: Health) -> None:
-        """Tell those who watch, and the log."""
-        log.info("health: %s", what.message)
-        self.events.publish(what, time.time_ns())
 
     # ---- the end of streams
 
@@ -438,7 +403,7 @@ class Service:
 
 
 def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
-    """Of the tracks that will be returned; none where none will."""
+    """Names the dimensions of the tracks that will be returned; none where none will."""
     if stream.tracker is None or not stream.header.return_tracks:
         return ()
     return stream.tracker.dimensions

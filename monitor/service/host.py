@@ -140,10 +140,6 @@ def _line(text: str) -> str:
     return " ".join(text.split())[:MOST_CHARACTERS]
 
 
-def nothing_new(_: Config) -> None:
-    """Where nothing but the sidecar asks for settings."""
-
-
 @dataclass(frozen=True, slots=True)
 class Host:
     """Of one sidecar.
@@ -151,14 +147,14 @@ class Host:
     reread    the configuration as it is now; raises InvalidConfiguration
     path      of its file; empty: there is none
     logs      what was logged
-    adjusted  is told what is in force after a reload
+    adjusted  is told what is in force after a reload; None: nobody else asks for settings
     manager   who started the process, and may watch over it
     """
 
     reread: Callable[[], Config] = Config
     path: str = ""
     logs: LogCounts = field(default_factory=LogCounts)
-    adjusted: Callable[[Config], None] = nothing_new
+    adjusted: Callable[[Config], None] | None = None
     manager: ServiceManager = field(default_factory=lambda: ServiceManager(None, None))
 
 

@@ -18,6 +18,7 @@ from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Reason
 from monitor.frames.frame import ReceivedTruth, Refusal, TruthAnswer
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.truth import Ahead, Search
 from monitor.service.calls import INTERNAL_ERROR, Context, send
 from monitor.store.ledger.entries import Kept
@@ -124,13 +125,10 @@ class TruthStream:
 
     async def _answer_or_apology(self, data: bytes) -> _Answered:
         """The answer; where making it fails, one that says so: the stream lives."""
-        try:
+        with contained(self.pipeline.counters, log, "labels were not answered"):
             return await self._answer(data)
-        except Exception:
-            log.exception("labels were not answered")
-            self.pipeline.counters.internal_errors += 1
-            notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR).notice()
-            return self._answered("", None, TruthAnswer(TruthAccount(), (notice,)))
+        notice = Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR).notice()
+        return self._answered("", None, TruthAnswer(TruthAccount(), (notice,)))
 
     async def _answer(self, data: bytes) -> _Answered:
         labels = decode_truth_request(data, self.limits)
@@ -150,18 +148,19 @@ class TruthStream:
         return _Answered(stream, frame_id, answer, sequence)
 
     async def _reported(self, labels: ReceivedTruth) -> TruthAnswer:
-        ledger = self.pipeline.ledger
-        answer = ledger.report(labels, ahead=await self._ahead(labels))
+        answer = self.pipeline.report(labels, ahead=await self._ahead(labels))
         # Labels of the frame may come while it is looked for.
         while isinstance(answer, Search):
             found = await self._found(answer)
             if found is None:
-                return ledger.in_vain(labels)
-            answer = ledger.report(labels, found, await self._ahead(labels, found))
+                self.pipeline.remember_answered()
+                return self.pipeline.ledger.in_vain(labels)
+            answer = self.pipeline.report(labels, found, await self._ahead(labels, found))
         return answer
 
     async def _ahead(self, labels: ReceivedTruth, found: Kept | None = None) -> Ahead | None:
         """Heavy matching is done off the loop; where that fails, the report does it."""
+        self.pipeline.remember_answered()
         ahead = self.pipeline.ledger.heavy(labels, found)
         if ahead is None:
             return None

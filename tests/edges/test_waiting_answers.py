@@ -1,6 +1,7 @@
 """Answers that wait for a tracker elsewhere: in order, and never lost to a fault of forwarding."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,9 @@ import grpc
 import pytest
 
 from monitor.frames.frame import FrameAnswer, Header
+from monitor.matching.pending import Dropped
 from monitor.pipeline.events import Events
+from monitor.pipeline.frame_path import Pipeline
 from monitor.service.frames import Service
 from monitor.v1 import frame_pb2, perception_monitor_pb2
 from monitor.wire.client_messages import encode_frame, encode_header
@@ -68,8 +71,7 @@ def answers(
     tracker: Any, *frames: bytes, **settings: Any
 ) -> tuple[list[frame_pb2.FrameResult], Service]:
     """To three frames of a stream, or these."""
-    service = Service(pipeline_of(**settings), Events(), WireLimits(2**20, 100))
-    service.tracker = tracker
+    service = Service(pipeline_of(**settings), Events(), WireLimits(2**20, 100), tracker=tracker)
     frames = frames or tuple(map(encoded, (1, 2, 3)))
     call: Any = Call(encode_header(Header("lidar", XYZ, CLASSES)), *frames)
     asyncio.run(service.process(None, call))
@@ -104,10 +106,47 @@ def test_a_fault_while_an_answer_waits_is_answered_and_the_stream_goes_on(caplog
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize("tracker", [None, Waiting()], ids=["none", "elsewhere"])
-def test_one_frame_at_a_time_is_answered_alike(tracker):
+class Ordered(Call):
+    """It writes down what happens when; writing takes a turn of the loop, or fails."""
+
+    def __init__(self, service: Service, order: list[str], *, fails: bool) -> None:
+        super().__init__(encode_header(Header("lidar", XYZ, CLASSES)), *map(encoded, (1, 2)))
+        self.order, self.fails, self.store = order, fails, service.pipeline.ledger.store
+
+    async def write(self, message: bytes) -> None:
+        await asyncio.sleep(0)
+        self.order.append(f"{len(self.store)} remembered")
+        if self.fails and len(self.order) > 1:
+            raise asyncio.CancelledError
+        await super().write(message)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_answer_is_written_before_its_frame_is_remembered_and_it_is_whatever_happens(fails):
     service = Service(pipeline_of(), Events(), WireLimits(2**20, 100))
-    service.tracker = tracker
+    order: list[str] = []
+    call: Any = Ordered(service, order, fails=fails)
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(service.process(None, call))
+    # The answers to the header, and to each frame.
+    assert order == ["0 remembered", "0 remembered", "1 remembered"][: 2 if fails else 3]
+    assert len(service.pipeline.ledger.store) == (1 if fails else 2)
+
+
+def test_a_fault_of_memory_ends_no_stream_and_its_detections_are_counted_as_lost(monkeypatch):
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Pipeline, "_remember", fails)
+    found, service = answers(None)
+    assert [len(result.detections) for result in found] == [2, 2, 2]
+    assert service.pipeline.counters.internal_errors == 3
+    assert service.pipeline.ledger.account.dropped[Dropped.FAILED] == 6
+
+
+@pytest.mark.parametrize("tracker", [None, Waiting()], ids=["none", "elsewhere"])
+def test_one_frame_at_a_time_is_answered_alike(tracker: Any):
+    service = Service(pipeline_of(), Events(), WireLimits(2**20, 100), tracker=tracker)
     header = perception_monitor_pb2.ProcessRequest.FromString(
         encode_header(Header("lidar", XYZ, CLASSES))
     ).header
@@ -118,6 +157,7 @@ def test_one_frame_at_a_time_is_answered_alike(tracker):
     data = asyncio.run(service.process_frame(request.SerializeToString(), call))
     result = perception_monitor_pb2.ProcessFrameResponse.FromString(data).frame
     assert len(result.detections) == 2
+    assert len(service.pipeline.ledger.store) == 1
 
 
 def test_a_stale_frame_is_not_forwarded():

@@ -1,7 +1,8 @@
-"""What a page may lead to: a fit of what has drifted, as soon as there are tracks to fit it on.
+"""Rounds of fitting in a running sidecar.
 
-The learning of a running sidecar: tracks are taken in short steps, slices that have enough new
-ones are fitted in a process beside, and what comes of it goes on trial.
+Whole tracks are taken in, in short steps; slices that have enough new tracks are fitted in a
+process of its own, and the candidates go on trial. A page asks for a fit of the slice that has
+drifted, as soon as there are tracks of the fault.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from monitor.drift.alarms import Alarm
+from monitor.frames.counters import Counters
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.fits.process import fit
-from monitor.pipeline.housekeeping import in_steps
+from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.learning import Learning, SliceToFit, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
@@ -36,8 +38,10 @@ _REFITS_PERIOD = 1.0
 
 @dataclass(slots=True)
 class DriftRefits:
-    """Of one sidecar. A page that was raised before a restart asks for nothing after it: the tracks
-    to fit on are gone, and those to come are fitted in their turn.
+    """Asks for fits after pages.
+
+    A page that was raised before a restart asks for nothing after it: the tracks to fit on are
+    gone, and those to come are fitted in their turn.
 
     fit     slices (none: all) by a method ("": the configured one), asked for by an actor
     stays   whether an alarm is not over yet
@@ -78,7 +82,7 @@ class DriftRefits:
             log.exception("after a page, %s is not fitted", alarm.slice)
 
     async def _fitted(self, alarm: Alarm) -> bool:
-        """Whether anything is on trial now; a fit that fails is recorded there already."""
+        """Says whether anything is on trial now; a fit that fails is recorded there already."""
         slices = () if alarm.slice == TOTAL else (alarm.slice,)
         try:
             found = await self.fit(slices, "", ACTOR)
@@ -114,7 +118,7 @@ Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
 
 @dataclass(slots=True)
 class FitRounds:
-    """Of one sidecar.
+    """Fits slices of one sidecar, one round after another.
 
     fit  the process, or what stands for it in a test
     """
@@ -126,16 +130,17 @@ class FitRounds:
     _last: float = float("-inf")
     _failures: int = 0
 
+    @property
+    def _counters(self) -> Counters:
+        return self.promotions.pipeline.counters
+
     async def keep_learning(self) -> None:
         """Learn from what comes, for ever; when cancelled, no process is left behind."""
         try:
             while True:
                 await asyncio.sleep(_ROUNDS_PERIOD)
-                try:
+                with contained(self._counters, log, "whole tracks were not taken in"):
                     await self._learn()
-                except Exception:
-                    log.exception("what the truth teaches was not taken in")
-                    self.promotions.pipeline.counters.internal_errors += 1
         finally:
             if self._running is not None:
                 self._running.cancel()
@@ -147,11 +152,8 @@ class FitRounds:
         tracks = await in_steps(promotions.learning.whole())
         while tracks:
             # Of the slice that fails its tracks are taken already; the others go on.
-            try:
+            with contained(self._counters, log, "the whole tracks of one slice decided nothing"):
                 promotions.carry_out(await in_steps(promotions.learning.decide(tracks)))
-            except Exception:
-                log.exception("what tracks of a slice say was not taken in")
-                promotions.pipeline.counters.internal_errors += 1
         if self._running is not None and self._running.done():
             self._running = None
         patience = min(2**self._failures, _MOST_PATIENCE)
@@ -164,19 +166,17 @@ class FitRounds:
         """Fit what is due; a failure is recorded already."""
         learning = self.promotions.learning
         settings = learning.settings
-        try:
-            async with self._one_at_a_time:
-                due = learning.due()
-                try:
-                    await self._fitted(due, settings.fits, SCHEDULE, settings.policy.band)
-                finally:
-                    self._last = time.monotonic()
-            self._failures = 0
-        except FitFailed:
-            self._failures += 1
-        except Exception:
-            log.exception("a fit came to nothing")
-            self.promotions.pipeline.counters.internal_errors += 1
+        with contained(self._counters, log, "a fit came to nothing"):
+            try:
+                async with self._one_at_a_time:
+                    due = learning.due()
+                    try:
+                        await self._fitted(due, settings.fits, SCHEDULE, settings.policy.band)
+                    finally:
+                        self._last = time.monotonic()
+                self._failures = 0
+            except FitFailed:
+                self._failures += 1
 
     async def asked(
         self, slices: Sequence[str], method: str, actor: str
@@ -218,7 +218,7 @@ class FitRounds:
         actor: str,
         band: tuple[float, float] | None = None,
     ) -> tuple[SliceFitted, ...]:
-        """What came of a fit; slices that look healthy by a band are left out."""
+        """Fits slices, without those that look healthy by a band; candidates go on trial."""
         promotions = self.promotions
         timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
         limits = promotions.learning.limits

@@ -58,6 +58,11 @@ class Journal(Protocol):
     """Where entries are kept."""
 
     @property
+    def keeps(self) -> bool:
+        """Whether anything is kept at all."""
+        ...
+
+    @property
     def full(self) -> bool:
         """True while labels cannot be taken."""
         ...
@@ -71,6 +76,7 @@ class Journal(Protocol):
 class NoJournal:
     """Nothing is kept."""
 
+    keeps: bool = False
     full: bool = False
 
     def note(self, entry: Entry) -> bool:

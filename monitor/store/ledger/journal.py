@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,12 +54,14 @@ class Opened:
     sequence    of the last entry; 0 where there is none
     frames      those that are on the disk, the newest last, at most 65536
     partitions  numbers of those that have anything, or cannot be read now
+    dropped     why partitions went as it was opened, by number
     uncertain   not all was seen: there may be entries with higher numbers
     """
 
     sequence: int = 0
     frames: tuple[RecentFrame, ...] = ()
     partitions: tuple[int, ...] = ()
+    dropped: Mapping[int, str] = field(default_factory=dict)
     uncertain: bool = False
 
 
@@ -69,18 +71,17 @@ class Journal:
 
     open, then replay, are called first of all; the rest on the loop.
 
-    dropped  told of each partition that went, and why; at start and on the loop
     tell     told in words when the disk takes no entries, when it does again, and of damage
-    pressed  asked for a checkpoint, without which the budget cannot be kept
+    pressed  set when a checkpoint is needed, without which the budget cannot be kept
     drops    partitions that went, by reason
     """
 
     config: JournalSettings
+    tell: Callable[[str], None]
     codec: Codec = field(default_factory=Codec)
-    dropped: Callable[[int, str], None] = lambda _number, _reason: None
-    tell: Callable[[str], None] = lambda _message: None
-    pressed: Callable[[], None] = lambda: None
+    pressed: asyncio.Event = field(default_factory=asyncio.Event)
     drops: Counter[str] = field(default_factory=Counter)
+    _dropped: Callable[[int, str], None] | None = None
     _store: PartitionStore | None = field(init=False)
     _reader: PartitionReader = field(init=False)
     _queue: JournalQueue = field(init=False)
@@ -109,10 +110,12 @@ class Journal:
 
     # ---- at start
 
-    def open(self) -> Opened:
-        """Claim the folder and see what is there. What cannot be used stops nothing.
+    def open(self, dropped: Callable[[int, str], None]) -> Opened:
+        """Claims the folder and sees what is there. What cannot be used stops nothing.
 
         Where another sidecar has the folder, it is left alone from now on.
+
+        dropped  told of each partition that goes from now on, and why
         """
         store, writer = self._store, self._writer
         if store is None or writer is None:
@@ -128,25 +131,28 @@ class Journal:
             writer.in_trouble()
         except Exception:
             log.exception("pending: %s cannot be read", self.config.folder)
-        self._take_in()
+        gone = {one.number: one.reason for one in self._take_in()}
+        self._dropped = dropped
         written = {one.number for one in self._partitions if one.last}
         numbers = tuple(sorted(written | store.unread))
         last = max((one.last for one in self._partitions), default=0)
         writer.noted = writer.synced = last
-        return Opened(last, tuple(frames), numbers, store.uncertain)
+        return Opened(last, tuple(frames), numbers, gone, store.uncertain)
 
     def missing(self, partition: int, now: int) -> str:
-        """Why a partition is not there that was when the last run ended, as far as can be told.
+        """Counts a partition that went after the last checkpoint; why it did, as far as is known.
 
         now  partition that event time is in
         """
-        if partition < now - self._keep:
-            return "expired"
         # The one that has the oldest entries goes first: mostly it is that of the oldest time. And
         # what is left when one has gone for the budget is much of it.
         there = [one.number for one in self._partitions]
         oldest = bool(there) and partition < min(there)
-        return "budget" if oldest and 2 * self._bytes > self.config.disk_bytes else "vanished"
+        why = "budget" if oldest and 2 * self._bytes > self.config.disk_bytes else "vanished"
+        if partition < now - self._keep:
+            why = "expired"
+        self.drops[why] += 1
+        return why
 
     def replay(self, after: int) -> Iterator[Entry]:
         """All entries with a higher sequence, in its order."""
@@ -202,8 +208,18 @@ class Journal:
         return self._writer is not None and await self._writer.durable(sequence)
 
     async def settled(self, sequence: int) -> bool:
-        """The same, but for entries that never will be written, which is counted and said."""
+        """Returns as `durable`, but for entries that never will be written: these are counted."""
         return self._writer is not None and await self._writer.settled(sequence)
+
+    async def reach(self, sequence: int) -> None:
+        """Returns when the disk has all entries up to one, or nothing is kept.
+
+        raises  OSError where the disk does not take them
+        """
+        if self.keeps and not await self.settled(sequence):
+            raise OSError(
+                f"the ledger is not on the disk up to entry {sequence}: see [pending] folder"
+            )
 
     async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None:
         """The latest frame of that name, with its labels, be they written or not."""
@@ -249,12 +265,12 @@ class Journal:
 
     @property
     def bytes(self) -> int:
-        """On the disk, as of the last commit."""
+        """Counts the bytes on the disk, as of the last commit."""
         return self._bytes
 
     @property
     def failures(self) -> int:
-        """Writes and readings that came to nothing; what was to be written is tried again."""
+        """Counts failed writes and reads; what was to be written is tried again."""
         return self._failed + (0 if self._writer is None else self._writer.failures)
 
     @property
@@ -264,17 +280,17 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """Entries that are not on the disk yet."""
+        """Counts entries that are not on the disk yet."""
         return len(self._queue)
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """Counts the partitions."""
         return len(self._partitions)
 
     @property
     def refused(self) -> int:
-        """Partitions that could not be used, or not be read at start."""
+        """Counts partitions that could not be used, or not be read at start."""
         wrong = sum(count for why, count in self.drops.items() if why not in _AS_CONFIGURED)
         return wrong + self._unread
 
@@ -299,7 +315,7 @@ class Journal:
         gone = store.take_dropped()
         if store.pressed:
             store.pressed = False
-            self.pressed()
+            self.pressed.set()
         self._partitions, self._bytes = store.partitions, store.bytes
         self._unread = len(store.unread)
         if gone:
@@ -308,7 +324,8 @@ class Journal:
             self.drops[dropped.reason] += 1
             # What others make of it must not end the writing.
             try:
-                self.dropped(dropped.number, dropped.reason)
+                if self._dropped is not None:
+                    self._dropped(dropped.number, dropped.reason)
             except Exception:
                 log.exception("pending: nobody took in that %s", dropped.message)
         return gone

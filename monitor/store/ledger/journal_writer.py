@@ -181,7 +181,7 @@ class JournalWriter:
         return True
 
     async def durable(self, sequence: int) -> bool:
-        """As settled; False for an entry that is never written, though others are."""
+        """Waits as `settled` does; False for an entry that is never written, though others are."""
         return await self.settled(sequence) and sequence not in self._lost
 
     async def settled(self, sequence: int) -> bool:
