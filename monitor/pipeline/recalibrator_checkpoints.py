@@ -323,7 +323,7 @@ class KeptPromotions:
         try:
             restored = self._restored(kept)
         except Exception:
-            log.exception("what the last run left cannot be used: recalibrators begin anew")
+            log.exception("recalibrators: those of the last run cannot be used and begin anew")
             restored = set()
         for key, version in self.named.items():
             if version and key not in restored:
@@ -379,7 +379,7 @@ class KeptPromotions:
     def keep(self) -> None:
         """Have all kept as it is now. A fault costs that, and nothing else."""
         counters = self.promotions.pipeline.counters
-        with contained(counters, log, "what became of the recalibrators is not kept"):
+        with contained(counters, log, "recalibrators: the register was not written"):
             state, known = self._state(), self.promotions.recalibrators.known
             named = [known[version] for version in sorted(state.named) if version in known]
             self.keeper.keep(state, named, self._unkept)

@@ -76,7 +76,7 @@ class Exporting:
         self._window_caches = {name: ReadingCache(settings.bins) for name in settings.windows}
 
     async def keep_fresh(self) -> None:
-        """Until cancelled."""
+        """Makes the text again and again, until cancelled."""
         while True:
             await asyncio.sleep(self.pipeline.config.metrics.refresh_seconds)
             await self.refresh_if_possible()
