@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from monitor.config import Config, InvalidConfiguration
-from monitor.pipeline.housekeeping import contained
+from monitor.pipeline.housekeeping import contained, set_within
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import SWAPS, Record
@@ -388,10 +388,7 @@ class KeptPromotions:
     async def keep_trials(self) -> None:
         """Keeps trials now and then, and records as soon as what made them is done, for ever."""
         while True:
-            # Not wait_for, which forgets that it was cancelled where both come at once.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.every_seconds):
-                    await self._urgent.wait()
+            await set_within(self._urgent, self.every_seconds)
             self._urgent.clear()
             self.keep()
 
