@@ -1,4 +1,4 @@
-"""The running sidecar: pipeline, gRPC server, HTTP endpoint and housekeeping on one loop."""
+"""The running sidecar: its parts, built in order, and its life from start to end on one loop."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class Sidecar:
             began = time.monotonic()
             await asyncio.sleep(LAG_PROBE)
             now = self.endpoint.published.turned = time.monotonic()
-            with contained(self.pipeline.counters, log, "the loop was not looked at"):
+            with contained(self.pipeline.counters, log, "overload was not checked"):
                 self._look(now, now - began - LAG_PROBE, time.time_ns(), time.monotonic_ns())
 
     def _look(self, now: float, lag: float, wall_ns: int, monotonic_ns: int) -> None:

@@ -74,7 +74,7 @@ def written(keeping: DriftKeeping) -> DriftKeeping:
 
 
 def gone(keeping: DriftKeeping) -> None:
-    keeping._file.close()
+    keeping.file.close()
 
 
 def said(caplog) -> str:
@@ -199,7 +199,7 @@ def test_where_another_sidecar_keeps_its_own_nothing_is_read_or_written(path, ca
     asyncio.run(second.write())
     assert not path.exists()
     asyncio.run(second.write())
-    assert (first.failures, second.failures) == (0, 2)
+    assert (first.file.failures, second.file.failures) == (0, 2)
     assert said(caplog).count("another sidecar") == 1
     asyncio.run(first.end())
     assert len(on_disk(path)["latched"]) == 1
@@ -326,11 +326,11 @@ def test_where_nothing_can_be_written_that_is_said_and_counted_and_tried_again(t
         assert "evidence and alarms begin anew" in said(caplog)
         await only.write()
         await only.settle()
-        assert only.failures == 2
+        assert only.file.failures == 2
         (tmp_path / "folder").unlink()
         (tmp_path / "folder").mkdir()
         await only.settle()
-        assert only.failures == 2
+        assert only.file.failures == 2
         await only.end()
 
     asyncio.run(run())

@@ -88,7 +88,7 @@ def test_the_last_snapshot_waits_for_one_whose_writer_was_cancelled(keeper_of, p
         b"first",
     ]
     assert names(path) == ["kept.state", "kept.state.1", "kept.state.lock"]
-    assert keeper.failures == 0
+    assert keeper.file.failures == 0
 
 
 def test_two_snapshots_at_once_are_written_one_after_the_other(keeper_of, path, monkeypatch):
@@ -119,7 +119,7 @@ def test_a_file_that_another_sidecar_keeps_is_left_alone(keeper_of, path, caplog
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith(f"snapshot: another sidecar keeps its statistics in {path}: this one")
     asyncio.run(second.write())
-    assert (second.failures, second.written_at) == (1, None)
+    assert (second.file.failures, second.file.written_at) == (1, None)
     assert path.read_bytes() == before
     assert half.exists()
     first.close()
@@ -131,7 +131,7 @@ def test_a_keeper_without_a_path_locks_and_writes_nothing(tmp_path):
     keeper = Keeper(Pipeline(Config()), NewerFields(), SnapshotConfig(path=""))
     keeper.load()
     asyncio.run(keeper.write())
-    assert (keeper.failures, list(tmp_path.iterdir())) == (0, [])
+    assert (keeper.file.failures, list(tmp_path.iterdir())) == (0, [])
 
 
 def test_a_folder_that_comes_later_is_written_to_then(keeper_of, tmp_path):
@@ -139,10 +139,10 @@ def test_a_folder_that_comes_later_is_written_to_then(keeper_of, tmp_path):
     keeper = keeper_of(path)
     keeper.load()
     asyncio.run(keeper.write())
-    assert keeper.failures == 1
+    assert keeper.file.failures == 1
     path.parent.mkdir()
     asyncio.run(keeper.write())
-    assert keeper.failures == 1
+    assert keeper.file.failures == 1
     assert names(path) == ["kept.state", "kept.state.lock"]
 
 

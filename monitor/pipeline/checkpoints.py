@@ -33,7 +33,7 @@ from monitor.drift.state_json import (
 from monitor.pipeline.drift_watch import NOT_WATCHED, Position
 from monitor.pipeline.fits.rounds import DriftRefits, FitRounds, ended_since
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import contained, in_steps
+from monitor.pipeline.housekeeping import contained, in_steps, set_within
 from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
 from monitor.store.progress import Progress
@@ -184,7 +184,7 @@ class DriftKeeping:
     ledger: Ledger | None = None
     entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
-    _file: KeptFile = field(init=False)
+    file: KeptFile = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidConfiguration where [drift] reference cannot be used."""
@@ -197,7 +197,7 @@ class DriftKeeping:
             enough=learning.settings.fits.tracks,
         )
         path = self.config.path if watch.watching else ""
-        self._file = KeptFile(path, DRIFT, "evidence and alarms")
+        self.file = KeptFile(path, DRIFT, "evidence and alarms")
         if self.config.reference:
             try:
                 watch.give(read_references(self.config.reference))
@@ -205,16 +205,6 @@ class DriftKeeping:
                 raise InvalidConfiguration(
                     f"[drift] reference = '{self.config.reference}': {error}"
                 ) from None
-
-    @property
-    def failures(self) -> int:
-        """Writes that came to nothing."""
-        return self._file.failures
-
-    @property
-    def refused(self) -> int:
-        """Files that could not be used at the start."""
-        return self._file.refused
 
     def adjust(self, config: DriftConfig, fit_tracks: int) -> None:
         """Applies other settings from the next write or alarm on.
@@ -232,7 +222,7 @@ class DriftKeeping:
         What cannot be used is said, and never stops the start. Where another sidecar keeps its own
         in the file, it is left alone from now on.
         """
-        loaded = self._file.load(self._taken)
+        loaded = self.file.load(self._taken)
         if loaded is not None and loaded.value is not None:
             log.info(
                 "drift: %d alarms that stay and %d slices from %s",
@@ -283,10 +273,7 @@ class DriftKeeping:
 
     async def _keep(self) -> None:
         while True:
-            # Not wait_for, which forgets that it was cancelled where both come at once.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.config.every_seconds):
-                    await self.pipeline.drift.urgent.wait()
+            await set_within(self.pipeline.drift.urgent, self.config.every_seconds)
             await self.write()
 
     async def write(self) -> None:
@@ -295,7 +282,7 @@ class DriftKeeping:
         A failure is said and counted, and the next one tries again.
         """
         self.pipeline.drift.urgent.clear()
-        await self._file.write(self._made)
+        await self.file.write(self._made)
 
     async def _made(self) -> Iterable[bytes]:
         watch, ledger = self.pipeline.drift, self.pipeline.ledger
@@ -333,7 +320,7 @@ class DriftKeeping:
         with contained(self.pipeline.counters, log, NOT_WATCHED):
             await in_steps(self.pipeline.drift.catch_up(everything=True))
         await self.write()
-        self._file.close()
+        self.file.close()
 
     # ---- what is told
 
@@ -383,33 +370,17 @@ class Keeper:
     soon: asyncio.Event = field(default_factory=asyncio.Event)
     entry: int | None = field(default=0, init=False)
     _last: int = 0
-    _file: KeptFile = field(init=False)
+    file: KeptFile = field(init=False)
     _encoded: PaneBytes = field(default_factory=PaneBytes)
 
     def __post_init__(self) -> None:
-        self._file = KeptFile(self.config.path, STATISTICS, "statistics")
-
-    @property
-    def written_at(self) -> float | None:
-        """Monotonic seconds of the last snapshot; None before the first."""
-        return self._file.written_at
-
-    @property
-    def failures(self) -> int:
-        """Snapshots that were not written."""
-        return self._file.failures
-
-    @property
-    def refused(self) -> int:
-        """Files that could not be used at the start."""
-        return self._file.refused
+        self.file = KeptFile(self.config.path, STATISTICS, "statistics")
 
     @property
     def age_seconds(self) -> float:
         """Since the last snapshot; NaN where there is none."""
-        if self.written_at is None:
-            return float("nan")
-        return time.monotonic() - self.written_at
+        written_at = self.file.written_at
+        return float("nan") if written_at is None else time.monotonic() - written_at
 
     def adjust(self, config: SnapshotConfig) -> None:
         """Applies other settings of [snapshot] from the next write on."""
@@ -420,7 +391,7 @@ class Keeper:
 
         Where another sidecar keeps its statistics in the file, it is left alone from now on.
         """
-        loaded = self._file.load(self._imported)
+        loaded = self.file.load(self._imported)
         if loaded is not None and loaded.value is not None:
             detections, slices = loaded.value
             log.info(
@@ -447,10 +418,7 @@ class Keeper:
     async def keep(self) -> None:
         """Write snapshots, for ever."""
         while True:
-            # Not wait_for, which forgets that it was cancelled where both come at once.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.config.every_seconds):
-                    await self.soon.wait()
+            await set_within(self.soon, self.config.every_seconds)
             self.soon.clear()
             await self.write()
             # Whoever asks for more of them asks in vain.
@@ -461,9 +429,9 @@ class Keeper:
 
         A failure is said and counted, and the next one tries again.
         """
-        before = self._file.written_at
-        await self._file.write(self._made)
-        if self.ledger is not None and self._file.written_at != before:
+        before = self.file.written_at
+        await self.file.write(self._made)
+        if self.ledger is not None and self.file.written_at != before:
             self.ledger.covered(self._last, self.pipeline.ledger.partition_of(None))
 
     async def _made(self) -> Iterable[bytes]:
@@ -481,4 +449,4 @@ class Keeper:
 
     def close(self) -> None:
         """Let another sidecar have the file."""
-        self._file.close()
+        self.file.close()

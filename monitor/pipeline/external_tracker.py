@@ -188,7 +188,7 @@ class ExternalTracker:
         self.line = FrameLine(self.config.queue_frames)
 
     def reading(self) -> ForwardingReading:
-        """As of now."""
+        """Copies the counts as of now."""
         line, seconds = self.line, copy.deepcopy(self.seconds)
         return ForwardingReading(self.up, line.sent, dict(line.ended), seconds, self.unusable)
 
@@ -264,7 +264,7 @@ class ExternalTracker:
         if not up:
             self.line.lose()
         where = "there" if up else "away"
-        with contained(self.counters, log, "not everyone knows that the tracker is %s", where):
+        with contained(self.counters, log, "the tracker is %s: streams were not switched", where):
             self.changed(up)
 
     def encoded(self, frame: ForwardedFrame, now: float) -> bytes | None:
@@ -362,7 +362,7 @@ class TrackerCalls:
     _said: dict[str, float] = field(default_factory=dict)  # when, by matter
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Calls the tracker again and again, until cancelled."""
         loop, tracker = asyncio.get_running_loop(), self.tracker
         failures = 0
         while True:

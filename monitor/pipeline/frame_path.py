@@ -153,7 +153,7 @@ class Pipeline:
 
     @property
     def slices(self) -> SliceTable:
-        """All slices seen so far."""
+        """Returns the table of all slices seen so far."""
         return self.live.slices
 
     def adjust(self, config: Config) -> None:

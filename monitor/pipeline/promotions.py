@@ -184,7 +184,7 @@ class Candidates:
         )
 
     def standings(self) -> tuple[TrialStanding, ...]:
-        """All that run: candidates, and what served before."""
+        """Lists all trials that run: of candidates, and guards."""
         register, settings = self.learning.register, self.learning.settings.trials
         self._renew_if_others()
         found = []
@@ -242,7 +242,7 @@ class Promotions:
 
     @property
     def recalibrators(self) -> Recalibrators:
-        """Those known and in force."""
+        """Returns the recalibrators that are known and active."""
         return self.pipeline.recalibrators
 
     @property
@@ -531,7 +531,7 @@ class Promotions:
         return record
 
     def remember(self, records: Sequence[Record], sequence: int) -> None:
-        """Those of earlier runs, in order; the next one has the number after."""
+        """Takes the records of earlier runs, in order; the next one has the number after."""
         self._records.extend(records)
         self.sequence = sequence
 
@@ -540,7 +540,7 @@ class Promotions:
         return tuple(self._records)[-most:] if most else ()
 
     def records_of(self, version: str) -> tuple[Record, ...]:
-        """All that are remembered and name a version, in order."""
+        """Lists all remembered records that name a version, in order."""
         return tuple(
             record
             for record in self._records
@@ -548,7 +548,7 @@ class Promotions:
         )
 
     def trials(self) -> tuple[TrialStanding, ...]:
-        """All that run."""
+        """Lists all trials that run."""
         return self.candidates.standings()
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from monitor.config import Config, InvalidConfiguration
-from monitor.pipeline.housekeeping import contained
+from monitor.pipeline.housekeeping import contained, set_within
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.records import SWAPS, Record
@@ -323,7 +323,7 @@ class KeptPromotions:
         try:
             restored = self._restored(kept)
         except Exception:
-            log.exception("what the last run left cannot be used: recalibrators begin anew")
+            log.exception("recalibrators: those of the last run cannot be used and begin anew")
             restored = set()
         for key, version in self.named.items():
             if version and key not in restored:
@@ -379,7 +379,7 @@ class KeptPromotions:
     def keep(self) -> None:
         """Have all kept as it is now. A fault costs that, and nothing else."""
         counters = self.promotions.pipeline.counters
-        with contained(counters, log, "what became of the recalibrators is not kept"):
+        with contained(counters, log, "recalibrators: the register was not written"):
             state, known = self._state(), self.promotions.recalibrators.known
             named = [known[version] for version in sorted(state.named) if version in known]
             self.keeper.keep(state, named, self._unkept)
@@ -388,10 +388,7 @@ class KeptPromotions:
     async def keep_trials(self) -> None:
         """Keeps trials now and then, and records as soon as what made them is done, for ever."""
         while True:
-            # Not wait_for, which forgets that it was cancelled where both come at once.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.every_seconds):
-                    await self._urgent.wait()
+            await set_within(self._urgent, self.every_seconds)
             self._urgent.clear()
             self.keep()
 

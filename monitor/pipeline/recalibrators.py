@@ -85,7 +85,7 @@ class NothingToRollBack(LookupError):
 
 
 class KnownRecalibrators(dict[str, AnySelection]):
-    """By version, in the order they became known."""
+    """Holds recalibrators by version, in the order in which they became known."""
 
     def find(self, version: str) -> AnySelection:
         """The one of a version. Raises UnknownVersion."""
@@ -180,7 +180,7 @@ class Recalibrators:
         return before
 
     def listed(self) -> tuple[Known, ...]:
-        """All that are known, in the order they became known."""
+        """Lists all that are known, in the order in which they became known."""
         promoted = (self.selection.version, self.class_selection.version)
         return tuple(Known(known, version in promoted) for version, known in self.known.items())
 

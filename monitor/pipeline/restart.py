@@ -134,7 +134,7 @@ class Disk(Protocol):
     """Reads the ledger at start."""
 
     def replay(self, after: int) -> Iterable[Entry]:
-        """All entries after one, in order."""
+        """Yields all entries after one, in order."""
         ...
 
     def look_up(
@@ -173,7 +173,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
 
 
 def progress_of(pipeline: Pipeline) -> Progress:
-    """As of now, but for the clusters, which are as of the rows that are folded."""
+    """Takes the progress as of now, but clusters as of the rows that are folded."""
     ledger, live = pipeline.ledger, pipeline.live
     clock, waiting = live.clock, +ledger.waiting
     return Progress(
@@ -298,7 +298,7 @@ class Resumption:
         return replay(self.pipeline.ledger, entry, self._parts, find)
 
     def _parts(self, sequence: int) -> Parts:
-        """Those that an entry is new to."""
+        """Returns the parts that an entry is new to."""
         return Parts(
             statistics=sequence > self.statistics,
             drift=sequence > self.drift,

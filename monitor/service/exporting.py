@@ -76,7 +76,7 @@ class Exporting:
         self._window_caches = {name: ReadingCache(settings.bins) for name in settings.windows}
 
     async def keep_fresh(self) -> None:
-        """Until cancelled."""
+        """Makes the text again and again, until cancelled."""
         while True:
             await asyncio.sleep(self.pipeline.config.metrics.refresh_seconds)
             await self.refresh_if_possible()
@@ -102,7 +102,7 @@ class Exporting:
         store_failures = store.failures + store.refused
         drift = None
         if pipeline.config.drift.watch:
-            drift = await in_steps(pipeline.drift.reading(self.drift.failures))
+            drift = await in_steps(pipeline.drift.reading(self.drift.file.failures))
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
@@ -118,7 +118,7 @@ class Exporting:
             classes=await in_steps(self._class_cache.read(class_statistics)),
             time_jumps=pipeline.live.clock.jumps,
             checkpoint_age=self.keeper.age_seconds,
-            checkpoint_failures=self.keeper.failures,
+            checkpoint_failures=self.keeper.file.failures,
             recalibration=await in_steps(self._recalibration.read(store_failures)),
             drift=drift,
             forwarding=None if self.tracker is None else self.tracker.reading(),
@@ -142,8 +142,8 @@ class Exporting:
             replayed=self.resumed.entries,
             not_replayed=self.resumed.failed,
             refused={
-                "statistics": self.keeper.refused,
-                "drift": self.drift.refused,
+                "statistics": self.keeper.file.refused,
+                "drift": self.drift.file.refused,
                 "partition": journal.refused,
             },
         )

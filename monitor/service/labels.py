@@ -1,4 +1,4 @@
-"""ReportGroundTruth: labels are answered in order, each when what it changed outlives a crash.
+"""ReportGroundTruth: label messages are answered in order, each when it outlives a crash.
 
 Reading goes on meanwhile, so that the labels of many frames share one write to the disk.
 """
@@ -79,7 +79,7 @@ class TruthStream:
     turn: Callable[[], Awaitable[None]]
 
     async def run(self) -> None:
-        """Until the client or the server has enough."""
+        """Answers labels until the client or the server has enough."""
         answers: asyncio.Queue[_Answered | None] = asyncio.Queue(IN_FLIGHT)
         writing = asyncio.create_task(self._write(answers))
         try:
@@ -167,7 +167,7 @@ class TruthStream:
         try:
             await asyncio.to_thread(ahead.run)
         except Exception:
-            log.exception("labels were not matched ahead")
+            log.exception("labels were not matched ahead: the report matches them")
             return None
         return ahead
 

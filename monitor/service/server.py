@@ -178,7 +178,7 @@ class Server:
             try:
                 await asyncio.to_thread(self._look_again)
             except Exception:
-                log.exception("certificates and tokens were not looked at")
+                log.exception("certificates and tokens were not read again: those in use stay")
 
     def _look_again(self) -> None:
         self.authorisation.tokens.look_again()

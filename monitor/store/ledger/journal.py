@@ -155,14 +155,17 @@ class Journal:
         return why
 
     def replay(self, after: int) -> Iterator[Entry]:
-        """All entries with a higher sequence, in its order."""
+        """Yields all entries with a higher sequence, in order."""
         store = self._store
         if store is None:
             return
         try:
             yield from store.replay(after)
         except Exception as error:
-            log.exception("pending: what is in %s is not replayed", self.config.folder)
+            log.exception(
+                "pending: the ledger in %s is not replayed",
+                self.config.folder,
+            )
             self._say(f"what is in {self.config.folder} is not replayed: {error}")
         finally:
             self._after()
@@ -170,7 +173,7 @@ class Journal:
     def look_up(
         self, stream: str, frame_id: int, partition: int | None, before: int = NEVER
     ) -> Kept | None:
-        """As find, at start, where nothing waits. Blocks.
+        """Finds a frame as `find` does, at start, where nothing waits. Blocks.
 
         before  it is told as it was before the entry of that sequence
         """
@@ -327,7 +330,7 @@ class Journal:
                 if self._dropped is not None:
                     self._dropped(dropped.number, dropped.reason)
             except Exception:
-                log.exception("pending: nobody took in that %s", dropped.message)
+                log.exception("pending: not counted as dropped: %s", dropped.message)
         return gone
 
     def _see_failed(self, found: Found) -> None:
@@ -339,4 +342,4 @@ class Journal:
         try:
             self.tell(message)
         except Exception:
-            log.exception("pending: nobody heard that %s", message)
+            log.exception("pending: watchers were not told: %s", message)

@@ -218,7 +218,10 @@ class JournalWriter:
             if not written.done():
                 written.set_result(False)
         if self.queue:
-            log.warning("pending: %d entries are lost: nothing takes them", len(self.queue))
+            log.warning(
+                "pending: %d entries are lost: the disk takes none",
+                len(self.queue),
+            )
         await asyncio.get_running_loop().run_in_executor(self._thread, self.store.close)
         self._thread.shutdown()
 
@@ -294,7 +297,7 @@ class JournalWriter:
             self.tell(f"frames and labels are not written: {error} They wait in memory.")
 
     def _lose(self, sequences: set[int]) -> None:
-        """Those who wait for them must not take them for written."""
+        """Notes entries that are never written, lest who waits takes them for written."""
         if not sequences:
             return
         self.failures += len(sequences)
