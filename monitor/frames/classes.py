@@ -1,6 +1,7 @@
 """Validation of the class probabilities that came with the detections of a frame.
 
-A detection has M opinions, each of C probabilities. Statistics of the probabilities never live here.
+A detection has M opinions, each of C probabilities. Statistics of the probabilities never live
+here.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Counters:
         return self.detections - self.recalibrated - self.passed_through
 
     def refuse_call(self, why: str) -> int:
-        """Counts a call without the right, by one of CALLS_REFUSED; returns the sum of all so far."""
+        """Counts a call without the right, by one of CALLS_REFUSED; returns the sum so far."""
         self.calls_refused[why] += 1
         return sum(self.calls_refused.values())
 
@@ -149,7 +149,7 @@ class Counters:
         self.by_reason += np.bincount(reason, minlength=self.by_reason.size)
 
     def count_uncertain(self, by: npt.NDArray[np.uint8]) -> None:
-        """Counts the uncertain detections of a frame, by the UncertainBy of all its detections (N,)."""
+        """Counts the uncertain detections of a frame; by holds UncertainBy of all detections (N,)."""
         if np.count_nonzero(by):
             self.uncertain += np.bincount(by, minlength=self.uncertain.size + 1)[1:]
 

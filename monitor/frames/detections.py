@@ -23,7 +23,6 @@ from monitor.frames.space import (
     square_from_triangle,
 )
 
-
 IdArray = npt.NDArray[np.uint64]
 
 

@@ -1,4 +1,4 @@
-"""Tables of slices: which slice a detection, or the class probabilities of a stream, belong to.
+"""Tables of slices, which find the slice of a detection or of a stream's class probabilities.
 
 A table grows as slices are first seen, up to a limit; later ones fall into an overflow slice of
 their space, or of their list of classes: statistics of different spaces or lists never meet.
@@ -165,7 +165,7 @@ class SliceTable:
         return tuple(entry.name for entry in self.slices)
 
     def index(self, space: Space, stream: str, class_name: str, bucket: str = "") -> int:
-        """Finds the slice of a class of a stream; made if there is room, else the overflow slice."""
+        """Finds or makes the slice of a class of a stream; without room, the overflow slice."""
         parts = (
             stream if SliceBy.STREAM in self.by else "",
             class_name if SliceBy.CLASS in self.by else "",
@@ -177,7 +177,7 @@ class SliceTable:
         return found
 
     def place(self, space: Space, key: str, *, overflow: bool = False) -> int:
-        """Finds the slice of a space with this key; made if there is room, else the overflow slice."""
+        """Finds or makes the slice of a space with this key; without room, the overflow slice."""
         if not overflow:
             known = self._index.get((space, key))
             if known is not None:
@@ -269,7 +269,7 @@ class ClassSliceTable:
     _index: dict[tuple[tuple[str, ...], bool, str], int] = field(default_factory=dict)
 
     def index(self, stream: str, class_names: tuple[str, ...]) -> int | None:
-        """Finds the slice of a stream; made if there is room, else the overflow slice of its classes.
+        """Finds or makes the slice of a stream; without room, the overflow slice of its classes.
 
         returns  None if the classes have no slice at all: lists of classes can be sent
                  without end, and an overflow slice for each would be no limit
@@ -283,7 +283,7 @@ class ClassSliceTable:
         return None
 
     def place(self, class_names: tuple[str, ...], name: str, *, overflow: bool = False) -> int:
-        """Finds the slice of a name; made if there is room, else the overflow slice of its classes."""
+        """Finds or makes the slice of a name; without room, the overflow slice of its classes."""
         if not overflow:
             known = self._index.get((class_names, False, name))
             if known is not None:

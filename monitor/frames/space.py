@@ -56,7 +56,7 @@ def square_from_triangle(k: int) -> IntArray:
 
 @cache
 def triangle_in_square(k: int) -> IntArray:
-    """Finds each entry of a lower triangle, row by row, in the flat k × k matrix; (k (k + 1) / 2,)."""
+    """Finds each entry of a lower triangle in the flat k × k matrix; (k (k + 1) / 2,)."""
     rows, columns = triangle(k)
     return rows * k + columns
 
@@ -120,7 +120,7 @@ class Space:
 
     @cached_property
     def joint(self) -> tuple[int, ...]:
-        """Lists the positions of the dimensions of the joint block; all of them if all are angles."""
+        """Lists the positions of the dimensions of the joint block; all positions without lengths."""
         plain = tuple(
             i
             for i, dimension in enumerate(self.dimensions)
