@@ -1,1 +1,1 @@
-"""What passes through the monitor, as values: spaces, detections, classes, slices and frames."""
+"""Values that pass through the monitor: spaces, detections, classes, slices, frames, labels."""

@@ -1,4 +1,4 @@
-"""Cholesky factors of many small covariances at once, and whitening with them.
+"""Cholesky factors of all covariances of a frame at once.
 
 Arrays are (K, K, N): the loop runs over K, the arithmetic over all N detections,
 and a covariance that is not positive definite becomes NaN without touching its
@@ -16,16 +16,16 @@ SINGULAR = 1e-12
 
 
 def is_diagonal(covariance: FloatArray) -> bool:
-    """Whether every covariance of a batch (N, K, K) with positive diagonals is diagonal."""
+    """Tells whether every covariance of a batch (N, K, K), all variances positive, is diagonal."""
     n, k = covariance.shape[:2]
-    # Most that are not, are not from the first one on.
+    # A batch with correlations usually has them in its first covariance.
     if np.count_nonzero(covariance[:1]) > k:
         return False
     return bool(np.count_nonzero(covariance) == n * k)
 
 
 def factorise(covariance: FloatArray) -> FloatArray:
-    """Lower factors L with L Lᵀ = Σ, (K, K, N); zero above the diagonal.
+    """Computes the lower factors L with L Lᵀ = Σ, (K, K, N), zero above the diagonal.
 
     covariance  (N, K, K), symmetric
     returns     the last pivot is NaN where Σ is not positive definite
@@ -38,7 +38,7 @@ def factorise(covariance: FloatArray) -> FloatArray:
 
 
 def put_lower(covariance: FloatArray, order: tuple[int, ...], out: FloatArray) -> None:
-    """Lay out the lower triangles of covariances (N, K, K) for factorise_lower.
+    """Lays out the lower triangles of covariances (N, K, K) for factorise_lower.
 
     order  of the dimensions in `out`
     out    (K, K, N); written on and below the diagonal only
@@ -54,13 +54,13 @@ def put_lower(covariance: FloatArray, order: tuple[int, ...], out: FloatArray) -
 
 
 def factorise_lower(a: FloatArray) -> None:
-    """Turn lower triangles (K, K, N) into their Cholesky factors, in place; see factorise."""
+    """Turns lower triangles (K, K, N) into their Cholesky factors, in place; see factorise."""
     k = a.shape[0]
     step = np.arange(k)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         smallest = SINGULAR * a[step, step]
         for j in range(k):
-            # The root of a negative pivot is NaN, and stays so down to the last one.
+            # The root of a negative pivot is NaN, and so are all pivots after it.
             np.sqrt(a[j, j], out=a[j, j])
             a[j + 1 :, j] /= a[j, j]
             for i in range(j + 1, k):
@@ -71,19 +71,19 @@ def factorise_lower(a: FloatArray) -> None:
 
 
 def positive_definite(factor: FloatArray) -> BoolArray:
-    """(N,) which covariances had a factor."""
+    """Tells which covariances had a factor, (N,)."""
     definite: BoolArray = np.isfinite(factor[-1, -1])
     return definite
 
 
 def log_determinant(factor: FloatArray, k: int) -> FloatArray:
-    """log det of the leading k × k block of each covariance, (N,)."""
+    """Computes log det of the leading k × k block of each covariance, (N,)."""
     leading = np.arange(k)
     return 2.0 * add_up(np.log(factor[leading, leading]))
 
 
 def add_up(rows: FloatArray) -> FloatArray:
-    """Sum over the first axis, (N,), one row after the other.
+    """Sums over the first axis, (N,), one row after the other.
 
     NumPy's own sum picks its order by shape and layout, and with it the rounding:
     a detection must give the same bits alone and among others.
@@ -95,7 +95,7 @@ def add_up(rows: FloatArray) -> FloatArray:
 
 
 def whiten(factor: FloatArray, error: FloatArray) -> FloatArray:
-    """L⁻¹ r for each detection, (K, N), by forward substitution.
+    """Computes L⁻¹ r of each detection, (K, N), by forward substitution.
 
     factor  (K, K, N) from factorise
     error   (N, K) in the same order of dimensions
@@ -106,7 +106,7 @@ def whiten(factor: FloatArray, error: FloatArray) -> FloatArray:
 
 
 def whiten_rows(factor: FloatArray, u: FloatArray) -> None:
-    """The same in place: errors (K, N) become L⁻¹ r."""
+    """Turns errors r (K, N) into L⁻¹ r, in place."""
     k = u.shape[0]
     for j in range(k):
         u[j] /= factor[j, j]

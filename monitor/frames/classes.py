@@ -1,6 +1,7 @@
-"""Class probabilities as they came with the detections of a frame: which can be used.
+"""Validation of the class probabilities that came with the detections of a frame.
 
-A detection has M opinions, each of C probabilities. What is made of them lives elsewhere.
+A detection has M opinions, each of C probabilities. Statistics of the probabilities never live
+here.
 """
 
 from __future__ import annotations
@@ -11,21 +12,18 @@ import numpy as np
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 
-# Values of one detection, 16 KiB of them: 25 opinions on 80 classes, 204 on 10.
+# Values of one detection, at most; 16 KiB: 25 opinions on 80 classes, 204 on 10.
 MOST_VALUES = 2048
-
 
 # How far a probability may lie outside [0, 1], and the sum of an opinion from 1: a softmax in
 # single precision passes, and so does one that was stored in half precision.
 BEYOND = 1e-6
-
-
 OFF_ONE = 1e-3
 
 
 @lru_cache(maxsize=256)
 def no_class(n: int) -> IntArray:
-    """(n,) of −1, read-only and shared: most frames come without a true class."""
+    """Returns (n,) of −1, read-only and shared: most frames come without a true class."""
     array = np.full(n, -1, np.int64)
     array.setflags(write=False)
     return array
@@ -34,20 +32,20 @@ def no_class(n: int) -> IntArray:
 def usable_opinions(
     values: FloatArray, length: IntArray, rows: IntArray, classes: int
 ) -> tuple[FloatArray | None, BoolArray]:
-    """The opinions of n detections, all of one M; and which detections' cannot be used.
+    """Returns the opinions of n detections, all of one M, and marks those that cannot be used.
 
     All opinions of a detection must be sound: C values within [0, 1] that add up to 1. M is
     the number that most detections with sound opinions have, the smaller of two that are as
-    frequent; those with another M are set aside like unsound ones. So what is kept does not
-    depend on the order of the detections.
+    frequent. Opinions with another M are set aside like unsound ones, so that the result does
+    not depend on the order of the detections.
 
     values   (N, ≥0) one opinion after the other, anything beyond the length
     length   (N,) values sent, 0 for none; may be more than the array is wide
-    rows     (n,) detections to look at; the others have no say
+    rows     (n,) detections to look at; the others have no influence on M
     classes  C
-    returns  (n, M, C) with rows of NaN where there is nothing usable, None if that is so
-             everywhere; within BEYOND of [0, 1] as sent, then clipped into it, not made to add
-             up to 1. And (n,) detections whose opinions came and are not among these
+    returns  (n, M, C) clipped into [0, 1] but not made to add up to 1, a row of NaN for a
+             detection without usable opinions, None if no detection has any; and (n,) whether
+             opinions came that are not among these
     """
     invalid = length[rows] > 0
     whole = np.flatnonzero(whole_opinions(length[rows], values.shape[1], classes))
@@ -73,7 +71,7 @@ def usable_opinions(
 
 
 def whole_opinions(length: IntArray, width: int, classes: int) -> BoolArray:
-    """(n,) of which detections opinions came, as many values as make whole ones and are kept.
+    """Tells of which detections whole opinions came, and not too many, (n,).
 
     length  (n,) values sent
     width   of the array that holds them
@@ -84,9 +82,9 @@ def whole_opinions(length: IntArray, width: int, classes: int) -> BoolArray:
 
 
 def opinions_sent(values: FloatArray, length: IntArray, rows: IntArray, classes: int) -> FloatArray:
-    """All opinions of rows (n ≥ 1,), one detection after the other, (Σ M, C).
+    """Returns all opinions of rows (n ≥ 1,), one detection after the other, (Σ M, C).
 
-    One detection of many values makes the array wide: only what was sent is touched.
+    One detection of many values makes the array wide: only values that were sent are touched.
 
     rows  with whole_opinions
     """
@@ -98,18 +96,18 @@ def opinions_sent(values: FloatArray, length: IntArray, rows: IntArray, classes:
 
 
 def places_sent(width: int, sent: IntArray, rows: IntArray) -> IntArray:
-    """Where the values of rows lie in an array of a width that is read row by row, (Σ sent,)."""
+    """Finds the values of rows in a flat array, row after row of this width, (Σ sent,)."""
     end = np.cumsum(sent)
     places: IntArray = np.repeat(rows * width - end + sent, sent) + np.arange(end[-1])
     return places
 
 
 def _sound(opinions: FloatArray) -> BoolArray:
-    """(n,) which opinions (n, C) lie within [0, 1] and add up to 1."""
+    """Tells which opinions (n, C) lie within [0, 1] and add up to 1, (n,)."""
     # NaN fails the comparison.
     with np.errstate(invalid="ignore", over="ignore"):
         sound: BoolArray = np.abs(opinions.sum(axis=1) - 1) <= OFF_ONE
-    # One look at all of them is quicker; it fails on NaN too, and then each is looked at.
+    # One test of all opinions is quicker. It fails on NaN too; then each opinion is tested.
     if not (opinions.min() >= -BEYOND and opinions.max() <= 1 + BEYOND):
         sound &= ((opinions >= -BEYOND) & (opinions <= 1 + BEYOND)).all(axis=1)
     return sound

@@ -1,4 +1,7 @@
-"""What the service has counted since it started. Plain numbers; the pipeline adds, edges read."""
+"""Counts since the start of the sidecar.
+
+Plain numbers: the pipeline adds to them, the metrics read them. Names of metrics never live here.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,15 @@ from monitor.frames.space import IntArray
 
 # Upper bounds of the histograms, seconds.
 FRAME_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
-
-
 TRUTH_DELAY = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21600.0, 86400.0)
 
-
 _REASONS = max(Reason) + 1
-
-
 _PASSED = [int(reason) for reason in PASSED_THROUGH]
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts by upper bound, with the sum."""
+    """Counts of values by upper bound, with their sum."""
 
     bounds: tuple[float, ...] = FRAME_SECONDS
     counts: list[int] = field(init=False)
@@ -36,14 +34,14 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Counts one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 @dataclass(slots=True)
 class TruthAccount:
-    """What became of labels; every label is in exactly one of the counts."""
+    """Labels by their outcome; every label is in exactly one of the counts."""
 
     matched: int = 0
     unusable: int = 0
@@ -56,41 +54,39 @@ class TruthAccount:
     unassigned: int = 0
 
     def add(self, other: TruthAccount) -> None:
-        """Add the counts of another account."""
+        """Adds the counts of another account."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
 class ClassAccount:
-    """What the promoted recalibrator made of usable class probabilities, by detections."""
+    """Detections with usable class probabilities, by the outcome of their recalibration."""
 
     recalibrated: int = 0
     mismatch: int = 0
     failed: int = 0
 
 
-# Why a call had no right to be made: no token that is known, or one of another right.
+# Why a call was refused: without a known token, or with one that lacks the right.
 CALLS_REFUSED = ("unauthenticated", "permission_denied")
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start.
+    """Counts of frames, detections, labels and calls since the start.
 
-    by_reason        detections by the Reason of their answer
-    frames_refused   whole messages refused, by Reason
-    truth            labels by outcome, inline ones included
-    unmatched        detections of completely labelled frames that no label claimed
-    dropped          detections that left the pending store without truth
-    calls_refused    calls that had no right to be made, by why
-    shedding         whether monitoring work is left undone now, and overloads: how often that began
-    clock_epoch      of the wall clock, and clock_steps: how often it was set
-    uncertain        detections by what they were too uncertain: entropy, deviation, both
-    overflow_detections
-                     matched detections in overflow slices
-    overflow_classified
-                     matched class probabilities in overflow slices, or for which there was none
+    by_reason            detections by the Reason of their answer
+    uncertain            detections by UncertainBy: entropy, deviation, both
+    frames_refused       whole messages that were refused, by Reason
+    truth                labels by outcome, inline ones included
+    unmatched            detections of completely labelled frames that no label claimed
+    dropped              detections that left the pending store without ground truth
+    overflow_detections  matched detections in overflow slices
+    overflow_classified  matched class probabilities in overflow slices, or without any slice
+    calls_refused        calls without the right, by one of CALLS_REFUSED
+    shedding, overloads  whether monitoring work is left undone now; how often that began
+    clock_epoch          epoch of the wall clock; clock_steps: how often the clock was set
     """
 
     frames: int = 0
@@ -120,31 +116,31 @@ class Counters:
 
     @property
     def detections(self) -> int:
-        """All detections that were answered."""
+        """Counts the detections that were answered."""
         return int(self.by_reason.sum())
 
     @property
     def recalibrated(self) -> int:
-        """Detections that went out recalibrated."""
+        """Counts the detections that went out recalibrated."""
         return int(self.by_reason[Reason.NONE])
 
     @property
     def passed_through(self) -> int:
-        """Valid detections that went out as they came."""
+        """Counts the valid detections that went out as they came."""
         return int(self.by_reason[_PASSED].sum())
 
     @property
     def refused(self) -> int:
-        """Detections that were no usable estimates."""
+        """Counts the detections that were no usable estimates."""
         return self.detections - self.recalibrated - self.passed_through
 
     def refuse_call(self, why: str) -> int:
-        """Count a call that had no right, for one of CALLS_REFUSED; how many there are by now."""
+        """Counts a call without the right, by one of CALLS_REFUSED; returns the sum so far."""
         self.calls_refused[why] += 1
         return sum(self.calls_refused.values())
 
     def count_frame(self, reason: npt.NDArray[np.uint8], *, fast: bool) -> None:
-        """Count a frame that was answered, with the Reason of each detection, (N,)."""
+        """Counts a frame that was answered, with the Reason of each detection, (N,)."""
         self.frames += 1
         if fast:
             self.fast_frames += 1
@@ -153,20 +149,20 @@ class Counters:
         self.by_reason += np.bincount(reason, minlength=self.by_reason.size)
 
     def count_uncertain(self, by: npt.NDArray[np.uint8]) -> None:
-        """Count the detections that were flagged, of all of a frame, (N,)."""
+        """Counts the uncertain detections of a frame; by holds UncertainBy of all detections (N,)."""
         if np.count_nonzero(by):
             self.uncertain += np.bincount(by, minlength=self.uncertain.size + 1)[1:]
 
     def refuse_frame(self, reason: Reason) -> None:
-        """Count a message that was refused whole."""
+        """Counts a message that was refused whole."""
         self.frames_refused[reason] = self.frames_refused.get(reason, 0) + 1
 
     def note(self, reason: Reason, count: int) -> None:
-        """Count a finding that did not change the answer, such as unusable inline truth."""
+        """Counts findings that did not change the answer, such as unusable inline truth."""
         self.notices[reason] = self.notices.get(reason, 0) + count
 
     def note_invalid(self, examined: Examined) -> None:
-        """Count truth and class probabilities that came with detections and cannot be used."""
+        """Counts inline truth and class probabilities that cannot be used."""
         invalid = examined.probabilities_invalid | examined.true_class_invalid
         for reason, rows in (
             (Reason.GROUND_TRUTH_INVALID, examined.truth_invalid),

@@ -1,11 +1,7 @@
-"""Covariances as they were sent: three forms made one, and which of them are unusable.
+"""Validation of the detections of a frame, from the received arrays to a batch of usable ones.
 
-Looks at all of a frame together; rows are only marked, what that means is said elsewhere.
-
-A frame as it came, and what remains of it when everything unusable is set aside.
-
-Validation looks at the whole frame at once and marks rows; it never raises for
-what a detector sent, and never touches the neighbours of a bad row.
+Validation looks at the whole frame at once and marks rows. It never raises for what a detector
+sent, and never touches the neighbours of a bad row. The words of a refusal live in reasons.py.
 """
 
 from __future__ import annotations
@@ -27,6 +23,8 @@ from monitor.frames.space import (
     square_from_triangle,
 )
 
+IdArray = npt.NDArray[np.uint64]
+
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
@@ -34,7 +32,7 @@ class Estimates:
 
     mean        (n, K)
     covariance  (n, K, K) positive definite
-    diagonal    (n,) whether only variances are known (and to be sent)
+    diagonal    (n,) whether only variances are known, and are sent back
     """
 
     mean: FloatArray
@@ -43,40 +41,40 @@ class Estimates:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of all arrays: an outcome has those of what was sent."""
+        """Shapes of all arrays; an outcome has those of the estimates it was made from."""
         return self.mean.shape, self.covariance.shape, self.diagonal.shape
 
     @property
     def deviation(self) -> FloatArray:
-        """(n, K) σ of each dimension."""
+        """Returns σ of each dimension, (n, K)."""
         deviation: FloatArray = np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
         return deviation
 
     def take(self, rows: IntArray | BoolArray | slice) -> Estimates:
-        """Some of them."""
+        """Returns the Gaussians of some rows."""
         return Estimates(self.mean[rows], self.covariance[rows], self.diagonal[rows])
 
     def rescaled(self, factor: FloatArray) -> Estimates:
-        """S Σ S with S = diag(factor), not s²Σ: correlations stay.
+        """Returns S Σ S with S = diag(factor), not s²Σ: correlations stay.
 
-        factor  on σ: (K,) of all of them, or (n, K)
+        factor  on σ: (K,) for all Gaussians, or (n, K)
         """
         # The outer product first: it is symmetric to the last bit, and stays so.
         product = factor[..., :, None] * factor[..., None, :]
         return Estimates(self.mean, self.covariance * product, self.diagonal)
 
 
-# Largest |Σij − Σji| that passes as rounding, against σi σj: single precision allows for it.
+# Largest |Σij − Σji| / (σi σj) that passes as rounding of single precision.
 ASYMMETRY = 1e-6
 
 
 def full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, int]) -> FloatArray:
-    """(N, K, K) from the three forms on the wire; identity where there is none.
+    """Unpacks the three forms of the wire, (N, K, K); identity where no form fits.
 
-    The full form is made symmetric by averaging; asymmetry is judged elsewhere.
+    The full form is returned as it came; symmetric() judges it.
     """
     n, k = values.shape[0], forms[0]
-    # Frames of one form, the rule, are read in one piece.
+    # Frames of one form, which is the rule, are unpacked in one piece.
     if n and (length == length[0]).all() and values.shape[1] >= length[0]:
         if length[0] == k * k:
             return values[:, : k * k].reshape(n, k, k)
@@ -100,7 +98,7 @@ def full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, i
 
 
 def absent(values: FloatArray, length: IntArray, fits: BoolArray) -> BoolArray | None:
-    """(n,) rows without a covariance, or with one of zeros."""
+    """Marks rows without a covariance, or with one of zeros, (n,); None if there are none."""
     if values.shape[1] and (values[:, 0] != 0).all() and (length > 0).all():
         return None
     # NaN is not zero: a covariance of NaN is wrong, not missing.
@@ -110,7 +108,11 @@ def absent(values: FloatArray, length: IntArray, fits: BoolArray) -> BoolArray |
 
 
 def symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, BoolArray | None]:
-    """The covariances without rounding between their triangles, and which differ by more."""
+    """Averages the triangles of covariances, and marks rows that differ by more than rounding.
+
+    full     (n,) rows that came with both triangles
+    returns  (n, K, K); and (n,) rows, None if there are none
+    """
     transposed = covariance.transpose(0, 2, 1)
     if not full.any() or np.array_equal(covariance, transposed):
         return covariance, None
@@ -118,12 +120,12 @@ def symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, Bool
         deviation = np.sqrt(np.abs(np.diagonal(covariance, axis1=1, axis2=2)))
         allowed = ASYMMETRY * deviation[:, :, None] * deviation[:, None, :]
         close = np.abs(covariance - transposed) <= allowed
-        # Where a value is not finite, that is what the detector is told.
+        # A value that is not finite is another finding.
         return 0.5 * (covariance + transposed), failing(close | ~np.isfinite(covariance))
 
 
 def indefinite(covariance: FloatArray, variance: FloatArray, space: Space) -> BoolArray | None:
-    """(n,) covariances that are not positive definite; None if all are.
+    """Marks covariances that are not positive definite, (n,); None if all are.
 
     Factorised in the order the statistics use, so that what passes here passes there.
     """
@@ -131,27 +133,24 @@ def indefinite(covariance: FloatArray, variance: FloatArray, space: Space) -> Bo
         order = np.array(space.order)
         covariance, variance = covariance[:, order[:, None], order], variance[:, order]
     try:
-        # LAPACK is the quickest while all are well; it raises for the whole frame if one is not.
+        # LAPACK is quickest while all are definite; it raises for the whole frame if one is not.
         pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)
     except np.linalg.LinAlgError:
         return ~positive_definite(factorise(covariance))
-    # A signalling NaN, which no detector computes, makes even a product of it a complaint.
+    # The product of a signalling NaN, which no detector computes, would raise a warning.
     with np.errstate(invalid="ignore"):
         return failing(pivot * pivot > SINGULAR * variance)
 
 
 def failing(flags: BoolArray) -> BoolArray | None:
-    """(n,) rows with a flag that is not set; None, and quickly so, if all are set."""
+    """Marks rows with a flag that is not set, (n,); None, and quickly, if all are set."""
     if np.count_nonzero(flags) == flags.size:
         return None
     return np.asarray(~flags.reshape(flags.shape[0], -1).all(axis=1))
 
 
-IdArray = npt.NDArray[np.uint64]
-
-
 class Reason(IntEnum):
-    """Why something was not recalibrated; the values are those of the wire."""
+    """Why a detection was not recalibrated, or a message not used; values as on the wire."""
 
     NONE = 1
     MISSING_COVARIANCE = 2
@@ -188,13 +187,12 @@ class Reason(IntEnum):
 
     @property
     def label(self) -> str:
-        """As it appears in metrics and messages."""
+        """Returns the name as metrics and messages have it."""
         return self.name.lower()
 
 
 # Attribute look-ups of an enum are slow on the frame path.
 _NONE = int(Reason.NONE)
-
 
 # Valid estimates that go out as they came; every other reason but NONE refuses.
 PASSED_THROUGH = frozenset(
@@ -211,7 +209,7 @@ PASSED_THROUGH = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plausible estimate looks like, in the units of the stream."""
+    """Bounds of a plausible estimate, in the units of the stream."""
 
     largest_mean: float = 1e8
     smallest_deviation: float = 1e-6
@@ -220,10 +218,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedDetections:
-    """The N detections of a frame as they came, in their order; nothing is checked yet.
+    """N detections of a frame as they came, in their order; nothing is checked yet.
 
-    Values beyond a row's own length are NaN; its length says how many were sent
-    (which may be more than the array is wide).
+    A length says how many values of a row were sent, which may be more than the array is wide.
+    Values beyond it are NaN.
 
     id, has_id           (N,)
     class_index          (N,) −1 where absent
@@ -233,8 +231,8 @@ class ReceivedDetections:
     uniform              all detections carry the same fields at the same lengths
     score                (N,) NaN where absent; None if none came
     upstream_track       (N,) and whether one was sent, (N,); None if none came
-    class_probabilities  (N, ≥0) one opinion on the C classes after the other, and how many
-                         values were sent, (N,), 0 where absent; None if none came
+    class_probabilities  (N, ≥0) one opinion on the C classes after the other, and (N,) how many
+                         values were sent, 0 where absent; None if none came
     ground_truth_class   (N,) and whether one was sent, (N,); None if none came
     """
 
@@ -255,11 +253,11 @@ class ReceivedDetections:
 
     @property
     def n(self) -> int:
-        """Number of detections."""
+        """Counts the detections."""
         return int(self.id.shape[0])
 
     def ids_beside(self, rows: IntArray) -> IdArray:
-        """Ids that came with any detection but those in these rows."""
+        """Returns the ids that came with any detection but those in these rows."""
         if rows.size == self.n:
             return self.id[:0]
         rest = self.has_id.copy()
@@ -269,16 +267,16 @@ class ReceivedDetections:
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """The usable detections of a frame: valid Gaussians of known classes, as arrays.
+    """n usable detections of a frame: valid Gaussians of known classes.
 
-    rows           (n,) their positions in the frame
+    rows           (n,) positions in the frame
     mean           (n, K)
     covariance     (n, K, K) symmetric positive definite
     diagonal       (n,) whether the detector sent variances only
-    truth          (n, K), NaN where none came with the detection
+    truth          (n, K) NaN where none came with the detection
     true_class     (n,) −1 where none came with the detection
     probabilities  (n, M, C) M opinions on the C classes, a row of NaN where no usable ones
-                   came with the detection; None where that is so for all
+                   came with the detection; None if no usable ones came at all
     """
 
     space: Space
@@ -295,15 +293,16 @@ class FrameBatch:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The outcome of validation.
+    """Outcome of the validation of the N detections of a frame.
 
-    reason                 (N,) of Reason for every detection of the frame
-    truth_invalid          (N,) whose inline truth is unusable; they themselves may be fine
+    reason                 (N,) Reason of each detection
+    truth_invalid          (N,) whose inline truth is unusable; the detection may be usable
     batch                  the detections with reason NONE
-    probabilities_invalid  (N,) of the batch, whose class probabilities are unusable
-    true_class_invalid     (N,) of the batch, whose inline true class is unusable. Of refused
-                           detections, and of those without a covariance, neither is judged
+    probabilities_invalid  (N,) whose class probabilities are unusable
+    true_class_invalid     (N,) whose inline true class is unusable
     clean                  nothing at all was found
+
+    Class probabilities and true class are judged for detections of the batch alone.
     """
 
     reason: npt.NDArray[np.uint8]
@@ -315,11 +314,11 @@ class Examined:
 
 
 def examine(received: ReceivedDetections, space: Space, classes: int, limits: Limits) -> Examined:
-    """Sort the detections of a frame into usable ones and ones with a reason.
+    """Sorts the detections of a frame into usable ones and ones with a reason.
 
     Where several reasons apply, the first in the order of the checks is given. Class
-    probabilities and a true class that cannot be used are no reason: they are set aside, and
-    the Gaussian is what it is.
+    probabilities and a true class that cannot be used are set aside: they are no reason
+    against the Gaussian.
     """
     examined = _gaussians(received, space, classes, limits)
     if received.class_probabilities is None and received.ground_truth_class is None:
@@ -330,7 +329,7 @@ def examine(received: ReceivedDetections, space: Space, classes: int, limits: Li
 def _gaussians(
     received: ReceivedDetections, space: Space, classes: int, limits: Limits
 ) -> Examined:
-    """All but what came about classes."""
+    """Validates everything but class probabilities and true classes."""
     if received.uniform:
         batch = _all_usable(received, space, classes, limits)
         if batch is not None:
@@ -360,7 +359,7 @@ def _gaussians(
     mark(~fits & (length > 0), Reason.COVARIANCE_LENGTH)
     mark(absent(values, length, fits), Reason.MISSING_COVARIANCE)
     covariance = full_matrices(values, length, forms)
-    # A sum is finite only if all of it is, and quicker to look at.
+    # A sum is finite only if every term is, and one number is quicker to test.
     with np.errstate(invalid="ignore", over="ignore"):
         total = covariance.sum()
     if not np.isfinite(total):
@@ -397,7 +396,7 @@ def _gaussians(
 
 
 def _with_classes(examined: Examined, received: ReceivedDetections, classes: int) -> Examined:
-    """With what came about the classes of the batch, as far as it can be used."""
+    """Adds the usable class probabilities and true classes to the batch."""
     batch, rows = examined.batch, examined.batch.rows
     probabilities, true_class = batch.probabilities, batch.true_class
     probabilities_invalid = np.zeros(received.n, bool)
@@ -424,10 +423,10 @@ def _with_classes(examined: Examined, received: ReceivedDetections, classes: int
 def _all_usable(
     received: ReceivedDetections, space: Space, classes: int, limits: Limits
 ) -> FrameBatch | None:
-    """The whole frame, where a few looks at all of it together find nothing wrong: the rule.
+    """Returns the whole frame if a few tests of all its detections together pass, as is the rule.
 
-    None says only that the detections must be looked at one by one. Comparisons
-    are written so that NaN fails them.
+    None says only that each detection must be tested by itself. Comparisons are written so
+    that NaN fails them.
     """
     k, n = space.k, received.n
     forms = (k, k * (k + 1) // 2, k * k)
@@ -473,7 +472,7 @@ def _all_usable(
 
 
 def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:
-    """Inline truth, NaN where none or unusable, (N, K); and where it is unusable, (N,)."""
+    """Returns inline truth (N, K), NaN where absent or unusable, and marks the unusable (N,)."""
     sent = received.truth_length > 0
     if not sent.any():
         return no_truth(received.n, k), sent
@@ -488,7 +487,7 @@ def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatA
 
 
 def _repeated(ids: IdArray, sent: BoolArray) -> BoolArray:
-    """Every occurrence of an id but its first."""
+    """Marks every occurrence of an id but its first."""
     repeated = np.zeros(ids.size, bool)
     if np.count_nonzero(ids[1:] > ids[:-1]) == ids.size - 1:
         return repeated
@@ -500,7 +499,7 @@ def _repeated(ids: IdArray, sent: BoolArray) -> BoolArray:
 
 
 def _columns(values: FloatArray, k: int) -> FloatArray:
-    """The first k columns, NaN where there are fewer."""
+    """Returns the first k columns, NaN where there are fewer."""
     if values.shape[1] >= k:
         return values[:, :k]
     padded = np.full((values.shape[0], k), np.nan)

@@ -1,11 +1,7 @@
-"""What goes in and comes out of a tracker beside the estimates: motion of the sensor, tracks.
+"""Values of one frame on its way through the pipeline, as arrays.
 
-What passes between the wire and the pipeline, as arrays: headers, frames, truth, answers.
-
-Matched detections of one frame, at both stages, on their way into the statistics.
-
-Class probabilities of the detections of one frame on their way into the statistics: as they
-wait for a true class, and with it.
+A frame comes with its header, is answered, gets labels and goes into the statistics as matched
+rows. Code that checks, recalibrates or matches a frame never lives here.
 """
 
 from __future__ import annotations
@@ -22,12 +18,12 @@ from monitor.frames.detections import Estimates, Examined, IdArray, Reason, Rece
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 
-# Tracks of a tracker elsewhere have numbers up to this one, those of ours that stands in higher.
+# Track ids of an external tracker lie below; our own tracker, when it stands in, begins here.
 FOREIGN_TRACKS = 2**62
 
 
 class TrackStatus(IntEnum):
-    """How far a track can be relied on; the values are those of the wire."""
+    """Maturity of a track; values as on the wire."""
 
     TENTATIVE = 1  # not yet confirmed by enough detections
     CONFIRMED = 2  # and updated by this frame
@@ -36,7 +32,7 @@ class TrackStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Where a sensor is in a frame that stands still.
+    """Place of a sensor in fixed axes.
 
     position     (3,) m
     orientation  (4,) unit quaternion w, x, y, z, from the sensor's axes into the fixed ones
@@ -48,7 +44,7 @@ class Pose:
 
 @dataclass(frozen=True, slots=True)
 class Twist:
-    """How a sensor moves, in its own axes.
+    """Velocity of a sensor, in its own axes.
 
     linear   (3,) m/s
     angular  (3,) rad/s
@@ -60,7 +56,7 @@ class Twist:
 
 @dataclass(frozen=True, slots=True)
 class EgoMotion:
-    """Motion of the sensor as a frame tells it."""
+    """Motion of the sensor, as it came with a frame."""
 
     pose: Pose | None = None
     twist: Twist | None = None
@@ -91,17 +87,17 @@ class ReportedTracks:
 
     @property
     def m(self) -> int:
-        """Number of tracks."""
+        """Counts the tracks."""
         return int(self.id.size)
 
     @property
     def updated(self) -> BoolArray:
-        """(M,) which of them have a detection in the frame."""
+        """Tells which tracks have a detection in the frame, (M,)."""
         has_one: BoolArray = self.detection >= 0
         return has_one
 
     def of_detections(self, n: int) -> IdArray:
-        """(n,) the track that each detection of the frame updated or began; 0 is no track's id."""
+        """Returns the id of the track that each detection updated or began, (n,); 0 for none."""
         track = np.zeros(n, np.uint64)
         track[self.detection[self.updated]] = self.id[self.updated]
         return track
@@ -109,7 +105,7 @@ class ReportedTracks:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrackIds:
-    """The track of each of n detections.
+    """Tracks of n detections.
 
     id     (n,) unique in the stream
     known  (n,) which detections have one
@@ -119,24 +115,24 @@ class TrackIds:
     known: BoolArray
 
     def take(self, rows: IntArray | slice) -> TrackIds:
-        """Of some of them."""
+        """Returns the tracks of some rows."""
         return TrackIds(self.id[rows], self.known[rows])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MatchedRows:
-    """n detections of one frame with their truth, at both stages.
+    """n detections of one frame with their ground truth, at both stages.
 
     slices                (n,) slice index
     error, covariance     (n, K), (n, K, K) as the detector sent them
     recalibrated_error, recalibrated_covariance
-                          as the promoted recalibrator made them; the very same
+                          as the active recalibrator made them; the identical
                           objects where it changed nothing
     stamp_ns              event time of the frame; None where unknown
-    live                  whether the truth came in time for what never falls
-    tracks                of each detection in its source; None where nobody tracks
-    source                tells apart where tracks have their numbers from
-    retracts              whether they were counted before, and are taken back
+    live                  whether the label came in time for counters that never fall
+    tracks                track of each detection in its source; None without a tracker
+    source                tells tracks of equal id apart
+    retracts              whether the rows were counted before, and are retracted
     """
 
     space: Space
@@ -153,11 +149,11 @@ class MatchedRows:
 
     @property
     def n(self) -> int:
-        """How many."""
+        """Counts the rows."""
         return int(self.slices.size)
 
     def cut(self, part: slice) -> MatchedRows:
-        """Some of them."""
+        """Returns some of the rows."""
         error, covariance = self.error[part], self.covariance[part]
         same = self.unchanged
         return replace(
@@ -171,12 +167,12 @@ class MatchedRows:
         )
 
     def unstamped(self) -> MatchedRows:
-        """The same, of no known time."""
+        """Returns the rows without a known time."""
         return replace(self, stamp_ns=None)
 
     @property
     def unchanged(self) -> bool:
-        """Whether both stages are the same."""
+        """Tells whether both stages are the same."""
         return (
             self.recalibrated_error is self.error
             and self.recalibrated_covariance is self.covariance
@@ -188,12 +184,12 @@ NO_ROWS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What all frames of a stream have in common.
+    """Facts that all frames of a stream have in common.
 
-    return_tracks    whether this client asks for the tracks with every answer
-    quantile_levels  at which it asks for the quantiles of every recalibrated detection
+    return_tracks    whether the client asks for the tracks with every answer
+    quantile_levels  levels at which it asks for quantiles of every recalibrated detection
 
-    What a client asks for is no part of what the stream is.
+    Requests of a client do not count when two headers are compared.
     """
 
     stream: str
@@ -204,7 +200,7 @@ class Header:
     quantile_levels: tuple[float, ...] = field(default=(), compare=False)
 
     def asks_like(self, other: Header) -> bool:
-        """Whether both ask for the same to be in the answers."""
+        """Tells whether both headers ask for the same answers."""
         return (self.return_tracks, self.quantile_levels) == (
             other.return_tracks,
             other.quantile_levels,
@@ -213,12 +209,12 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedFrame:
-    """A frame as it came.
+    """A frame as it came; nothing is checked yet.
 
-    overlong      bytes of the detections too long to be held in arrays, by row:
-                  they are refused and sent back as they came
-    ego           motion of the sensor, where it came with the frame; nothing is checked yet
-    class_logits  (N, ≥0) and how many came, (N,), as ReceivedDetections.class_probabilities
+    overlong      bytes of detections that are too long for the arrays, by row: such a
+                  detection is refused and sent back as it came
+    ego           motion of the sensor; None if none came
+    class_logits  (N, ≥0) and (N,) how many came, as ReceivedDetections.class_probabilities
     """
 
     frame_id: int | None
@@ -232,19 +228,19 @@ class ReceivedFrame:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A whole message that cannot be used, in words."""
+    """Why a whole message cannot be used, in words."""
 
     reason: Reason
     field: str
     message: str
 
     def notice(self) -> Notice:
-        """As part of an answer."""
+        """Returns the refusal as part of an answer."""
         return Notice(self.reason, self.field, self.message)
 
 
 class UncertainBy(IntEnum):
-    """By what a detection is too uncertain; the values are those of the wire."""
+    """Measures by which a detection is too uncertain; values as on the wire."""
 
     NEITHER = 0
     ENTROPY = 1
@@ -254,14 +250,14 @@ class UncertainBy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerExtras:
-    """What goes back with the estimates, of all N detections of a frame.
+    """Answers beside the estimates, for all N detections of a frame.
 
     output               (N,) OUTPUT_NUMBER of what was recalibrated, or of the shadow; 0 for
                          neither
-    quantiles            (N, K T), a row of NaN where none go out; None: nowhere
+    quantiles            (N, K T) a row of NaN where none go out; None if none go out at all
     class_probabilities  (N, C) recalibrated, likewise
-    class_version        of the recalibrator that made them, empty without any
-    rejected_by          (N,) UncertainBy; None: no rejection is in force
+    class_version        version of the recalibrator that made them; empty without one
+    rejected_by          (N,) UncertainBy; None if no rejection is configured
     """
 
     output: npt.NDArray[np.uint8]
@@ -273,9 +269,9 @@ class AnswerExtras:
 
 @dataclass(frozen=True, slots=True)
 class Untracked:
-    """What our own tracker takes in of a frame that a tracker elsewhere leaves unanswered.
+    """Input of our own tracker, which stands in when the external tracker does not answer.
 
-    forwarded  (n,) estimates of examined.batch
+    forwarded  n estimates of examined.batch
     """
 
     examined: Examined
@@ -284,13 +280,13 @@ class Untracked:
 
 @dataclass(frozen=True, slots=True)
 class FrameAnswer:
-    """What goes back for a frame.
+    """Answer to a frame.
 
-    reason     (N,) of Reason for every detection; NONE: recalibrated
+    reason     (N,) Reason of each detection; NONE: recalibrated
     rows       (m,) detections of `forwarded`; all others go back as they came
     shadow     what the recalibrator would have made of shadow_rows (mode = observe)
-    tracks     as of this frame; None where none were asked for
-    extras     None where nothing was recalibrated, or nothing but that could be made
+    tracks     as of this frame; None if none were asked for
+    extras     None if nothing was recalibrated, or extras could not be made
     untracked  None unless our own tracker stands by
     """
 
@@ -308,18 +304,18 @@ class FrameAnswer:
 
     @property
     def stale(self) -> bool:
-        """Whether it waited too long on its way, and nothing was done with it."""
+        """Tells whether the frame waited too long on its way, so that nothing was done with it."""
         return any(notice.reason is Reason.STALE for notice in self.notices)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ReceivedObjects:
-    """m objects in the labeller's own space of ids, as they came; nothing is checked yet.
+    """m objects with ids of the labeller's own, as they came; nothing is checked yet.
 
     id, has_id          (m,)
     class_index         (m,) into the labeller's class names, or the header's; −1 where absent
-    truth               (m, ≥0), NaN beyond truth_length (m,)
-    covariance          (m, ≥0), NaN beyond covariance_length (m,); 0 where absent
+    truth               (m, ≥0) NaN beyond truth_length (m,)
+    covariance          (m, ≥0) NaN beyond covariance_length (m,); 0 where absent
     ignore              (m,)
     stamp_ns, has_stamp (m,)
     """
@@ -337,15 +333,15 @@ class ReceivedObjects:
 
     @property
     def n(self) -> int:
-        """Number of objects."""
+        """Counts the objects."""
         return int(self.id.size)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ReceivedRegion:
-    """A part of space where nobody looked, as it came.
+    """Part of space that the labeller did not look at, as it came.
 
-    class_index   as of objects; −1: of every class
+    class_index   as of objects; −1: every class
     lower, upper  as many as were sent
     """
 
@@ -357,16 +353,16 @@ class ReceivedRegion:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedTruth:
-    """Labels of a frame as they came; n of them, and objects.
+    """Labels of a frame as they came: n that name a detection, and objects.
 
-    truth        (n, ≥0), NaN beyond truth_length (n,)
-    class_index  (n,) the true class, −1 where absent; it may come without any truth
-    objects      (n,) the labeller's own ids; None where no label has one
-    revision     a higher one takes the place of what was told before
-    foreign      objects in the labeller's own space of ids; None where none came
+    truth        (n, ≥0) NaN beyond truth_length (n,)
+    class_index  (n,) true class, −1 where absent; may come without any truth
+    objects      (n,) the labeller's own ids; None if no label has one
+    revision     labels of a higher revision replace those of a lower one
+    foreign      objects with ids of the labeller's own; None if none came
     class_names  the labeller's own; empty: the header's
-    regions      where nobody looked
-    stamp_ns     of the frame; None: whichever has its number
+    regions      parts of space that the labeller did not look at
+    stamp_ns     stamp of the frame; None: the frame with this number, whatever its stamp
     """
 
     stream: str
@@ -388,22 +384,22 @@ class ReceivedTruth:
 
     @property
     def named(self) -> int:
-        """Number of labels that name a detection."""
+        """Counts the labels that name a detection."""
         return int(self.id.size)
 
     @property
     def n(self) -> int:
-        """Number of labels, objects included."""
+        """Counts the labels, objects included."""
         return self.named + (0 if self.foreign is None else self.foreign.n)
 
 
 @dataclass(frozen=True, slots=True)
 class TruthAnswer:
-    """What became of each label.
+    """Answer to a label message: the outcome of its labels.
 
-    retracted  detections whose earlier labels were taken back
-    sequence   of the entry in the ledger that it hangs on; 0: of none
-    durable    whether what was counted outlives a crash
+    retracted  detections whose earlier labels were retracted
+    sequence   position of the ledger entry that durability depends on; 0: none
+    durable    whether the labels that were counted outlive a crash
     """
 
     account: TruthAccount
@@ -415,11 +411,11 @@ class TruthAnswer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Opinions:
-    """Of those detections of a frame that have any.
+    """Class probabilities of the m detections of a frame that have some.
 
-    index   of the class slice; None where there was no room for one
-    rows    (m,) their positions in the batch, ascending
-    values  (m, M, C), M opinions on at least two classes
+    index   of the class slice; None if there was no room for one
+    rows    (m,) positions in the batch, ascending
+    values  (m, M, C) M opinions on at least two classes
     """
 
     index: int | None
@@ -428,11 +424,11 @@ class Opinions:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
+        """Counts the bytes of the arrays."""
         return self.rows.nbytes + self.values.nbytes
 
     def of(self, rows: IntArray) -> BoolArray:
-        """(n,) which rows of the batch have some."""
+        """Tells which rows of the batch have opinions, (n,)."""
         place = np.searchsorted(self.rows, rows)
         found: BoolArray = place < self.rows.size
         found[found] = self.rows[place[found]] == rows[found]
@@ -450,9 +446,9 @@ class Opinions:
     def matched(
         self, rows: IntArray, true_class: IntArray, stamp_ns: int | None
     ) -> MatchedClasses | None:
-        """Rows of the batch, all of which have opinions, with their true class (n,).
+        """Joins rows of the batch (n,), all of which have opinions, with their true class (n,).
 
-        returns  None where there is no slice to count them in
+        returns  None if there is no slice to count them in
         """
         if self.index is None:
             return None
@@ -461,7 +457,7 @@ class Opinions:
 
 
 def opinions_of(probabilities: FloatArray, index: int | None) -> Opinions:
-    """Of a batch (n, M, C) with rows of NaN, in as few bytes as hold them."""
+    """Packs the class probabilities of a batch (n, M, C), leaving out rows of NaN."""
     rows = np.flatnonzero(~np.isnan(probabilities[:, 0, 0]))
     values = probabilities if rows.size == probabilities.shape[0] else probabilities[rows]
     return Opinions(index, rows, values)
@@ -473,9 +469,9 @@ class MatchedClasses:
 
     index     of the class slice
     opinions  (n, M, C)
-    label     (n,) in 0 … C − 1
+    label     (n,) true class, in 0 … C − 1
     stamp_ns  event time of the frame; None where unknown
-    retracts  whether they were counted before, and are taken back
+    retracts  whether the rows were counted before, and are retracted
     """
 
     index: int
@@ -486,13 +482,13 @@ class MatchedClasses:
 
     @property
     def n(self) -> int:
-        """How many."""
+        """Counts the rows."""
         return int(self.label.size)
 
     def cut(self, part: slice) -> MatchedClasses:
-        """Some of them."""
+        """Returns some of the rows."""
         return replace(self, opinions=self.opinions[part], label=self.label[part])
 
     def unstamped(self) -> MatchedClasses:
-        """The same, of no known time."""
+        """Returns the rows without a known time."""
         return replace(self, stamp_ns=None)

@@ -1,4 +1,4 @@
-"""Logits in place of class probabilities: made into these before anything looks at them."""
+"""Conversion of class logits into class probabilities, before anything is checked."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray
 
 
 def with_softmax(frame: ReceivedFrame, classes: int) -> ReceivedFrame:
-    """The frame with the softmax of its logits as class probabilities, where it has none itself.
+    """Gives a frame the softmax of its logits where a detection has no class probabilities.
 
-    What has no softmax becomes NaN, as many as were sent: probabilities that cannot be used.
+    Logits without a softmax become as many NaN: probabilities that cannot be used.
     """
     if frame.class_logits is None:
         return frame
@@ -38,7 +38,7 @@ def _beside_softmax(
     rows: IntArray,
     classes: int,
 ) -> FloatArray:
-    """What was sent, with the softmax of rows in its place where nothing was, (N, ≥0)."""
+    """Returns the probabilities that were sent, (N, ≥0), with the softmax put into rows."""
     n, made = logits.shape[0], length[rows]
     width = int(made.max(initial=0 if sent is None else sent[0].shape[1]))
     if rows.size:
@@ -54,9 +54,10 @@ def _beside_softmax(
 
 
 def softmax(logits: FloatArray) -> FloatArray:
-    """Of each row of (n, C); a row of NaN where there is none.
+    """Computes the softmax of each row of (n, C).
 
-    A NaN, +infinity, or nothing but −infinity has none; −infinity alone is a probability of 0.
+    −infinity is a probability of 0. A row with NaN or +infinity, or of −infinity alone, has no
+    softmax and becomes NaN.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         power: FloatArray = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -67,9 +68,9 @@ def softmax(logits: FloatArray) -> FloatArray:
 def in_words_of_logits(
     notices: tuple[Notice, ...], examined: Examined, frame: ReceivedFrame, classes: int
 ) -> tuple[Notice, ...]:
-    """Notices on class probabilities, of logits where these are what came.
+    """Rewrites notices on class probabilities so that they speak of the logits that came.
 
-    frame  as it came
+    frame  as it came, before with_softmax
     """
     if frame.class_logits is None:
         return notices
@@ -88,7 +89,7 @@ def in_words_of_logits(
 
 
 def _own(frame: ReceivedFrame) -> BoolArray:
-    """(N,) whether class probabilities came."""
+    """Tells which detections came with class probabilities, (N,)."""
     sent = frame.detections.class_probabilities
     own: BoolArray = np.zeros(frame.detections.n, bool) if sent is None else sent[1] > 0
     return own

@@ -1,4 +1,4 @@
-"""A finding in words: field, offending value, remedy. At most one for each reason in a frame."""
+"""Findings of a frame in words: field, offending value, remedy; at most one for each reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from monitor.frames.space import FloatArray, Space
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """count and first_index speak of detections; count 0 is the frame itself."""
+    """A finding in words.
+
+    count        detections that have it; 0: the frame itself has it
+    first_index  the first of these detections
+    """
 
     reason: Reason
     field: str
@@ -24,10 +28,8 @@ class Notice:
 
 _NONE = int(Reason.NONE)
 
-
-# Not worth words: the normal outcome, and the mode the operator chose.
+# Not worth words: the normal outcome, and the mode that the operator chose.
 _SILENT = frozenset({Reason.NONE, Reason.OBSERVE_MODE})
-
 
 NO_FRAME_ID = Notice(
     Reason.MISSING_FRAME_KEY,
@@ -37,7 +39,7 @@ NO_FRAME_ID = Notice(
 
 
 def duplicate_frame(frame_id: int) -> Notice:
-    """A frame that came before."""
+    """Says that a frame came before."""
     return Notice(
         Reason.DUPLICATE_FRAME,
         "frame_id",
@@ -53,7 +55,7 @@ def describe(
     classes: tuple[str, ...],
     limits: Limits,
 ) -> tuple[Notice, ...]:
-    """At most one notice for each reason; empty for a frame without findings."""
+    """Puts the findings of a frame into words, one notice for each reason."""
     found: list[Notice] = []
     if np.count_nonzero(examined.reason != _NONE):
         for value in np.unique(examined.reason).tolist():
@@ -163,7 +165,7 @@ def _class_words(
 
 
 def _opinion_fault(values: FloatArray, sent: int, classes: int) -> str:
-    """What is wrong with the class probabilities of a detection, (≥0,)."""
+    """Says why the class probabilities of a detection, (≥0,), cannot be used."""
     if sent % classes or sent > min(MOST_VALUES, values.size):
         return f"{sent} values"
     values = values[:sent]
@@ -179,6 +181,6 @@ def _opinion_fault(values: FloatArray, sent: int, classes: int) -> str:
 
 
 def numbers(values: np.ndarray, sent: int) -> str:
-    """The first few, so that a notice stays short."""
+    """Formats the first few values, so that a notice stays short."""
     shown = [f"{value:.6g}" for value in values[: min(sent, 8)].tolist()]
     return "[" + ", ".join(shown) + (", …]" if sent > 8 else "]")

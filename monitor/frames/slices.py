@@ -1,8 +1,8 @@
-"""Which slice a detection belongs to, and which wider ones that lies in. The table grows as
-slices are first seen, up to a limit; what comes after falls into an overflow slice of its space.
+"""Tables of slices, which find the slice of a detection or of a stream's class probabilities.
 
-Which slice the class probabilities of a stream belong to. Statistics of different lists of
-classes never meet; the table grows as lists and streams are first seen, up to a limit.
+A table grows as slices are first seen, up to a limit; later ones fall into an overflow slice of
+their space, or of their list of classes: statistics of different spaces or lists never meet.
+Statistics themselves never live here.
 """
 
 from __future__ import annotations
@@ -17,25 +17,21 @@ import numpy as np
 from monitor.frames.space import FloatArray, IntArray, Space
 
 OVERFLOW = "overflow"
-
-
 TOTAL = "total"
-
-
 # The slice of a stream without position, where range alone tells slices apart.
 ALL = "all"
 
 
 class SliceBy(StrEnum):
-    """What tells slices apart."""
+    """Properties that tell slices apart."""
 
     CLASS = "class"
     STREAM = "stream"
     RANGE = "range"
 
 
-# What tells the slices of each level apart, from the finest to the widest; what no level names
-# is the whole. Class and range say more of a detector's errors than the sensor does.
+# The properties that tell the slices of each level apart, from the finest level to the widest.
+# Class and range say more of a detector's errors than the sensor does.
 LEVELS = (
     (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE),
     (SliceBy.CLASS, SliceBy.RANGE),
@@ -48,16 +44,16 @@ LEVELS = (
 
 
 def slice_name(stream: str, class_name: str, bucket: str) -> str:
-    """What a slice is called; a part that does not tell it apart is empty."""
+    """Joins the name of a slice; a part that does not tell it apart is empty."""
     return "/".join(part for part in (stream, class_name, bucket) if part)
 
 
 def chain_of(stream: str, class_name: str, bucket: str) -> tuple[str, ...]:
-    """Names of a slice and of the wider ones it lies in, in the order of LEVELS.
+    """Names a slice and the wider ones that it lies in, in the order of LEVELS.
 
-    Of front, Car and <20: front/Car/<20, Car/<20, front/Car, Car, front/<20, <20, front. Made
-    from the parts, since a name may hold a slash itself; a stream and a class of one name
-    share what is fitted under it.
+    For front, Car and <20: front/Car/<20, Car/<20, front/Car, Car, front/<20, <20, front.
+    Names are made from the parts, since a part may hold a slash. A stream and a class of the
+    same name share the recalibrator that is fitted under it.
 
     stream, class_name, bucket  empty where they do not tell slices apart
     """
@@ -71,17 +67,17 @@ def chain_of(stream: str, class_name: str, bucket: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RangeBuckets:
-    """Buckets of the distance from the sensor: the norm of the position.
+    """Buckets of the distance from the sensor, the norm of the position.
 
     edges       ascending inner edges, in the unit of the stream; bucket 0 lies below the first
-    dimensions  names that make up the position, those of them that a space has
+    dimensions  names that make up the position; a space may have some of them
     """
 
     edges: tuple[float, ...]
     dimensions: tuple[str, ...]
 
     def labels(self, space: Space) -> tuple[str, ...]:
-        """Of all buckets; a single empty one where the space has no position."""
+        """Labels all buckets; a single empty label if the space has no position."""
         if not self._columns(space):
             return ("",)
         ends = [f"{edge:.15g}" for edge in self.edges]
@@ -89,7 +85,7 @@ class RangeBuckets:
         return (f"<{ends[0]}", *inner, f">={ends[-1]}")
 
     def of(self, space: Space, mean: FloatArray) -> IntArray:
-        """(n,) bucket of each mean (n, K)."""
+        """Finds the bucket of each mean (n, K), (n,)."""
         columns = self._columns(space)
         if not columns:
             return np.zeros(mean.shape[0], np.int64)
@@ -103,9 +99,11 @@ class RangeBuckets:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One slice: its label and the space its statistics are kept in.
+    """One slice of the Gaussian statistics.
 
-    key  what it is called among the slices of its space; the label may have to say more
+    name   unique in the table
+    space  the space of its detections
+    key    unique among the slices of its space
     """
 
     name: str
@@ -115,9 +113,9 @@ class Slice:
 
 
 def label(name: str, space: Space, taken: Collection[str]) -> str:
-    """The name, told apart by its dimensions where it is taken, and by a number if that is too.
+    """Returns the name, with the dimensions if it is taken, and a number if that is taken too.
 
-    The same class seen by a camera and by a lidar: sums of px² and m² must not meet.
+    A camera and a lidar see the same class: sums of px² and m² must not meet.
     """
     dimensions = ",".join(space.names)
     numbered = (f"{name} ({dimensions}; {number})" for number in count(2))
@@ -129,11 +127,11 @@ def label(name: str, space: Space, taken: Collection[str]) -> str:
 class SliceTable:
     """All slices seen so far, in order of their first appearance.
 
-    by       what tells slices apart
-    limit    slices before overflow begins (the overflow slices not counted)
-    ranges   the buckets, where range tells slices apart
-    chains   by index, the names of each slice and of the wider ones it lies in, finest first; none
-             of an overflow slice, and of one of which no detection has been seen here
+    by       properties that tell slices apart
+    limit    slices before overflow begins, the overflow slices not counted
+    ranges   the buckets, if range tells slices apart
+    chains   chain_of each slice, by index; empty for an overflow slice, and for one of which no
+             detection has been seen here
     """
 
     by: frozenset[SliceBy]
@@ -146,7 +144,7 @@ class SliceTable:
 
     @property
     def whole(self) -> SliceTable:
-        """The slices of what no bucket holds, as a track that moves through them: over all ranges.
+        """Returns the table over all ranges, for tracks, which move from bucket to bucket.
 
         This table itself, unless range tells slices apart.
         """
@@ -158,16 +156,16 @@ class SliceTable:
 
     @property
     def overflowing(self) -> list[int]:
-        """Indices of the overflow slices."""
+        """Lists the indices of the overflow slices."""
         return [i for i, entry in enumerate(self.slices) if entry.overflow]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Labels, by index."""
+        """Lists the names, by index."""
         return tuple(entry.name for entry in self.slices)
 
     def index(self, space: Space, stream: str, class_name: str, bucket: str = "") -> int:
-        """The slice of a class of a stream; made if there is room, else the overflow slice."""
+        """Finds or makes the slice of a class of a stream; without room, the overflow slice."""
         parts = (
             stream if SliceBy.STREAM in self.by else "",
             class_name if SliceBy.CLASS in self.by else "",
@@ -179,7 +177,7 @@ class SliceTable:
         return found
 
     def place(self, space: Space, key: str, *, overflow: bool = False) -> int:
-        """The slice of a space with this key; made if there is room, else the overflow slice."""
+        """Finds or makes the slice of a space with this key; without room, the overflow slice."""
         if not overflow:
             known = self._index.get((space, key))
             if known is not None:
@@ -202,7 +200,7 @@ class SliceTable:
 
 @dataclass(slots=True)
 class StreamSlices:
-    """The slice of each class (and range bucket) of one stream, as they are first seen."""
+    """Slices of one stream by class and range bucket, looked up when first seen."""
 
     table: SliceTable
     space: Space
@@ -220,11 +218,11 @@ class StreamSlices:
 
     @property
     def of_class(self) -> IntArray:
-        """(C,) index in table.whole of each class of the stream; −1: not seen yet."""
+        """Returns the index of each class in table.whole, (C,); −1: not seen yet."""
         return self._of_class
 
     def of(self, class_index: IntArray, mean: FloatArray) -> IntArray:
-        """Slice index of each detection, (n,); mean (n, K)."""
+        """Finds the slice index of each detection, (n,); mean (n, K)."""
         if class_index.size == 0 or self.table.ranges is None:
             bucket = np.zeros(class_index.size, np.int64)
         else:
@@ -243,12 +241,12 @@ class StreamSlices:
 
 @dataclass(frozen=True, slots=True)
 class ClassSlice:
-    """One slice.
+    """One slice of the class statistics.
 
     label        unique in the table
-    name         what it is called among the slices of its classes: TOTAL or a stream's name
-    class_names  (C,)
-    overflow     whether it holds what found no slice of its own
+    name         unique among the slices of its classes: TOTAL or the name of a stream
+    class_names  the C classes
+    overflow     whether it holds streams without a slice of their own
     """
 
     label: str
@@ -262,7 +260,7 @@ class ClassSliceTable:
     """All class slices seen so far, in order of their first appearance.
 
     by_stream  whether streams have slices of their own
-    limit      slices before overflow begins (the overflow slices not counted)
+    limit      slices before overflow begins, the overflow slices not counted
     """
 
     by_stream: bool
@@ -271,9 +269,9 @@ class ClassSliceTable:
     _index: dict[tuple[tuple[str, ...], bool, str], int] = field(default_factory=dict)
 
     def index(self, stream: str, class_names: tuple[str, ...]) -> int | None:
-        """The slice of a stream; made if there is room, else the overflow slice of its classes.
+        """Finds or makes the slice of a stream; without room, the overflow slice of its classes.
 
-        returns  None where the classes have no slice at all: lists of classes can be sent
+        returns  None if the classes have no slice at all: lists of classes can be sent
                  without end, and an overflow slice for each would be no limit
         """
         name = stream if self.by_stream else TOTAL
@@ -285,7 +283,7 @@ class ClassSliceTable:
         return None
 
     def place(self, class_names: tuple[str, ...], name: str, *, overflow: bool = False) -> int:
-        """The slice of this name; made if there is room, else the overflow slice of its classes."""
+        """Finds or makes the slice of a name; without room, the overflow slice of its classes."""
         if not overflow:
             known = self._index.get((class_names, False, name))
             if known is not None:

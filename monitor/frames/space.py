@@ -1,9 +1,4 @@
-"""The most a set of statistics may be asked to hold, by a configuration or by a state.
-
-A state is loaded whole before it is merged, and a configuration may have a slip of a digit: both
-need bounds that do not depend on who wrote them. Above these nobody gains, and memory is lost.
-
-The dimensions a Gaussian is expressed in, and how two values differ in them.
+"""The space that Gaussians are expressed in: K dimensions with names, units and bounds.
 
 Two batches can share statistics only if their spaces are equal.
 """
@@ -19,55 +14,39 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# The most that statistics may be asked to hold. A state is loaded whole before it is merged, and
+# a configuration may have a digit too many: both need bounds, whoever wrote them.
+
 MOST_WINDOWS: Final = 8
-
-
 """Windows at once: a slice is kept once more in the panes of each."""
 
-
 MOST_SLICES: Final = 512
-
-
 """Slices beside `overflow`: each has series of every metric, and up to some MB of statistics."""
 
-
 MOST_LEVELS: Final = 64
-
-
 """Quantile levels τ: each is a column of every micro-bin."""
 
-
 MOST_CLASSES: Final = 4096
-
-
-"""Classes of one stream: every row of probabilities adds to a cell of each."""
-
+"""Classes of one stream: every row of probabilities adds to a micro-bin of each."""
 
 MOST_DIMENSIONS: Final = 32
-
-
-"""Dimensions of one Gaussian: covariances and sums of products grow with its square."""
-
-
-FloatArray = npt.NDArray[np.float64]
-
-
-IntArray = npt.NDArray[np.int64]
-
-
-BoolArray = npt.NDArray[np.bool_]
+"""Dimensions of one Gaussian: covariances and sums of products grow with their square."""
 
 
 @cache
 def triangle(k: int) -> tuple[IntArray, IntArray]:
-    """Rows and columns of the lower triangle of a k × k matrix, row by row."""
+    """Lists rows and columns of the lower triangle of a k × k matrix, row by row."""
     rows, columns = np.tril_indices(k)
     return rows, columns
 
 
 @cache
 def square_from_triangle(k: int) -> IntArray:
-    """Where each entry of a k × k matrix, row by row, lies in its lower triangle; (k²,)."""
+    """Finds each entry of a symmetric k × k matrix, row by row, in its lower triangle; (k²,)."""
     position = np.zeros((k, k), np.int64)
     rows, columns = triangle(k)
     position[rows, columns] = np.arange(rows.size)
@@ -77,21 +56,21 @@ def square_from_triangle(k: int) -> IntArray:
 
 @cache
 def triangle_in_square(k: int) -> IntArray:
-    """Where each entry of a lower triangle lies in the k × k matrix, row by row."""
+    """Finds each entry of a lower triangle in the flat k × k matrix; (k (k + 1) / 2,)."""
     rows, columns = triangle(k)
     return rows * k + columns
 
 
 @lru_cache(maxsize=256)
 def no_truth(n: int, k: int) -> FloatArray:
-    """(n, k) of NaN, read-only and shared: most frames come without truth."""
+    """Returns (n, k) of NaN, read-only and shared: most frames come without ground truth."""
     array = np.full((n, k), np.nan)
     array.setflags(write=False)
     return array
 
 
 class DimensionKind(IntEnum):
-    """How the difference of two values is taken; the values are those of the wire."""
+    """Ways to take the difference of two values; values as on the wire."""
 
     LENGTH = 1  # plain difference: metres, pixels, metres per second
     ANGLE = 2  # radians, wrapped into [-π, π)
@@ -100,7 +79,7 @@ class DimensionKind(IntEnum):
 
 @dataclass(frozen=True)
 class Dimension:
-    """One coordinate of mean, covariance and truth."""
+    """One coordinate of mean, covariance and ground truth."""
 
     name: str
     unit: str = ""
@@ -121,17 +100,17 @@ class Space:
 
     @cached_property
     def k(self) -> int:
-        """Number of dimensions."""
+        """Counts the dimensions."""
         return len(self.dimensions)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the dimensions."""
+        """Lists the names of the dimensions."""
         return tuple(dimension.name for dimension in self.dimensions)
 
     @cached_property
     def number(self) -> int:
-        """64 bits that tell it from other spaces, the same in every process: not its hash()."""
+        """Returns 64 bits that tell spaces apart, equal in every process, unlike hash()."""
         digest = hashlib.sha256(b"joint" if self.angles_in_joint else b"plain")
         for dimension in self.dimensions:
             for text in (dimension.name, dimension.unit, str(int(dimension.kind))):
@@ -141,7 +120,7 @@ class Space:
 
     @cached_property
     def joint(self) -> tuple[int, ...]:
-        """Positions of the dimensions in the joint block; all of them if all are angles."""
+        """Lists the positions of the dimensions of the joint block; all positions without lengths."""
         plain = tuple(
             i
             for i, dimension in enumerate(self.dimensions)
@@ -151,9 +130,9 @@ class Space:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """All positions, the joint block first: the order in which errors are whitened.
+        """Lists all positions, the joint block first: the order in which errors are whitened.
 
-        A Cholesky factor's leading block is the factor of the leading block, so
+        The leading block of a Cholesky factor is the factor of the leading block, so that
         one factorisation in this order serves the joint measures and the rest.
         """
         return self.joint + tuple(i for i in range(self.k) if i not in self.joint)
@@ -168,18 +147,18 @@ class Space:
         )
 
     def error(self, truth: FloatArray, mean: FloatArray) -> FloatArray:
-        """truth − mean, angles wrapped; shapes (N, K) in, (N, K) out."""
+        """Returns truth − mean, angles wrapped; all (N, K)."""
         difference: FloatArray = truth - mean
         self.wrap(difference)
         return difference
 
     def wrap(self, values: FloatArray) -> None:
-        """Bring angles back into their period around 0, in place; (N, ≥K)."""
+        """Brings angles back into their period around 0, in place; (N, ≥K)."""
         for i, period in self._periods:
             half = period / 2
             values[:, i] = (values[:, i] + half) % period - half
 
 
 def plain_space(names: tuple[str, ...], unit: str = "") -> Space:
-    """A space of lengths."""
+    """Makes a space of lengths."""
     return Space(tuple(Dimension(name, unit) for name in names))

@@ -1,4 +1,4 @@
-"""What a sidecar tells of itself when it is asked how it is: values, and no way of finding them."""
+"""Status of a sidecar, as values; finding them out never lives here."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """What came of one stream since the start; times are ns since 1970 of the sidecar's clock.
+    """Counts and times of one stream since the start; times in ns since 1970, sidecar's clock.
 
-    frames, detections   that were taken, and not refused as a whole
-    stamp_ns             capture stamp of the last frame that had one; None: none had
+    frames, detections   of messages that were not refused whole
+    stamp_ns             stamp of the last frame that had one; None if none had
     stamped_received_ns  when that frame came
-    received_ns          when the last frame came, with a stamp or without; None: none did
+    received_ns          when the last frame came, stamped or not; None if none did
     matched              labels that matched a detection, inline ones included
-    matched_received_ns  when the last of them came; None: none did
+    matched_received_ns  when the last matching label came; None if none did
     """
 
     stream: str
@@ -29,9 +29,9 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class TrackerStatus:
-    """The tracker elsewhere.
+    """State of the external tracker.
 
-    trouble  what it said, or what there was of it, when it was last found away; '': never
+    trouble  why it could not be reached, when last it could not; '': never
     """
 
     address: str
@@ -41,15 +41,15 @@ class TrackerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the sidecar is, and what it has seen since it started.
+    """Version, streams and configuration of a running sidecar.
 
-    started_ns, now_ns     ns since 1970 of its wall clock
-    streams                those that are registered, in the order of registration
-    tracker                None: there is none elsewhere
-    configuration          path of its file, as it was given; '': none
-    waiting_keys           such as 'statistics.bins': of which the file had other values when it was
-                           last read again, which only a restart brings in force
-    configuration_refused  why the file could not be used when it was last read again; '': it could
+    started_ns, now_ns     ns since 1970, its wall clock
+    streams                in the order of registration
+    tracker                None without an external tracker
+    configuration          path of the file, as it was given; '': none
+    waiting_keys           such as 'statistics.bins': keys whose value in the file was changed at
+                           the last reload, and becomes active with a restart
+    configuration_refused  why the last reload refused the file; '': it did not
     """
 
     version: str

@@ -1,5 +1,7 @@
-"""A frame as it is kept for its truth: what the detector sent, what was forwarded in its place, and
-which recalibrator made that. A value: what labels tell of it is kept beside it.
+"""A frame in the form in which it is remembered for late labels.
+
+It holds the estimates that the detector sent, those that were forwarded and the version of the
+recalibrator. Labels never live here: see matching/pending.py.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from monitor.frames.space import (
 
 @dataclass(frozen=True, slots=True)
 class SliceKey:
-    """A slice by what makes it up, which is the same in every run; its index is not."""
+    """Name of a slice, equal in every run, unlike its index."""
 
     name: str
     overflow: bool = False
@@ -30,10 +32,10 @@ class SliceKey:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StoredEstimates:
-    """n Gaussians in as few bytes as hold them.
+    """n Gaussians, packed.
 
     mean      (n, K)
-    packed    (n, K) variances where all are diagonal, else (n, K(K+1)/2) lower triangles
+    packed    (n, K) variances if all are diagonal, else (n, K(K+1)/2) lower triangles
     diagonal  (n,)
     """
 
@@ -43,11 +45,11 @@ class StoredEstimates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
+        """Counts the bytes of the arrays."""
         return self.mean.nbytes + self.packed.nbytes + self.diagonal.nbytes
 
     def estimates(self, rows: IntArray) -> Estimates:
-        """Some of them, unpacked: bit for bit what was packed."""
+        """Unpacks some rows, bit for bit."""
         k = self.mean.shape[1]
         packed = self.packed[rows]
         if packed.shape[1] == k:
@@ -60,7 +62,7 @@ class StoredEstimates:
 
 
 def stored_estimates(estimates: Estimates) -> StoredEstimates:
-    """Nothing of the estimates' own buffers is kept alive."""
+    """Packs estimates, into buffers of their own."""
     k = estimates.mean.shape[1]
     if estimates.diagonal.all():
         step = np.arange(k)
@@ -74,7 +76,7 @@ def stored_estimates(estimates: Estimates) -> StoredEstimates:
 class StoredOpinions:
     """Class probabilities of the m detections that have some.
 
-    slice   of the class statistics; None where there was no room for one
+    slice   of the class statistics; None if there was no room for one
     rows    (m,) positions, ascending
     values  (m, M, C)
     """
@@ -86,18 +88,19 @@ class StoredOpinions:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StoredFrame:
-    """One frame; n usable detections of `received` that came.
+    """One frame: the n usable detections of the `received` ones.
 
     id           (n,)
     class_index  (n,)
-    slices       those that any is in, and slice (n,) uint16 into them
-    made         what the recalibrator made of what was sent; None where that is the same
-    version      of the recalibrator; None where none could be applied
-    unusable     ids that came with the frame but have nothing to compare, ascending
-    tracks       (n,) None where nobody tracks
+    slices       slices of the detections; slice (n,) uint16 is an index into them
+    sent         as the detector sent them
+    made         as the recalibrator made them; None if it changed nothing
+    version      of the recalibrator; None if none could be applied
+    unusable     ids of detections that have nothing to compare, ascending
+    tracks       (n,) None without a tracker
     source       tells tracks of equal id apart
     epoch        of the wall clock
-    bare         of the detections that came, those without a covariance
+    bare         how many detections came without a covariance
     """
 
     header: Header
@@ -120,12 +123,12 @@ class StoredFrame:
 
     @property
     def n(self) -> int:
-        """Usable detections."""
+        """Counts the usable detections."""
         return int(self.id.size)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
+        """Counts the bytes of the arrays."""
         own = self.id.nbytes + self.class_index.nbytes + self.slice.nbytes + self.unusable.nbytes
         made = 0 if self.made is None else self.made.nbytes
         tracks = 0 if self.tracks is None else self.tracks.id.nbytes + self.tracks.known.nbytes

@@ -1,8 +1,9 @@
-"""Where the objects of a frame were at its time: samples of a labelled track, interpolated between
-the two around it and never extrapolated.
+"""Places labelled objects at the time of a frame.
 
-Samples of one object id are one label. One without a stamp says where the object is at the
-frame's time, and stands against all samples of its id that have one.
+An object is interpolated between the two samples of its track around the frame, and never
+extrapolated. Samples of one object id are one label. A sample without a stamp says where the
+object is at the time of the frame, and takes precedence over all stamped samples of its id.
+Detections never appear here.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from monitor.matching.distances import Placed
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Samples:
-    """m samples of a message: usable says which of them can be placed at all.
+    """Holds the m samples of objects in a message.
 
     id, has_id          (m,)
     stamp_ns, has_stamp (m,)
-    usable              (m,)
+    usable              (m,) which can be placed at all
     """
 
     id: IdArray
@@ -34,16 +35,16 @@ class Samples:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ObjectsAtTime:
-    """u labels of a message, and the o of them that are objects at the frame's time.
+    """Lists the o objects, of the u labels of a message, that can be placed at the frame's time.
 
     told       u
-    label      (o,) which of the labels, ascending
-    sample     (o,) the sample that stands for the object; of two the nearer one
-    other      (o,) the sample beyond the frame's time; the same one where there is none
-    share      (o,) of the other: 0 where a sample is taken as it is, at most ½
-    duplicate  labels that say again where an object is
+    label      (o,) number of the object's label, ascending
+    sample     (o,) the sample that is used; of two the nearer one
+    other      (o,) the sample on the other side of the frame's time; `sample` again without one
+    share      (o,) weight of `other`: at most ½, 0 where one sample is used as it is
+    duplicate  labels that repeat the position of an object
     untimely   labels with usable samples, all of them too far from the frame's time
-    first      the first sample of these; −1 where there are none
+    first      the first sample of the untimely labels; −1 without any
     """
 
     told: int
@@ -57,11 +58,13 @@ class ObjectsAtTime:
 
 
 def labels_told(samples: Samples) -> tuple[int, IntArray]:
-    """How many labels the samples are; and which of them each is, (m,), −1 for those with a
-    stamp where another says that the object is there at the frame's time.
+    """Counts the labels that the samples make up, and numbers the label of each sample.
+
+    returns  u; and (m,) in 0 … u − 1, −1 for a stamped sample of an object that also has a
+             sample without a stamp
     """
     m = samples.id.size
-    # Numbers below m are positions; the id stands for itself, found once.
+    # The position of the first sample with the same id; its own for a sample without an id.
     same = np.arange(m)
     named = np.flatnonzero(samples.has_id)
     _, first, inverse = np.unique(samples.id[named], return_index=True, return_inverse=True)
@@ -80,11 +83,12 @@ def labels_told(samples: Samples) -> tuple[int, IntArray]:
 def objects_at_time(
     samples: Samples, stamp_ns: int | None, max_gap_ns: int, max_offset_ns: int
 ) -> ObjectsAtTime:
-    """Find the samples that say where each object was.
+    """Finds the samples that place each object at the time of the frame.
 
-    stamp_ns       of the frame; without one, only samples without a stamp say anything
-    max_gap_ns     between two samples that are interpolated
-    max_offset_ns  to the nearest sample, to be taken as it is where there are no two around
+    stamp_ns       of the frame; without it, only samples without a stamp can be used
+    max_gap_ns     most between two samples that are interpolated
+    max_offset_ns  most to the nearest sample, for it to be used as it is where there are no two
+                   around the frame
     """
     told, label = labels_told(samples)
     at_frame = np.flatnonzero(samples.usable & ~samples.has_stamp)
@@ -123,14 +127,14 @@ def _around(
     max_gap_ns: int,
     max_offset_ns: int,
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Of the labels of these samples that can be placed: sample, other and share."""
+    """Returns sample, other and share of the labels of stamped samples that can be placed."""
     order = stamped[np.lexsort((stamped, samples.stamp_ns[stamped], label[stamped]))]
     if order.size == 0:
         return order, order, np.zeros(0)
     stamp, of = samples.stamp_ns[order], label[order]
     begin = np.concatenate([[0], np.flatnonzero(np.diff(of)) + 1])
-    # The last one at or before the frame, and the first one at or after it. Of several with one
-    # stamp, both are the first that came.
+    # `before` is the last sample at or before the frame, `after` the first one at or after it.
+    # Among samples with equal stamps, the first that came is used.
     until = np.add.reduceat((stamp < stamp_ns).astype(np.int64), begin)
     exact = np.logical_or.reduceat(stamp == stamp_ns, begin)
     size = np.diff(begin, append=order.size)
@@ -151,14 +155,14 @@ def _around(
 
 
 def _ranks(of: IntArray, stamp: IntArray) -> IntArray:
-    """(n,) of sorted samples, equal where label and stamp are."""
+    """Numbers sorted samples, (n,); samples of equal label and stamp share a number."""
     new = (np.diff(of, prepend=of[0]) != 0) | (np.diff(stamp, prepend=stamp[0]) != 0)
     ranks: IntArray = np.cumsum(new)
     return ranks
 
 
 def _apart_ns(stamp: IntArray, stamp_ns: int) -> IdArray:
-    """|stamp − stamp_ns|, which may be beyond 63 bits."""
+    """Computes |stamp − stamp_ns|, which may need 64 bits without a sign."""
     frame = np.int64(stamp_ns)
     with np.errstate(over="ignore"):
         later = (stamp - frame).view(np.uint64)
@@ -167,9 +171,11 @@ def _apart_ns(stamp: IntArray, stamp_ns: int) -> IdArray:
 
 
 def placed_at_time(placed: Placed, objects: ObjectsAtTime, space: Space) -> Placed:
-    """The objects where they were: Σ of a weighted sum of two independent samples.
+    """Interpolates each object to the time of the frame; angles go the shortest way.
 
-    placed  all samples of the message; angles go the shortest way
+    Σ is that of a weighted sum of two independent samples: (1 − s)² Σ_sample + s² Σ_other.
+
+    placed  all samples of the message
     """
     near, far = placed.take(objects.sample), placed.take(objects.other)
     share = objects.share

@@ -1,14 +1,8 @@
-"""What decides which detection a labelled object belongs to.
+"""Distances between detections and labelled objects.
 
-Where detections and objects are: what a distance between them is taken of.
-
-How far boxes overlap: upright ones in an image, and rotated ones seen from above.
-
-Both take p pairs at once and never divide by an empty box: its overlap is 0.
-
-How far a detection is from an object, by what the boxes or the errors say.
-
-A distance has a quick side, which rules out most pairs of a frame, and an exact one for the rest.
+A distance compares means, boxes or whitened errors. Each has a quick side, `rank`, which rules
+out most pairs of a frame, and an exact one, `of_pairs`, for the rest. Which pairs belong together
+is decided in gate.py.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 
 
 class DistanceKind(StrEnum):
-    """How far a detection is from an object."""
+    """Ways to measure the distance between a detection and an object; keys of [matching]."""
 
     CENTRE = "centre"  # of the means, over `dimensions`; gate in the unit of the stream
     BEV_IOU = "bev-iou"  # 1 - overlap of the boxes seen from above, rotated; gate on that
@@ -60,10 +54,10 @@ class MatchingSettings(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Placed:
-    """n of them, in one space.
+    """Means of n detections or objects in one space, with their covariances.
 
     mean        (n, K)
-    covariance  (n, K, K); None: known exactly
+    covariance  (n, K, K); None where the means are exact
     """
 
     mean: FloatArray
@@ -71,18 +65,18 @@ class Placed:
 
     @property
     def n(self) -> int:
-        """Number of them."""
+        """Counts the means."""
         return int(self.mean.shape[0])
 
     def take(self, rows: IntArray | slice) -> Placed:
-        """Some of them."""
+        """Returns some rows."""
         covariance = None if self.covariance is None else self.covariance[rows]
         return Placed(self.mean[rows], covariance)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairs:
-    """p pairs of a detection and an object, each once.
+    """Lists p pairs of a detection and an object, each pair once.
 
     detection, object  (p,) positions
     distance           (p,)
@@ -93,14 +87,15 @@ class Pairs:
     distance: FloatArray
 
     def take(self, which: IntArray) -> Pairs:
-        """Some of them."""
+        """Returns some rows."""
         return Pairs(self.detection[which], self.object[which], self.distance[which])
 
 
 def upright_overlap(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Intersection over union of boxes, (p,) in [0, 1].
+    """Computes intersection over union of p pairs of upright boxes, (p,) in [0, 1].
 
-    a, b  (p, 4) left, top, right, bottom; with right below left or bottom below top, empty
+    a, b  (p, 4) left, top, right, bottom; a box with right < left or bottom < top is empty, and
+          its overlap is 0
     """
     low, high = np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])
     shared = np.maximum(high - low, 0).prod(axis=1)
@@ -110,13 +105,13 @@ def upright_overlap(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def rotated_overlap(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Intersection over union of rotated rectangles, (p,) in [0, 1].
+    """Computes intersection over union of p pairs of rotated rectangles, (p,) in [0, 1].
 
-    In the frame of b, a is a quadrilateral that the four sides of b cut one after the other
-    (Sutherland and Hodgman 1974), for all pairs at once.
+    In the axes of b, a is a quadrilateral, which is cut by the four sides of b one after the
+    other (Sutherland and Hodgman 1974), for all pairs at once.
 
-    a, b  (p, 5) centre x, y, length along the heading, width, heading in radians; without a
-          positive length and width, empty
+    a, b  (p, 5) centre x, y, length along the heading, width, heading in radians; a rectangle
+          without a positive length and width is empty, and its overlap is 0
     """
     size_a, size_b = (np.maximum(box[:, 2:4], 0).prod(axis=1) for box in (a, b))
     cos, sin = np.cos(b[:, 4]), np.sin(b[:, 4])
@@ -139,7 +134,7 @@ def _over_union(shared: FloatArray, size_a: FloatArray, size_b: FloatArray) -> F
 
 
 def _corners(centre: FloatArray, size: FloatArray, heading: FloatArray) -> FloatArray:
-    """(p, 4, 2), counter-clockwise."""
+    """Returns the corners of rectangles, (p, 4, 2), counter-clockwise."""
     along, across = np.array([1.0, -1, -1, 1]) / 2, np.array([1.0, 1, -1, -1]) / 2
     u, v = size[:, :1] * along, size[:, 1:] * across
     cos, sin = np.cos(heading)[:, None], np.sin(heading)[:, None]
@@ -147,10 +142,10 @@ def _corners(centre: FloatArray, size: FloatArray, heading: FloatArray) -> Float
 
 
 def _cut(polygon: FloatArray, axis: int, side: float, limit: FloatArray) -> FloatArray:
-    """What is left of polygons (p, V, 2) where side · coordinate ≤ limit (p,).
+    """Cuts polygons (p, V, 2) down to the half-plane where side · coordinate ≤ limit (p,).
 
-    returns  (p, V', 2); a polygon of fewer corners has the first one repeated at the end, one
-             of which nothing is left is all zeros: neither adds to an area
+    returns  (p, V', 2); a polygon with fewer corners repeats its first one at the end, and an
+             empty polygon is all zeros: neither adds to an area
     """
     here = side * polygon[:, :, axis] - limit[:, None]  # > 0: outside
     following, there = np.roll(polygon, -1, axis=1), np.roll(here, -1, axis=1)
@@ -162,7 +157,7 @@ def _cut(polygon: FloatArray, axis: int, side: float, limit: FloatArray) -> Floa
     kept: BoolArray = np.stack([inside, crosses], axis=2).reshape(p, 2 * v)
     corners = np.stack([polygon, crossing], axis=2).reshape(p, 2 * v, 2)
     count = np.count_nonzero(kept, axis=1)
-    # The kept ones to the front, in their order.
+    # The corners that are kept move to the front, in their order.
     front = np.argsort(~kept, axis=1, kind="stable")[:, : int(count.max(initial=1))]
     cut = np.take_along_axis(corners, front[:, :, None], axis=1)
     beyond = np.arange(front.shape[1]) >= count[:, None]
@@ -172,45 +167,46 @@ def _cut(polygon: FloatArray, axis: int, side: float, limit: FloatArray) -> Floa
 
 
 def _area(polygon: FloatArray) -> FloatArray:
-    """(p,) of polygons (p, V, 2), by the shoelace formula."""
+    """Computes the area of polygons (p, V, 2), (p,), by the shoelace formula."""
     x, y = polygon[:, :, 0], polygon[:, :, 1]
     parts = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
-    # One after the other: what other pairs are looked at must not change the rounding.
+    # Summed one after the other: the other pairs of a batch must not change the rounding.
     twice = add_up(parts.T)
     area: FloatArray = np.abs(twice) / 2
     return area
 
 
-# What rounding may make of a bound that is compared with an exact distance.
+# Room for rounding in a bound that is compared with an exact distance.
 _SLACK = 1 + 1e-9
 
 
 class Distance(Protocol):
-    """One way of measuring, in one space."""
+    """Measures how far objects are from detections, in one space."""
 
     @property
     def weighs(self) -> bool:
-        """Whether covariances have a say."""
+        """Tells whether the distance depends on covariances."""
         ...
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
-        """(m, n) of m objects and n detections: the less, the nearer; infinite: beyond the gate.
+        """Ranks all pairs of m objects and n detections by nearness, quickly, (m, n).
 
-        Quick, and may leave pairs that are beyond the gate.
+        Smaller is nearer; infinite is beyond the gate. Pairs beyond the gate may pass, pairs
+        within it always do.
         """
         ...
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
-        """(p,) distances of p objects and as many detections, one of each in a pair."""
+        """Computes the distances of p pairs, (p,), from the p objects and p detections in them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CentreDistance:
-    """Euclidean, of the means, over some dimensions; angles by the shortest way.
+    """Measures the Euclidean distance of the means over some dimensions; angles the shortest way.
 
     space    of all dimensions
-    columns  positions of those that are looked at
+    columns  positions of those that count
     """
 
     space: Space
@@ -218,16 +214,16 @@ class CentreDistance:
 
     @property
     def weighs(self) -> bool:
-        """They have not."""
+        """Returns False."""
         return False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
-        """The distances themselves."""
+        """Returns the distances themselves, (m, n)."""
         distance = np.sqrt((_apart(self, objects, detections) ** 2).sum(axis=2))
         return np.where(distance <= gate * _SLACK, distance, np.inf)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
-        """In the unit of the dimensions."""
+        """Computes the distances of p pairs, (p,), in the unit of the dimensions."""
         error = self.space.error(objects.mean, detections.mean)[:, list(self.columns)]
         distance: FloatArray = np.sqrt((error**2).sum(axis=1))
         return distance
@@ -235,10 +231,10 @@ class CentreDistance:
 
 @dataclass(frozen=True, slots=True)
 class MahalanobisDistance:
-    """√(eᵀ (Σ + Σ_truth)⁻¹ e) over some dimensions: of the error, in deviations.
+    """Measures the error e in deviations, √(eᵀ (Σ + Σ_truth)⁻¹ e), over some dimensions.
 
     space    of all dimensions
-    columns  positions of those that are looked at
+    columns  positions of those that count
     """
 
     space: Space
@@ -246,17 +242,17 @@ class MahalanobisDistance:
 
     @property
     def weighs(self) -> bool:
-        """Those of both sides."""
+        """Returns True: the covariances of both sides count."""
         return True
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
-        """By the worst of the dimensions, each by itself: no further than all together."""
+        """Ranks by the worst single dimension, which is never more than the whole distance."""
         variance = _variances(self, detections)[None] + _variances(self, objects)[:, None]
         worst = np.sqrt((_apart(self, objects, detections) ** 2 / variance).max(axis=2))
         return np.where(worst <= gate * _SLACK, worst, np.inf)
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
-        """Dimensionless; infinite where the sum of the covariances is singular."""
+        """Computes the distances of p pairs, (p,); infinite where Σ + Σ_truth is singular."""
         columns = np.array(self.columns)
         error = self.space.error(objects.mean, detections.mean)[:, columns]
         block = np.ix_(np.arange(objects.n), columns, columns)
@@ -270,7 +266,7 @@ class MahalanobisDistance:
 
 @dataclass(frozen=True, slots=True)
 class RotatedOverlap:
-    """1 − intersection over union of boxes seen from above.
+    """Measures 1 − intersection over union of boxes seen from above.
 
     columns  positions of centre, length, width and heading, five of them
     """
@@ -279,23 +275,23 @@ class RotatedOverlap:
 
     @property
     def weighs(self) -> bool:
-        """They have not."""
+        """Returns False."""
         return False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
-        """By the distance of the centres, in sums of the circles around the boxes."""
+        """Ranks by the distance of the centres over the sum of the radii around both boxes."""
         a, b = (placed.mean[:, list(self.columns[:4])] for placed in (objects, detections))
         return _rank_of_circles(a[:, :2], a[:, 2:], b[:, :2], b[:, 2:])
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
-        """Within [0, 1]; infinite where nothing overlaps."""
+        """Computes the distances of p pairs, (p,) in [0, 1]; infinite without any overlap."""
         a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
         return _from_overlap(rotated_overlap(a, b))
 
 
 @dataclass(frozen=True, slots=True)
 class UprightOverlap:
-    """1 − intersection over union of upright boxes in an image.
+    """Measures 1 − intersection over union of upright boxes in an image.
 
     columns  positions of left, top, right and bottom, four of them
     """
@@ -304,11 +300,11 @@ class UprightOverlap:
 
     @property
     def weighs(self) -> bool:
-        """They have not."""
+        """Returns False."""
         return False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
-        """By the distance of the centres, in sums of the circles around the boxes."""
+        """Ranks by the distance of the centres over the sum of the radii around both boxes."""
         a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
         return _rank_of_circles(
             (a[:, :2] + a[:, 2:]) / 2,
@@ -318,7 +314,7 @@ class UprightOverlap:
         )
 
     def of_pairs(self, objects: Placed, detections: Placed) -> FloatArray:
-        """Within [0, 1]; infinite where nothing overlaps."""
+        """Computes the distances of p pairs, (p,) in [0, 1]; infinite without any overlap."""
         a, b = (placed.mean[:, list(self.columns)] for placed in (objects, detections))
         return _from_overlap(upright_overlap(a, b))
 
@@ -326,7 +322,7 @@ class UprightOverlap:
 def _apart(
     of: CentreDistance | MahalanobisDistance, objects: Placed, detections: Placed
 ) -> FloatArray:
-    """(m, n, d) errors in the dimensions that are looked at."""
+    """Computes the errors of all pairs in the chosen dimensions, (m, n, d)."""
     chosen = Space(tuple(of.space.dimensions[i] for i in of.columns))
     columns = list(of.columns)
     apart = objects.mean[:, None, columns] - detections.mean[None, :, columns]
@@ -336,7 +332,7 @@ def _apart(
 
 
 def _variances(of: MahalanobisDistance, placed: Placed) -> FloatArray:
-    """(n, d); 0 where known exactly."""
+    """Returns the variances in the chosen dimensions, (n, d); 0 where the means are exact."""
     if placed.covariance is None:
         return np.zeros((placed.n, len(of.columns)))
     columns = np.array(of.columns)
@@ -347,7 +343,7 @@ def _variances(of: MahalanobisDistance, placed: Placed) -> FloatArray:
 def _rank_of_circles(
     centre_a: FloatArray, size_a: FloatArray, centre_b: FloatArray, size_b: FloatArray
 ) -> FloatArray:
-    """(m, n) centre distances over the sums of radii; infinite where the circles are apart."""
+    """Computes centre distances over sums of radii, (m, n); infinite where circles are apart."""
     apart = centre_a[:, None] - centre_b[None]
     distance = np.sqrt((apart**2).sum(axis=2))
     radius = [np.sqrt((np.maximum(size, 0) ** 2).sum(axis=1)) / 2 for size in (size_a, size_b)]

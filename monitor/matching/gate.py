@@ -1,15 +1,8 @@
-"""The labeller's classes and the detector's: which of them are the same, and which look alike.
+"""Decides which detections and labelled objects of a frame belong together.
 
-The pairs of detections and objects that are near enough to belong together.
-
-At most one object for each detection and one detection for each object.
-
-Parts of space where nobody looked: boxes along the dimensions, of one class or of all.
-
-The objects of one frame and its detections: which belong together, and which detections that
-belong to none are neither right nor wrong.
-
-What is near enough on a stream: the [matching] section in the dimensions of its header.
+Pairs within the gate are assigned one to one, class by class. Detections that belong to no object
+may be ignored, because of a lookalike or of a region that the labeller left out. How far a pair is
+apart is measured in distances.py; labels and their accounts never appear here.
 """
 
 from __future__ import annotations
@@ -41,10 +34,10 @@ from monitor.matching.distances import (
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClassTable:
-    """L classes of the labeller, C of the detector.
+    """Relates the L classes of the labeller to the C classes of the detector.
 
-    own     (L,) the detector's class; −1 where it has none
-    beside  (L, C) whether the labeller's class looks like the detector's, and is another
+    own     (L,) the detector's number of each class; −1 where the detector lacks it
+    beside  (L, C) whether both classes differ, but look alike
     """
 
     own: IntArray
@@ -57,12 +50,12 @@ def class_table(
     class_map: Mapping[str, str],
     neighbours: Mapping[str, Sequence[str]],
 ) -> ClassTable:
-    """Look up names.
+    """Relates two lists of class names.
 
-    labelled    the labeller's
-    detected    the detector's
-    class_map   the labeller's name and the detector's, where they differ
-    neighbours  the detector's name, and names of the labeller that look like it
+    labelled    names of the labeller
+    detected    names of the detector
+    class_map   the labeller's name to the detector's, where they differ
+    neighbours  the detector's name to the labeller's names of classes that look like it
     """
     place = {name: i for i, name in enumerate(detected)}
     own = np.array([place.get(class_map.get(name, name), -1) for name in labelled], np.int64)
@@ -75,20 +68,20 @@ def class_table(
     return ClassTable(own, beside)
 
 
-# Detections that an object is compared with exactly, at most: the nearest by rank. What one crowded
-# spot costs is bounded by it. Up to so many objects of a class, no centre match depends on it: one
-# of the nearest is always left for each.
+# Most detections that an object is compared with exactly: the nearest by rank. It bounds the cost
+# of a crowded spot. With at most so many objects of a class, no match by centre depends on it: one
+# of the nearest is always left for each object.
 NEAREST = 64
 
 
-# Pairs that are looked at in one go: arrays of a few MB.
+# Most pairs that are ranked in one go: arrays of a few MB.
 _BLOCK = 1 << 15
 
 
 def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: float) -> Pairs:
-    """All pairs no further apart than the gate; of each object at most NEAREST.
+    """Finds all pairs no further apart than the gate, at most NEAREST for each object.
 
-    objects, detections  m and n of them
+    objects, detections  m and n of them, compared all with all
     """
     nothing = np.zeros(0, np.int64)
     found = [Pairs(nothing, nothing, np.zeros(0))]
@@ -110,7 +103,7 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
 
 
 def _nearest(rank: FloatArray) -> FloatArray:
-    """(m, n) with all but the NEAREST of each row infinite; of equal ones the first stay."""
+    """Makes all but the NEAREST of each row infinite, (m, n); of equal ranks the first stay."""
     limit = np.partition(rank, NEAREST - 1, axis=1)[:, NEAREST - 1 : NEAREST]
     tied = rank == limit
     room = NEAREST - np.count_nonzero(rank < limit, axis=1)[:, None]
@@ -119,32 +112,32 @@ def _nearest(rank: FloatArray) -> FloatArray:
 
 
 def any_within(distance: Distance, objects: Placed, detections: Placed, gate: float) -> BoolArray:
-    """(n,) whether any of the objects is within the gate of each detection."""
+    """Tells which detections have any of the objects within the gate, (n,)."""
     found = np.zeros(detections.n, bool)
-    # The other way round: each detection asks for its own nearest, and none is crowded out.
+    # With the sides exchanged, each detection has NEAREST of its own: none is crowded out.
     found[pairs_within(distance, detections, objects, gate).object] = True
     return found
 
 
-# Objects times detections that hang together, above which the nearest pairs are taken one after
-# the other: the best assignment of so many takes 0.1 s, and of all a message can hold, minutes.
+# Most objects times detections of one connected part that are assigned in the best way, which
+# takes 0.1 s for so many, and minutes for all a message can hold. Beyond it, the nearest pairs are
+# taken one after the other.
 MOST_TOGETHER = 1 << 18
 
 
-# So few are solved together sooner than they are told apart.
+# Objects times detections up to which one assignment is quicker than a search for connected parts.
 _ONE_PART = 1 << 12
 
 
 def assigned(pairs: Pairs) -> IntArray:
-    """Positions of the chosen pairs: as many as there can be, then the least sum of distances.
+    """Chooses as many pairs as there can be, and among these choices the least sum of distances.
 
-    So a pair that is left out, or was beyond the gate, never takes the place of one within.
-    Ascending. What does not hang together, over whatever pairs, is assigned apart.
+    Parts that no pair connects are assigned one by one. Returns positions, ascending.
     """
     if pairs.distance.size == 0:
         return np.zeros(0, np.int64)
     objects, detections = pairs.object, pairs.detection
-    # Whoever has no other choice need not be argued about.
+    # A pair without a rival on either side is chosen at once.
     lone = (np.bincount(objects)[objects] == 1) & (np.bincount(detections)[detections] == 1)
     chosen = [np.flatnonzero(lone)]
     contested = np.flatnonzero(~lone)
@@ -155,7 +148,7 @@ def assigned(pairs: Pairs) -> IntArray:
 
 
 def _parts(pairs: Pairs, contested: IntArray) -> list[IntArray]:
-    """Positions of these pairs, those that hang together by shared objects or detections."""
+    """Splits positions of pairs into parts that share neither objects nor detections."""
     some = pairs.take(contested)
     rows, row = np.unique(some.object, return_inverse=True)
     columns, column = np.unique(some.detection, return_inverse=True)
@@ -175,7 +168,7 @@ def _of_one_part(pairs: Pairs) -> IntArray:
     shape = (rows.size, columns.size)
     if rows.size * columns.size > MOST_TOGETHER:
         return _nearest_first(pairs)
-    # A forbidden pair costs more than all allowed ones together, so that none of these is left
+    # A forbidden pair costs more than all allowed pairs together, so that no allowed pair is left
     # out for a smaller sum.
     farthest = float(pairs.distance.max())
     forbidden = farthest * (min(shape) + 1) if farthest > 0 else 1.0
@@ -188,7 +181,7 @@ def _of_one_part(pairs: Pairs) -> IntArray:
 
 
 def _nearest_first(pairs: Pairs) -> IntArray:
-    """Each pair in order of distance, where neither side is taken yet."""
+    """Takes pairs in order of distance, where neither side is taken yet; returns positions."""
     objects, detections = set[int](), set[int]()
     chosen = []
     for i in np.lexsort((pairs.detection, pairs.object, pairs.distance)).tolist():
@@ -202,11 +195,11 @@ def _nearest_first(pairs: Pairs) -> IntArray:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IgnoreRegion:
-    """A box: a mean is inside where each of its dimensions is between the bounds.
+    """Box in space, in which detections of some classes are neither right nor wrong.
 
-    columns       positions of the d dimensions
-    lower, upper  (d,) either may be infinite, but of angles
-    classes       (C,) whose detections it ignores
+    columns       positions of the d bounded dimensions
+    lower, upper  (d,) bounds, which belong to the box; infinite ones for lengths only
+    classes       (C,) whose detections are ignored
     """
 
     columns: tuple[int, ...]
@@ -215,7 +208,7 @@ class IgnoreRegion:
     classes: BoolArray
 
     def contains(self, mean: FloatArray, space: Space) -> BoolArray:
-        """(n,) of means (n, K); angles the shortest way from the middle of the bounds."""
+        """Tells which means (n, K) are inside, (n,); angles go the shortest way from the middle."""
         inside = np.ones(mean.shape[0], bool)
         for column, low, high in zip(self.columns, self.lower, self.upper, strict=True):
             value = mean[:, column]
@@ -230,10 +223,10 @@ class IgnoreRegion:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What is near enough, and what of that is nearly too far.
+    """Distance beyond which an object and a detection of one stream do not match.
 
-    of_class  (C,) for detections of each class
-    near      share of the gate; a match beyond it lies near the gate
+    of_class  (C,) gate for detections of each class, in the unit of the distance
+    near      share of the gate beyond which a match lies near the gate
     """
 
     distance: Distance
@@ -241,7 +234,7 @@ class Gate:
     near: float
 
     def nears(self, distance: FloatArray, of: IntArray) -> BoolArray:
-        """(p,) which matches of detections of these classes lie near the gate."""
+        """Tells which matches of detections of classes `of`, (p,), lie near the gate, (p,)."""
         beyond: BoolArray = distance > self.near * self.of_class[of]
         return beyond
 
@@ -249,10 +242,10 @@ class Gate:
 def matches(
     objects: Placed, object_class: IntArray, detections: Placed, of: IntArray, gate: Gate
 ) -> Pairs:
-    """The pairs that belong together, detections ascending: class by class as many as there can
-    be within the gate, then those of the least sum of distances.
+    """Finds the pairs that belong together, class by class, as `assigned` chooses them.
 
     object_class, of  (m,) and (n,) the detector's class of each; objects of −1 match nothing
+    returns           detections ascending
     """
     found = []
     for one in np.intersect1d(object_class, of).tolist():
@@ -281,7 +274,8 @@ def ignored_detections(
     gate: Gate,
     space: Space,
 ) -> BoolArray:
-    """(n,) within the gate of an object that ignores their class, or inside a region that does.
+    """Tells which detections are within the gate of an object, or in a region, that ignores their
+    class, (n,).
 
     ignores     (m, C) the detector's classes that each object makes neither right nor wrong
     detections  n that belong to no object; of (n,) their classes
@@ -297,7 +291,7 @@ def ignored_detections(
 
 
 def stream_gate(config: MatchingSettings, header: Header) -> Gate | Notice:
-    """The gate, or why nothing of the stream can be measured so."""
+    """Makes the gate of a stream from [matching]; a notice if the header lacks its dimensions."""
     space, names = header.space, config.box
     if config.distance in (DistanceKind.CENTRE, DistanceKind.MAHALANOBIS):
         names = tuple(name for name in config.dimensions if name in space.names)

@@ -1,18 +1,10 @@
-"""What of the labels of a frame can be used, before anything is known of their detections.
+"""Matches the labels of one frame to its detections, and gives every label one outcome.
 
-A label whose ground truth cannot be used is refused whole, so that a better one may come. A
-class beyond the header's names is set aside, and refuses only a label that says nothing else.
-
-What came with the detections of a frame themselves: ground truth, their class, or both.
-
-Every detection that carries either is accounted for like one label.
-
-Which detection each label of a frame belongs to, by the detection's id, and what it tells of
-it: ground truth, its class, or both.
-
-Every label ends in exactly one count of the account.
-
-Labels of a frame, whichever way they name its detections: by id, or as objects of their own.
+Labels come inline with the detections, by detection id, or as objects of the labeller's own
+(objects.py). A label whose ground truth cannot be used is refused whole, so that a better one may
+come. A true class beyond the header's names is set aside, and refuses only a label that says
+nothing else. Every label is in exactly one count of the TruthAccount. Storage of frames and of
+what labels told never lives here: see pending.py.
 """
 
 from __future__ import annotations
@@ -43,12 +35,13 @@ from monitor.matching.pending import INLINE, GateVerdict, LabelRecord, Outcome, 
 
 @dataclass(frozen=True, slots=True)
 class UsableLabels:
-    """Of n labels.
+    """Sorts n labels by id into usable ones and ones with a fault.
 
-    usable         (n,) which can be used at all; an ignored one needs nothing but an id
-    truth          (n, K), and which have it in full, has_truth (n,)
+    usable         (n,) which can be used at all; an ignored label needs only an id
+    truth          (n, K)
+    has_truth      (n,) which have all K values, and plausible ones
     has_class      (n,) which have a class of the header
-    truth_invalid  (n,) refused for their ground truth, or for want of an id
+    truth_invalid  (n,) refused for their ground truth, or because they lack an id
     class_invalid  (n,) whose class is beyond the header's names
     """
 
@@ -63,7 +56,7 @@ class UsableLabels:
 def usable_labels(
     labels: ReceivedTruth, space: Space, classes: int, limits: Limits
 ) -> UsableLabels:
-    """Sort out labels for a frame of this space and so many classes."""
+    """Checks labels for a frame of this space with this number of classes."""
     truth = np.full((labels.named, space.k), np.nan)
     truth[:, : labels.truth.shape[1]] = labels.truth[:, : space.k]
     plausible = (np.abs(truth) <= limits.largest_mean).all(axis=1)
@@ -81,7 +74,7 @@ def usable_labels(
 def label_notices(
     labels: ReceivedTruth, sorted_out: UsableLabels, space: Space, classes: int, limits: Limits
 ) -> tuple[Notice, ...]:
-    """What is wrong with labels, in words; at most one notice for each reason."""
+    """Puts the faults of labels into words; at most one notice for each reason."""
     found: list[Notice] = []
     invalid = np.flatnonzero(sorted_out.truth_invalid)
     if invalid.size:
@@ -107,11 +100,11 @@ def label_notices(
 
 @dataclass(frozen=True, slots=True)
 class InlineTruth:
-    """Of the n detections of a batch.
+    """Labels that came inline with the n detections of a batch.
 
-    resolved    (n,) whose fate is known by it
-    rows        those that have ground truth
-    class_rows  those that have class probabilities and a true class
+    resolved    (n,) detections that have their label by it
+    rows        detections with ground truth
+    class_rows  detections with class probabilities and a true class
     """
 
     account: TruthAccount
@@ -121,17 +114,17 @@ class InlineTruth:
 
 
 def labels_sent(received: ReceivedDetections) -> int:
-    """How many detections carry a label of any kind, usable or not."""
+    """Counts the detections that carry a label of any kind, usable or not."""
     return int(np.count_nonzero(_labelled(received)))
 
 
 def inline_truth(
     received: ReceivedDetections, examined: Examined, opinions: Opinions | None
 ) -> InlineTruth | None:
-    """As match_by_id has it for labels; None where no detection carries any.
+    """Matches inline labels as match_by_id matches others; None if no detection carries any.
 
     Ground truth that cannot be used refuses the class beside it too: a better label may come.
-    A class that cannot be used leaves the ground truth beside it as it is.
+    A class that cannot be used does not harm the ground truth beside it.
     """
     labelled = _labelled(received)
     sent = int(np.count_nonzero(labelled))
@@ -160,10 +153,7 @@ def inline_record(
     clock_ns: int | None,
     generation: int,
 ) -> LabelRecord:
-    """As the ledger has it.
-
-    stamp_ns, clock_ns, generation  as of LabelRecord
-    """
+    """Makes the record of inline labels; stamp_ns, clock_ns and generation as in LabelRecord."""
     settled = np.flatnonzero(truth.resolved)
     return LabelRecord(
         revision=INLINE,
@@ -194,14 +184,14 @@ def _labelled(received: ReceivedDetections) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The outcome for the labels of one frame; all rows are rows of the frame.
+    """Outcome of the labels of one frame; all rows are rows of the frame.
 
-    settled     (u,) whose fate is known by the labels, and (u,) of Outcome
+    settled     (u,) detections that have their label now, and their Outcome (u,)
     rows        (m,) the matched ones among these that have ground truth, truth (m, K)
-    objects     (m,) whose truth it is, by the labeller's own ids; None where no label has one
+    objects     (m,) the labeller's own ids of the objects; None if no label has one
     class_rows  (c,) those that have class probabilities and a true class, true_class (c,)
-    open_rows   rows that a label names, but tells nothing of that can be used
-    invalid     labels by the reason for which they, or their class, cannot be used
+    open_rows   detections that a label names without saying anything that can be used
+    invalid     labels by the reason why they, or their class, cannot be used
     """
 
     account: TruthAccount
@@ -220,13 +210,13 @@ class Matching:
 def match_by_id(
     labels: ReceivedTruth, frame: PendingFrame, resolved: BoolArray, limits: Limits
 ) -> Matching:
-    """Match labels to the detections that wait in a frame; the first label of each stands.
+    """Matches labels to detections of a pending frame by id; the first label of each counts.
 
-    resolved  (n,) those that do not wait any more
+    The first label counts for ground truth and class alike: a detection that got its class alone
+    expects no ground truth any more. A class alone does not resolve a detection without class
+    probabilities.
 
-    It stands for ground truth and class alike: what was told the class alone waits for no
-    ground truth. A class alone tells nothing of a detection without class probabilities, and
-    does not resolve it.
+    resolved  (n,) detections that have their label already
     """
     sorted_out = usable_labels(labels, frame.space, frame.classes, limits)
     candidates = np.flatnonzero(sorted_out.usable)
@@ -283,7 +273,7 @@ def match_by_id(
 
 
 def _find(ids: IdArray, frame: PendingFrame) -> tuple[BoolArray, IntArray]:
-    """Which ids are in the frame, and where in its sorted ids; (n,) each."""
+    """Finds ids in the sorted ids of a frame: which are there, (n,), and where, (n,)."""
     place = np.searchsorted(frame.sorted_ids, ids)
     found = place < frame.sorted_ids.size
     found[found] = frame.sorted_ids[place[found]] == ids[found]
@@ -291,7 +281,7 @@ def _find(ids: IdArray, frame: PendingFrame) -> tuple[BoolArray, IntArray]:
 
 
 def orphan_notice(labels: ReceivedTruth, streams: Collection[str]) -> Notice:
-    """Why there is no frame for labels; streams are the names that are known."""
+    """Says why no frame was found for labels; streams are the names that are known."""
     if labels.stream not in streams:
         message = f"no stream '{labels.stream[:64]}': process its frames first."
         return Notice(Reason.GROUND_TRUTH_INVALID, "stream", message, labels.n)
@@ -307,7 +297,7 @@ def orphan_notice(labels: ReceivedTruth, streams: Collection[str]) -> Notice:
 
 @dataclass(frozen=True, slots=True)
 class LabelsMatched:
-    """The outcome for the labels of one frame, of both kinds; as Matching has it."""
+    """Outcome of the labels of one frame, by id and as objects; fields as in Matching."""
 
     account: TruthAccount
     settled: IntArray
@@ -326,7 +316,7 @@ class LabelsMatched:
 
 
 def labels_told(labels: ReceivedTruth) -> int:
-    """How many labels a message has; several samples of one track are one."""
+    """Counts the labels of a message; several samples of one object are one."""
     return labels.named + objects_told(labels.foreign)
 
 
@@ -339,11 +329,13 @@ def matched_labels(
     *,
     again: bool,
 ) -> LabelsMatched:
-    """Those by id first; objects are for the detections that are left. In a foreign coordinate
-    frame no truth is where it seems to be: all is refused, and every detection stays open.
+    """Matches labels by id first, then objects with the detections that are left.
 
-    resolved  (n,) those that do not wait any more
-    again     objects of the same revision have come before: these are duplicates
+    Labels in another coordinate frame are refused, since their ground truth is not where it seems
+    to be: every detection stays open.
+
+    resolved  (n,) detections that have their label already
+    again     whether objects of this revision came before, so that these are duplicates
     """
     stored, foreign = frame.stored, labels.foreign
     elsewhere = _foreign_frame(labels, stored.header)
@@ -368,7 +360,7 @@ def matched_labels(
 
 
 def _foreign_frame(labels: ReceivedTruth, header: Header) -> Notice | None:
-    """Why the labels cannot be where the detections are; None: they are."""
+    """Says that labels are in another coordinate frame than the detections; None if not."""
     told, ours = labels.coordinate_frame, header.coordinate_frame
     if not told or told == ours:
         return None
@@ -440,7 +432,7 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
         truth=np.concatenate([by_id.truth, found.truth]),
         truth_covariance=covariance,
         objects=_objects(by_id, found),
-        # Objects are matched within a class: that the class is right is no finding.
+        # Objects are matched within a class, so that a right class says nothing.
         class_rows=by_id.class_rows,
         true_class=by_id.true_class,
         open_rows=by_id.open_rows if found.whole else np.arange(frame.stored.n),
@@ -450,7 +442,7 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
                 np.where(found.near_gate, GateVerdict.NEAR, GateVerdict.WITHIN).astype(np.uint8),
             ]
         ),
-        # Where none could be used, they may be sent again.
+        # If no object could be used, they may be sent again.
         objects_told=found.whole or found.rows.size + found.ignored.size > 0,
         invalid={
             reason: by_id.invalid.get(reason, 0) + found.invalid.get(reason, 0)

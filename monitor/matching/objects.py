@@ -1,11 +1,8 @@
-"""What of the objects and regions of a message can be used, before anything is known of their
-detections: those that can be placed, and those whose class means something here.
+"""Matches labelled objects, which have ids of the labeller's own, to the detections of a frame.
 
-Which detection each object of a labeller's belongs to, where the labeller has ids of its own,
-and which detections are neither right nor wrong.
-
-Every object of a message ends in exactly one count of the account. Several samples of one track
-are one object: of those that it is interpolated between, and of those it is not, one is counted.
+A sample can be used if it can be placed and its class was named; both are checked before any
+detection is looked at. Every object of a message is in exactly one count of the TruthAccount;
+several samples of one id are one object. Labels that name a detection never appear here.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsableObjects:
-    """Of m samples.
+    """Sorts the m samples of objects into usable ones and ones with a fault.
 
     usable   (m,) which can be placed, and are of a class that was named
     placed   (m, K) and covariances, zero where none came; None where none came at all
@@ -58,17 +55,14 @@ class UsableObjects:
 def usable_objects(
     objects: ReceivedObjects, space: Space, classes: int, limits: Limits
 ) -> UsableObjects:
-    """Sort out samples for a stream of this space.
-
-    classes  names that the labeller has
-    """
+    """Checks samples for a stream of this space; classes is how many names the labeller has."""
     truth = np.full((objects.n, space.k), np.nan)
     truth[:, : objects.truth.shape[1]] = objects.truth[:, : space.k]
     truth_invalid = (objects.truth_length != space.k) | ~(np.abs(truth) <= limits.largest_mean).all(
         axis=1
     )
     covariance, covariance_invalid = _covariances(objects, space.k, limits)
-    # What is ignored may be so for every class.
+    # An ignored object may be of any class, and need not name one.
     named = (objects.class_index >= 0) | objects.ignore
     class_invalid = ~named | (objects.class_index >= classes)
     usable = ~(truth_invalid | covariance_invalid | class_invalid)
@@ -79,9 +73,12 @@ def usable_objects(
 def _covariances(
     objects: ReceivedObjects, k: int, limits: Limits
 ) -> tuple[FloatArray | None, BoolArray]:
-    """(m, K, K), zero where none came or an unusable one; None where all are; and the unusable.
+    """Unpacks covariances of samples, and marks those that cannot be used.
 
     A labeller may know some dimensions exactly: zeros on the diagonal are no fault.
+
+    returns  (m, K, K), zero where none came, or none that can be used; None if none came at all;
+             and (m,) which cannot be used
     """
     length = objects.covariance_length
     invalid = np.zeros(objects.n, bool)
@@ -106,7 +103,7 @@ def _covariances(
     if asymmetric is not None:
         invalid |= asymmetric
     eigenvalues = np.linalg.eigvalsh(matrices)
-    # So said that NaN is invalid, too.
+    # Written so that NaN is invalid, too.
     invalid |= ~(eigenvalues[:, 0] >= -_ROUNDING * np.maximum(eigenvalues[:, -1], 0))
     matrices = np.where(invalid[:, None, None], 0.0, matrices)
     return (matrices if known.any() else None), invalid
@@ -115,7 +112,7 @@ def _covariances(
 def object_notice(
     objects: ReceivedObjects, found: UsableObjects, space: Space, classes: int, limits: Limits
 ) -> Notice | None:
-    """What is wrong with samples, in words of the first of them; None where nothing is."""
+    """Puts the fault of the first unusable sample into words; None if all can be used."""
     invalid = np.flatnonzero(~found.usable)
     if invalid.size == 0:
         return None
@@ -151,7 +148,7 @@ def object_notice(
 def untimely_notice(
     objects: ReceivedObjects, at: ObjectsAtTime, stamp_ns: int | None, config: MatchingSettings
 ) -> Notice | None:
-    """Why objects could not be placed at the frame's time; None where all could be."""
+    """Says why objects could not be placed at the frame's time; None if all could be."""
     if not at.untimely:
         return None
     message = (
@@ -168,10 +165,10 @@ def untimely_notice(
 def usable_regions(
     regions: tuple[ReceivedRegion, ...], space: Space, classes: int, table: ClassTable
 ) -> tuple[list[IgnoreRegion], Notice | None]:
-    """Those that can be used, and what is wrong with the others.
+    """Returns the regions that can be used, and a notice of the others.
 
-    classes  of the detector
-    table    how the labeller's are called here
+    classes  how many the detector has
+    table    relates the labeller's classes to these
     """
     used, faults = [], []
     for i, region in enumerate(regions):
@@ -194,7 +191,7 @@ def usable_regions(
 
 
 def _region_fault(region: ReceivedRegion, space: Space, labelled: int) -> str | None:
-    """In words; None where the region can be used."""
+    """Puts the fault of a region into words; None if it can be used."""
     names = region.dimensions
     if region.class_index >= labelled:
         return f"class_index {region.class_index}: there are {labelled} class names, from 0."
@@ -224,7 +221,7 @@ class Candidates:
     """The n usable detections of a frame, as the detector sent them.
 
     class_index  (n,)
-    free         (n,) those of which no label of this revision has told anything yet
+    free         (n,) which have no label of this revision yet
     stamp_ns     of the frame; None where it has none
     """
 
@@ -236,18 +233,18 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ObjectMatching:
-    """The outcome for the objects of one message; all rows are rows of the candidates.
+    """Outcome of the objects of one message; all rows are rows of the candidates.
 
     account           every object in one count
     rows              (m,) that an object belongs to, ascending, and its truth (m, K)
     truth_covariance  (m, K, K) zero where it is exact; None where all are
-    objects           (m,) whose truth it is, by the labeller's own ids; None where no one has one
+    objects           (m,) the labeller's own ids of the objects; None if no object has one
     ignored           (i,) rows that are neither right nor wrong, ascending
     near_gate         (m,) which matches lie near the gate
-    whole             whether all objects and regions could be used. Without it, a detection that
-                      none claims may belong to one that could not: it is no false positive,
-                      however complete the labels are
-    invalid           samples and regions by the reason for which they cannot be used
+    whole             whether all objects and regions could be used. If not, a detection without
+                      an object may belong to one that could not be used: it is no false
+                      positive, however complete the labels are
+    invalid           samples and regions by the reason why they cannot be used
     """
 
     account: TruthAccount
@@ -263,7 +260,7 @@ class ObjectMatching:
 
 
 def objects_told(objects: ReceivedObjects | None) -> int:
-    """How many objects the samples of a message are: the sum of their account, whatever it is."""
+    """Counts the objects that the samples of a message make up: the sum of their account."""
     if objects is None:
         return 0
     return labels_told(_samples(objects, np.ones(objects.n, bool)))[0]
@@ -276,12 +273,12 @@ def match_objects(
     config: MatchingSettings,
     limits: Limits,
 ) -> ObjectMatching:
-    """Find the detections of objects, and those that objects and regions ignore.
+    """Finds the detections of objects, and those that objects and regions ignore.
+
+    Objects of the detector's classes are matched first, among all detections: an object whose
+    detection was labelled before is a duplicate. The detections that are left may be ignored.
 
     labels  in the coordinate frame of the detections
-
-    Objects of the detector's classes are matched first, among all detections: one whose
-    detection was labelled before is a duplicate. What is left may be ignored.
     """
     objects, space = labels.foreign, header.space
     gate = stream_gate(config, header)
@@ -352,8 +349,8 @@ def _samples(objects: ReceivedObjects, usable: BoolArray) -> Samples:
 def _classes(
     objects: ReceivedObjects, at: ObjectsAtTime, table: ClassTable, classes: int
 ) -> tuple[IntArray, BoolArray]:
-    """The detector's class of each object, (o,), −1 where it is to match nothing; and the classes
-    it makes neither right nor wrong, (o, C).
+    """Returns the detector's class of each object, (o,), −1 for one that must match nothing, and
+    the classes that the object makes neither right nor wrong, (o, C).
     """
     index = objects.class_index[at.sample]
     ignore = objects.ignore[at.sample] | objects.ignore[at.other]

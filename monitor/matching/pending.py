@@ -1,3 +1,8 @@
+"""A frame that is remembered because labels may still arrive, with what labels told of it so far.
+
+Where pending frames are stored, and for how long, is decided in pipeline/pending.py.
+"""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -15,7 +20,7 @@ from monitor.frames.stored import StoredEstimates, StoredFrame
 
 
 class Dropped(StrEnum):
-    """Why a detection left without a fate. A closed set: also a label of metrics."""
+    """Reasons why a detection left without a label. A closed set: also a label of metrics."""
 
     REFUSED = "refused"  # no usable estimate
     BARE = "missing_covariance"  # nothing to compare
@@ -32,44 +37,45 @@ class Dropped(StrEnum):
     FAILED = "failed"  # a fault of ours
 
 
-# The revision of what came with the frame itself.
+# The revision of labels that came inline, with the frame itself.
 INLINE = -1
 
 
 class Outcome(IntEnum):
-    """What became of a detection."""
+    """Fate of a detection."""
 
     WAITING = 0
-    MATCHED = 1  # its truth, or its class, is in the statistics
+    MATCHED = 1  # its ground truth, or its true class, is in the statistics
     IGNORED = 2  # neither right nor wrong
-    UNMATCHED = 3  # of a completely labelled frame, and no label claims it
+    UNMATCHED = 3  # the frame is completely labelled, and no label claims the detection
 
 
 class GateVerdict(IntEnum):
-    """How a match came about."""
+    """Ways in which a match came about."""
 
     NONE = 0  # the label named the detection
     WITHIN = 1  # the gate let it in
-    NEAR = 2  # and it lay near it
+    NEAR = 2  # the gate let it in, and the match lay near the gate
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LabelRecord:
-    """What labels told of one frame, and what was counted for it. All rows are of the frame.
+    """Holds what labels told of one frame, and what was counted for it. All rows are of the frame.
 
-    revision          INLINE for what came with the frame
-    replaces          all that was told before is taken back first
-    settled, outcome  (u,) rows whose fate is known by it, and (u,) of Outcome
-    rows              (m,) those with truth (m, K)
-    truth_covariance  (m, K, K); None: taken as exact
-    objects           (m,) whose truth it is; None where the labeller does not say
+    revision          INLINE for labels that came with the frame
+    replaces          whether all earlier labels are retracted first
+    settled, outcome  (u,) detections that got their label, and their Outcome (u,)
+    rows              (m,) those with ground truth (m, K)
+    truth_covariance  (m, K, K); None: ground truth is exact
+    objects           (m,) the labeller's own ids; None where the labeller sent none
     class_rows        (c,) those with class probabilities and a true class (c,)
     stamp_ns          event time it is counted at; None where unknown or not believed
     clock_ns          how far event time had come
-    generation        how often it had begun anew
-    delay_ns, live    by how much it came later than the frame; whether in time for the counters
-    objects_told      objects of this revision have come: more of them change nothing
-    gate              (m,) of GateVerdict; None where none decided
+    generation        how often event time had begun anew
+    delay_ns          time from the frame to the labels
+    live              whether the labels came in time for counters that never fall
+    objects_told      whether objects of this revision have come: more of them change nothing
+    gate              (m,) of GateVerdict; None where no gate decided
     """
 
     revision: int
@@ -92,11 +98,11 @@ class LabelRecord:
     gate: npt.NDArray[np.uint8] | None = None
 
 
-# What Python itself takes for a stored frame, about; counted so that empty frames are bounded too.
+# Bytes that Python itself takes for a stored frame, about: they bound empty frames too.
 FRAME_OVERHEAD = 1600
 
 
-# Likewise for what one message told of it.
+# Bytes that Python itself takes for a record, about.
 RECORD_OVERHEAD = 300
 
 
@@ -105,17 +111,18 @@ FrameKey = tuple[str, int]
 
 @dataclass(slots=True)
 class PendingFrame:
-    """One frame in waiting.
+    """One frame whose labels may still arrive.
 
-    slices             (n,) index of each detection here
+    slices             (n,) slice index of each detection in this run
     partition          of event time
-    kept               whether the disk has it, or will
-    why_not            what will have become of it when memory is full, where it is not kept
+    kept               whether the disk has the frame, or will have it
+    why_not            reason that counts if the frame is not kept, and memory is full
     sorted_ids, order  the ids ascending, and their positions
-    outcome            (n,) of Outcome
-    records            what labels told of it, in order
+    outcome            (n,) Outcome of each detection
+    records            of the labels so far, in order
     revision           of the labels that are counted
     objects_told       whether objects of that revision have come
+    released           whether the estimates were let go
     """
 
     stored: StoredFrame
@@ -142,44 +149,44 @@ class PendingFrame:
 
     @property
     def key(self) -> FrameKey:
-        """Stream and number."""
+        """Returns stream and frame id."""
         return self.stored.header.stream, self.stored.frame_id
 
     @property
     def space(self) -> Space:
-        """Of its stream."""
+        """Returns the space of the stream."""
         return self.stored.header.space
 
     @property
     def classes(self) -> int:
-        """C: a true class lies in 0 … C − 1."""
+        """Counts the classes, C: a true class lies in 0 … C − 1."""
         return len(self.stored.header.classes)
 
     @property
     def resolved(self) -> BoolArray:
-        """(n,) detections whose fate is known."""
+        """Tells which detections have their label, (n,)."""
         resolved: BoolArray = self.outcome != Outcome.WAITING
         return resolved
 
     @property
     def waiting(self) -> int:
-        """Detections that still wait."""
+        """Counts the detections without a label so far."""
         return int(self.outcome.size - np.count_nonzero(self.outcome))
 
     @property
     def nbytes(self) -> int:
-        """Bytes it holds."""
+        """Estimates the bytes in memory, records included."""
         own = self.slices.nbytes + self.sorted_ids.nbytes + self.order.nbytes + self.outcome.nbytes
         records = sum(_record_bytes(record) for record in self.records)
         return FRAME_OVERHEAD + self.stored.nbytes + own + records
 
     @property
     def made(self) -> StoredEstimates:
-        """What was forwarded, or would have been."""
+        """Returns the estimates that were forwarded, or would have been."""
         return self.stored.sent if self.stored.made is None else self.stored.made
 
     def tell(self, record: LabelRecord) -> IntArray:
-        """Enter what labels told of it; (n,) outcomes that it takes back, if any."""
+        """Enters a record; returns the outcomes that it retracts, (≥0,)."""
         before: IntArray = self.outcome[:0].astype(np.int64)
         if record.replaces:
             before = self.outcome[self.outcome != Outcome.WAITING].astype(np.int64)
@@ -193,7 +200,7 @@ class PendingFrame:
         return before
 
     def release(self) -> None:
-        """Let go of the estimates: nothing waits for them. The ids stay, to know a label again."""
+        """Lets go of the estimates: no label is expected. The ids stay, to tell duplicates."""
         k = self.space.k
         none = StoredEstimates(np.zeros((0, k)), np.zeros((0, k)), np.zeros(0, bool))
         self.stored = replace(self.stored, sent=none, made=None, tracks=None, opinions=None)
