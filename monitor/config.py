@@ -1,20 +1,5 @@
-"""What all sections of the configuration have in common.
-
-Who may reach the sidecar, and who may do what: the files that say so, and what is refused.
-
-Who tracks: the sidecar's own tracker and how, one elsewhere that is fed over gRPC, or nobody.
-
-The settings of how recalibrators are fitted, tried and promoted while the sidecar runs.
-
-The settings of how drift of calibration is watched.
-
-What the sidecar says on standard error: from which level on, in which form, how often.
-
-Which detection a labelled object belongs to.
-
-How long detections wait for their truth, and where.
-
-Frozen settings with their defaults. deploy/sidecar.toml lists every one of them.
+"""The configuration: frozen settings with their defaults, checked together. deploy/sidecar.toml
+lists every key; nothing here applies a setting.
 """
 
 from __future__ import annotations
@@ -92,7 +77,7 @@ _TOKEN = frozenset((string.ascii_letters + string.digits + "-._~+/=").encode())
 
 
 def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
-    """Of the lines of a file; empty ones are none. Raises ValueError, which never shows one."""
+    """Reads the tokens of a file, one a line. Raises ValueError, which never shows a token."""
     tokens = tuple(line.strip() for line in data.splitlines() if line.strip())
     if not tokens:
         raise ValueError(f"'{path}' holds no token: write one into its first line.")
@@ -113,14 +98,14 @@ def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
 
 
 class Section(BaseModel):
-    """Frozen; unknown keys, infinities, NaN and values of another type are refused."""
+    """A frozen section; refuses unknown keys, infinities, NaN and values of another type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
     def _of_its_type(cls, value: Any, info: ValidationInfo) -> Any:
-        """pydantic takes true for 1, "7" for 7 and 1 for true; TOML can say what it means."""
+        """Refuses true for 1, "7" for 7 and 1 for true, which pydantic would take."""
         asked = cls.model_fields[info.field_name or ""].annotation
         if asked is bool and not isinstance(value, bool):
             raise ValueError("must be true or false")
@@ -136,7 +121,7 @@ class SecurityConfig(Section):
 
     certificate + key      TLS; PEM, the certificate followed by those between it and its authority
     client_authority       PEM; clients, too, must have a certificate, of one of these authorities
-    *_token_file           one bearer token a line; who has none of them may not use the right
+    *_token_file           one bearer token a line; a call without one lacks the right
     """
 
     certificate: str = ""
@@ -169,20 +154,18 @@ class SecurityConfig(Section):
 
     @property
     def tls(self) -> bool:
-        """Whether gRPC is encrypted."""
+        """True if gRPC is encrypted."""
         return bool(self.certificate)
 
     @property
     def token_files(self) -> dict[str, str]:
-        """Path by key, of those that are named."""
+        """Paths of the token files that are named, by key."""
         keys = ("data_token_file", "truth_token_file", "admin_token_file")
         return {key: path for key in keys if (path := getattr(self, key))}
 
 
 def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> None:
-    """Raises ValueError where others could listen in or take over, and nobody has said that they
-    may.
-    """
+    """Raises ValueError if strangers could listen in or take over, and no setting allows it."""
     if not is_loopback(grpc_host) and security.tls and not _keeps_strangers_out(security):
         raise ValueError(
             f"[server] grpc_address is on {grpc_host}, which other machines can reach, and whoever "
@@ -212,13 +195,13 @@ def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> 
 
 
 def _keeps_strangers_out(security: SecurityConfig) -> bool:
-    """Whether nobody can administer who was given neither a certificate nor a token."""
+    """Tells if administration needs a certificate or a token, or is open by a setting."""
     shown = bool(security.client_authority or security.admin_token_file)
     return shown or security.allow_open_administration
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches it; a name other than localhost may be anything."""
+    """Tells if this machine alone reaches a host; a name other than localhost may be anything."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -226,7 +209,7 @@ def is_loopback(host: str) -> bool:
 
 
 class TrackerKind(StrEnum):
-    """Who tracks."""
+    """The place of the tracker."""
 
     EMBEDDED = "embedded"  # the sidecar's own Kalman tracker, fed what is forwarded
     GRPC = "grpc"  # a tracker elsewhere, fed what is forwarded
@@ -234,7 +217,7 @@ class TrackerKind(StrEnum):
 
 
 class Fallback(StrEnum):
-    """Who tracks while the tracker elsewhere is away, or leaves a frame unanswered."""
+    """The tracker while the one elsewhere is away, or leaves a frame unanswered."""
 
     EMBEDDED = "embedded"
     NONE = "none"
@@ -258,7 +241,7 @@ _RESOLVED_BY = re.compile(r"dns:(///)?|ipv4:|ipv6:")
 
 
 class DimensionNoiseConfig(Section):
-    """What differs for one dimension; what is left out is as for the others."""
+    """Noise of one dimension; a key that is left out is as for the other dimensions."""
 
     density: Density | None = None  # unit²/s³ with a velocity, unit²/s without
     initial_speed: Deviation | None = None  # unit/s
@@ -329,12 +312,12 @@ class TrackerConfig(Section):
 
     @property
     def tracks_here(self) -> bool:
-        """Whether the sidecar has a tracker of its own, be it one that stands by."""
+        """True if the sidecar has a tracker of its own, even one that only stands by."""
         elsewhere = self.kind is TrackerKind.GRPC and self.fallback is Fallback.EMBEDDED
         return self.kind is TrackerKind.EMBEDDED or elsewhere
 
     def settings(self) -> TrackerSettings:
-        """As the sidecar's own tracker takes them."""
+        """Returns the settings of the sidecar's own tracker."""
         own = dict(UPRIGHT)
         own |= {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
         known = {field.name for field in fields(TrackerSettings)}
@@ -343,7 +326,7 @@ class TrackerConfig(Section):
 
 
 def _stays_here(address: str) -> bool:
-    """Whether what is sent there leaves this machine by no network; in doubt it does."""
+    """Tells if an address is surely of this machine."""
     if address.startswith("unix:"):
         return True
     host = _RESOLVED_BY.sub("", address, count=1).rpartition(":")[0]
@@ -353,7 +336,7 @@ def _stays_here(address: str) -> bool:
 Factor = Annotated[float, Field(gt=0)]
 
 
-# By key, the methods to which it means something. As in fitting.FITTINGS, which is heavy to import.
+# By key, the methods that use it. As in fitting.FITTINGS, which is heavy to import.
 USED_BY: Mapping[str, tuple[str, ...]] = {
     "objective": (VarianceScaling.method, CovarianceScaling.method),
     "time_constant_seconds": (AdaptiveScaling.method,),
@@ -361,7 +344,7 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
 
 
 class PromotionConfig(Section):
-    """Fits beside the stream, trials on later truth, and what acts by itself."""
+    """Fits of candidates, their trials on later ground truth, and their promotion."""
 
     # manual: fits and promotions when asked for; advise: a proven candidate raises an event and
     # waits; automatic: it is promoted.
@@ -416,7 +399,7 @@ class PromotionConfig(Section):
         return self
 
     def settings(self) -> PromotionSettings:
-        """As the pure core takes them."""
+        """Returns the settings of `promotion`."""
         return PromotionSettings(
             TrackSettings(
                 idle_ns=int(self.track_idle_seconds * 1e9),
@@ -443,12 +426,12 @@ Tolerance = Annotated[float, Field(ge=1)]
 Tracks = Annotated[int, Field(ge=2, le=100_000)]
 
 
-# The defaults of what the pure core takes are its own.
+# The defaults of `drift`.
 _CORE = DriftSettings()
 
 
 class DriftConfig(Section):
-    """How often a false alarm may come, and what counts as drift."""
+    """Budget of false alarms, and what counts as drift."""
 
     watch: bool = True  # False: nothing is watched, no alarm ever comes
     # h of driving between two false alarms, over all slices together
@@ -483,7 +466,7 @@ class DriftConfig(Section):
     every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
 
     def settings(self) -> DriftSettings:
-        """As the pure core takes them."""
+        """Returns the settings of `drift`."""
         return DriftSettings(
             hours_between_false_pages=self.hours_between_false_pages,
             hours_between_false_tickets=self.hours_between_false_tickets,
@@ -510,14 +493,14 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """Of a line."""
+    """The form of a line."""
 
     TEXT = "text"  # for people: time, level, logger, message; tracebacks indented below it
     JSON = "json"  # for programs: one object a line
 
 
 class LogConfig(Section):
-    """What is written, and how much of it. All of it may change while the sidecar runs."""
+    """The log on standard error. All keys may change while the sidecar runs."""
 
     level: LogLevel = LogLevel.INFO
     format: LogFormat = LogFormat.TEXT
@@ -538,7 +521,7 @@ _BOX = {
 
 
 class MatchingConfig(Section):
-    """How labels in the labeller's own space of ids find their detections."""
+    """Matching of labels in the labeller's own ids with detections."""
 
     distance: DistanceKind = DistanceKind.CENTRE
     gate: PositiveFloat = 2.0  # beyond it nothing matches; unit: see distance
@@ -582,12 +565,12 @@ class MatchingConfig(Section):
         return self
 
     def gate_of(self, name: str) -> float:
-        """Of a class of the detector's."""
+        """Returns the gate of a class of the detector's."""
         return self.gates.get(name, self.gate)
 
 
 class PendingConfig(Section):
-    """How long detections wait for their truth."""
+    """Pending frames: how long they wait for labels, and where."""
 
     max_bytes: PositiveInt = 256 * 2**20  # bytes in memory; the oldest frames are dropped first
     # s; how far the watermark stays behind.
@@ -615,7 +598,7 @@ class InvalidConfiguration(ValueError):
 
 
 class Mode(StrEnum):
-    """What is forwarded."""
+    """The estimates that are forwarded."""
 
     APPLY = "apply"  # what the promoted recalibrator makes of the estimate
     OBSERVE = "observe"  # the raw estimate, with the recalibrated one beside it
@@ -662,7 +645,7 @@ class ServerConfig(Section):
 
 
 def split_address(address: str, key: str) -> tuple[str, int]:
-    """host and port of 'host:port'. Raises ValueError."""
+    """Splits 'host:port'. Raises ValueError, which names the key."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{key} '{address}' must be host:port, such as 127.0.0.1:50051")
@@ -670,7 +653,7 @@ def split_address(address: str, key: str) -> tuple[str, int]:
 
 
 class RecalibrationConfig(Section):
-    """What is done to the estimates."""
+    """Recalibration of the estimates."""
 
     mode: Mode = Mode.APPLY
     recalibrator: str = ""  # path of a fitted recalibrator to promote at start; empty: identity
@@ -678,7 +661,7 @@ class RecalibrationConfig(Section):
 
 
 class StatisticsConfig(Section):
-    """What is counted, and how finely.
+    """Statistics: their slices, micro-bins and windows.
 
     Replicas can be added if they agree on lowest_deviation, micro_bins_per_octave, tau, windows,
     panes, slice_by and, where slices go by range, range_edges and range_dimensions.
@@ -748,20 +731,20 @@ class StatisticsConfig(Section):
         return self
 
     def window_lengths(self) -> Windows:
-        """The windows in nanoseconds. Raises InvalidWindows where they do not nest."""
+        """Returns the windows in nanoseconds. Raises InvalidWindows if they do not nest."""
         unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}
         return Windows(
             tuple(int(text[:-1]) * unit[text[-1]] * 10**9 for text in self.windows), self.panes
         )
 
     def ranges(self) -> RangeBuckets | None:
-        """The range buckets, where they tell slices apart."""
+        """Returns the range buckets, if slices are told apart by range."""
         if SliceBy.RANGE not in self.slice_by:
             return None
         return RangeBuckets(self.range_edges, self.range_dimensions)
 
     def binning(self) -> Binning:
-        """The micro-bins."""
+        """Returns the micro-bins."""
         return Binning(
             deviation=LogBins(self.lowest_deviation, self.micro_bins_per_octave, OCTAVES),
             tau=self.tau,
@@ -769,7 +752,7 @@ class StatisticsConfig(Section):
 
 
 class LimitsConfig(Section):
-    """What a plausible message looks like; in the units of the stream."""
+    """Limits of a plausible message; in the units of the stream."""
 
     max_dimensions: Annotated[int, Field(ge=1, le=MOST_DIMENSIONS)] = 16
     # Names of a stream; every row of class probabilities adds to each of them.
@@ -860,7 +843,7 @@ class Config(Section):
 
 
 def load(path: str | Path) -> Config:
-    """The settings of a TOML file; what it leaves out keeps its default.
+    """Reads the settings of a TOML file; keys that it leaves out keep their default.
 
     Raises InvalidConfiguration, which names every offending key.
     """
@@ -888,7 +871,7 @@ def load(path: str | Path) -> Config:
 
 
 def with_addresses(config: Config, grpc_address: str | None, http_address: str | None) -> Config:
-    """The settings with other addresses, where they are given. Raises InvalidConfiguration."""
+    """Replaces the addresses that are given. Raises InvalidConfiguration."""
     settings = config.model_dump()
     if grpc_address is not None:
         settings["server"]["grpc_address"] = grpc_address
@@ -898,7 +881,7 @@ def with_addresses(config: Config, grpc_address: str | None, http_address: str |
 
 
 def checked(settings: dict[str, Any], source: str) -> Config:
-    """The settings, if they can be used together. Raises InvalidConfiguration, which names source.
+    """Checks settings, alone and together. Raises InvalidConfiguration, which names the source.
 
     settings  by section and key
     """
@@ -915,15 +898,14 @@ def checked(settings: dict[str, Any], source: str) -> Config:
 
 
 def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:
-    """The offending key and its value; what concerns whole sections says so in its message.
+    """Names the offending key and its value; a fault of whole sections says so in its message.
 
-    fault  as pydantic calls it
+    fault  pydantic's name of it
     """
     if not location:
         return ""
     key = ".".join(str(part) for part in location)
-    # A text under a key that there is not may be anything, a secret too; this goes to the log and
-    # to whoever asks for the status.
+    # A text under an unknown key may be a secret, and this goes to the log and to the status.
     harmless = isinstance(value, bool | int | float)
     hidden = isinstance(value, dict) or (fault == "extra_forbidden" and not harmless)
     return f"[{key}]: " if hidden else f"[{key}] = {value!r}: "

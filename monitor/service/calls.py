@@ -1,14 +1,10 @@
-"""How fast one stream may go: a rate, with bursts of a second of it, or of one message where that
-is more. Time is an argument.
+"""The life of a gRPC call on the event loop, from its pace to its last status. Nothing here knows
+what a method does.
 
-Whose turn it is on the event loop: one message at a time, and first of those whose stream has
-had the least of the loop lately. Who sends as fast as it can waits for itself alone.
-
-Without it the loop would answer, in one pass, a message of every stream that has one: a frame of
-a sensor in time then waits for as many messages as there are streams that push.
-
-What every call has in common, whoever handles it: its end in words, and errors of the core as
-status codes.
+Messages are handled one at a time, first those of the stream that has had the least of the loop
+lately, so that a stream that pushes waits for itself alone. Without turns the loop would answer,
+in one pass, a message of every stream that has one, and a punctual frame would wait for as many
+messages as there are streams that push.
 """
 
 from __future__ import annotations
@@ -42,7 +38,10 @@ BURST_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Pace:
-    """Of one stream. Nothing is refused: who is too fast is read later."""
+    """Limits the rate of one stream by reading it later; nothing is refused.
+
+    Bursts of a second's messages pass, or of one message where that is more.
+    """
 
     # Seconds at which a stream that had kept the pace would send its next message.
     _due: float = float("-inf")
@@ -61,33 +60,33 @@ class Pace:
         return max(0.0, self._due - now)
 
 
-# s in which half of what a stream has had is forgotten.
+# s in which half of a stream's share is forgotten.
 HALF_LIFE = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class Share:
-    """What one stream has had of the loop lately, in s; as of `at`."""
+    """Time of the loop, in s, that one stream has had lately; as of `at`, monotonic s."""
 
     had: float = 0.0
     at: float = 0.0
 
     def by(self, now: float) -> float:
-        """What of it is not forgotten."""
+        """Returns the share that is not forgotten by now, in s."""
         return self.had * math.exp2((self.at - now) / HALF_LIFE)
 
     def add(self, now: float, seconds: float) -> None:
-        """It had some more."""
+        """Adds time that the stream had until now."""
         self.had = self.by(now) + seconds
         self.at = now
 
 
 @dataclass(slots=True)
 class Turns:
-    """Of all streams of one loop.
+    """Gives the streams of one loop their turns.
 
-    A turn is from when it is given until whoever has it waits for anything; in between everything
-    else that is ready on the loop has a pass of it.
+    A turn lasts until its stream waits for anything; between two turns everything else that is
+    ready on the loop has a pass of it.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -101,8 +100,8 @@ class Turns:
     _longest: float = 0.0
 
     def longest_wait(self) -> float:
-        """s that a message waited for its turn, at most, of those that got one since last asked or
-        still wait: a loop that is punctual may have more to do than it can all the same.
+        """Returns the longest wait for a turn, in s, of messages that got one since the last call
+        or still wait. A loop that is punctual may be overloaded all the same.
         """
         now = self.clock()
         waits = [now - since for _, _, since, _, turn in self._waiting if not turn.done()]
@@ -110,7 +109,7 @@ class Turns:
         return longest
 
     async def take(self, share: Share) -> None:
-        """Wait for a turn; at once where nobody has one."""
+        """Waits for a turn; not at all if nobody has one."""
         if self._at is None:
             self._give(share)
             return
@@ -126,17 +125,17 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """A pass later: the turn is over."""
+        """Ends the turn, a pass of the loop after it was given, and gives the next one."""
         now = self.clock()
         if self._at is not None:
             self._at.add(now, max(0.0, now - self._since))
         self._at = None
         while self._waiting:
             *_, share, turn = heapq.heappop(self._waiting)
-            # Who has gone meanwhile needs none.
+            # A stream that has gone meanwhile needs no turn.
             if not turn.done():
                 turn.set_result(None)
-                # Behind the one that was just woken.
+                # call_soon runs behind the stream that was just woken.
                 self._give(share)
                 return
 
@@ -144,26 +143,26 @@ class Turns:
 log = logging.getLogger(__name__)
 
 
-# Of what a status says: some names and documents are long.
+# Characters of a status: some names and documents are long.
 MOST_DETAILS = 500
 
 
 INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 
-# Returns when what has happened is on the disk: what is answered outlives us.
+# Returns when all that has happened is on the disk, so that an answer survives a crash.
 Settle = Callable[[], Awaitable[None]]
 
 
 async def at_once() -> None:
-    """Where nothing is kept, there is nothing to wait for."""
+    """Settles a sidecar that keeps nothing on disk."""
 
 
 class TransferTimeout(TimeoutError):
     """A client took too long to send or to read the messages of one call."""
 
 
-# What an error of the core is called over gRPC.
+# The gRPC status of each error of the core; the first type that fits counts.
 STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
     UnknownVersion: grpc.StatusCode.NOT_FOUND,
     InvalidRecalibrator: grpc.StatusCode.INVALID_ARGUMENT,
@@ -178,7 +177,7 @@ STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
 
 
 class Context(Protocol):
-    """What the handlers use of a call."""
+    """The part of grpc.aio.ServicerContext that handlers use."""
 
     async def read(self) -> bytes: ...
 
@@ -190,15 +189,15 @@ class Context(Protocol):
 
 
 class InWork(Protocol):
-    """Who waits for calls to end."""
+    """Counts the calls that a service must let end before it stops."""
 
     calls_in_work: int
 
 
 async def send(context: Context, message: bytes) -> None:
-    """Write an answer. Where its client has gone meanwhile the call is over, and no fault of ours.
+    """Writes an answer.
 
-    raises  asyncio.CancelledError, as when it goes at any other time
+    raises  asyncio.CancelledError if the client has gone, as when it goes at any other time
     """
     try:
         await context.write(message)
@@ -207,7 +206,7 @@ async def send(context: Context, message: bytes) -> None:
 
 
 async def refuse_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
-    """End a call with a status that says why, in few words."""
+    """Ends a call with a status that says why, cut after MOST_DETAILS characters."""
     short = text if len(text) <= MOST_DETAILS else text[: MOST_DETAILS - 1] + "…"
     try:
         await context.abort(code, short)
@@ -220,7 +219,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 async def parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
-    """The message, or the call ends with INVALID_ARGUMENT."""
+    """Parses a message, or ends the call with INVALID_ARGUMENT."""
     try:
         message.ParseFromString(data)
     except (DecodeError, ValueError):
@@ -231,7 +230,7 @@ async def parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
 
 
 def _status_of(error: Exception) -> grpc.StatusCode:
-    """Of the first kind in the table that the error is of."""
+    """Looks up the first type in the table that fits the error."""
     return next(status for kind, status in STATUS_OF_ERROR.items() if isinstance(error, kind))
 
 
@@ -245,7 +244,9 @@ Handler = Callable[[Request, Context], Awaitable[Reply]]
 
 
 def guarded(service: InWork, handler: Handler[Request, Reply]) -> Handler[Request, Reply]:
-    """The handler, with errors of the core as status codes and nothing else over the wire."""
+    """Wraps a handler: errors of the core become status codes, other faults tell the client
+    nothing but INTERNAL_ERROR.
+    """
 
     async def call(data: Request, context: Context) -> Reply:
         service.calls_in_work += 1

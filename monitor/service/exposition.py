@@ -1,12 +1,9 @@
-"""Which build of the sidecar this is. Only importer of importlib.metadata.
+"""The text format of Prometheus: families of samples written from names, labels and numbers.
+Nothing but the export bins is known here by its meaning.
 
-Families of samples in the text format of Prometheus. Only importer of prometheus_client.
-
-It knows names, labels and numbers, and nothing of what they mean.
-
-The counters of the export bins as text: what PromQL makes windows and fleets of.
-
-Each family is written one slice at a time, since there are thousands of series.
+The bins are what PromQL makes windows and fleets of. They have thousands of series of which only
+the numbers change: written by prometheus_client a sample costs 11 us, by a form that is made once
+0.3. They are written one slice at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ _BUILT_ON = {"numpy": "numpy", "grpc": "grpcio", "protobuf": "protobuf"}
 
 
 def build() -> Mapping[str, str]:
-    """By label: the version, the revision of the source where it is known, and what it runs on."""
+    """Returns by label the version, the revision of the source, and what the sidecar runs on."""
     return {
         "version": __version__,
         # Prometheus drops a label that is empty, and queries ask for it.
@@ -52,7 +49,7 @@ def build() -> Mapping[str, str]:
     }
 
 
-# The values of the labels, and that of the sample.
+# The values of the labels, and the sample's value.
 Row = tuple[tuple[str, ...], float]
 
 
@@ -70,7 +67,7 @@ def _text(family: Metric) -> str:
 
 
 def gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
-    """A family of gauges."""
+    """Writes a family of gauges."""
     family = GaugeMetricFamily(f"calibration_{name}", text, labels=labels)
     for values, value in rows:
         family.add_metric(values, value)
@@ -78,7 +75,7 @@ def gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) ->
 
 
 def counter(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:
-    """A family of counters; the name is given without `_total`."""
+    """Writes a family of counters; the name is given without `_total`."""
     family = CounterMetricFamily(f"calibration_{name}", text, labels=labels)
     for values, value in rows:
         family.add_metric(values, value)
@@ -97,21 +94,17 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 def process() -> bytes:
-    """The families that every Prometheus client has of its process: memory, CPU, files, start."""
+    """Writes what every Prometheus client has of its process: memory, CPU, files, start."""
     return "".join(map(_text, _PROCESS.collect())).encode()
 
 
-# The bins are thousands of samples of which only the numbers change. Written by the library
-# they cost 11 us each, by a form that is made once 0.3.
-
-
 def head(name: str, kind: str, text: str) -> str:
-    """The two lines a family begins with; its samples must follow."""
+    """Writes the two lines that a family begins with; its samples must follow."""
     return f"# HELP calibration_{name} {text}\n# TYPE calibration_{name} {kind}\n"
 
 
 def form(name: str, labels: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """The lines of samples with `%s` in place of each finite number, for `form % numbers`.
+    """Writes the lines of samples with `%s` for each finite number, to be used as `form % numbers`.
 
     rows  the values of the labels
     """
@@ -123,7 +116,7 @@ def form(name: str, labels: tuple[str, ...], rows: Iterable[tuple[str, ...]]) ->
 
 @lru_cache(maxsize=4096)
 def _escaped(value: str) -> str:
-    """Inside quotes, and inside a form."""
+    """Escapes a label's value for its quotes and for the form."""
     value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     return value.replace("%", "%%")
 
@@ -134,7 +127,7 @@ JOINT = "joint"
 _WITHIN = "nees_within"
 
 
-# Each family with the array of StageBins it shows, and its meaning.
+# By family: the array of StageBins that it shows, and its meaning.
 _FAMILIES = {
     "detections": ("n", "Detections with ground truth"),
     "variance": ("variance", "Sum of predicted variances, unit squared,"),
@@ -145,10 +138,9 @@ _FAMILIES = {
 
 
 def bins(slices: tuple[SliceBins, ...], edges: ExportEdges | None) -> Iterator[str]:
-    """All families of bins, in pieces; nothing but their heads without edges.
+    """Yields all families of bins, in pieces; only their heads if there are no edges.
 
-    A bin is written at 0 while it is empty: what a series shows when it is first seen
-    counts as no increase.
+    An empty bin is written at 0, because PromQL counts the first value of a series as no increase.
     """
     tau = () if edges is None else tuple(f"{level!r}" for level in edges.binning.tau)
     yield gauge("tau", "The level itself, for queries.", ("tau",), (((t,), float(t)) for t in tau))
@@ -173,7 +165,7 @@ def bins(slices: tuple[SliceBins, ...], edges: ExportEdges | None) -> Iterator[s
 
 
 def _bounds(edges: ExportEdges | None) -> Iterator[tuple[str, str, str]]:
-    """Number, lower and upper edge of every bin."""
+    """Yields number, lower and upper edge of every bin."""
     if edges is not None:
         inner = [f"{edge:g}" for edge in edges.edges]
         for i, (lower, upper) in enumerate(pairwise(("0", *inner, "+Inf"))):
@@ -181,7 +173,7 @@ def _bounds(edges: ExportEdges | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _axes(family: str, dimensions: tuple[str, ...]) -> tuple[str, ...]:
-    """Squares of a unit are those of single dimensions, NEES that of the joint block."""
+    """Names the dimensions of a family: squares have a unit each, NEES is of the joint block."""
     match family:
         case "detections":
             return (*dimensions, JOINT)
@@ -199,7 +191,7 @@ def _form(
     count: int,
     tau: tuple[str, ...] | None,
 ) -> str:
-    """The lines of a slice; its labels never change, only the numbers do."""
+    """Remembers the lines of a slice, whose labels never change."""
     labels = ("slice", "stage", "dimension", "bin")
     rows = product((name,), stages, axes, map(str, range(count)))
     if tau is None:

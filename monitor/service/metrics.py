@@ -1,11 +1,5 @@
-"""Families of the sidecar as a program: its build, configuration, log and clock.
-
-Families of what is forwarded to a tracker elsewhere.
-
-Families of the ledger: what became of every detection and label, and how the disk does.
-
-The exposition text, and no part of the frame path: it is made one family at a time, and
-scrapes are served from what was made last.
+"""The text of /metrics, made from one snapshot, a family at a time so that frames pass in between.
+Measures of slices are written by slice_metrics; no live state is touched.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ from monitor.tracking.rewind import Order
 
 
 def operation(reading: OperationReading) -> Iterator[str]:
-    """One text a family."""
+    """Yields the families of the sidecar as a program: build, configuration, log and clock."""
     yield gauge(
         "build_info",
         "Which build this is; always 1.",
@@ -76,7 +70,7 @@ def operation(reading: OperationReading) -> Iterator[str]:
 
 
 def forwarding(reading: ForwardingReading) -> Iterator[str]:
-    """One text a family."""
+    """Yields the families of frames forwarded to a tracker elsewhere."""
     yield gauge(
         "tracker_up",
         "Whether the tracker elsewhere is there and says that it serves.",
@@ -113,7 +107,7 @@ def forwarding(reading: ForwardingReading) -> Iterator[str]:
 
 
 def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
-    """All of them."""
+    """Yields the families of the ledger: fates of detections, delays of labels, the disk."""
     yield gauge(
         "detection_fates",
         "Detections that came since the ledger began, by what became of them: they add up to all. "
@@ -196,7 +190,7 @@ def _disk(disk: DiskReading) -> Iterator[str]:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-# Reasons to refuse a detection, a message or a truth; the others let a detection pass.
+# Reasons to refuse a detection, a message or a label; the others let a detection pass.
 _REFUSING = tuple(
     reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
 )
@@ -204,10 +198,11 @@ _REFUSING = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is exported, as of one moment.
+    """The exported state of a sidecar, as of one moment.
 
-    recalibrators        in force
-    recalibration        what happened to them, and how their trials stand
+    readings             measures of every slice since epoch
+    recalibrators        those that are active
+    recalibration        swaps, fits and trials of recalibrators
     bins                 export bins of every slice that has statistics, `total` left out: PromQL
                          adds up
     edges                of those bins; also without any slice, so that their labels are known
@@ -216,10 +211,10 @@ class Snapshot:
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
     checkpoint_failures  how often that failed
     time_jumps           how often event time began anew or jumped ahead
-    drift                None where nobody watches over it: then it has no families either
-    forwarding           likewise, where there is no tracker elsewhere
-    ledger               what became of every detection, and how the disk does
-    operation            of the sidecar as a program
+    drift                None: nothing is watched, and drift has no families
+    forwarding           None: there is no tracker elsewhere, and no families of it
+    ledger               fates of all detections, and how the disk does
+    operation            the sidecar as a program
     """
 
     counters: Counters
@@ -245,7 +240,7 @@ class Snapshot:
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
-    """The text, returned after many short steps: one a family, or a slice of a large one."""
+    """Writes the text in short steps, one a family or a slice of a large one; returns it whole."""
     pieces = []
     for piece in chain(
         measures(snapshot.readings),

@@ -1,12 +1,5 @@
-"""What is told of the sidecar as a program: which build it is, how its configuration and its log
-do, and how far the capture stamps are from its clock. Values in, values out.
-
-What is told of the ledger: fates of detections, how many of each slice are labelled, how many
-matches lie near the gate, and how the disk does.
-
-How recalibrators fare, as it is counted and exported. Plain numbers; edges read them.
-
-How recalibrators fare, read off a running sidecar.
+"""Values of one moment that are read off a running sidecar to be exported. Nothing here writes
+text.
 """
 
 from __future__ import annotations
@@ -25,7 +18,7 @@ from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Factor, TrialStanding
 from monitor.promotion.trial import factors_made
 
-# A stream that sent nothing for so long says nothing of clocks, ns.
+# ns after which a silent stream says nothing of clocks any more.
 _RECENT_NS = 60 * 10**9
 
 
@@ -33,7 +26,7 @@ _RECENT_NS = 60 * 10**9
 class StampLag:
     """Wall clock at arrival minus capture stamp, seconds: the least and the most of all streams.
 
-    What a frame needs to get here, and what the two clocks are apart.
+    It is the time that a frame travels plus the difference of the two clocks.
     """
 
     least: float
@@ -42,14 +35,14 @@ class StampLag:
 
 @dataclass(frozen=True, slots=True)
 class OperationReading:
-    """As of one moment.
+    """The sidecar as a program.
 
-    build    what was built, by label: version, revision, and those of what it is built on
-    reloads  configurations that were read again, by outcome
-    waiting  keys that only a restart brings in force
-    lag      None where no stamp has come lately
-    lines    of the log, by level
-    left_out lines that were too many of their kind
+    build     by label: version, revision, and versions of what it is built on
+    reloads   configurations that were read again, by outcome
+    waiting   keys that only a restart makes active
+    lag       None if no stamp has come lately
+    lines     of the log, by level
+    left_out  lines that were too many of their kind
     """
 
     build: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +54,7 @@ class OperationReading:
 
 
 def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> StampLag | None:
-    """Of the streams of the last minute; both clocks as they are now, ns."""
+    """Reads the lag of the streams of the last minute; both clocks as they are now, ns."""
     lags = [
         (wall_ns - (monotonic_ns - seen.stamped_ns) - seen.stamp_ns) / 1e9
         for seen in (stream.seen for stream in streams)
@@ -72,9 +65,10 @@ def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> Sta
 
 @dataclass(frozen=True, slots=True)
 class ShareReading:
-    """Of one slice.
+    """Detections of one slice.
 
-    labelled  share of the detections that came of which labels told anything; NaN without any
+    predicted  detections that came
+    labelled   share of them that a label told anything of; NaN if none came
     """
 
     slice: str
@@ -84,9 +78,14 @@ class ShareReading:
 
 @dataclass(frozen=True, slots=True)
 class DiskReading:
-    """How what is kept does on the disk.
+    """The ledger on disk.
 
-    refused  files that could not be used, by what they hold
+    partitions    files of it
+    waiting       entries that wait for the disk
+    failures      writes that failed
+    replayed      entries done again at the start
+    not_replayed  entries that could not be done again
+    refused       files that could not be used, by what they hold
     """
 
     bytes: int = 0
@@ -100,9 +99,12 @@ class DiskReading:
 
 @dataclass(frozen=True, slots=True)
 class LedgerReading:
-    """As of one moment; fates by name, those that wait among them: they add up to all that came.
+    """The ledger of detections and labels.
 
-    gated, near_gate  matches that a gate decided, and the share of them that lie near it
+    fates      detections by fate, those that wait among them: they add up to all that came
+    retracted  detections whose labels a later revision took back
+    gated      matches that a gate decided
+    near_gate  share of these that lie near the gate; NaN without any
     """
 
     fates: Mapping[str, int] = field(default_factory=dict)
@@ -114,14 +116,14 @@ class LedgerReading:
 
     @property
     def match_ratio(self) -> float:
-        """Matched ones among the usable detections whose fate is known; NaN without any."""
+        """Share of matched ones among the usable detections of known fate; NaN without any."""
         unusable = ("waiting", f"dropped_{Dropped.REFUSED}", f"dropped_{Dropped.BARE}")
         known = sum(count for fate, count in self.fates.items() if fate not in unusable)
         return _ratio(self.fates.get("matched", 0), known)
 
 
 def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
-    """Of a ledger."""
+    """Reads a ledger."""
     counts = ledger.account.counts()
     retracted = counts.pop("retracted")
     counts.pop("predicted")
@@ -141,9 +143,9 @@ def _ratio(part: int, whole: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SliceFactors:
-    """What is made of the variances of a slice, over what was sent.
+    """Factors on the variances of a slice.
 
-    factors  of each dimension, as last forwarded
+    factors  of each dimension, recalibrated over sent, as last forwarded
     """
 
     slice: str
@@ -152,12 +154,12 @@ class SliceFactors:
 
 @dataclass(frozen=True, slots=True)
 class RecalibrationReading:
-    """All of it, as of one moment.
+    """The recalibrators of a sidecar.
 
     factors         of the slices in which anything was forwarded
     trials          all that run
     store_failures  how often recalibrators, trials or records were not written to disk
-    left_out        tracks, and frames with truth, for which there was no room to learn from them
+    left_out        tracks, and labelled frames, for which the fit had no room
     """
 
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
@@ -170,21 +172,21 @@ class RecalibrationReading:
 
 @dataclass(slots=True)
 class RecalibrationReadings:
-    """Of one sidecar; it remembers what was forwarded in slices of which nothing came since."""
+    """Reads the recalibrators of a sidecar; remembers the factors of slices that fell silent."""
 
     promotions: Promotions
-    # What is remembered is of this version: of another, nobody knows what it would make.
+    # The version whose factors are remembered: nobody knows what another one would make.
     _version: str = ""
     _known: dict[str, SliceFactors] = field(default_factory=dict)
 
     def read(self, store_failures: int) -> Generator[None, None, RecalibrationReading]:
-        """As of now, in steps of one stream each."""
+        """Reads the state of now, in steps of one stream each."""
         promotions = self.promotions
         pipeline, version = promotions.pipeline, promotions.recalibrators.selection.version
         if version != self._version:
             self._version, self._known = version, {}
         for recalibrated in list(pipeline.latest.values()):
-            # A stream that has ended was served by whatever was in force then.
+            # A stream that has ended was served by the version that was active then.
             if recalibrated.selection.version == version:
                 self._known |= {entry.slice: entry for entry in self._forwarded(recalibrated)}
             yield
@@ -198,7 +200,7 @@ class RecalibrationReadings:
         )
 
     def _forwarded(self, recalibrated: Recalibrated) -> list[SliceFactors]:
-        """What went on of a frame, by slice."""
+        """Returns the factors of one frame, by slice."""
         slices, forwarded = self.promotions.pipeline.slices.slices, recalibrated.forwarded
         found = []
         for slice in np.unique(recalibrated.slices).tolist():

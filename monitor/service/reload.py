@@ -1,11 +1,8 @@
-"""What a configuration that is read again may change while the sidecar runs, and what waits for a
-restart. Values in, values out: who applies it is the sidecar.
+"""The configuration when it is read again: keys that may change while the sidecar runs are taken,
+others wait for a restart. The sidecar applies them, not this file.
 
-Only what no number that is kept depends on is taken: bins, slices, windows, folders and addresses
-are those of the start. Certificates and tokens are looked at by themselves.
-
-The configuration read again in a thread that nothing waits for: a disk that does not answer
-holds up neither the loop nor the end of the process.
+Only keys that no kept number depends on are taken: bins, slices, windows, folders and addresses
+stay those of the start. Certificates and tokens are looked at by themselves.
 """
 
 from __future__ import annotations
@@ -54,20 +51,20 @@ RELOADABLE: dict[str, tuple[str, ...]] = {
 
 
 class Outcome(StrEnum):
-    """What came of reading a configuration again."""
+    """The outcome of reading a configuration again."""
 
-    APPLIED = "applied"  # something has changed, and is in force
-    UNCHANGED = "unchanged"  # nothing that can be taken while the sidecar runs
-    REFUSED = "refused"  # it cannot be used; all is as it was
+    APPLIED = "applied"  # a key has changed, and is active
+    UNCHANGED = "unchanged"  # no key has changed that can be taken while the sidecar runs
+    REFUSED = "refused"  # the configuration cannot be used; all is as it was
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """A configuration that was read again, beside the one in force.
+    """A configuration that was read again, compared with the one before.
 
-    config   to be in force from now on
+    config   to be active from now on
     changed  keys that are other in it than before, as section.key
-    waiting  keys that the file has other values for, which a restart brings
+    waiting  keys whose new values in the file a restart brings
     """
 
     config: Config
@@ -76,17 +73,17 @@ class Reloaded:
 
     @property
     def outcome(self) -> Outcome:
-        """Of the two that are no refusal."""
+        """APPLIED or UNCHANGED."""
         return Outcome.APPLIED if self.changed else Outcome.UNCHANGED
 
 
 @dataclass(slots=True)
 class Reloads:
-    """What came of them since the start.
+    """Counts of the reloads since the start.
 
     path     of the file, as it was given; empty: there is none
-    waiting  as of the last one that could be used
-    refused  why the last one could not be used; empty: it could
+    waiting  keys that wait for a restart, as of the last reload that could be used
+    refused  why the last reload could not be used; empty: it could
     """
 
     path: str = ""
@@ -95,20 +92,20 @@ class Reloads:
     refused: str = ""
 
     def refuse(self, why: str) -> None:
-        """Count one that could not be used."""
+        """Counts a reload that could not be used."""
         self.outcomes[Outcome.REFUSED] += 1
         self.refused = why
 
     def take(self, reloaded: Reloaded) -> None:
-        """Count one that could."""
+        """Counts a reload that could be used."""
         self.outcomes[reloaded.outcome] += 1
         self.waiting, self.refused = reloaded.waiting, ""
 
 
 def reloaded(running: Config, read: Config) -> Reloaded:
-    """What of a configuration that was read again is taken.
+    """Takes the reloadable keys of a configuration that was read again.
 
-    Raises InvalidConfiguration where what is taken does not go with what stays.
+    Raises InvalidConfiguration if the keys taken do not go with those that stay.
     """
     before, wanted = running.model_dump(), read.model_dump()
     changed: list[str] = []
@@ -128,12 +125,16 @@ def reloaded(running: Config, read: Config) -> Reloaded:
     return Reloaded(checked(merged, source), tuple(changed), tuple(waiting))
 
 
-# s for a file to be read; one that takes longer is on a disk that does not answer.
+# s to read a file; one that takes longer is on a disk that does not answer.
 READ_SECONDS = 10.0
 
 
 async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) -> Config:
-    """What `read` returns. Raises what it raises, and InvalidConfiguration after so long."""
+    """Returns what `read` returns, called in a thread that nothing waits for: a disk that does not
+    answer holds up neither the loop nor the end of the process.
+
+    Raises what `read` raises, and InvalidConfiguration after so many seconds.
+    """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Config] = loop.create_future()
 
@@ -159,8 +160,8 @@ async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) 
     # Not the executor's thread: the end of the loop would wait for it.
     threading.Thread(target=work, name="configuration", daemon=True).start()
     try:
-        # Not wait_for, which forgets that it was cancelled where both come at once: the sidecar
-        # would never end.
+        # Not wait_for, which forgets a cancellation that comes together with the result: the
+        # sidecar would never end.
         async with asyncio.timeout(seconds):
             return await found
     except TimeoutError:

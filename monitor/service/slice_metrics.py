@@ -1,8 +1,5 @@
-"""The measures of slices as text: since the start, over windows, and of class probabilities.
-
-Families of drift: how the evidence of each slice stands, what it rests on, and alarms.
-
-Families of the recalibrators: which are in force, what they do, and how their trials stand.
+"""Metric families with one series a slice: calibration, drift, recalibrators. Values come as
+readings; no live state is touched.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ _BY_DIMENSION = ("slice", "stage", "dimension")
 
 
 def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
-    """Measures since epoch, a family at a time."""
+    """Yields the families of measures since epoch."""
     # A gauge, not a counter: after a restart it may be a little less than it was.
     yield gauge(
         "matched_detections",
@@ -103,7 +100,7 @@ def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
 
 
 def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
-    """Measures of the joint block over windows."""
+    """Yields the families of the joint block over windows."""
     yield gauge(
         "window_detections",
         "Detections with ground truth in the window.",
@@ -130,7 +127,7 @@ def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
 
 
 def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
-    """Measures of class probabilities."""
+    """Yields the families of class probabilities."""
     yield gauge(
         "classified_detections",
         "Detections with class probabilities and a true class.",
@@ -155,7 +152,7 @@ def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
         )
 
 
-# Evidence that is as good as none, hours: log10 of 0 would be -Inf, which no graph shows.
+# h of evidence that are as good as none: log10 of 0 would be -Inf, which no graph shows.
 LEAST_EVIDENCE = 1e-9
 
 
@@ -163,7 +160,7 @@ _BY_SEVERITY = ("slice", "severity")
 
 
 def drift(reading: DriftReading) -> Iterator[str]:
-    """One text a family; at most nine series a slice whose truth comes."""
+    """Yields the families of drift; at most nine series for each slice that has labels."""
     yield from _standings(reading)
     yield counter(
         "drift_alarms",
@@ -229,7 +226,7 @@ def _log10(hours: float) -> float:
 
 
 def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
-    """At 0 from the start on, so that the first one is an increase."""
+    """Yields all counts, at 0 from the start on, so that the first alarm is an increase."""
     raised = {(one.stage, one.detector, one.direction): one.alarms for one in counts}
     for chart in CHARTS:
         for detector in DETECTORS:
@@ -239,8 +236,8 @@ def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
 
 def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding]) -> str:
     found = {(each.slice, each.stage.label): each.scale.estimate for each in stages}
-    # An alarm begins the evidence anew, of which nothing is known then: people are told the scale
-    # of the alarm as long as it stays. Where a ticket stays beside a page, that of the page.
+    # An alarm begins the evidence anew, so its scale is unknown: the alarm's own scale is shown
+    # as long as the alarm stays. If a ticket stays beside a page, the page's scale is shown.
     alarms = [each.alarm for each in standings if each.alarm is not None]
     for alarm in sorted(alarms, key=lambda alarm: SEVERITIES.index(alarm.severity), reverse=True):
         found[alarm.slice, alarm.stage.label] = alarm.scale.estimate
@@ -273,7 +270,7 @@ def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
 def recalibrators(
     in_force: Iterable[InForce], mode: str, reading: RecalibrationReading
 ) -> Iterator[str]:
-    """One text a family; mode is that of [recalibration]."""
+    """Yields the families of recalibrators; mode is the one of [recalibration]."""
     yield gauge(
         "recalibrator_info",
         "The recalibrators in force; what each makes of a detection is its output.",
@@ -335,7 +332,7 @@ def _outcomes(account: SwapAccount | FitAccount | TrialAccount) -> Iterator[Row]
 
 
 def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
-    """At most one of each state in a slice, so that no series is written twice."""
+    """Yields the families of trials: a slice has at most one of each state, so no series twice."""
     yield gauge(
         "trial_log10_evidence",
         "log10 of the wealth of who bets that what is on trial is better than what is in force, "
