@@ -92,7 +92,7 @@ def test_files_that_change_are_in_force_after_the_next_look(tmp_path, caplog):
     tokens.look_again()
     tokens.look_again()
     assert shows(tokens, Right.DATA, TWO)
-    assert caplog.text.count("Until then the tokens of before are in force") == 1
+    assert caplog.text.count("Until then the tokens read before stay active") == 1
     assert "data_token_file has changed" in caplog.text
     assert TWO not in caplog.text
 
