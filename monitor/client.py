@@ -1,8 +1,8 @@
-"""The client library of a detector: it has detections monitored and recalibrated by a sidecar. It
-never blocks beyond its deadline and never raises for what the network does.
+"""The client library of a detector, which has a sidecar monitor and recalibrate its detections.
 
-gRPC's own threads and one of the client's keep the stream open; the detector's thread hands over
-bytes and waits on a condition. Frames are matched to answers by their position in the stream.
+The client never blocks beyond its deadline and never raises for faults of the network. Threads of
+gRPC and one of the client keep the stream open; the detector's thread hands over bytes and waits on
+a condition. Frames are matched to answers by their position in the stream.
 docs/degradation.md says what the detector gets while the sidecar is slow, hangs or is not there.
 """
 
@@ -56,6 +56,39 @@ __all__ = [
     "Space",
     "Why",
 ]
+
+log = logging.getLogger(__name__)
+PROCESS = "/monitor.v1.PerceptionMonitor/Process"
+
+# s between two tries to open a stream: the first, and at most.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
+
+# s after a refusal: the sidecar will refuse again, and counts refusals.
+REFUSED_PAUSE = 1.0
+
+CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    # Despite its name: how long one try to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    # A channel that was given up must not hand its dead connection to the next one.
+    ("grpc.use_local_subchannel_pool", 1),
+    # The sidecar is on this machine, whatever proxy is set for the web.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", 64 * 2**20),
+)
+
+# Codes by which a sidecar refuses; any other means that there is no sidecar.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+    }
+)
 
 
 class InvalidAccess(ValueError):
@@ -203,46 +236,6 @@ class Trouble:
     def error(self) -> Unusable:
         """Makes an exception to be raised once."""
         return Unusable(self.why, self.text)
-
-
-log = logging.getLogger(__name__)
-
-
-PROCESS = "/monitor.v1.PerceptionMonitor/Process"
-
-
-# s between two tries to open a stream: the first, and at most.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
-
-
-# s after a refusal: the sidecar will refuse again, and counts refusals.
-REFUSED_PAUSE = 1.0
-
-
-CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 200),
-    # Despite its name: how long one try to connect may take.
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    # A channel that was given up must not hand its dead connection to the next one.
-    ("grpc.use_local_subchannel_pool", 1),
-    # The sidecar is on this machine, whatever proxy is set for the web.
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", 64 * 2**20),
-)
-
-
-# Codes by which a sidecar refuses; any other means that there is no sidecar.
-_REFUSALS = frozenset(
-    {
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INVALID_ARGUMENT,
-    }
-)
 
 
 class MonitorClient:

@@ -68,12 +68,11 @@ from monitor.tracking.kalman import (
 )
 
 SHORTEST, LONGEST = 16, 4096  # characters of a token
-
-
 MOST_TOKENS = 16  # in one file
-
-
 _TOKEN = frozenset((string.ascii_letters + string.digits + "-._~+/=").encode())
+
+# Bytes; deploy/sidecar.toml has 16,000.
+LARGEST_FILE = 1 << 20
 
 
 def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
@@ -225,18 +224,11 @@ class Fallback(StrEnum):
 
 # Beyond these, covariances of tracks leave what can be computed with.
 Density = Annotated[float, Field(gt=0, le=1e8)]
-
-
 Deviation = Annotated[float, Field(gt=0, le=1e5)]
-
-
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
-
 
 # host:port, or the path of a socket; what else gRPC resolves may be written before it.
 _ADDRESS = re.compile(r"unix:\S+|\S*[^\s:/]:(\d{1,5})")
-
-
 _RESOLVED_BY = re.compile(r"dns:(///)?|ipv4:|ipv6:")
 
 
@@ -335,7 +327,6 @@ def _stays_here(address: str) -> bool:
 
 Factor = Annotated[float, Field(gt=0)]
 
-
 # By key, the methods that use it. As in fitting.FITTINGS, which is heavy to import.
 USED_BY: Mapping[str, tuple[str, ...]] = {
     "objective": (VarianceScaling.method, CovarianceScaling.method),
@@ -421,10 +412,7 @@ class PromotionConfig(Section):
 
 
 Tolerance = Annotated[float, Field(ge=1)]
-
-
 Tracks = Annotated[int, Field(ge=2, le=100_000)]
-
 
 # The defaults of `drift`.
 _CORE = DriftSettings()
@@ -512,7 +500,6 @@ class LogConfig(Section):
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
 
-
 # How many names `box` has, for each distance that reads it.
 _BOX = {
     DistanceKind.BEV_IOU: (5, "centre, length, width and heading"),
@@ -584,10 +571,6 @@ class PendingConfig(Section):
     keep_one_frame_in: PositiveInt = 1
     sync_frames: bool = False  # True: fsync for frames too, not for labels alone
     queue_frames: PositiveInt = 2048  # that wait for the disk; beyond it they stay in memory
-
-
-# Bytes; deploy/sidecar.toml has 16,000.
-LARGEST_FILE = 1 << 20
 
 
 Level = Annotated[float, Field(gt=0, lt=1)]

@@ -1,10 +1,10 @@
-"""The life of a gRPC call on the event loop, from its pace to its last status. Nothing here knows
-what a method does.
+"""The life of a gRPC call on the event loop, from its pace to its last status.
 
-Messages are handled one at a time, first those of the stream that has had the least of the loop
-lately, so that a stream that pushes waits for itself alone. Without turns the loop would answer,
-in one pass, a message of every stream that has one, and a punctual frame would wait for as many
-messages as there are streams that push.
+Nothing here knows what a method does.
+
+Messages are handled one at a time, first those of the stream that has used the least of the loop's
+time lately, so that a stream that sends too much delays only itself. Without turns the loop would
+answer a message of every such stream in one pass, and a punctual frame would wait for all of them.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.state_definitions import InvalidState
 
 MONITOR = "monitor.v1.PerceptionMonitor"
-
-
 ADMIN = "monitor.v1.RecalibratorAdmin"
-
-
 BURST_SECONDS = 1.0
+
+# s in which half of a stream's share is forgotten.
+HALF_LIFE = 1.0
+log = logging.getLogger(__name__)
+
+# Characters of a status: some names and documents are long.
+MOST_DETAILS = 500
+INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 
 @dataclass(slots=True)
 class Pace:
     """Limits the rate of one stream by reading it later; nothing is refused.
 
-    Bursts of a second's messages pass, or of one message where that is more.
+    A burst may hold the messages of one second, and always one message.
     """
 
     # Seconds at which a stream that had kept the pace would send its next message.
     _due: float = float("-inf")
 
     def delay(self, now: float, per_second: float) -> float:
-        """Seconds to wait before the next message is read.
+        """Returns the s to wait before the next message is read.
 
-        now         monotonic seconds
-        per_second  messages; 0: as fast as it likes
+        now         monotonic s
+        per_second  messages; 0: no limit
         """
         if not per_second:
             return 0.0
         each = 1 / per_second
-        # What was not used is saved for a burst, but never more than that.
+        # Unused time is saved for a burst, but never more than one burst.
         self._due = max(self._due, now - max(BURST_SECONDS, each)) + each
         return max(0.0, self._due - now)
 
 
-# s in which half of a stream's share is forgotten.
-HALF_LIFE = 1.0
-
-
 @dataclass(eq=False, slots=True)
 class Share:
-    """Time of the loop, in s, that one stream has had lately; as of `at`, monotonic s."""
+    """Time of the loop that one stream has used lately, in s; as of `at`, monotonic s."""
 
     had: float = 0.0
     at: float = 0.0
 
     def by(self, now: float) -> float:
-        """Returns the share that is not forgotten by now, in s."""
+        """Returns the part of the share that is not forgotten by now, in s."""
         return self.had * math.exp2((self.at - now) / HALF_LIFE)
 
     def add(self, now: float, seconds: float) -> None:
-        """Adds time that the stream had until now."""
+        """Adds time that the stream used until now."""
         self.had = self.by(now) + seconds
         self.at = now
 
@@ -85,12 +85,12 @@ class Share:
 class Turns:
     """Gives the streams of one loop their turns.
 
-    A turn lasts until its stream waits for anything; between two turns everything else that is
-    ready on the loop has a pass of it.
+    A turn lasts until its stream waits for anything; between two turns the loop makes one pass, in
+    which everything else that is ready runs.
     """
 
     clock: Callable[[], float] = time.monotonic
-    # What each has had, the order in which they came, and since when they wait.
+    # By stream: the share it has used, its number of arrival, and since when it waits.
     _waiting: list[tuple[float, int, float, Share, asyncio.Future[None]]] = field(
         default_factory=list
     )
@@ -100,8 +100,9 @@ class Turns:
     _longest: float = 0.0
 
     def longest_wait(self) -> float:
-        """Returns the longest wait for a turn, in s, of messages that got one since the last call
-        or still wait. A loop that is punctual may be overloaded all the same.
+        """Returns the longest wait for a turn, in s, since the last call; waits that go on count.
+
+        A loop whose timers are punctual may be overloaded all the same.
         """
         now = self.clock()
         waits = [now - since for _, _, since, _, turn in self._waiting if not turn.done()]
@@ -109,7 +110,7 @@ class Turns:
         return longest
 
     async def take(self, share: Share) -> None:
-        """Waits for a turn; not at all if nobody has one."""
+        """Waits for a turn; returns at once if no stream has one."""
         if self._at is None:
             self._give(share)
             return
@@ -132,7 +133,7 @@ class Turns:
         self._at = None
         while self._waiting:
             *_, share, turn = heapq.heappop(self._waiting)
-            # A stream that has gone meanwhile needs no turn.
+            # A stream that has ended meanwhile needs no turn.
             if not turn.done():
                 turn.set_result(None)
                 # call_soon runs behind the stream that was just woken.
@@ -140,22 +141,12 @@ class Turns:
                 return
 
 
-log = logging.getLogger(__name__)
-
-
-# Characters of a status: some names and documents are long.
-MOST_DETAILS = 500
-
-
-INTERNAL_ERROR = "internal error: see the log of the sidecar."
-
-
 # Returns when all that has happened is on the disk, so that an answer survives a crash.
 Settle = Callable[[], Awaitable[None]]
 
 
 async def at_once() -> None:
-    """Settles a sidecar that keeps nothing on disk."""
+    """Settles nothing: the sidecar keeps nothing on disk."""
 
 
 class TransferTimeout(TimeoutError):
@@ -197,7 +188,7 @@ class InWork(Protocol):
 async def send(context: Context, message: bytes) -> None:
     """Writes an answer.
 
-    raises  asyncio.CancelledError if the client has gone, as when it goes at any other time
+    raises  asyncio.CancelledError if the client has gone, as a wait does in which it goes
     """
     try:
         await context.write(message)
@@ -211,7 +202,7 @@ async def refuse_call(context: Context, code: grpc.StatusCode, text: str) -> NoR
     try:
         await context.abort(code, short)
     except grpc.aio.InternalError:
-        # Nobody is there to be told.
+        # The client has gone.
         raise asyncio.CancelledError from None
 
 
@@ -235,17 +226,14 @@ def _status_of(error: Exception) -> grpc.StatusCode:
 
 
 Request = TypeVar("Request")
-
-
 Reply = TypeVar("Reply")
-
-
 Handler = Callable[[Request, Context], Awaitable[Reply]]
 
 
 def guarded(service: InWork, handler: Handler[Request, Reply]) -> Handler[Request, Reply]:
-    """Wraps a handler: errors of the core become status codes, other faults tell the client
-    nothing but INTERNAL_ERROR.
+    """Wraps a handler, so that an error of the core becomes its status code.
+
+    The client is told INTERNAL_ERROR of any other fault; the log has the traceback.
     """
 
     async def call(data: Request, context: Context) -> Reply:

@@ -1,9 +1,9 @@
 """The text format of Prometheus: families of samples written from names, labels and numbers.
-Nothing but the export bins is known here by its meaning.
 
-The bins are what PromQL makes windows and fleets of. They have thousands of series of which only
-the numbers change: written by prometheus_client a sample costs 11 us, by a form that is made once
-0.3. They are written one slice at a time.
+Export bins are the only family that this file knows by its meaning. PromQL makes windows and fleets
+of them, from thousands of series of which only the numbers change: a sample costs 11 µs if
+prometheus_client writes it, 0.3 µs by a form that is made once. Export bins are written one slice
+at a time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from monitor.statistics.bins import ExportEdges, SliceBins
 # Set where an image is built; it is no setting.
 REVISION_VARIABLE = "CALIBRATION_MONITOR_REVISION"
 
-
-# By label, the distributions whose behaviour ours depends on most.
+# By label, the distributions that the behaviour of the sidecar depends on most.
 _BUILT_ON = {"numpy": "numpy", "grpc": "grpcio", "protobuf": "protobuf"}
+JOINT = "joint"
+_WITHIN = "nees_within"
 
 
 def build() -> Mapping[str, str]:
-    """Returns by label the version, the revision of the source, and what the sidecar runs on."""
+    """Returns the version, the revision of the source and the libraries below, by label."""
     return {
         "version": __version__,
         # Prometheus drops a label that is empty, and queries ask for it.
@@ -83,23 +84,23 @@ def counter(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) 
 
 
 def histogram(name: str, text: str, buckets: Iterable[tuple[str, float]], total: float) -> str:
-    """One histogram; upper bounds with the counts up to them, ascending, and the sum of values."""
+    """Writes a histogram from upper bounds with the counts up to them, and the sum of values."""
     family = HistogramMetricFamily(f"calibration_{name}", text)
     family.add_metric((), list(buckets), total)
     return _text(family)
 
 
-# Of this process; it registers nowhere, and reads /proc when it is asked.
+# Metrics of this process; the collector registers nowhere and reads /proc when it is asked.
 _PROCESS = ProcessCollector(registry=None)
 
 
 def process() -> bytes:
-    """Writes what every Prometheus client has of its process: memory, CPU, files, start."""
+    """Writes the families of every Prometheus client: memory, CPU, files, start of the process."""
     return "".join(map(_text, _PROCESS.collect())).encode()
 
 
 def head(name: str, kind: str, text: str) -> str:
-    """Writes the two lines that a family begins with; its samples must follow."""
+    """Writes the first two lines of a family; its samples must follow."""
     return f"# HELP calibration_{name} {text}\n# TYPE calibration_{name} {kind}\n"
 
 
@@ -121,12 +122,6 @@ def _escaped(value: str) -> str:
     return value.replace("%", "%%")
 
 
-JOINT = "joint"
-
-
-_WITHIN = "nees_within"
-
-
 # By family: the array of StageBins that it shows, and its meaning.
 _FAMILIES = {
     "detections": ("n", "Detections with ground truth"),
@@ -138,9 +133,9 @@ _FAMILIES = {
 
 
 def bins(slices: tuple[SliceBins, ...], edges: ExportEdges | None) -> Iterator[str]:
-    """Yields all families of bins, in pieces; only their heads if there are no edges.
+    """Yields all families of export bins, in pieces; only their heads if there are no edges.
 
-    An empty bin is written at 0, because PromQL counts the first value of a series as no increase.
+    An empty bin is written as 0, because PromQL sees no increase in the first value of a series.
     """
     tau = () if edges is None else tuple(f"{level!r}" for level in edges.binning.tau)
     yield gauge("tau", "The level itself, for queries.", ("tau",), (((t,), float(t)) for t in tau))
@@ -173,7 +168,7 @@ def _bounds(edges: ExportEdges | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _axes(family: str, dimensions: tuple[str, ...]) -> tuple[str, ...]:
-    """Names the dimensions of a family: squares have a unit each, NEES is of the joint block."""
+    """Names the dimensions of a family: squares have a unit each, NEES belongs to the joint block."""
     match family:
         case "detections":
             return (*dimensions, JOINT)
@@ -191,7 +186,7 @@ def _form(
     count: int,
     tau: tuple[str, ...] | None,
 ) -> str:
-    """Remembers the lines of a slice, whose labels never change."""
+    """Makes the form of one slice, whose labels never change; forms are remembered."""
     labels = ("slice", "stage", "dimension", "bin")
     rows = product((name,), stages, axes, map(str, range(count)))
     if tau is None:

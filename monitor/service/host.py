@@ -1,5 +1,6 @@
-"""The process that a sidecar runs in: its configuration file, its log, its memory, its service
-manager. Nothing here knows frames or statistics.
+"""The process that a sidecar runs in, as its service manager and its C library know it.
+
+Nothing here knows frames or statistics.
 """
 
 from __future__ import annotations
@@ -16,21 +17,29 @@ from monitor.service.log import LogCounts
 
 log = logging.getLogger(__name__)
 
-
-# systemd drops a datagram above PIPE_BUF, 4,096 bytes; a character has up to four.
+# systemd drops a datagram above PIPE_BUF, 4,096 bytes; a character has up to four bytes.
 MOST_CHARACTERS = 900
+
+# From glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+
+# Bytes; blocks up to this size come from the heap, not from the system one by one.
+_LARGEST_BLOCK = 2**25
+
+# Bytes; the heap gives back free memory at its end only beyond this size.
+_KEPT = 2**26
 
 
 class ServiceManager:
-    """Tells the service manager that started the process how the sidecar does.
+    """Tells the service manager that started the process in which state the sidecar is.
 
-    Speaks systemd's notification protocol: datagrams to a socket, none without a manager. Nothing
-    here raises or blocks: a sidecar serves whether or not it is watched. What could not be sent is
+    Speaks systemd's notification protocol: datagrams to a socket, none without a manager. No
+    method raises or blocks: a sidecar serves whether or not it is watched. A failure to send is
     logged once, and a change of state (ready, reloading, stopping) is sent again before the next
     `alive`, since without READY the manager would end the process as one that never began.
 
-    watchdog_seconds  s between two calls of `alive`, half of what is allowed; None: nobody waits
-                      for any
+    watchdog_seconds  s between two calls of `alive`, half of what is allowed; None: there is no
+                      watchdog
     source            sd_notify(3) and sd_watchdog_enabled(3)
     """
 
@@ -47,18 +56,18 @@ class ServiceManager:
     def of(cls, environment: Mapping[str, str], pid: int) -> ServiceManager:
         """Reads the variables NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
 
-        pid  ours; another one in WATCHDOG_PID means that another process is watched
+        pid  of this process; another one in WATCHDOG_PID means that another process is watched
         """
         address = _address(environment.get("NOTIFY_SOCKET", ""))
         seconds = None if address is None else _watchdog_seconds(environment, pid)
         return cls(address, seconds)
 
     def ready(self, status: str) -> None:
-        """Tells that the start, or a reload, is over; with a line for people."""
+        """Tells that the start, or a reload, is over, with a line for operators."""
         self._change(f"READY=1\nSTATUS={_line(status)}")
 
     def reloading(self, monotonic_us: int) -> None:
-        """Tells that the configuration is read again, since that moment of CLOCK_MONOTONIC, µs."""
+        """Tells that a reload began at that moment of CLOCK_MONOTONIC, in µs."""
         self._change(f"RELOADING=1\nMONOTONIC_USEC={monotonic_us:d}\nSTATUS=reloading")
 
     def stopping(self) -> None:
@@ -66,7 +75,7 @@ class ServiceManager:
         self._change("STOPPING=1\nSTATUS=stopping")
 
     def alive(self) -> None:
-        """Tells that the loop still turns; lost if it cannot be sent."""
+        """Tells that the loop still turns; a message that cannot be sent is lost."""
         if self._owed and self._send(self._owed):
             self._owed = ""
         if not self._owed:
@@ -93,7 +102,7 @@ class ServiceManager:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
-            # The address each time: a manager that begins anew binds the same path anew.
+            # Not connected once: a manager that restarts binds the same path anew.
             self._socket.sendto(message.encode("utf-8", "replace"), self._address)
         except OSError as error:
             if self._well:
@@ -109,9 +118,9 @@ class ServiceManager:
 
 
 def _address(text: str) -> bytes | None:
-    """Reads the address of a datagram socket: a path, or after an @ an abstract name of Linux.
+    """Reads the address of a datagram socket: a path, or `@` with an abstract name of Linux.
 
-    returns  None for anything else: `vsock:` and others are of virtual machines that boot
+    returns  None for anything else: `vsock:` and others are for virtual machines that boot
     """
     if text[:1] not in ("/", "@") or len(text) == 1:
         return None
@@ -122,7 +131,7 @@ def _address(text: str) -> bytes | None:
 def _watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
     microseconds = environment.get("WATCHDOG_USEC", "")
     watched = environment.get("WATCHDOG_PID", str(pid))
-    # 2^64 - 1, systemd's infinity, has 20 digits: so many are no time.
+    # 2^64 - 1, systemd's infinity, has 20 digits: a number so long is no time.
     if not (microseconds.isascii() and microseconds.isdigit() and len(microseconds) < 20):
         return None
     if watched != str(pid) or int(microseconds) == 0:
@@ -136,7 +145,7 @@ def _line(text: str) -> str:
 
 
 def nothing_new(_: Config) -> None:
-    """Ignores a reload, where only the sidecar itself uses the settings."""
+    """Ignores a reload: nobody but the sidecar uses the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,7 @@ class Host:
     """The process as the sidecar uses it.
 
     reread    reads the configuration as it is now; raises InvalidConfiguration
-    path      of its file; empty: there is none
+    path      of the configuration file; empty: there is none
     logs      counts of the lines logged
     adjusted  is called with the settings that hold after a reload
     manager   the service manager
@@ -157,22 +166,10 @@ class Host:
     manager: ServiceManager = field(default_factory=lambda: ServiceManager(None, None))
 
 
-# From glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-
-
-# Blocks up to this come from the heap, not from the system one by one.
-_LARGEST_BLOCK = 2**25
-
-
-# The heap gives back what is free at its end above this.
-_KEPT = 2**26
-
-
 def keep_freed_memory() -> bool:
-    """Lets glibc keep freed memory: else half the time of array work is spent on new pages.
+    """Lets glibc keep freed memory: without it half the time of array work goes into new pages.
 
-    returns  False if the C library is another one, which is left alone
+    returns  False if the C library is not glibc; another library is left alone
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

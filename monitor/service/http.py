@@ -1,7 +1,7 @@
-"""The HTTP endpoint: /metrics, /healthz, /readyz and the status page, read-only, in threads of its
-own. It serves bytes that were made before and touches no live state.
+"""The HTTP endpoint, which serves /metrics, /healthz, /readyz and the status page.
 
-Requests are bounded in size, in time and in number, so that no client can hold it up.
+The endpoint is read-only, has threads of its own, serves bytes that were made before and touches no
+live state. Requests are bounded in size, in time and in number, so that no client can hold it up.
 """
 
 from __future__ import annotations
@@ -20,23 +20,19 @@ from typing import Any, BinaryIO, cast
 from monitor import __version__
 from monitor.service.metrics import Snapshot
 
-# s of one request, from the end of the one before to the last byte of its answer.
+# s of one request, from the end of the request before to the last byte of its answer.
 REQUEST_SECONDS = 10.0
 
-
-# Bytes of a request's line and headers together.
+# Bytes of the request line and the headers together.
 LARGEST_REQUEST = 16 * 2**10
-
 
 # Connections at a time; each has a thread.
 MOST_CONNECTIONS = 32
 
-
-# A loop that has not turned for so many seconds answers no frame: only a restart helps.
+# s; a loop that has not turned for so long answers no frame: only a restart helps.
 STANDS_SECONDS = 30.0
 
-
-# Seconds between two looks for requests that take too long.
+# s between two looks for requests that take too long.
 _LOOK_SECONDS = 0.25
 
 
@@ -185,7 +181,7 @@ class Endpoint:
     _server: _Server | None = None
 
     def start(self, host: str, port: int) -> int:
-        """Listens; returns the port. Raises OSError if the address is not to be had."""
+        """Listens, and returns the port. Raises OSError if the address cannot be used."""
         handler = type("Handler", (_Handler,), {"published": self.published})
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         server = type("Server", (_Server,), {"address_family": family})

@@ -1,12 +1,12 @@
 """The sidecar's log: records become bounded lines of text or JSON on standard error.
 
 A line holds names of clients and words of exceptions. None of them can end a line, begin another,
-move the cursor of a terminal or make a line long, and what looks like a secret is cut out. Lines
-that are alike pass at a limited rate.
+move the cursor of a terminal or make a line long, and anything that looks like a secret is cut out.
+Lines that are alike pass at a limited rate.
 
-The thread that logs leaves its line in a bounded queue and another thread writes it, so neither a
-pipe that nobody reads nor a full disk holds up a frame. A line that cannot be taken is counted and
-told later. A crash of the process loses the lines that wait, those of milliseconds.
+The thread that logs puts its line into a bounded queue and another thread writes it, so that
+neither a pipe that nobody reads nor a full disk holds up a frame. A line that finds no room is
+counted and told later. A crash of the process loses the lines of its last milliseconds.
 """
 
 from __future__ import annotations
@@ -30,27 +30,38 @@ from typing import Generic, Protocol, TypeVar
 from monitor.config import LogConfig, LogFormat
 
 LONGEST_MESSAGE = 2000  # characters
-
-
 LONGEST_TEMPLATE = 200
-
 
 # Lines of a traceback: the first ones and the last ones, where the error itself is.
 FIRST_LINES, LAST_LINES, LONGEST_LINE = 6, 23, 256
-
-
 _FRAMES = 20  # of an exception, the innermost ones
 
-
-# Characters of a text; what comes behind them is neither searched for secrets nor written.
+# Characters of a text; the rest is neither searched for secrets nor written.
 _EXAMINED = 2**20
-
 
 _SECRET = re.compile(
     r"(?P<bearer>\bbearer\s+)[\w\-.~+/=]{16,}"
     r"|-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
+
+MINUTE_NS = 60 * 10**9
+
+# Enough for every place that logs, times the slices that some of them tell apart.
+MOST_KINDS = 1024
+
+# s between two tries to write to a sink that says it is full, and how many tries.
+_FULL_S, _FULL_TIMES = 0.05, 200
+
+# Lines that wait to be written, of some 10 kB at most.
+MOST_WAITING = 512
+
+# s between two looks for lines left out, and ns before they are told; together below a minute.
+_LOOK_S, _TELL_NS = 5.0, 50 * 10**9
+
+# s that the end waits for a standard error that takes nothing.
+_PATIENCE_S = 2.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +70,10 @@ class LogLine:
 
     time_s     since 1970, by the wall clock
     level      debug, info, warning or error
-    template   the message before its arguments were put in, the same for all lines alike
+    template   the message before its arguments were put in; lines that are alike share it
     left_out   alike lines that were not written before this one
     exception  the lines of the traceback
-    tells      True: the line reports no event but only the lines that were left out
+    tells      True: the line reports no event, only the lines that were left out
     """
 
     time_s: float
@@ -88,7 +99,7 @@ def text_line(line: LogLine) -> str:
 
 
 def json_line(line: LogLine) -> str:
-    """Writes an object in ASCII, always with the same keys in the same order."""
+    """Writes an ASCII object whose keys and their order never change."""
     return json.dumps(
         {
             "time": _stamp(line.time_s),
@@ -104,7 +115,7 @@ def json_line(line: LogLine) -> str:
 
 def bounded(text: str, longest: int) -> str:
     """Cuts secrets out of a text, and its end if it is too long; the text then says so."""
-    # First the secrets: a cut could take away the word that a secret is known by.
+    # Secrets first: the cut could remove the word that marks a secret.
     sound = _without_secrets(text[:_EXAMINED])
     if len(sound) <= longest:
         return sound
@@ -122,7 +133,7 @@ def traceback_lines(error: BaseException) -> tuple[str, ...]:
 
 
 def _without_secrets(text: str) -> str:
-    """Cuts secrets out of words of exceptions, which may quote them; our own lines hold none."""
+    """Cuts secrets out of a text: an exception may quote one, though our own lines hold none."""
     return _SECRET.sub(lambda found: f"{found['bearer'] or ''}(left out)", text)
 
 
@@ -146,13 +157,6 @@ def _stamp(time_s: float) -> str:
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-MINUTE_NS = 60 * 10**9
-
-
-# Enough for every place that logs, times the slices that some of them tell apart.
-MOST_KINDS = 1024
-
-
 K = TypeVar("K", bound=Hashable)
 
 
@@ -160,9 +164,9 @@ K = TypeVar("K", bound=Hashable)
 class _Bucket:
     """A token bucket of one kind of lines.
 
-    full_ns   when it is full again; each line moves that on by an interval
+    full_ns   when the bucket is full again; each line adds an interval
     untold    lines that were left out and not told of yet
-    since_ns  when the first of them was left out
+    since_ns  when the first untold line was left out
     """
 
     full_ns: int
@@ -174,12 +178,11 @@ class _Bucket:
 class LineRate(Generic[K]):
     """Limits the lines of each kind by a token bucket. Kinds and times are arguments.
 
-    others          the kind as which those beyond `most_kinds` are told; they share a bucket
+    others          the kind under which lines beyond `most_kinds` are told; they share a bucket
     lines_a_minute  0: no limit
 
-    Between any two moments, at most burst + lines_a_minute times the minutes between them pass
-    of each kind: a kind is forgotten only when its bucket is full and all lines that it left out
-    have been told.
+    In any m minutes, at most burst + m · lines_a_minute lines of a kind pass: a kind is forgotten
+    only when its bucket is full and all lines that it left out have been told.
     """
 
     others: K
@@ -190,7 +193,7 @@ class LineRate(Generic[K]):
     _shared: _Bucket = field(default_factory=lambda: _Bucket(0))
 
     def admit(self, kind: K, now_ns: int) -> int | None:
-        """Returns how many alike were left out before this line; None: it is left out too."""
+        """Returns how many alike lines were left out before; None: this line is left out too."""
         bucket = self._bucket(kind, now_ns)
         interval_ns = self._interval_ns
         if interval_ns and bucket.full_ns - now_ns > (self.burst - 1) * interval_ns:
@@ -203,12 +206,12 @@ class LineRate(Generic[K]):
         return untold
 
     def leave_out(self, kind: K, lines: int, now_ns: int) -> None:
-        """Notes lines that passed but could not be written; they are told later."""
+        """Notes lines that passed but could not be written; `overdue` returns them later."""
         if lines:
             _leave_out(self._bucket(kind, now_ns), lines, now_ns)
 
     def overdue(self, now_ns: int, patience_ns: int) -> list[tuple[K, int]]:
-        """Returns the kinds that left out lines so long ago, and how many; they count as told."""
+        """Returns kinds that left out lines so long ago, and how many, which then count as told."""
         found: list[tuple[K, int]] = []
         for kind, bucket in [*self._buckets.items(), (self.others, self._shared)]:
             if bucket.untold and now_ns - bucket.since_ns >= patience_ns:
@@ -217,7 +220,7 @@ class LineRate(Generic[K]):
         return found
 
     def limit(self, lines_a_minute: int, burst: int, now_ns: int) -> None:
-        """Takes other limits; no kind waits for longer than these ask for."""
+        """Takes other limits; no kind waits for longer than the new limits ask for."""
         self.lines_a_minute, self.burst = lines_a_minute, burst
         latest_ns = now_ns + burst * self._interval_ns
         for bucket in (*self._buckets.values(), self._shared):
@@ -236,7 +239,7 @@ class LineRate(Generic[K]):
         if len(self._buckets) >= self.most_kinds:
             oldest, spent = next(iter(self._buckets.items()))
             if spent.untold or spent.full_ns > now_ns:
-                # Forgotten now, it would begin anew with a full bucket.
+                # If it were forgotten now, it would begin again with a full bucket.
                 return self._shared
             del self._buckets[oldest]
         bucket = self._buckets[kind] = _Bucket(now_ns)
@@ -249,10 +252,6 @@ def _leave_out(bucket: _Bucket, lines: int, now_ns: int) -> None:
     bucket.untold += lines
 
 
-# s between two tries to write to a sink that says it is full, and how many tries.
-_FULL_S, _FULL_TIMES = 0.05, 200
-
-
 class Sink(Protocol):
     """A raw stream of bytes."""
 
@@ -261,10 +260,11 @@ class Sink(Protocol):
 
 
 def standard_error() -> Sink | None:
-    """Opens standard error unbuffered: a write that hangs then holds no lock that the end of the
-    interpreter needs.
+    """Opens standard error without a buffer.
 
-    returns  None if the process was started without: by now 2 may be any other file
+    A write that hangs then holds no lock that the end of the interpreter needs.
+
+    returns  None if the process was started without: descriptor 2 may be any other file
     """
     return None if sys.stderr is None else io.FileIO(2, "wb", closefd=False)
 
@@ -280,7 +280,7 @@ class WholeLines:
         """Writes a line. Raises OSError or ValueError if it was not written as a whole."""
         if self.sink is None:
             raise OSError("there is no standard error")
-        # A line that was torn off, as on a full disk, must not be the beginning of this one.
+        # The rest of a line that was torn off, as on a full disk, must not begin this line.
         left = b"\n" + line if self._torn else line
         for _ in range(_FULL_TIMES):
             taken = self.sink.write(left)
@@ -294,27 +294,12 @@ class WholeLines:
         raise OSError("standard error takes nothing")
 
 
-# Lines that wait to be written, of some 10 kB at most.
-MOST_WAITING = 512
-
-
-# s between two looks for lines left out, and ns before they are told; together below a minute.
-_LOOK_S, _TELL_NS = 5.0, 50 * 10**9
-
-
-# s that the end waits for a standard error that takes nothing.
-_PATIENCE_S = 2.0
-
-
 _FORMS = {LogFormat.TEXT: text_line, LogFormat.JSON: json_line}
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LogCounts:
-    """Counts of lines since the start: written, by level, and left out for whatever reason."""
+    """Counts lines since the start: written ones by level, and those left out."""
 
     lines: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("debug", "info", "warning", "error"), 0)
@@ -324,7 +309,7 @@ class LogCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Identity of lines that are alike: of one place in the program, one error and one matter."""
+    """Identity of lines that are alike: one place in the program, one error, one matter."""
 
     logger: str
     level: str
@@ -339,7 +324,7 @@ _OTHERS = _Kind("monitor", "warning", "", "", "", "any other")
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A line in the queue, and how many of its kind go untold if it cannot be written."""
+    """A line in the queue, and how many left-out lines of its kind it tells of."""
 
     data: bytes
     kind: _Kind
@@ -348,7 +333,7 @@ class _Waiting:
 
 
 class Logs(logging.Handler):
-    """Handles all records of the process, until `close`. Never raises, never waits for long.
+    """Handles all records of the process until `close`; never raises, never waits for long.
 
     counts  lines written and left out; may be read from any thread
     clock   ns that never go back
@@ -395,21 +380,21 @@ class Logs(logging.Handler):
                 self.counts.left_out += 1
 
     def tell(self, now_ns: int, patience_ns: int = _TELL_NS) -> None:
-        """Logs a line for each kind that left some out so long ago and was silent since."""
+        """Logs a line for each kind that left out lines so long ago and was silent since."""
         with self._ours:
             overdue = self._rate.overdue(now_ns, patience_ns)
         for kind, lines in overdue:
             self._leave(_telling_of(kind, lines), kind)
 
     def flush(self) -> None:
-        """Waits until all lines that came so far are written, or two seconds."""
+        """Waits until all lines that came so far are written, two seconds at most."""
         if self._writer.is_alive():
             written = threading.Event()
             self._waiting.put(written)
             written.wait(_PATIENCE_S)
 
     def close(self) -> None:
-        """Tells what was left out, writes what waits and ends, within two seconds or so."""
+        """Tells of lines left out, writes waiting lines and ends, within some two seconds."""
         with self._ours:
             ended, self._ended = self._ended, True
         if not ended:
@@ -492,7 +477,7 @@ def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
 
 
 def _kind_of(record: logging.LogRecord) -> _Kind:
-    """Tells kinds by their template; a message without arguments by its place in the source."""
+    """Returns the kind: by template, or by place in the source for messages without arguments."""
     template = bounded(str(record.msg), LONGEST_TEMPLATE)
     error = record.exc_info[0] if record.exc_info else None
     return _Kind(

@@ -1,5 +1,6 @@
-"""The text of /metrics, made from one snapshot, a family at a time so that frames pass in between.
-Measures of slices are written by slice_metrics; no live state is touched.
+"""Writes the text of /metrics from one snapshot, family by family, so that frames pass in between.
+
+Families with a series for each slice are written by slice_metrics. Nothing here touches live state.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ from monitor.service.slice_metrics import classes, drift, measures, recalibrator
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 from monitor.tracking.rewind import Order
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Reasons to refuse a detection, a message or a label; the others let a detection pass.
+_REFUSING = tuple(
+    reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
+)
 
 
 def operation(reading: OperationReading) -> Iterator[str]:
@@ -187,33 +195,24 @@ def _disk(disk: DiskReading) -> Iterator[str]:
     )
 
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-# Reasons to refuse a detection, a message or a label; the others let a detection pass.
-_REFUSING = tuple(
-    reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The exported state of a sidecar, as of one moment.
 
     readings             measures of every slice since epoch
-    recalibrators        those that are active
+    recalibrators        active recalibrators
     recalibration        swaps, fits and trials of recalibrators
     bins                 export bins of every slice that has statistics, `total` left out: PromQL
                          adds up
-    edges                of those bins; also without any slice, so that their labels are known
+    edges                of the export bins; known without any slice, so that labels are complete
     windows              measures of every slice over every window
     classes              measures of class probabilities, of the slices that have some
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
-    checkpoint_failures  how often that failed
+    checkpoint_failures  how often the write failed
     time_jumps           how often event time began anew or jumped ahead
     drift                None: nothing is watched, and drift has no families
-    forwarding           None: there is no tracker elsewhere, and no families of it
-    ledger               fates of all detections, and how the disk does
+    forwarding           None: there is no tracker elsewhere, and forwarding has no families
+    ledger               fates of all detections, and the ledger on disk
     operation            the sidecar as a program
     """
 
@@ -240,7 +239,7 @@ class Snapshot:
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
-    """Writes the text in short steps, one a family or a slice of a large one; returns it whole."""
+    """Writes the text in steps of one family, or of one slice of export bins; returns it whole."""
     pieces = []
     for piece in chain(
         measures(snapshot.readings),

@@ -1,5 +1,6 @@
-"""Values of one moment that are read off a running sidecar to be exported. Nothing here writes
-text.
+"""Readings of a running sidecar: the values of one moment that metrics are written from.
+
+Nothing here writes text.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _RECENT_NS = 60 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class StampLag:
-    """Wall clock at arrival minus capture stamp, seconds: the least and the most of all streams.
+    """Wall clock at arrival minus capture stamp, in s: the least and the most of all streams.
 
-    It is the time that a frame travels plus the difference of the two clocks.
+    The lag is the time that a frame travels plus the difference of the two clocks.
     """
 
     least: float
@@ -37,7 +38,7 @@ class StampLag:
 class OperationReading:
     """The sidecar as a program.
 
-    build     by label: version, revision, and versions of what it is built on
+    build     by label: its version, its revision, and versions of the libraries below it
     reloads   configurations that were read again, by outcome
     waiting   keys that only a restart makes active
     lag       None if no stamp has come lately
@@ -65,10 +66,10 @@ def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> Sta
 
 @dataclass(frozen=True, slots=True)
 class ShareReading:
-    """Detections of one slice.
+    """Share of labelled detections in one slice.
 
     predicted  detections that came
-    labelled   share of them that a label told anything of; NaN if none came
+    labelled   share of the detections that a label told anything of; NaN if none came
     """
 
     slice: str
@@ -80,7 +81,7 @@ class ShareReading:
 class DiskReading:
     """The ledger on disk.
 
-    partitions    files of it
+    partitions    files of the ledger
     waiting       entries that wait for the disk
     failures      writes that failed
     replayed      entries done again at the start
@@ -101,10 +102,10 @@ class DiskReading:
 class LedgerReading:
     """The ledger of detections and labels.
 
-    fates      detections by fate, those that wait among them: they add up to all that came
+    fates      detections by fate, waiting ones included: they add up to all that came
     retracted  detections whose labels a later revision took back
     gated      matches that a gate decided
-    near_gate  share of these that lie near the gate; NaN without any
+    near_gate  share of the gated matches that lie near the gate; NaN without any
     """
 
     fates: Mapping[str, int] = field(default_factory=dict)
@@ -116,14 +117,14 @@ class LedgerReading:
 
     @property
     def match_ratio(self) -> float:
-        """Share of matched ones among the usable detections of known fate; NaN without any."""
+        """Share of matched detections among usable ones of known fate; NaN without any."""
         unusable = ("waiting", f"dropped_{Dropped.REFUSED}", f"dropped_{Dropped.BARE}")
         known = sum(count for fate, count in self.fates.items() if fate not in unusable)
         return _ratio(self.fates.get("matched", 0), known)
 
 
 def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
-    """Reads a ledger."""
+    """Reads fates and shares off a ledger; the reading of its disk is given."""
     counts = ledger.account.counts()
     retracted = counts.pop("retracted")
     counts.pop("predicted")
@@ -145,7 +146,7 @@ def _ratio(part: int, whole: int) -> float:
 class SliceFactors:
     """Factors on the variances of a slice.
 
-    factors  of each dimension, recalibrated over sent, as last forwarded
+    factors  one a dimension: recalibrated over raw, as last forwarded
     """
 
     slice: str
@@ -157,7 +158,7 @@ class RecalibrationReading:
     """The recalibrators of a sidecar.
 
     factors         of the slices in which anything was forwarded
-    trials          all that run
+    trials          trials that run, and guards
     store_failures  how often recalibrators, trials or records were not written to disk
     left_out        tracks, and labelled frames, for which the fit had no room
     """
@@ -175,7 +176,7 @@ class RecalibrationReadings:
     """Reads the recalibrators of a sidecar; remembers the factors of slices that fell silent."""
 
     promotions: Promotions
-    # The version whose factors are remembered: nobody knows what another one would make.
+    # The version whose factors are remembered: the factors of another version are unknown.
     _version: str = ""
     _known: dict[str, SliceFactors] = field(default_factory=dict)
 

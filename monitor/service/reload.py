@@ -1,8 +1,7 @@
-"""The configuration when it is read again: keys that may change while the sidecar runs are taken,
-others wait for a restart. The sidecar applies them, not this file.
+"""Reads the configuration again: reloadable keys are taken, the others wait for a restart.
 
-Only keys that no kept number depends on are taken: bins, slices, windows, folders and addresses
-stay those of the start. Certificates and tokens are looked at by themselves.
+Nothing here applies a setting. No kept number depends on a reloadable key: bins, slices, windows,
+folders and addresses stay those of the start. Certificates and tokens are read again by security.
 """
 
 from __future__ import annotations
@@ -49,6 +48,9 @@ RELOADABLE: dict[str, tuple[str, ...]] = {
     "log": ("level", "format", "lines_a_minute", "burst"),
 }
 
+# s to read a file; one that takes longer is on a disk that does not answer.
+READ_SECONDS = 10.0
+
 
 class Outcome(StrEnum):
     """The outcome of reading a configuration again."""
@@ -63,8 +65,8 @@ class Reloaded:
     """A configuration that was read again, compared with the one before.
 
     config   to be active from now on
-    changed  keys that are other in it than before, as section.key
-    waiting  keys whose new values in the file a restart brings
+    changed  keys whose values are new and active, as section.key
+    waiting  keys whose new values wait for a restart
     """
 
     config: Config
@@ -79,9 +81,9 @@ class Reloaded:
 
 @dataclass(slots=True)
 class Reloads:
-    """Counts of the reloads since the start.
+    """Counts the reloads since the start.
 
-    path     of the file, as it was given; empty: there is none
+    path     of the configuration file, as it was given; empty: there is none
     waiting  keys that wait for a restart, as of the last reload that could be used
     refused  why the last reload could not be used; empty: it could
     """
@@ -105,7 +107,7 @@ class Reloads:
 def reloaded(running: Config, read: Config) -> Reloaded:
     """Takes the reloadable keys of a configuration that was read again.
 
-    Raises InvalidConfiguration if the keys taken do not go with those that stay.
+    Raises InvalidConfiguration if the reloadable keys do not fit the keys that stay.
     """
     before, wanted = running.model_dump(), read.model_dump()
     changed: list[str] = []
@@ -125,13 +127,10 @@ def reloaded(running: Config, read: Config) -> Reloaded:
     return Reloaded(checked(merged, source), tuple(changed), tuple(waiting))
 
 
-# s to read a file; one that takes longer is on a disk that does not answer.
-READ_SECONDS = 10.0
-
-
 async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) -> Config:
-    """Returns what `read` returns, called in a thread that nothing waits for: a disk that does not
-    answer holds up neither the loop nor the end of the process.
+    """Calls `read` in a thread that nothing waits for, and returns the configuration.
+
+    A disk that does not answer holds up neither the loop nor the end of the process.
 
     Raises what `read` raises, and InvalidConfiguration after so many seconds.
     """

@@ -1,7 +1,7 @@
-"""Admission of gRPC calls: TLS certificates, bearer tokens, rights, a limit of open calls. All are
-looked at once a call, never for a message.
+"""Admission of gRPC calls, by certificate, bearer token, right and number of open calls.
 
-The contents of keys and tokens never get into a message: of tokens only SHA-256 digests are kept.
+A call is checked once, when it begins, never for a message. Contents of keys and tokens never get
+into an error or the log: of tokens only SHA-256 digests are kept.
 """
 
 from __future__ import annotations
@@ -28,15 +28,20 @@ from monitor.service.calls import ADMIN, MONITOR, Context, refuse_call
 
 log = logging.getLogger(__name__)
 
-
 # Bytes; a chain of certificates has some ten thousand.
 LARGEST = 2**20
+_SCHEME = "bearer "
+
+# Health calls at a time, besides max_calls, so that a full sidecar still says that it lives.
+MOST_PROBES = 64
+PROBES_END = "end some that watch the health."
+_HEALTH = "/grpc.health.v1.Health/"
 
 
 def read_private(path: str, key: str) -> bytes:
     """Reads a small file. Raises InvalidConfiguration, which names the key of [security]."""
     try:
-        # A pipe that nobody writes to would keep us for ever.
+        # O_NONBLOCK: a pipe that nobody writes to would block for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -70,9 +75,6 @@ def warn_of_readers(path: str, key: str) -> None:
         )
 
 
-_SCHEME = "bearer "
-
-
 class Right(StrEnum):
     """The right that a call needs. The right of administration includes the others."""
 
@@ -94,7 +96,7 @@ Digests = dict[Right, tuple[bytes, ...]]
 
 @dataclass(slots=True)
 class Tokens:
-    """The accepted tokens, as of the last look at the files at which they could be used."""
+    """The accepted tokens, from the last contents of the files that could be used."""
 
     settings: SecurityConfig
     _digests: Digests = field(init=False)
@@ -134,8 +136,9 @@ class Tokens:
             )
 
     def look_again(self) -> None:
-        """Takes the tokens of the files as they are now; those of an unusable file stay, and the
-        complaint is logged once.
+        """Reads the tokens of the files again.
+
+        The tokens of a file that cannot be used stay, and its fault is logged once.
         """
         for right, before in list(self._digests.items()):
             try:
@@ -169,7 +172,7 @@ def _key(right: Right) -> str:
 
 
 def _digest_of(headers: tuple[str | bytes, ...]) -> bytes:
-    """Hashes the token that a call shows. Raises NotAuthenticated."""
+    """Hashes the token of a call. Raises NotAuthenticated without one."""
     value = headers[0] if len(headers) == 1 else ""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     if text[: len(_SCHEME)].lower() != _SCHEME:
@@ -189,7 +192,7 @@ class Pem:
     client_authority: bytes
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Returns them as gRPC takes them."""
+        """Returns certificate, key and client authority as gRPC takes them."""
         pair = [(self.key, self.certificate)]
         return grpc.ssl_server_certificate_configuration(pair, self.client_authority or None)
 
@@ -256,15 +259,15 @@ def _short(error: Exception) -> str:
 
 @dataclass(slots=True)
 class ServerCertificates:
-    """The active certificates: those of the files, as of the last look at which they fitted.
+    """The active certificates, from the last contents of the files that could be used.
 
-    Connections that are open keep the certificate that they began with.
+    An open connection keeps the certificate that it began with.
     """
 
     settings: SecurityConfig
     _pem: Pem = field(init=False)
-    # Active, and given to gRPC. Each is written in one thread alone, that of look_again or
-    # gRPC's: with one that both wrote, a change could be lost.
+    # The active one is written by look_again alone, the given one in threads of gRPC alone: a
+    # change could be lost in an attribute that both wrote.
     _current: grpc.ServerCertificateConfiguration = field(init=False)
     _given: grpc.ServerCertificateConfiguration = field(init=False)
     _complaint: str = ""
@@ -291,8 +294,9 @@ class ServerCertificates:
         return current
 
     def look_again(self) -> None:
-        """Takes the files as they are now; if they cannot be used, the certificate before stays,
-        and the complaint is logged once.
+        """Reads the files again.
+
+        The certificate stays if they cannot be used, and the fault is logged once.
         """
         try:
             found = read_pem(self.settings)
@@ -306,16 +310,6 @@ class ServerCertificates:
             self._pem = found
             self._current = found.configuration()
             log.info("security: new connections see certificate sha256:%s", found.fingerprint)
-
-
-# Health calls at a time, beside max_calls, so that a full sidecar still says that it lives.
-MOST_PROBES = 64
-
-
-PROBES_END = "end some that watch the health."
-
-
-_HEALTH = "/grpc.health.v1.Health/"
 
 
 # By method; any other needs the right of administration, reflection too.
@@ -335,7 +329,6 @@ RIGHTS = {
     },
 }
 
-
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
@@ -346,9 +339,9 @@ def right_of(method: str) -> Right | None:
 
 @dataclass(slots=True, eq=False)
 class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
-    """Lets calls pass that have the right; others end before a message of theirs is read.
+    """Refuses calls without the right that their method needs, before a message is read.
 
-    counters  count the calls refused
+    counters  count the refused calls
     """
 
     tokens: Tokens
@@ -382,15 +375,15 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         async def refuse(_: object, context: Context) -> NoReturn:
             await refuse_call(context, code, text)
 
-        # A stream of both sides fits every method: nothing is read before the refusal.
+        # A handler of streams fits every method, since nothing is read before the refusal.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 @dataclass(slots=True)
 class Room:
-    """Room for so many calls at a time.
+    """Limits the calls at a time.
 
-    remedy  what to do if it is full
+    remedy  advice for a client that finds no place
     """
 
     most: int
@@ -399,7 +392,7 @@ class Room:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[bool]:
-        """Takes a place as long as the block lasts; yields False if there is none."""
+        """Takes a place as long as the block lasts; yields False if all are taken."""
         free = self.taken < self.most
         self.taken += free
         try:
@@ -412,13 +405,13 @@ class Room:
 class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
     """Counts open calls, and refuses those beyond the limit.
 
-    calls   room for all but health calls
-    probes  room for health calls
+    calls   places for all but health calls
+    probes  places for health calls
     """
 
     calls: Room
     probes: Room = field(default_factory=lambda: Room(MOST_PROBES, PROBES_END))
-    # By method: its handler, and the one that counts it. Unknown methods do not get here.
+    # By method: its handler, and the handler that counts it. Unknown methods have none.
     _counted: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = field(
         default_factory=dict
     )

@@ -1,5 +1,7 @@
-"""Metric families with one series a slice: calibration, drift, recalibrators. Values come as
-readings; no live state is touched.
+"""Metric families that have a series for each slice.
+
+Measures, windows, class probabilities, drift and recalibrators are written from readings; nothing
+here touches live state.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ from monitor.service.readings import RecalibrationReading
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 
 _BY_DIMENSION = ("slice", "stage", "dimension")
+
+# h of evidence, shown instead of less: log10 of 0 would be -Inf, which no graph shows.
+LEAST_EVIDENCE = 1e-9
+_BY_SEVERITY = ("slice", "severity")
 
 
 def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
@@ -152,13 +158,6 @@ def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
         )
 
 
-# h of evidence that are as good as none: log10 of 0 would be -Inf, which no graph shows.
-LEAST_EVIDENCE = 1e-9
-
-
-_BY_SEVERITY = ("slice", "severity")
-
-
 def drift(reading: DriftReading) -> Iterator[str]:
     """Yields the families of drift; at most nine series for each slice that has labels."""
     yield from _standings(reading)
@@ -226,7 +225,7 @@ def _log10(hours: float) -> float:
 
 
 def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
-    """Yields all counts, at 0 from the start on, so that the first alarm is an increase."""
+    """Yields a count for every kind of alarm, from 0 on, so that the first alarm is an increase."""
     raised = {(one.stage, one.detector, one.direction): one.alarms for one in counts}
     for chart in CHARTS:
         for detector in DETECTORS:
@@ -270,7 +269,7 @@ def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
 def recalibrators(
     in_force: Iterable[InForce], mode: str, reading: RecalibrationReading
 ) -> Iterator[str]:
-    """Yields the families of recalibrators; mode is the one of [recalibration]."""
+    """Yields the families of recalibrators; `mode` is that of [recalibration]."""
     yield gauge(
         "recalibrator_info",
         "The recalibrators in force; what each makes of a detection is its output.",
@@ -332,7 +331,7 @@ def _outcomes(account: SwapAccount | FitAccount | TrialAccount) -> Iterator[Row]
 
 
 def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
-    """Yields the families of trials: a slice has at most one of each state, so no series twice."""
+    """Yields the families of trials; a slice has at most one trial of each state."""
     yield gauge(
         "trial_log10_evidence",
         "log10 of the wealth of who bets that what is on trial is better than what is in force, "
@@ -363,6 +362,6 @@ def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
 
 def _bets(trial: TrialStanding) -> Iterator[tuple[str, float]]:
     yield "better", trial.evidence.log10_better
-    # Nobody bets on a guard being worse: it does not act.
+    # A guard does not bet on "worse": nothing would follow from it.
     if trial.state is not TrialState.GUARD:
         yield "worse", trial.evidence.log10_worse
