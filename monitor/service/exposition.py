@@ -168,7 +168,7 @@ def _bounds(edges: ExportEdges | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _axes(family: str, dimensions: tuple[str, ...]) -> tuple[str, ...]:
-    """Names the dimensions of a family: squares have a unit each, NEES belongs to the joint block."""
+    """Names the dimensions of a family: squares have units, NEES belongs to the joint block."""
     match family:
         case "detections":
             return (*dimensions, JOINT)
