@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -96,6 +96,11 @@ def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
     return tokens
 
 
+T = TypeVar("T")
+_RELOADABLE = "reloadable"
+Reloadable = Annotated[T, _RELOADABLE]  # marks keys that a reload takes while the sidecar runs
+
+
 class Section(BaseModel):
     """A frozen section; refuses unknown keys, infinities, NaN and values of another type."""
 
@@ -114,6 +119,11 @@ class Section(BaseModel):
             raise ValueError("must be a number")
         return value
 
+    @classmethod
+    def reloadable(cls) -> tuple[str, ...]:
+        """Names the keys that are marked as reloadable."""
+        return tuple(key for key, each in cls.model_fields.items() if _RELOADABLE in each.metadata)
+
 
 class SecurityConfig(Section):
     """Certificates and tokens, each a path of a file; empty: there is none.
@@ -129,7 +139,8 @@ class SecurityConfig(Section):
     data_token_file: str = ""  # Process, ProcessFrame, GetCalibration, WatchEvents
     truth_token_file: str = ""  # ReportGroundTruth
     admin_token_file: str = ""  # all of these, recalibrators, export and import, acknowledging
-    reload_seconds: PositiveFloat = 60.0  # s; how often the files are looked at for a change
+    # s; how often the files are looked at for a change.
+    reload_seconds: Reloadable[PositiveFloat] = 60.0
     allow_plain_text: bool = False  # True: gRPC may listen on a network without TLS
     # True: over TLS on a network, whoever connects may administer, with neither a certificate of
     # its own nor a token.
@@ -312,9 +323,17 @@ class TrackerConfig(Section):
         """Returns the settings of the sidecar's own tracker."""
         own = dict(UPRIGHT)
         own |= {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
-        known = {field.name for field in fields(TrackerSettings)}
-        chosen = {name: value for name, value in dict(self).items() if name in known}
-        return TrackerSettings(**(chosen | {"dimensions": own}))
+        return _settings_of(TrackerSettings, self, dimensions=own)
+
+
+def _settings_of(kind: type[T], section: Section, **renamed: Any) -> T:
+    """Makes settings of the core from the keys of a section that are named like their fields.
+
+    renamed  values of fields with another name, which come before the keys
+    """
+    given = dict(section) | renamed
+    names = [field.name for field in fields(cast("Any", kind))]
+    return kind(**{name: given[name] for name in names if name in given})
 
 
 def _stays_here(address: str) -> bool:
@@ -339,18 +358,21 @@ class PromotionConfig(Section):
 
     # manual: fits and promotions when asked for; advise: a proven candidate raises an event and
     # waits; automatic: it is promoted.
-    mode: PromotionMode = PromotionMode.ADVISE
-    allow_shrinking: bool = False  # automatic also where covariances become smaller
-    method: str = "variance-scaling"  # of what is fitted, as in `fit --method`
-    objective: Objective | None = None  # of a scaling; left out: its own
-    time_constant_seconds: PositiveFloat | None = None  # s, of adaptive-scaling
-    band: tuple[Factor, Factor] = (0.5, 2.0)  # factors on the variance that are left alone
-    hysteresis: Annotated[float, Field(gt=1)] = 1.1  # a smaller change of variances is none
-    prior_tracks: PositiveFloat = 3.0  # that "nothing is wrong" counts for in a fit
+    mode: Reloadable[PromotionMode] = PromotionMode.ADVISE
+    allow_shrinking: Reloadable[bool] = False  # automatic also where covariances become smaller
+    method: Reloadable[str] = "variance-scaling"  # of what is fitted, as in `fit --method`
+    objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
+    time_constant_seconds: Reloadable[PositiveFloat | None] = None  # s, of adaptive-scaling
+    # Factors on the variance that are left alone.
+    band: Reloadable[tuple[Factor, Factor]] = (0.5, 2.0)
+    # A smaller change of variances is none.
+    hysteresis: Reloadable[Annotated[float, Field(gt=1)]] = 1.1
+    prior_tracks: Reloadable[PositiveFloat] = 3.0  # that "nothing is wrong" counts for in a fit
     # New ones of a slice before it is fitted again, and the fewest that a fit looks back on.
-    fit_tracks: Annotated[int, Field(ge=2)] = 10
-    fit_every_seconds: PositiveFloat = 10.0  # s between two fits, at least
-    fit_timeout_seconds: PositiveFloat = 120.0  # s after which a fit hangs, and is ended
+    fit_tracks: Reloadable[Annotated[int, Field(ge=2)]] = 10
+    fit_every_seconds: Reloadable[PositiveFloat] = 10.0  # s between two fits, at least
+    # s after which a fit hangs, and is ended.
+    fit_timeout_seconds: Reloadable[PositiveFloat] = 120.0
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
     clip: PositiveFloat = 1.0  # nats per dimension that one track can say for a step
     trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
@@ -399,15 +421,14 @@ class PromotionConfig(Section):
                 most_tracks=self.kept_tracks,
                 most_open=self.open_tracks,
             ),
-            FitSettings(
-                self.method,
-                self.objective,
-                self.time_constant_seconds,
-                self.prior_tracks,
-                self.fit_tracks,
+            _settings_of(
+                FitSettings,
+                self,
+                time_constant_s=self.time_constant_seconds,
+                tracks=self.fit_tracks,
             ),
             TrialSettings(self.alpha, self.clip, self.trial_tracks, self.rollback_tracks),
-            PolicySettings(self.mode, self.allow_shrinking, self.band, self.hysteresis),
+            _settings_of(PolicySettings, self),
         )
 
 
@@ -443,7 +464,7 @@ class DriftConfig(Section):
     calm_hours: NonNegativeFloat = _CORE.calm_hours
     # That say so before there is an alarm, where tracks are known: one odd object is no drift.
     fewest_tracks: Annotated[int, Field(ge=1, le=1000)] = _CORE.fewest_tracks
-    refit_on_page: bool = False  # a page asks for a fit of its slice, and its trial
+    refit_on_page: Reloadable[bool] = False  # a page asks for a fit of its slice, and its trial
     # Followed at a time, over all slices.
     open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = _CORE.most_open
     # s without truth that end a track.
@@ -451,23 +472,12 @@ class DriftConfig(Section):
     # Evidence, references and alarms on disk; in the working directory; empty: none are kept.
     path: str = "calibration-monitor.drift"
     # s between two writes.
-    every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
+    every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
     def settings(self) -> DriftSettings:
         """Returns the settings of `drift`."""
-        return DriftSettings(
-            hours_between_false_pages=self.hours_between_false_pages,
-            hours_between_false_tickets=self.hours_between_false_tickets,
-            page_tolerance=self.page_tolerance,
-            ticket_tolerance=self.ticket_tolerance,
-            unit=self.unit,
-            reference_tracks=self.reference_tracks,
-            reference_detections=self.reference_detections,
-            reference_seconds=self.reference_seconds,
-            fewest_tracks=self.fewest_tracks,
-            calm_hours=self.calm_hours,
-            most_open=self.open_tracks,
-            idle_seconds=self.track_idle_seconds,
+        return _settings_of(
+            DriftSettings, self, most_open=self.open_tracks, idle_seconds=self.track_idle_seconds
         )
 
 
@@ -490,12 +500,12 @@ class LogFormat(StrEnum):
 class LogConfig(Section):
     """The log on standard error. All keys may change while the sidecar runs."""
 
-    level: LogLevel = LogLevel.INFO
-    format: LogFormat = LogFormat.TEXT
+    level: Reloadable[LogLevel] = LogLevel.INFO
+    format: Reloadable[LogFormat] = LogFormat.TEXT
     # Of one kind: from the same place in the program. Further ones are counted. 0: no limit.
-    lines_a_minute: Annotated[int, Field(ge=0, le=60_000)] = 12
+    lines_a_minute: Reloadable[Annotated[int, Field(ge=0, le=60_000)]] = 12
     # Of one kind, at once; also the first ones of a kind that was silent for long.
-    burst: Annotated[int, Field(ge=1, le=10_000)] = 6
+    burst: Reloadable[Annotated[int, Field(ge=1, le=10_000)]] = 6
 
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
@@ -593,27 +603,29 @@ class ServerConfig(Section):
     grpc_address: str = "127.0.0.1:50051"  # host:port; port 0 takes a free one
     http_address: str = "127.0.0.1:9464"  # host:port of /metrics, /healthz, /readyz, /
     reflection: bool = False  # gRPC reflection, for grpcurl and the like
-    max_message_bytes: PositiveInt = (
-        4 * 2**20
-    )  # bytes; above it a message is refused, the stream lives
+    # Bytes; above it a message is refused, the stream lives.
+    max_message_bytes: PositiveInt = 4 * 2**20
     transport_message_bytes: PositiveInt = 16 * 2**20  # bytes; above it gRPC ends the stream
-    max_streams: PositiveInt = 64  # names of streams that are taken, until a restart
+    max_streams: Reloadable[PositiveInt] = 64  # names of streams that are taken, until a restart
     max_calls: PositiveInt = 1024  # open at a time, streams included; further ones are refused
     max_connections: PositiveInt = 512  # at a time; each is a file descriptor
     # Of one stream; who sends more is read more slowly. 0: no limit.
-    max_messages_per_second: NonNegativeFloat = 0.0
+    max_messages_per_second: Reloadable[NonNegativeFloat] = 0.0
     keepalive_seconds: PositiveFloat = 30.0  # s without a sign of a client before it is asked
     keepalive_timeout_seconds: PositiveFloat = 10.0  # s for its answer; then it is gone
-    write_timeout_seconds: PositiveFloat = (
-        10.0  # s; a client that reads nothing for so long is dropped
-    )
-    grace_seconds: NonNegativeFloat = 5.0  # s; how long SIGTERM waits for frames in work
+    # s; a client that reads nothing for so long is dropped.
+    write_timeout_seconds: Reloadable[PositiveFloat] = 10.0
+    # s; how long SIGTERM waits for frames in work.
+    grace_seconds: Reloadable[NonNegativeFloat] = 5.0
     # Above either, frames are answered and forwarded, but neither remembered nor counted.
-    shed_lag_seconds: NonNegativeFloat = 0.1  # s that frames wait or the loop is late; 0: never
-    shed_rows: NonNegativeInt = 1 << 18  # detections that wait for the statistics; 0: never
+    # s that frames wait or the loop is late; 0: never.
+    shed_lag_seconds: Reloadable[NonNegativeFloat] = 0.1
+    # Detections that wait for the statistics; 0: never.
+    shed_rows: Reloadable[NonNegativeInt] = 1 << 18
     # s that a frame may wait on its way; older ones are passed through, uncounted. 0: any age.
-    stale_seconds: NonNegativeFloat = 0.0
-    clock_step_seconds: PositiveFloat = 0.5  # s; a wall clock that is set by more begins an epoch
+    stale_seconds: Reloadable[NonNegativeFloat] = 0.0
+    # s; a wall clock that is set by more begins an epoch.
+    clock_step_seconds: Reloadable[PositiveFloat] = 0.5
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -638,7 +650,7 @@ def split_address(address: str, key: str) -> tuple[str, int]:
 class RecalibrationConfig(Section):
     """Recalibration of the estimates."""
 
-    mode: Mode = Mode.APPLY
+    mode: Reloadable[Mode] = Mode.APPLY
     recalibrator: str = ""  # path of a fitted recalibrator to promote at start; empty: identity
     class_recalibrator: str = ""  # the same of class probabilities
 
@@ -761,13 +773,13 @@ class SnapshotConfig(Section):
 
     path: str = "calibration-monitor.state"  # in the working directory; empty: none
     # s between two of them; more often, writing would be all the sidecar does.
-    every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
+    every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
 
 class MetricsConfig(Section):
     """The HTTP endpoint."""
 
-    refresh_seconds: PositiveFloat = 2.0  # s; age of the prepared text
+    refresh_seconds: Reloadable[PositiveFloat] = 2.0  # s; age of the prepared text
     # Unit of the stream; inner edges of the bins over σ and σ_G that are exported as counters.
     # The same in all vehicles whose counters are to be added.
     export_edges: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=31)] = tuple(

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.metadata import version
-from itertools import pairwise, product
-from typing import cast
+from itertools import accumulate, pairwise, product
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -28,7 +28,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from monitor import __version__
+from monitor.frames.counters import Histogram
 from monitor.statistics.bins import ExportEdges, SliceBins
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # Set where an image is built; it is no setting.
 REVISION_VARIABLE = "CALIBRATION_MONITOR_REVISION"
@@ -83,11 +87,27 @@ def counter(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) 
     return _text(family)
 
 
-def histogram(name: str, text: str, buckets: Iterable[tuple[str, float]], total: float) -> str:
-    """Writes a histogram from upper bounds with the counts up to them, and the sum of values."""
+def one_gauge(name: str, text: str, value: float) -> str:
+    """Writes a gauge without labels."""
+    return gauge(name, text, (), [((), value)])
+
+
+def one_counter(name: str, text: str, value: float) -> str:
+    """Writes a counter without labels; the name is given without `_total`."""
+    return counter(name, text, (), [((), value)])
+
+
+def histogram(name: str, text: str, counted: Histogram) -> str:
+    """Writes a histogram."""
     family = HistogramMetricFamily(f"calibration_{name}", text)
-    family.add_metric((), list(buckets), total)
+    bounds = [*(f"{bound:g}" for bound in counted.bounds), "+Inf"]
+    family.add_metric((), list(zip(bounds, accumulate(counted.counts), strict=True)), counted.sum)
     return _text(family)
+
+
+def outcomes(account: DataclassInstance) -> Iterator[Row]:
+    """Yields the rows of a family with a label `outcome`: one a field of the account."""
+    return (((each.name,), getattr(account, each.name)) for each in fields(account))
 
 
 # Metrics of this process; the collector registers nowhere and reads /proc when it is asked.

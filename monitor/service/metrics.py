@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 
 from monitor.drift.alarms import DriftReading
 from monitor.frames.counters import Counters
@@ -16,7 +16,15 @@ from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.pipeline.external_tracker import ForwardingReading
 from monitor.pipeline.recalibrators import InForce
 from monitor.pipeline.stream_tracker import TrackReading
-from monitor.service.exposition import bins, counter, gauge, histogram
+from monitor.service.exposition import (
+    bins,
+    counter,
+    gauge,
+    histogram,
+    one_counter,
+    one_gauge,
+    outcomes,
+)
 from monitor.service.readings import (
     DiskReading,
     LedgerReading,
@@ -48,13 +56,12 @@ def operation(reading: OperationReading) -> Iterator[str]:
         "configuration_reloads",
         "Configurations that were read again (SIGHUP), by outcome.",
         ("outcome",),
-        (((str(outcome),), float(count)) for outcome, count in reading.reloads.items()),
+        (((str(outcome),), count) for outcome, count in reading.reloads.items()),
     )
-    yield gauge(
+    yield one_gauge(
         "configuration_waiting_keys",
         "Keys of the configuration, as last read again, that only a restart brings in force.",
-        (),
-        [((), float(reading.waiting))],
+        reading.waiting,
     )
     lag = reading.lag
     yield gauge(
@@ -67,50 +74,43 @@ def operation(reading: OperationReading) -> Iterator[str]:
         "log_lines",
         "Lines of the log, by level.",
         ("level",),
-        (((level,), float(count)) for level, count in reading.lines.items()),
+        (((level,), count) for level, count in reading.lines.items()),
     )
-    yield counter(
+    yield one_counter(
         "log_lines_left_out",
         "Lines that were left out of the log, being too many of their kind.",
-        (),
-        [((), float(reading.left_out))],
+        reading.left_out,
     )
 
 
 def forwarding(reading: ForwardingReading) -> Iterator[str]:
     """Yields the families of frames forwarded to a tracker elsewhere."""
-    yield gauge(
+    yield one_gauge(
         "tracker_up",
         "Whether the tracker elsewhere is there and says that it serves.",
-        (),
-        [((), float(reading.up))],
+        reading.up,
     )
-    yield counter(
+    yield one_counter(
         "tracker_sent",
         "Frames that were written to the tracker elsewhere, whatever became of them then.",
-        (),
-        [((), float(reading.sent))],
+        reading.sent,
     )
-    ended = [((str(outcome),), float(count)) for outcome, count in reading.ended.items()]
+    ended = [((str(outcome),), count) for outcome, count in reading.ended.items()]
     yield counter(
         "tracker_forwarded",
         "Frames for the tracker elsewhere by how it ended with them, each in one of these.",
         ("outcome",),
         ended,
     )
-    yield counter(
+    yield one_counter(
         "tracker_unusable_answers",
         "Answers of the tracker elsewhere that were none; the log says what was wrong.",
-        (),
-        [((), float(reading.unusable))],
+        reading.unusable,
     )
-    found = reading.seconds
-    bounds = [f"{bound:g}" for bound in found.bounds] + ["+Inf"]
     yield histogram(
         "tracker_seconds",
         "Time from a frame to the tracker's answer, of those answered in time.",
-        zip(bounds, accumulate(found.counts), strict=True),
-        found.sum,
+        reading.seconds,
     )
 
 
@@ -123,17 +123,15 @@ def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
         ("fate",),
         (((fate,), count) for fate, count in reading.fates.items()),
     )
-    yield gauge(
+    yield one_gauge(
         "match_ratio",
         "Matched detections among the usable ones whose fate is known.",
-        (),
-        [((), reading.match_ratio)],
+        reading.match_ratio,
     )
-    yield counter(
+    yield one_counter(
         "retracted_detections",
         "Detections whose labels a later revision took back.",
-        (),
-        [((), reading.retracted)],
+        reading.retracted,
     )
     yield gauge(
         "labelled_ratio",
@@ -141,25 +139,20 @@ def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
         ("slice",),
         (((share.slice,), share.labelled) for share in reading.shares),
     )
-    yield gauge(
+    yield one_gauge(
         "gated_matches",
         "Matches that the gate of [matching] decided.",
-        (),
-        [((), reading.gated)],
+        reading.gated,
     )
-    yield gauge(
+    yield one_gauge(
         "near_gate_ratio",
         "Share of them near the gate: it cuts the tail of the errors off.",
-        (),
-        [((), reading.near_gate)],
+        reading.near_gate,
     )
-    delays = counters.truth_delay
-    bounds = [f"{bound:g}" for bound in delays.bounds] + ["+Inf"]
     yield histogram(
         "ground_truth_delay_seconds",
         "Event time from a frame to its labels, by message.",
-        zip(bounds, accumulate(delays.counts), strict=True),
-        delays.sum,
+        counters.truth_delay,
     )
     yield from _disk(reading.disk)
 
@@ -180,12 +173,11 @@ def _disk(disk: DiskReading) -> Iterator[str]:
             disk.not_replayed,
         ),
     ):
-        yield gauge(name, text, (), [((), value)])
-    yield counter(
+        yield one_gauge(name, text, value)
+    yield one_counter(
         "ledger_failures",
         "Writes to the disk that came to nothing; the log says why.",
-        (),
-        [((), disk.failures)],
+        disk.failures,
     )
     yield counter(
         "files_refused",
@@ -262,7 +254,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
 
 def _service(snapshot: Snapshot) -> Iterator[str]:
     counters = snapshot.counters
-    yield counter("frames", "Frames answered.", (), [((), counters.frames)])
+    yield one_counter("frames", "Frames answered.", counters.frames)
     yield counter(
         "detections",
         "Detections by what became of them; each time their frame comes.",
@@ -290,7 +282,11 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         ("why",),
         (((why,), count) for why, count in counters.calls_refused.items()),
     )
-    yield _frame_seconds(counters)
+    yield histogram(
+        "frame_seconds",
+        "Time from a frame's bytes to its answer's bytes.",
+        counters.frame_seconds,
+    )
     handled = counters.fast_frames + counters.slow_frames
     for name, text, value in (
         (
@@ -326,7 +322,7 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
             snapshot.checkpoint_age,
         ),
     ):
-        yield gauge(name, text, (), [((), value)])
+        yield one_gauge(name, text, value)
     for name, text, count in (
         (
             "checkpoint_failures",
@@ -362,7 +358,7 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
             counters.streams_dropped,
         ),
     ):
-        yield counter(name, text, (), [((), count)])
+        yield one_counter(name, text, count)
 
 
 def _recalibration(snapshot: Snapshot) -> Iterator[str]:
@@ -377,13 +373,12 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
             if by is not UncertainBy.NEITHER
         ),
     )
-    account = counters.class_recalibrations
     yield counter(
         "class_recalibrations",
         "Detections by what the recalibrator of class probabilities in force made of theirs; "
         "each time their frame comes.",
         ("outcome",),
-        (((outcome,), getattr(account, outcome)) for outcome in account.__dataclass_fields__),
+        outcomes(counters.class_recalibrations),
     )
     yield from recalibrators(snapshot.recalibrators, snapshot.mode, snapshot.recalibration)
 
@@ -393,36 +388,22 @@ def _refused(counters: Counters, reason: Reason) -> int:
     return found + counters.notices.get(reason, 0)
 
 
-def _frame_seconds(counters: Counters) -> str:
-    found = counters.frame_seconds
-    bounds = [f"{bound:g}" for bound in found.bounds] + ["+Inf"]
-    return histogram(
-        "frame_seconds",
-        "Time from a frame's bytes to its answer's bytes.",
-        zip(bounds, accumulate(found.counts), strict=True),
-        found.sum,
-    )
-
-
 def _labels(counters: Counters) -> Iterator[str]:
-    truth = counters.truth
     yield counter(
         "ground_truth",
         "Labels by what became of them.",
         ("outcome",),
-        (((outcome,), getattr(truth, outcome)) for outcome in truth.__dataclass_fields__),
+        outcomes(counters.truth),
     )
-    yield counter(
+    yield one_counter(
         "unmatched_detections",
         "Detections of completely labelled frames without a label.",
-        (),
-        [((), counters.unmatched)],
+        counters.unmatched,
     )
-    yield counter(
+    yield one_counter(
         "dropped_detections",
         "Detections that left the store before their truth came.",
-        (),
-        [((), counters.dropped)],
+        counters.dropped,
     )
 
 

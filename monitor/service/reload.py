@@ -17,35 +17,7 @@ from monitor.config import Config, InvalidConfiguration, checked
 
 # By section, the keys that are taken.
 RELOADABLE: dict[str, tuple[str, ...]] = {
-    "server": (
-        "max_streams",
-        "max_messages_per_second",
-        "write_timeout_seconds",
-        "grace_seconds",
-        "shed_lag_seconds",
-        "shed_rows",
-        "stale_seconds",
-        "clock_step_seconds",
-    ),
-    "security": ("reload_seconds",),
-    "recalibration": ("mode",),
-    "promotion": (
-        "mode",
-        "allow_shrinking",
-        "method",
-        "objective",
-        "time_constant_seconds",
-        "band",
-        "hysteresis",
-        "prior_tracks",
-        "fit_tracks",
-        "fit_every_seconds",
-        "fit_timeout_seconds",
-    ),
-    "drift": ("refit_on_page", "every_seconds"),
-    "snapshot": ("every_seconds",),
-    "metrics": ("refresh_seconds",),
-    "log": ("level", "format", "lines_a_minute", "burst"),
+    section: settings.reloadable() for section, settings in Config() if settings.reloadable()
 }
 
 # s to read a file; one that takes longer is on a disk that does not answer.

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
-from monitor.pipeline.promotions import FitAccount, SwapAccount, TrialAccount
 from monitor.pipeline.recalibrators import InForce
 from monitor.promotion.records import Evidence, TrialStanding, TrialState
-from monitor.service.exposition import JOINT, Row, counter, gauge
+from monitor.service.exposition import JOINT, Row, counter, gauge, one_counter, one_gauge, outcomes
 from monitor.service.readings import RecalibrationReading
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 
@@ -169,27 +168,25 @@ def drift(reading: DriftReading) -> Iterator[str]:
     )
     yield _scales(reading.standings, reading.stages)
     yield from _stages(reading.stages)
-    yield counter(
+    yield one_counter(
         "drift_epochs",
         "How often a recalibrator of a slice was followed by another, with a reference of its own; "
         "over all slices.",
-        (),
-        [((), sum(epoch for _, epoch in reading.epochs))],
+        sum(epoch for _, epoch in reading.epochs),
     )
     driven = 3600 * reading.driven
-    yield counter("drift_driving_seconds", "Driving that was watched.", (), [((), driven)])
+    yield one_counter("drift_driving_seconds", "Driving that was watched.", driven)
     yield counter(
         "drift_left_out",
         "Detections with truth that were not watched, or not by all bets, by why.",
         ("reason",),
         (((reason,), detections) for reason, detections in reading.left_out),
     )
-    yield counter(
+    yield one_counter(
         "drift_store_failures",
         "How often evidence, references and alarms were not written to disk, be it that another "
         "sidecar has the file; the log says why.",
-        (),
-        [((), reading.store_failures)],
+        reading.store_failures,
     )
 
 
@@ -281,19 +278,19 @@ def recalibrators(
         "recalibrator_swaps",
         "Changes of the recalibrator, by why another one came in force.",
         ("outcome",),
-        _outcomes(counters.swaps),
+        outcomes(counters.swaps),
     )
     yield counter(
         "recalibrator_fits",
         "Slices by what came of their fit beside the stream.",
         ("outcome",),
-        _outcomes(counters.fits),
+        outcomes(counters.fits),
     )
     yield counter(
         "recalibrator_trials",
         "Candidates by what became of them; one that began and was proven is in both.",
         ("outcome",),
-        _outcomes(counters.trials),
+        outcomes(counters.trials),
     )
     yield gauge(
         "recalibration_factor",
@@ -306,28 +303,21 @@ def recalibrators(
         ),
     )
     yield from _trials(reading.trials)
-    yield gauge(
+    yield one_gauge(
         "recalibrator_pinned",
         "1 while nothing is promoted, adapted or rolled back by itself.",
-        (),
-        [((), reading.pinned)],
+        reading.pinned,
     )
-    yield counter(
+    yield one_counter(
         "recalibrator_store_failures",
         "Recalibrators, trials or records that were not written to disk; the log says why.",
-        (),
-        [((), reading.store_failures)],
+        reading.store_failures,
     )
-    yield counter(
+    yield one_counter(
         "learning_left_out",
         "Tracks, and frames with truth, for which there was no room to learn from them.",
-        (),
-        [((), reading.left_out)],
+        reading.left_out,
     )
-
-
-def _outcomes(account: SwapAccount | FitAccount | TrialAccount) -> Iterator[Row]:
-    return (((name,), getattr(account, name)) for name in account.__dataclass_fields__)
 
 
 def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
