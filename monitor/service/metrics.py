@@ -63,12 +63,11 @@ def operation(reading: OperationReading) -> Iterator[str]:
         "Keys of the configuration, as last read again, that only a restart brings in force.",
         reading.waiting,
     )
-    lag = reading.lag
     yield gauge(
         "stamp_lag_seconds",
         "Wall clock at arrival minus capture stamp of the streams of the last minute.",
         ("of",),
-        [] if lag is None else [(("least",), lag.least), (("most",), lag.most)],
+        (((of,), seconds) for of, seconds in reading.lag.items()),
     )
     yield counter(
         "log_lines",
@@ -95,12 +94,11 @@ def forwarding(reading: ForwardingReading) -> Iterator[str]:
         "Frames that were written to the tracker elsewhere, whatever became of them then.",
         reading.sent,
     )
-    ended = [((str(outcome),), count) for outcome, count in reading.ended.items()]
     yield counter(
         "tracker_forwarded",
         "Frames for the tracker elsewhere by how it ended with them, each in one of these.",
         ("outcome",),
-        ended,
+        (((str(outcome),), count) for outcome, count in reading.ended.items()),
     )
     yield one_counter(
         "tracker_unusable_answers",
@@ -137,7 +135,7 @@ def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
         "labelled_ratio",
         "Share of a slice's detections of which labels told anything.",
         ("slice",),
-        (((share.slice,), share.labelled) for share in reading.shares),
+        (((slice,), labelled) for slice, labelled in reading.shares),
     )
     yield one_gauge(
         "gated_matches",
@@ -323,42 +321,29 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         ),
     ):
         yield one_gauge(name, text, value)
-    for name, text, count in (
-        (
-            "checkpoint_failures",
-            "Statistics that could not be written to disk; the log says why.",
-            snapshot.checkpoint_failures,
-        ),
-        (
-            "event_time_jumps",
-            "How often event time began anew or jumped ahead.",
-            snapshot.time_jumps,
-        ),
-        ("late_frames", "Frames that came behind their stream's watermark.", counters.late_frames),
-        ("overloads", "How often monitoring gave way to forwarding.", counters.overloads),
-        ("clock_steps", "How often the wall clock was set.", counters.clock_steps),
-        (
-            "internal_errors",
-            "Faults of the sidecar itself; its log says which.",
-            counters.internal_errors,
-        ),
-        (
-            "overflow_detections",
-            "Matched detections in overflow slices.",
-            counters.overflow_detections,
-        ),
+    yield one_counter(
+        "checkpoint_failures",
+        "Statistics that could not be written to disk; the log says why.",
+        snapshot.checkpoint_failures,
+    )
+    yield one_counter(
+        "event_time_jumps",
+        "How often event time began anew or jumped ahead.",
+        snapshot.time_jumps,
+    )
+    for name, text in (
+        ("late_frames", "Frames that came behind their stream's watermark."),
+        ("overloads", "How often monitoring gave way to forwarding."),
+        ("clock_steps", "How often the wall clock was set."),
+        ("internal_errors", "Faults of the sidecar itself; its log says which."),
+        ("overflow_detections", "Matched detections in overflow slices."),
         (
             "overflow_classified",
             "Matched class probabilities in overflow slices, or for which there was none.",
-            counters.overflow_classified,
         ),
-        (
-            "streams_dropped",
-            "Streams ended because the client read no answers.",
-            counters.streams_dropped,
-        ),
+        ("streams_dropped", "Streams ended because the client read no answers."),
     ):
-        yield one_counter(name, text, count)
+        yield one_counter(name, text, getattr(counters, name))
 
 
 def _recalibration(snapshot: Snapshot) -> Iterator[str]:

@@ -6,7 +6,7 @@ Nothing here writes text.
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,24 +24,13 @@ _RECENT_NS = 60 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class StampLag:
-    """Wall clock at arrival minus capture stamp, in s: the least and the most of all streams.
-
-    The lag is the time that a frame travels plus the difference of the two clocks.
-    """
-
-    least: float
-    most: float
-
-
-@dataclass(frozen=True, slots=True)
 class OperationReading:
     """The sidecar as a program.
 
     build     by label: its version, its revision, and versions of the libraries below it
     reloads   configurations that were read again, by outcome
     waiting   keys that only a restart makes active
-    lag       None if no stamp has come lately
+    lag       by "least" and "most" of all streams, in s; empty if no stamp has come lately
     lines     of the log, by level
     left_out  lines that were too many of their kind
     """
@@ -49,32 +38,23 @@ class OperationReading:
     build: Mapping[str, str] = field(default_factory=dict)
     reloads: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0
-    lag: StampLag | None = None
+    lag: Mapping[str, float] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
     left_out: int = 0
 
 
-def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> StampLag | None:
-    """Reads the lag of the streams of the last minute; both clocks as they are now, ns."""
+def stamp_lag(streams: Iterable[Stream], wall_ns: int, monotonic_ns: int) -> dict[str, float]:
+    """Returns the least and the most lag of the streams of the last minute, in s; empty without.
+
+    A lag is the wall clock at arrival minus the capture stamp: the time that a frame travels plus
+    the difference of the two clocks. Both clocks are given as they are now, in ns.
+    """
     lags = [
         (wall_ns - (monotonic_ns - seen.stamped_ns) - seen.stamp_ns) / 1e9
         for seen in (stream.seen for stream in streams)
         if seen.stamp_ns is not None and monotonic_ns - seen.stamped_ns < _RECENT_NS
     ]
-    return StampLag(min(lags), max(lags)) if lags else None
-
-
-@dataclass(frozen=True, slots=True)
-class ShareReading:
-    """Share of labelled detections in one slice.
-
-    predicted  detections that came
-    labelled   share of the detections that a label told anything of; NaN if none came
-    """
-
-    slice: str
-    predicted: int
-    labelled: float
+    return {"least": min(lags), "most": max(lags)} if lags else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +84,15 @@ class LedgerReading:
 
     fates      detections by fate, waiting ones included: they add up to all that came
     retracted  detections whose labels a later revision took back
+    shares     of the detections of each slice, the share that labels told anything of; NaN if no
+               detection came
     gated      matches that a gate decided
     near_gate  share of the gated matches that lie near the gate; NaN without any
     """
 
     fates: Mapping[str, int] = field(default_factory=dict)
     retracted: int = 0
-    shares: tuple[ShareReading, ...] = ()
+    shares: Sequence[tuple[str, float]] = ()
     disk: DiskReading = DiskReading()
     gated: int = 0
     near_gate: float = float("nan")
@@ -129,13 +111,13 @@ def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
     retracted = counts.pop("retracted")
     counts.pop("predicted")
     shares = ledger.shares
-    found = []
-    for index, entry in enumerate(ledger.slices.slices):
-        predicted, labelled = shares.of("predicted", index), shares.of("labelled", index)
-        found.append(ShareReading(entry.name, predicted, _ratio(labelled, predicted)))
+    labelled = [
+        (entry.name, _ratio(shares.of("labelled", index), shares.of("predicted", index)))
+        for index, entry in enumerate(ledger.slices.slices)
+    ]
     gated, near = int(shares.gated.sum()), int(shares.near_gate.sum())
     fates = counts | {"waiting": ledger.pending}
-    return LedgerReading(fates, retracted, tuple(found), disk, gated, _ratio(near, gated))
+    return LedgerReading(fates, retracted, labelled, disk, gated, _ratio(near, gated))
 
 
 def _ratio(part: int, whole: int) -> float:
@@ -143,28 +125,18 @@ def _ratio(part: int, whole: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceFactors:
-    """Factors on the variances of a slice.
-
-    factors  one a dimension: recalibrated over raw, as last forwarded
-    """
-
-    slice: str
-    factors: tuple[Factor, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RecalibrationReading:
     """The recalibrators of a sidecar.
 
-    factors         of the slices in which anything was forwarded
+    factors         on the variances, one a dimension: recalibrated over raw, as last forwarded; by
+                    slice
     trials          trials that run, and guards
     store_failures  how often recalibrators, trials or records were not written to disk
     left_out        tracks, and labelled frames, for which the fit had no room
     """
 
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
-    factors: tuple[SliceFactors, ...] = ()
+    factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     trials: tuple[TrialStanding, ...] = ()
     pinned: bool = False
     store_failures: int = 0
@@ -178,7 +150,7 @@ class RecalibrationReadings:
     promotions: Promotions
     # The version whose factors are remembered: the factors of another version are unknown.
     _version: str = ""
-    _known: dict[str, SliceFactors] = field(default_factory=dict)
+    _known: dict[str, tuple[Factor, ...]] = field(default_factory=dict)
 
     def read(self, store_failures: int) -> Generator[None, None, RecalibrationReading]:
         """Reads the state of now, in steps of one stream each."""
@@ -189,24 +161,24 @@ class RecalibrationReadings:
         for recalibrated in list(pipeline.latest.values()):
             # A stream that has ended was served by the version that was active then.
             if recalibrated.selection.version == version:
-                self._known |= {entry.slice: entry for entry in self._forwarded(recalibrated)}
+                self._known |= self._forwarded(recalibrated)
             yield
         return RecalibrationReading(
             counters=copy.deepcopy(promotions.counters),
-            factors=tuple(self._known.values()),
+            factors=dict(self._known),
             trials=promotions.trials(),
             pinned=promotions.pinned,
             store_failures=store_failures,
             left_out=promotions.learning.left_out,
         )
 
-    def _forwarded(self, recalibrated: Recalibrated) -> list[SliceFactors]:
+    def _forwarded(self, recalibrated: Recalibrated) -> dict[str, tuple[Factor, ...]]:
         """Returns the factors of one frame, by slice."""
         slices, forwarded = self.promotions.pipeline.slices.slices, recalibrated.forwarded
-        found = []
+        found = {}
         for slice in np.unique(recalibrated.slices).tolist():
             rows = np.flatnonzero(recalibrated.slices == slice)
             names = slices[slice].space.names
             made, sent = forwarded.take(rows), recalibrated.sent.take(rows)
-            found.append(SliceFactors(slices[slice].name, factors_made(made, sent, names)))
+            found[slices[slice].name] = factors_made(made, sent, names)
         return found

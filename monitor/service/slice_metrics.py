@@ -7,12 +7,12 @@ here touches live state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.pipeline.recalibrators import InForce
-from monitor.promotion.records import Evidence, TrialStanding, TrialState
+from monitor.promotion.records import TrialStanding, TrialState
 from monitor.service.exposition import JOINT, Row, counter, gauge, one_counter, one_gauge, outcomes
 from monitor.service.readings import RecalibrationReading
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
@@ -42,33 +42,20 @@ def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
         for name, dimension in found.dimensions.items()
     ]
     joint = [((*at, JOINT), found.joint) for at, found in stages]
-    yield gauge(
-        "ence",
-        "Expected normalised calibration error; 0 is calibrated.",
-        _BY_DIMENSION,
-        ((at, found.ence) for at, found in dimensions),
-    )
-    yield gauge(
-        "ence_noise_floor",
-        "ENCE of a calibrated detector whose errors are as correlated and heavy-tailed as these.",
-        _BY_DIMENSION,
-        ((at, found.ence_noise_floor) for at, found in dimensions),
-    )
-    yield gauge(
-        "uce",
-        "Uncertainty calibration error, in the dimension's unit squared.",
-        _BY_DIMENSION,
-        ((at, found.uce) for at, found in dimensions),
-    )
-    yield gauge(
-        "qce",
-        "Quantile calibration error, mean over tau.",
-        _BY_DIMENSION,
-        [
-            *((at, found.qce) for at, found in dimensions),
-            *((at, found.qce) for at, found in joint),
-        ],
-    )
+    everywhere: list[tuple[tuple[str, str, str], object]] = [*dimensions, *joint]
+    for name, text, measured in (
+        ("ence", "Expected normalised calibration error; 0 is calibrated.", dimensions),
+        (
+            "ence_noise_floor",
+            "ENCE of a calibrated detector whose errors are as correlated and heavy-tailed as "
+            "these.",
+            dimensions,
+        ),
+        ("uce", "Uncertainty calibration error, in the dimension's unit squared.", dimensions),
+        ("qce", "Quantile calibration error, mean over tau.", everywhere),
+    ):
+        rows = ((at, getattr(found, name)) for at, found in measured)
+        yield gauge(name, text, _BY_DIMENSION, rows)
     yield gauge(
         "nees_ratio",
         "Mean normalised squared error per dimension; 1 is calibrated, above it overconfident.",
@@ -297,9 +284,9 @@ def recalibrators(
         "Typical factor on the variance that was sent, as last forwarded; 1 leaves it alone.",
         ("slice", "dimension"),
         (
-            ((entry.slice, factor.dimension), factor.typical)
-            for entry in reading.factors
-            for factor in entry.factors
+            ((slice, factor.dimension), factor.typical)
+            for slice, factors in reading.factors.items()
+            for factor in factors
         ),
     )
     yield from _trials(reading.trials)
@@ -333,21 +320,14 @@ def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
             for direction, value in _bets(trial)
         ),
     )
-    values: tuple[tuple[str, str, Callable[[Evidence], float]], ...] = (
-        (
-            "trial_log10_threshold",
-            "Evidence at which a trial is decided.",
-            lambda evidence: evidence.log10_threshold,
-        ),
-        (
-            "trial_tracks",
-            "Tracks that had a say in a trial so far.",
-            lambda evidence: evidence.tracks,
-        ),
-    )
-    for name, text, value in values:
-        rows = (((trial.slice, str(trial.state)), value(trial.evidence)) for trial in trials)
-        yield gauge(name, text, ("slice", "state"), rows)
+    for measure, text in (
+        ("log10_threshold", "Evidence at which a trial is decided."),
+        ("tracks", "Tracks that had a say in a trial so far."),
+    ):
+        rows = (
+            ((trial.slice, str(trial.state)), getattr(trial.evidence, measure)) for trial in trials
+        )
+        yield gauge(f"trial_{measure}", text, ("slice", "state"), rows)
 
 
 def _bets(trial: TrialStanding) -> Iterator[tuple[str, float]]:
