@@ -868,10 +868,9 @@ def load(path: str | Path) -> Config:
 def with_addresses(config: Config, grpc_address: str | None, http_address: str | None) -> Config:
     """Replaces the addresses that are given. Raises InvalidConfiguration."""
     settings = config.model_dump()
-    if grpc_address is not None:
-        settings["server"]["grpc_address"] = grpc_address
-    if http_address is not None:
-        settings["server"]["http_address"] = http_address
+    for key, address in (("grpc_address", grpc_address), ("http_address", http_address)):
+        if address is not None:
+            settings["server"][key] = address
     return checked(settings, "command line")
 
 

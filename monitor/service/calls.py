@@ -220,11 +220,6 @@ async def parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
     return message
 
 
-def _status_of(error: Exception) -> grpc.StatusCode:
-    """Looks up the first type in the table that fits the error."""
-    return next(status for kind, status in STATUS_OF_ERROR.items() if isinstance(error, kind))
-
-
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 Handler = Callable[[Request, Context], Awaitable[Reply]]
@@ -242,7 +237,9 @@ def guarded(service: InWork, handler: Handler[Request, Reply]) -> Handler[Reques
             return await handler(data, context)
         except tuple(STATUS_OF_ERROR) as error:
             text = str(error.args[0]) if error.args else type(error).__name__
-            await refuse_call(context, _status_of(error), text)
+            statuses = STATUS_OF_ERROR.items()
+            status = next(status for kind, status in statuses if isinstance(error, kind))
+            await refuse_call(context, status, text)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
         except Exception:

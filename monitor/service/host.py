@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ _LARGEST_BLOCK = 2**25
 _KEPT = 2**26
 
 
+@dataclass(slots=True, eq=False)
 class ServiceManager:
     """Tells the service manager that started the process in which state the sidecar is.
 
@@ -43,14 +45,11 @@ class ServiceManager:
     source            sd_notify(3) and sd_watchdog_enabled(3)
     """
 
-    __slots__ = ("_address", "_owed", "_socket", "_well", "watchdog_seconds")
-
-    def __init__(self, address: bytes | None, watchdog_seconds: float | None) -> None:
-        self._address = address
-        self.watchdog_seconds = watchdog_seconds
-        self._owed = ""
-        self._well = True
-        self._socket: socket.socket | None = None
+    _address: bytes | None
+    watchdog_seconds: float | None
+    _owed: str = ""
+    _well: bool = True
+    _socket: socket.socket | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str], pid: int) -> ServiceManager:
@@ -132,20 +131,14 @@ def _watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
     microseconds = environment.get("WATCHDOG_USEC", "")
     watched = environment.get("WATCHDOG_PID", str(pid))
     # 2^64 - 1, systemd's infinity, has 20 digits: a number so long is no time.
-    if not (microseconds.isascii() and microseconds.isdigit() and len(microseconds) < 20):
+    if watched != str(pid) or not re.fullmatch("[0-9]{1,19}", microseconds):
         return None
-    if watched != str(pid) or int(microseconds) == 0:
-        return None
-    return int(microseconds) / 2e6
+    return int(microseconds) / 2e6 or None
 
 
 def _line(text: str) -> str:
     """Removes line ends, each of which would begin an assignment of its own."""
     return " ".join(text.split())[:MOST_CHARACTERS]
-
-
-def nothing_new(_: Config) -> None:
-    """Ignores a reload: nobody but the sidecar uses the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +155,7 @@ class Host:
     reread: Callable[[], Config] = Config
     path: str = ""
     logs: LogCounts = field(default_factory=LogCounts)
-    adjusted: Callable[[Config], None] = nothing_new
+    adjusted: Callable[[Config], object] = lambda _: None
     manager: ServiceManager = field(default_factory=lambda: ServiceManager(None, None))
 
 

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ LONGEST_TEMPLATE = 200
 
 # Lines of a traceback: the first ones and the last ones, where the error itself is.
 FIRST_LINES, LAST_LINES, LONGEST_LINE = 6, 23, 256
+_LEVELS = ("debug", "info", "warning", "error")
 _FRAMES = 20  # of an exception, the innermost ones
 
 # Characters of a text; the rest is neither searched for secrets nor written.
@@ -301,9 +303,7 @@ _FORMS = {LogFormat.TEXT: text_line, LogFormat.JSON: json_line}
 class LogCounts:
     """Counts lines since the start: written ones by level, and those left out."""
 
-    lines: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("debug", "info", "warning", "error"), 0)
-    )
+    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEVELS, 0))
     left_out: int = 0
 
 
@@ -466,14 +466,12 @@ def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
 def _thread_ended(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
         name = args.thread.name if args.thread else "unknown"
-        error = (args.exc_type, args.exc_value, args.exc_traceback)
-        log.error("the thread %s ended by a fault", name, exc_info=error)
+        log.error("the thread %s ended by a fault", name, exc_info=args.exc_value)
 
 
 def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
     if args.exc_value is not None:
-        error = (args.exc_type, args.exc_value, args.exc_traceback)
-        log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=error)
+        log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=args.exc_value)
 
 
 def _kind_of(record: logging.LogRecord) -> _Kind:
@@ -491,10 +489,7 @@ def _kind_of(record: logging.LogRecord) -> _Kind:
 
 
 def _level(number: int) -> str:
-    for least, level in ((logging.ERROR, "error"), (logging.WARNING, "warning")):
-        if number >= least:
-            return level
-    return "info" if number >= logging.INFO else "debug"
+    return _LEVELS[bisect_right((logging.INFO, logging.WARNING, logging.ERROR), number)]
 
 
 def _line_of(record: logging.LogRecord, kind: _Kind, left_out: int) -> LogLine:
@@ -502,9 +497,8 @@ def _line_of(record: logging.LogRecord, kind: _Kind, left_out: int) -> LogLine:
         message = bounded(record.getMessage(), LONGEST_MESSAGE)
     except Exception:
         message = f"{kind.template} (without its arguments, which do not fit)"
-    exception: tuple[str, ...] = ()
-    if record.exc_info and record.exc_info[0] is not None and record.exc_info[1] is not None:
-        exception = traceback_lines(record.exc_info[1])
+    error = record.exc_info[1] if record.exc_info else None
+    exception = () if error is None else traceback_lines(error)
     return LogLine(
         record.created, kind.level, record.name, kind.template, message, left_out, exception
     )

@@ -7,6 +7,7 @@ folders and addresses stay those of the start. Certificates and tokens are read 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -81,19 +82,17 @@ def reloaded(running: Config, read: Config) -> Reloaded:
 
     Raises InvalidConfiguration if the reloadable keys do not fit the keys that stay.
     """
-    before, wanted = running.model_dump(), read.model_dump()
+    before, merged = running.model_dump(), read.model_dump()
     changed: list[str] = []
     waiting: list[str] = []
-    merged: dict[str, dict[str, Any]] = {}
-    for section, values in wanted.items():
-        merged[section] = dict(before[section])
+    for section, values in merged.items():
         for key, value in values.items():
-            if value == before[section][key]:
-                continue
-            if key in RELOADABLE.get(section, ()):
-                merged[section][key] = value
+            old = before[section][key]
+            if value != old and key in RELOADABLE.get(section, ()):
                 changed.append(f"{section}.{key}")
-            else:
+                continue
+            values[key] = old
+            if value != old:
                 waiting.append(f"{section}.{key}")
     source = "read again, with what only a restart would change"
     return Reloaded(checked(merged, source), tuple(changed), tuple(waiting))
@@ -109,24 +108,19 @@ async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) 
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Config] = loop.create_future()
 
-    def settle(config: Config | None, error: Exception | None) -> None:
-        if found.done():
-            return
-        if error is not None:
-            found.set_exception(error)
-        elif config is not None:
-            found.set_result(config)
+    def settle(finish: Callable[[Any], None], outcome: object) -> None:
+        if not found.done():
+            finish(outcome)
 
     def work() -> None:
-        config, error = None, None
+        finish: Callable[[Any], None] = found.set_result
+        outcome: object
         try:
-            config = read()
-        except Exception as caught:
-            error = caught
-        try:
-            loop.call_soon_threadsafe(settle, config, error)
-        except RuntimeError:
-            return  # the loop has ended meanwhile
+            outcome = read()
+        except Exception as error:
+            finish, outcome = found.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, finish, outcome)
 
     # Not the executor's thread: the end of the loop would wait for it.
     threading.Thread(target=work, name="configuration", daemon=True).start()

@@ -314,21 +314,15 @@ class ServerCertificates:
 
 # By method; any other needs the right of administration, reflection too.
 RIGHTS = {
-    f"/{MONITOR}/Process": Right.DATA,
-    f"/{MONITOR}/ProcessFrame": Right.DATA,
-    f"/{MONITOR}/GetCalibration": Right.DATA,
-    f"/{MONITOR}/GetStatus": Right.DATA,
-    f"/{MONITOR}/WatchEvents": Right.DATA,
-    f"/{MONITOR}/ReportGroundTruth": Right.TRUTH,
-    f"/{MONITOR}/ExportStatistics": Right.ADMIN,
-    f"/{MONITOR}/ImportStatistics": Right.ADMIN,
-    f"/{MONITOR}/AcknowledgeDrift": Right.ADMIN,
-    **{
-        f"/{ADMIN}/{name}": Right.ADMIN
-        for name in ("List", "Get", "Promote", "Fit", "Rollback", "Pin")
-    },
+    f"/{service}/{method}": right
+    for service, right, methods in (
+        (MONITOR, Right.DATA, "Process ProcessFrame GetCalibration GetStatus WatchEvents"),
+        (MONITOR, Right.TRUTH, "ReportGroundTruth"),
+        (MONITOR, Right.ADMIN, "ExportStatistics ImportStatistics AcknowledgeDrift"),
+        (ADMIN, Right.ADMIN, "List Get Promote Fit Rollback Pin"),
+    )
+    for method in methods.split()
 }
-
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
