@@ -176,7 +176,9 @@ class SecurityConfig(Section):
 
 def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> None:
     """Raises ValueError if strangers could listen in or take over, and no setting allows it."""
-    if not is_loopback(grpc_host) and security.tls and not _keeps_strangers_out(security):
+    administrators = security.client_authority or security.admin_token_file
+    open_to_all = not administrators and not security.allow_open_administration
+    if not is_loopback(grpc_host) and security.tls and open_to_all:
         raise ValueError(
             f"[server] grpc_address is on {grpc_host}, which other machines can reach, and whoever "
             "connects may promote recalibrators and import statistics. Name [security] "
@@ -202,12 +204,6 @@ def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> 
             "TLS. Listen on 127.0.0.1, or, where others may read the statistics, set [security] "
             "allow_plain_metrics = true"
         )
-
-
-def _keeps_strangers_out(security: SecurityConfig) -> bool:
-    """Tells if administration needs a certificate or a token, or is open by a setting."""
-    shown = bool(security.client_authority or security.admin_token_file)
-    return shown or security.allow_open_administration
 
 
 def is_loopback(host: str) -> bool:

@@ -17,7 +17,6 @@ from monitor.client import Access, MonitorClient
 from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, Space
 from monitor.recalibration.selection import IDENTITY
-from monitor.service import security
 from monitor.v1 import frame_pb2
 from monitor.wire.client_frames import Why
 from tests.foreign_client import promote, scaling
@@ -233,7 +232,7 @@ def test_a_token_file_that_is_slow_to_read_holds_up_no_frame(free_address, tmp_p
         return read(path, option)
 
     with MonitorClient(free_address, HEADER, access=Access(token_file=str(token))) as client:
-        monkeypatch.setattr(security, "_bytes", slow)
+        monkeypatch.setattr(client_module, "_bytes", slow)
         assert reading.wait(PATIENCE)
         given = frame()
         result = client.process(given)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate, pairwise, product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -25,7 +26,6 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.registry import Collector
 
 from monitor import __version__
 from monitor.frames.counters import Histogram
@@ -58,17 +58,10 @@ def build() -> Mapping[str, str]:
 Row = tuple[tuple[str, ...], float]
 
 
-@dataclass(frozen=True, slots=True)
-class _One(Collector):
-    family: Metric
-
-    def collect(self) -> Iterable[Metric]:
-        return (self.family,)
-
-
 def _text(family: Metric) -> str:
     # A registry is asked for nothing but collect().
-    return generate_latest(cast("CollectorRegistry", _One(family))).decode()
+    registry = SimpleNamespace(collect=lambda: [family])
+    return generate_latest(cast("CollectorRegistry", registry)).decode()
 
 
 def gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> str:

@@ -14,7 +14,7 @@ import logging
 import os
 import ssl
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -384,15 +384,17 @@ class Room:
     remedy: str = "end some, or raise [server] max_calls."
     taken: int = 0
 
-    @contextlib.contextmanager
-    def place(self) -> Iterator[bool]:
-        """Takes a place as long as the block lasts; yields False if all are taken."""
-        free = self.taken < self.most
-        self.taken += free
+    @contextlib.asynccontextmanager
+    async def place(self, context: Context) -> AsyncIterator[None]:
+        """Takes a place as long as the block lasts; ends the call if all are taken."""
+        if self.taken >= self.most:
+            text = f"{self.most} calls are open, and no more are taken: {self.remedy}"
+            await refuse_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self.taken += 1
         try:
-            yield free
+            yield
         finally:
-            self.taken -= free
+            self.taken -= 1
 
 
 @dataclass(slots=True, eq=False)
@@ -437,16 +439,9 @@ def _counted(handler: grpc.RpcMethodHandler, room: Room) -> grpc.RpcMethodHandle
     return make(limited(behaviour, room), handler.request_deserializer, handler.response_serializer)
 
 
-async def _full(context: Context, room: Room) -> NoReturn:
-    text = f"{room.most} calls are open, and no more are taken: {room.remedy}"
-    await refuse_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-
-
 def _returning(behaviour: Callable[..., Awaitable[Any]], room: Room) -> Callable[..., Any]:
     async def call(request: object, context: Context) -> Any:
-        with room.place() as free:
-            if not free:
-                await _full(context, room)
+        async with room.place(context):
             return await behaviour(request, context)
 
     return call
@@ -454,11 +449,11 @@ def _returning(behaviour: Callable[..., Awaitable[Any]], room: Room) -> Callable
 
 def _yielding(behaviour: Callable[..., Any], room: Room) -> Callable[..., Any]:
     async def call(request: object, context: Context) -> AsyncIterator[Any]:
-        with room.place() as free:
-            if not free:
-                await _full(context, room)
-            async with contextlib.aclosing(behaviour(request, context)) as answers:
-                async for answer in answers:
-                    yield answer
+        async with (
+            room.place(context),
+            contextlib.aclosing(behaviour(request, context)) as answers,
+        ):
+            async for answer in answers:
+                yield answer
 
     return call

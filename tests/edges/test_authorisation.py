@@ -212,7 +212,7 @@ def test_a_place_is_free_again_however_a_call_ends():
         assert [one async for one in counted.unary_stream(b"", Caller())] == [
             bytes([i]) for i in range(5)
         ]
-        with room.place(), room.place():
+        async with room.place(Caller()), room.place(Caller()):
             with pytest.raises(Refused, match="2 calls are open"):
                 await anext(counted.unary_stream(b"", Caller()))
             with pytest.raises(Refused, match="max_calls"):
@@ -236,8 +236,9 @@ def test_probes_of_health_have_room_of_their_own():
         with pytest.raises(Refused, match="max_calls"):
             await other.unary_unary(b"", Caller())
         # max_calls is no remedy for those.
-        with calls.probes.place(), pytest.raises(Refused, match="watch the health") as found:
-            await probe.unary_unary(b"", Caller())
+        async with calls.probes.place(Caller()):
+            with pytest.raises(Refused, match="watch the health") as found:
+                await probe.unary_unary(b"", Caller())
         assert "max_calls" not in str(found.value)
 
     asyncio.run(run())
