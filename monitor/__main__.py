@@ -1,4 +1,4 @@
-"""python -m monitor."""
+"""Runs the command line: `python -m monitor`."""
 
 from __future__ import annotations
 

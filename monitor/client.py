@@ -1,15 +1,9 @@
-"""What a detector's client knows of its stream: what is unanswered, why there is none, how often
-that was. No connection lives here.
+"""The client library of a detector, which has a sidecar monitor and recalibrate its detections.
 
-The client of a detector process: blocking, but never longer than the deadline, and never raising
-for what the network does.
-
-gRPC's own threads and one of ours keep the stream open; the detector's thread hands over bytes and
-waits on a condition. Frames are matched to answers by their position in the stream.
-
-What a detector process needs to have its detections monitored and recalibrated, in one place.
-
-See docs/degradation.md for what it gets when the sidecar is slow, hangs or is not there.
+The client never blocks beyond its deadline and never raises for faults of the network. Threads of
+gRPC and one of the client keep the stream open; the detector's thread hands over bytes and waits on
+a condition. Frames are matched to answers by their position in the stream.
+docs/degradation.md says what the detector gets while the sidecar is slow, hangs or is not there.
 """
 
 from __future__ import annotations
@@ -22,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -63,17 +56,50 @@ __all__ = [
     "Why",
 ]
 
+log = logging.getLogger(__name__)
+PROCESS = "/monitor.v1.PerceptionMonitor/Process"
+
+# s between two tries to open a stream: the first, and at most.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
+
+# s after a refusal: the sidecar will refuse again, and counts refusals.
+REFUSED_PAUSE = 1.0
+
+CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    # Despite its name: how long one try to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    # A channel that was given up must not hand its dead connection to the next one.
+    ("grpc.use_local_subchannel_pool", 1),
+    # The sidecar is on this machine, whatever proxy is set for the web.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", 64 * 2**20),
+)
+
+# Codes by which a sidecar refuses; any other means that there is no sidecar.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+    }
+)
+
 
 class InvalidAccess(ValueError):
-    """What a client is to show of itself cannot be used."""
+    """The certificates or the token of a client cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client trusts, and what it shows of itself; each a path of a file, or ''.
+    """Certificates and token of a client, each the path of a file, or '': none.
 
     certificate_authority  PEM; the sidecar must have a certificate of one of these. '': plain text
-    certificate, key       PEM; of the client, where the sidecar asks for it
+    certificate, key       PEM; of the client, if the sidecar asks for one
     token_file             its first line is the bearer token
     """
 
@@ -95,7 +121,7 @@ class Access:
             )
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Of the channel; None: plain text. Raises InvalidAccess."""
+        """Returns the credentials of a channel; None: plain text. Raises InvalidAccess."""
         if not self.certificate_authority:
             return None
         return grpc.ssl_channel_credentials(
@@ -105,7 +131,7 @@ class Access:
         )
 
     def metadata(self, address: str) -> tuple[tuple[str, str], ...]:
-        """What goes with every call to an address. Raises InvalidAccess."""
+        """Returns the headers of every call to an address. Raises InvalidAccess."""
         if not self.token_file:
             return ()
         host = address.rpartition(":")[0].strip("[]")
@@ -122,9 +148,9 @@ class Access:
         return (("authorization", f"Bearer {token.decode('ascii')}"),)
 
     def channel(self, address: str, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
-        """To a sidecar. Raises InvalidAccess."""
+        """Opens a channel to a sidecar. Raises InvalidAccess."""
         if is_loopback(address.rpartition(":")[0].strip("[]")):
-            # Where a proxy is set for the web, it is not meant for the sidecar beside us.
+            # A proxy that is set for the web is not meant for the sidecar on this machine.
             options = [*options, ("grpc.enable_http_proxy", 0)]
         credentials = self.credentials()
         if credentials is None:
@@ -137,8 +163,8 @@ PLAIN = Access()
 
 def _bytes(path: str, option: str) -> bytes:
     try:
-        # A pipe that nobody writes to would keep us for ever; one that is read once is empty for
-        # the next connection.
+        # A pipe that nobody writes to would block for ever, and another is empty when it is read
+        # again.
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise InvalidAccess(f"{option} {path}: is no regular file. Name one.")
         return Path(path).read_bytes()
@@ -150,7 +176,7 @@ def _bytes(path: str, option: str) -> bytes:
 
 @dataclass(slots=True)
 class ClientCounters:
-    """Since the client was made.
+    """Counts since the client was made.
 
     answered     frames with an answer in time
     raw          frames handed back as they were given, by why
@@ -166,9 +192,10 @@ class ClientCounters:
 
 @dataclass(eq=False, slots=True)
 class DetectorStream:
-    """One stream, from its header on; unanswered messages by index, with when they were sent.
+    """One stream, from its header on.
 
-    trouble  what ended it; None: nothing yet, or it was never begun
+    trouble     why it ended; None: it has not, or was never begun
+    unanswered  by index of the message, monotonic s at which it was sent
     """
 
     requests: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
@@ -180,18 +207,18 @@ class DetectorStream:
     _sent: int = 0
 
     def send(self, data: bytes, now: float) -> int:
-        """Hand a message over; its index."""
+        """Sends a message and returns its index."""
         index, self._sent = self._sent, self._sent + 1
         self.unanswered[index] = now
         self.requests.put(data)
         return index
 
     def hangs_since(self) -> float:
-        """When the oldest unanswered message was sent; infinity without any."""
+        """Returns when the oldest unanswered message was sent; infinity without any."""
         return next(iter(self.unanswered.values()), float("inf"))
 
     def end(self) -> None:
-        """Nothing more goes out or comes in."""
+        """Ends the stream: nothing more goes out or comes in."""
         self.over = True
         self.requests.put(None)
         if self.call is not None:
@@ -200,65 +227,25 @@ class DetectorStream:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why there is no stream."""
+    """The reason why there is no stream."""
 
     why: Why
     text: str
 
     def error(self) -> Unusable:
-        """To be raised once."""
+        """Makes an exception to be raised once."""
         return Unusable(self.why, self.text)
-
-
-log = logging.getLogger(__name__)
-
-
-PROCESS = "/monitor.v1.PerceptionMonitor/Process"
-
-
-# s between two tries to open a stream: the first, and at most.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.2
-
-
-# s where the sidecar said no: it will say so again, and counts it.
-REFUSED_PAUSE = 1.0
-
-
-CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 200),
-    # Despite its name: how long one try to connect may take.
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    # A channel that was given up must not hand its dead connection to the next one.
-    ("grpc.use_local_subchannel_pool", 1),
-    # A sidecar is beside us, whatever the environment says of the way to the web.
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", 64 * 2**20),
-)
-
-
-# The sidecar is there and says no; everything else is no sidecar.
-_REFUSALS = frozenset(
-    {
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.INVALID_ARGUMENT,
-    }
-)
 
 
 class MonitorClient:
     """A detector's connection to its sidecar, to be made after the process has forked.
 
     address          host:port
-    header           of the stream, sent again whenever it is opened
+    header           of the stream, sent again whenever the stream is opened
     timeout_seconds  s that `process` may take
-    access           certificates and token, where the sidecar asks for them
-    max_in_flight    frames without an answer; beyond them frames are not even sent, so that a
-                     sidecar that hangs costs nothing
+    access           certificates and token, if the sidecar asks for them
+    max_in_flight    frames without an answer; beyond them no frame is sent, so that a sidecar that
+                     hangs costs nothing
     hang_seconds     s without an answer after which the connection is given up for a new one
 
     Raises ValueError for arguments that make no sense. One thread at a time is served; others wait
@@ -294,10 +281,10 @@ class MonitorClient:
         self._timeout, self._hang = timeout_seconds, hang_seconds
         self._max_in_flight, self._access = max_in_flight, access
         self._turn = threading.Lock()
-        # Guards everything below, and tells of changes.
+        # Guards everything below, and wakes those who wait for a change.
         self._change = threading.Condition()
         self._stream: DetectorStream | None = None
-        # In words, not as an exception: what is raised again and again grows a long traceback.
+        # Not an exception: one that is raised again and again grows a long traceback.
         self._trouble = Trouble(Why.DOWN, f"no stream to {address} yet")
         self._renew = False
         self._wanted = -1
@@ -311,16 +298,11 @@ class MonitorClient:
     def __enter__(self) -> MonitorClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the stream. Waiting frames come back raw."""
+        """Ends the stream. Waiting frames come back raw."""
         self._closing.set()
         with self._change:
             self._lose(self._stream, Trouble(Why.DOWN, "the client was closed"))
@@ -330,17 +312,17 @@ class MonitorClient:
 
     @property
     def connected(self) -> bool:
-        """Whether a frame would be sent now."""
+        """True if a frame would be sent now."""
         stream = self._stream
         return stream is not None and stream.opened
 
     def wait_connected(self, seconds: float) -> bool:
-        """Wait for a stream to be open, no longer than that; whether it is."""
+        """Waits for the stream to be open, no longer than that; returns False if it is not."""
         with self._change:
             return self._change.wait_for(lambda: self.connected, seconds)
 
     def process(self, frame: OutgoingFrame) -> Processed:
-        """The detections to go on with, before the deadline; whatever the sidecar does.
+        """Returns the detections to go on with, before the deadline, whatever the sidecar does.
 
         Of full covariances the lower triangle counts. Raises ValueError for arrays that do not
         fit together, and for a client that was closed.
@@ -366,7 +348,7 @@ class MonitorClient:
         return as_given(frame, trouble.why, f"{trouble.why}: {trouble}")
 
     def _ask(self, data: bytes, deadline: float) -> bytes:
-        """The answer's bytes. Raises Unusable."""
+        """Sends a message and returns the bytes of its answer. Raises Unusable."""
         with self._change:
             now = time.monotonic()
             stream = self._stream
@@ -392,7 +374,7 @@ class MonitorClient:
         raise Unusable(Why.SLOW, f"no answer within {self._timeout * 1e3:g} ms")
 
     def _lose(self, stream: DetectorStream | None, trouble: Trouble) -> None:
-        """The stream is over; only the first to say so is heard. With the lock held."""
+        """Ends the active stream, with the lock held; of several reasons the first one stays."""
         if stream is None or self._stream is not stream:
             return
         self._stream, self._trouble, stream.trouble = None, trouble, trouble
@@ -402,11 +384,11 @@ class MonitorClient:
     # ---- for our own thread
 
     def _keep_open(self) -> None:
-        """Open the stream, again and again, until the client is closed."""
+        """Opens the stream, again and again, until the client is closed."""
         channel: grpc.Channel | None = None
         pause = FIRST_PAUSE
         while not self._closing.is_set():
-            # A channel keeps the certificates that it began with, be they of yesterday.
+            # A channel keeps the certificates that it began with, even after they expired.
             if channel is not None and (self._renew or self._access.certificate_authority):
                 channel.close()
                 channel = None
@@ -423,7 +405,7 @@ class MonitorClient:
             except grpc.RpcError as error:
                 trouble = _in_words(error)
             except Exception as error:
-                # A fault of ours: the detector must not notice more than raw detections.
+                # A fault of the client: the detector must notice no more than raw detections.
                 log.exception("monitor: the stream of %s failed", self.header.stream)
                 trouble = Trouble(Why.DOWN, f"a fault of the client: {error}")
             with self._change:
@@ -441,7 +423,7 @@ class MonitorClient:
             channel.close()
 
     def _say_lost(self, trouble: Trouble) -> None:
-        """Without the lock, and never in the detector's thread: a log may be slow."""
+        """Logs the loss without the lock, and never in the detector's thread: a log may be slow."""
         if not self._closing.is_set():
             log.warning("monitor: detections of %s go raw: %s", self.header.stream, trouble.text)
 
@@ -452,8 +434,8 @@ class MonitorClient:
         return grpc.secure_channel(self.address, credentials, options=CHANNEL_OPTIONS)
 
     def _converse(self, channel: grpc.Channel, stream: DetectorStream) -> None:
-        """Send the header, take answers until there are no more. Raises Unusable, RpcError."""
-        # Files may be slow; the detector must not wait for them, as it would for the lock.
+        """Sends the header, takes answers until there are no more. Raises Unusable, RpcError."""
+        # Files may be slow, and the detector would wait for the lock: they are read without it.
         metadata = self._access.metadata(self.address)
         stream.send(encode_header(self.header), time.monotonic())
         requests = iter(stream.requests.get, None)
@@ -470,7 +452,7 @@ class MonitorClient:
                 log.info("monitor: %s is connected to %s", self.header.stream, self.address)
 
     def _take(self, stream: DetectorStream, data: bytes) -> None:
-        """Hand an answer to who waits for it. Raises Unusable for one to nothing."""
+        """Hands an answer to the thread that waits for it. Raises Unusable for one to nothing."""
         index = index_of(data)
         with self._change:
             if stream.unanswered.pop(index or 0, None) is None:

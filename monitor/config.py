@@ -1,20 +1,5 @@
-"""What all sections of the configuration have in common.
-
-Who may reach the sidecar, and who may do what: the files that say so, and what is refused.
-
-Who tracks: the sidecar's own tracker and how, one elsewhere that is fed over gRPC, or nobody.
-
-The settings of how recalibrators are fitted, tried and promoted while the sidecar runs.
-
-The settings of how drift of calibration is watched.
-
-What the sidecar says on standard error: from which level on, in which form, how often.
-
-Which detection a labelled object belongs to.
-
-How long detections wait for their truth, and where.
-
-Frozen settings with their defaults. deploy/sidecar.toml lists every one of them.
+"""The configuration: frozen settings with their defaults, checked together. deploy/sidecar.toml
+lists every key; nothing here applies a setting.
 """
 
 from __future__ import annotations
@@ -27,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
     BaseModel,
@@ -83,16 +68,15 @@ from monitor.tracking.kalman import (
 )
 
 SHORTEST, LONGEST = 16, 4096  # characters of a token
-
-
 MOST_TOKENS = 16  # in one file
-
-
 _TOKEN = frozenset((string.ascii_letters + string.digits + "-._~+/=").encode())
+
+# Bytes; deploy/sidecar.toml has 16,000.
+LARGEST_FILE = 1 << 20
 
 
 def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
-    """Of the lines of a file; empty ones are none. Raises ValueError, which never shows one."""
+    """Reads the tokens of a file, one a line. Raises ValueError, which never shows a token."""
     tokens = tuple(line.strip() for line in data.splitlines() if line.strip())
     if not tokens:
         raise ValueError(f"'{path}' holds no token: write one into its first line.")
@@ -112,15 +96,20 @@ def read_tokens(data: bytes, path: str) -> tuple[bytes, ...]:
     return tokens
 
 
+T = TypeVar("T")
+_RELOADABLE = "reloadable"
+Reloadable = Annotated[T, _RELOADABLE]  # marks keys that a reload takes while the sidecar runs
+
+
 class Section(BaseModel):
-    """Frozen; unknown keys, infinities, NaN and values of another type are refused."""
+    """A frozen section; refuses unknown keys, infinities, NaN and values of another type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
     def _of_its_type(cls, value: Any, info: ValidationInfo) -> Any:
-        """pydantic takes true for 1, "7" for 7 and 1 for true; TOML can say what it means."""
+        """Refuses true for 1, "7" for 7 and 1 for true, which pydantic would take."""
         asked = cls.model_fields[info.field_name or ""].annotation
         if asked is bool and not isinstance(value, bool):
             raise ValueError("must be true or false")
@@ -130,13 +119,18 @@ class Section(BaseModel):
             raise ValueError("must be a number")
         return value
 
+    @classmethod
+    def reloadable(cls) -> tuple[str, ...]:
+        """Names the keys that are marked as reloadable."""
+        return tuple(key for key, each in cls.model_fields.items() if _RELOADABLE in each.metadata)
+
 
 class SecurityConfig(Section):
     """Certificates and tokens, each a path of a file; empty: there is none.
 
     certificate + key      TLS; PEM, the certificate followed by those between it and its authority
     client_authority       PEM; clients, too, must have a certificate, of one of these authorities
-    *_token_file           one bearer token a line; who has none of them may not use the right
+    *_token_file           one bearer token a line; a call without one lacks the right
     """
 
     certificate: str = ""
@@ -145,7 +139,8 @@ class SecurityConfig(Section):
     data_token_file: str = ""  # Process, ProcessFrame, GetCalibration, WatchEvents
     truth_token_file: str = ""  # ReportGroundTruth
     admin_token_file: str = ""  # all of these, recalibrators, export and import, acknowledging
-    reload_seconds: PositiveFloat = 60.0  # s; how often the files are looked at for a change
+    # s; how often the files are looked at for a change.
+    reload_seconds: Reloadable[PositiveFloat] = 60.0
     allow_plain_text: bool = False  # True: gRPC may listen on a network without TLS
     # True: over TLS on a network, whoever connects may administer, with neither a certificate of
     # its own nor a token.
@@ -169,21 +164,21 @@ class SecurityConfig(Section):
 
     @property
     def tls(self) -> bool:
-        """Whether gRPC is encrypted."""
+        """True if gRPC is encrypted."""
         return bool(self.certificate)
 
     @property
     def token_files(self) -> dict[str, str]:
-        """Path by key, of those that are named."""
+        """Paths of the token files that are named, by key."""
         keys = ("data_token_file", "truth_token_file", "admin_token_file")
         return {key: path for key in keys if (path := getattr(self, key))}
 
 
 def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> None:
-    """Raises ValueError where others could listen in or take over, and nobody has said that they
-    may.
-    """
-    if not is_loopback(grpc_host) and security.tls and not _keeps_strangers_out(security):
+    """Raises ValueError if strangers could listen in or take over, and no setting allows it."""
+    administrators = security.client_authority or security.admin_token_file
+    open_to_all = not administrators and not security.allow_open_administration
+    if not is_loopback(grpc_host) and security.tls and open_to_all:
         raise ValueError(
             f"[server] grpc_address is on {grpc_host}, which other machines can reach, and whoever "
             "connects may promote recalibrators and import statistics. Name [security] "
@@ -211,14 +206,8 @@ def check_exposure(security: SecurityConfig, grpc_host: str, http_host: str) -> 
         )
 
 
-def _keeps_strangers_out(security: SecurityConfig) -> bool:
-    """Whether nobody can administer who was given neither a certificate nor a token."""
-    shown = bool(security.client_authority or security.admin_token_file)
-    return shown or security.allow_open_administration
-
-
 def is_loopback(host: str) -> bool:
-    """Whether this machine alone reaches it; a name other than localhost may be anything."""
+    """Tells if this machine alone reaches a host; a name other than localhost may be anything."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -226,7 +215,7 @@ def is_loopback(host: str) -> bool:
 
 
 class TrackerKind(StrEnum):
-    """Who tracks."""
+    """The place of the tracker."""
 
     EMBEDDED = "embedded"  # the sidecar's own Kalman tracker, fed what is forwarded
     GRPC = "grpc"  # a tracker elsewhere, fed what is forwarded
@@ -234,7 +223,7 @@ class TrackerKind(StrEnum):
 
 
 class Fallback(StrEnum):
-    """Who tracks while the tracker elsewhere is away, or leaves a frame unanswered."""
+    """The tracker while the one elsewhere is away, or leaves a frame unanswered."""
 
     EMBEDDED = "embedded"
     NONE = "none"
@@ -242,23 +231,16 @@ class Fallback(StrEnum):
 
 # Beyond these, covariances of tracks leave what can be computed with.
 Density = Annotated[float, Field(gt=0, le=1e8)]
-
-
 Deviation = Annotated[float, Field(gt=0, le=1e5)]
-
-
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
-
 
 # host:port, or the path of a socket; what else gRPC resolves may be written before it.
 _ADDRESS = re.compile(r"unix:\S+|\S*[^\s:/]:(\d{1,5})")
-
-
 _RESOLVED_BY = re.compile(r"dns:(///)?|ipv4:|ipv6:")
 
 
 class DimensionNoiseConfig(Section):
-    """What differs for one dimension; what is left out is as for the others."""
+    """Noise of one dimension; a key that is left out is as for the other dimensions."""
 
     density: Density | None = None  # unit²/s³ with a velocity, unit²/s without
     initial_speed: Deviation | None = None  # unit/s
@@ -329,21 +311,29 @@ class TrackerConfig(Section):
 
     @property
     def tracks_here(self) -> bool:
-        """Whether the sidecar has a tracker of its own, be it one that stands by."""
+        """True if the sidecar has a tracker of its own, even one that only stands by."""
         elsewhere = self.kind is TrackerKind.GRPC and self.fallback is Fallback.EMBEDDED
         return self.kind is TrackerKind.EMBEDDED or elsewhere
 
     def settings(self) -> TrackerSettings:
-        """As the sidecar's own tracker takes them."""
+        """Returns the settings of the sidecar's own tracker."""
         own = dict(UPRIGHT)
         own |= {name: DimensionNoise(**dict(noise)) for name, noise in self.dimensions.items()}
-        known = {field.name for field in fields(TrackerSettings)}
-        chosen = {name: value for name, value in dict(self).items() if name in known}
-        return TrackerSettings(**(chosen | {"dimensions": own}))
+        return _settings_of(TrackerSettings, self, dimensions=own)
+
+
+def _settings_of(kind: type[T], section: Section, **renamed: Any) -> T:
+    """Makes settings of the core from the keys of a section that are named like their fields.
+
+    renamed  values of fields with another name, which come before the keys
+    """
+    given = dict(section) | renamed
+    names = [field.name for field in fields(cast("Any", kind))]
+    return kind(**{name: given[name] for name in names if name in given})
 
 
 def _stays_here(address: str) -> bool:
-    """Whether what is sent there leaves this machine by no network; in doubt it does."""
+    """Tells if an address is surely of this machine."""
     if address.startswith("unix:"):
         return True
     host = _RESOLVED_BY.sub("", address, count=1).rpartition(":")[0]
@@ -352,8 +342,7 @@ def _stays_here(address: str) -> bool:
 
 Factor = Annotated[float, Field(gt=0)]
 
-
-# By key, the methods to which it means something. As in fitting.FITTINGS, which is heavy to import.
+# By key, the methods that use it. As in fitting.FITTINGS, which is heavy to import.
 USED_BY: Mapping[str, tuple[str, ...]] = {
     "objective": (VarianceScaling.method, CovarianceScaling.method),
     "time_constant_seconds": (AdaptiveScaling.method,),
@@ -361,22 +350,25 @@ USED_BY: Mapping[str, tuple[str, ...]] = {
 
 
 class PromotionConfig(Section):
-    """Fits beside the stream, trials on later truth, and what acts by itself."""
+    """Fits of candidates, their trials on later ground truth, and their promotion."""
 
     # manual: fits and promotions when asked for; advise: a proven candidate raises an event and
     # waits; automatic: it is promoted.
-    mode: PromotionMode = PromotionMode.ADVISE
-    allow_shrinking: bool = False  # automatic also where covariances become smaller
-    method: str = "variance-scaling"  # of what is fitted, as in `fit --method`
-    objective: Objective | None = None  # of a scaling; left out: its own
-    time_constant_seconds: PositiveFloat | None = None  # s, of adaptive-scaling
-    band: tuple[Factor, Factor] = (0.5, 2.0)  # factors on the variance that are left alone
-    hysteresis: Annotated[float, Field(gt=1)] = 1.1  # a smaller change of variances is none
-    prior_tracks: PositiveFloat = 3.0  # that "nothing is wrong" counts for in a fit
+    mode: Reloadable[PromotionMode] = PromotionMode.ADVISE
+    allow_shrinking: Reloadable[bool] = False  # automatic also where covariances become smaller
+    method: Reloadable[str] = "variance-scaling"  # of what is fitted, as in `fit --method`
+    objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
+    time_constant_seconds: Reloadable[PositiveFloat | None] = None  # s, of adaptive-scaling
+    # Factors on the variance that are left alone.
+    band: Reloadable[tuple[Factor, Factor]] = (0.5, 2.0)
+    # A smaller change of variances is none.
+    hysteresis: Reloadable[Annotated[float, Field(gt=1)]] = 1.1
+    prior_tracks: Reloadable[PositiveFloat] = 3.0  # that "nothing is wrong" counts for in a fit
     # New ones of a slice before it is fitted again, and the fewest that a fit looks back on.
-    fit_tracks: Annotated[int, Field(ge=2)] = 10
-    fit_every_seconds: PositiveFloat = 10.0  # s between two fits, at least
-    fit_timeout_seconds: PositiveFloat = 120.0  # s after which a fit hangs, and is ended
+    fit_tracks: Reloadable[Annotated[int, Field(ge=2)]] = 10
+    fit_every_seconds: Reloadable[PositiveFloat] = 10.0  # s between two fits, at least
+    # s after which a fit hangs, and is ended.
+    fit_timeout_seconds: Reloadable[PositiveFloat] = 120.0
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
     clip: PositiveFloat = 1.0  # nats per dimension that one track can say for a step
     trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
@@ -416,7 +408,7 @@ class PromotionConfig(Section):
         return self
 
     def settings(self) -> PromotionSettings:
-        """As the pure core takes them."""
+        """Returns the settings of `promotion`."""
         return PromotionSettings(
             TrackSettings(
                 idle_ns=int(self.track_idle_seconds * 1e9),
@@ -425,30 +417,26 @@ class PromotionConfig(Section):
                 most_tracks=self.kept_tracks,
                 most_open=self.open_tracks,
             ),
-            FitSettings(
-                self.method,
-                self.objective,
-                self.time_constant_seconds,
-                self.prior_tracks,
-                self.fit_tracks,
+            _settings_of(
+                FitSettings,
+                self,
+                time_constant_s=self.time_constant_seconds,
+                tracks=self.fit_tracks,
             ),
             TrialSettings(self.alpha, self.clip, self.trial_tracks, self.rollback_tracks),
-            PolicySettings(self.mode, self.allow_shrinking, self.band, self.hysteresis),
+            _settings_of(PolicySettings, self),
         )
 
 
 Tolerance = Annotated[float, Field(ge=1)]
-
-
 Tracks = Annotated[int, Field(ge=2, le=100_000)]
 
-
-# The defaults of what the pure core takes are its own.
+# The defaults of `drift`.
 _CORE = DriftSettings()
 
 
 class DriftConfig(Section):
-    """How often a false alarm may come, and what counts as drift."""
+    """Budget of false alarms, and what counts as drift."""
 
     watch: bool = True  # False: nothing is watched, no alarm ever comes
     # h of driving between two false alarms, over all slices together
@@ -472,7 +460,7 @@ class DriftConfig(Section):
     calm_hours: NonNegativeFloat = _CORE.calm_hours
     # That say so before there is an alarm, where tracks are known: one odd object is no drift.
     fewest_tracks: Annotated[int, Field(ge=1, le=1000)] = _CORE.fewest_tracks
-    refit_on_page: bool = False  # a page asks for a fit of its slice, and its trial
+    refit_on_page: Reloadable[bool] = False  # a page asks for a fit of its slice, and its trial
     # Followed at a time, over all slices.
     open_tracks: Annotated[int, Field(ge=1, le=1_000_000)] = _CORE.most_open
     # s without truth that end a track.
@@ -480,23 +468,12 @@ class DriftConfig(Section):
     # Evidence, references and alarms on disk; in the working directory; empty: none are kept.
     path: str = "calibration-monitor.drift"
     # s between two writes.
-    every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
+    every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
     def settings(self) -> DriftSettings:
-        """As the pure core takes them."""
-        return DriftSettings(
-            hours_between_false_pages=self.hours_between_false_pages,
-            hours_between_false_tickets=self.hours_between_false_tickets,
-            page_tolerance=self.page_tolerance,
-            ticket_tolerance=self.ticket_tolerance,
-            unit=self.unit,
-            reference_tracks=self.reference_tracks,
-            reference_detections=self.reference_detections,
-            reference_seconds=self.reference_seconds,
-            fewest_tracks=self.fewest_tracks,
-            calm_hours=self.calm_hours,
-            most_open=self.open_tracks,
-            idle_seconds=self.track_idle_seconds,
+        """Returns the settings of `drift`."""
+        return _settings_of(
+            DriftSettings, self, most_open=self.open_tracks, idle_seconds=self.track_idle_seconds
         )
 
 
@@ -510,25 +487,24 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """Of a line."""
+    """The form of a line."""
 
     TEXT = "text"  # for people: time, level, logger, message; tracebacks indented below it
     JSON = "json"  # for programs: one object a line
 
 
 class LogConfig(Section):
-    """What is written, and how much of it. All of it may change while the sidecar runs."""
+    """The log on standard error. All keys may change while the sidecar runs."""
 
-    level: LogLevel = LogLevel.INFO
-    format: LogFormat = LogFormat.TEXT
+    level: Reloadable[LogLevel] = LogLevel.INFO
+    format: Reloadable[LogFormat] = LogFormat.TEXT
     # Of one kind: from the same place in the program. Further ones are counted. 0: no limit.
-    lines_a_minute: Annotated[int, Field(ge=0, le=60_000)] = 12
+    lines_a_minute: Reloadable[Annotated[int, Field(ge=0, le=60_000)]] = 12
     # Of one kind, at once; also the first ones of a kind that was silent for long.
-    burst: Annotated[int, Field(ge=1, le=10_000)] = 6
+    burst: Reloadable[Annotated[int, Field(ge=1, le=10_000)]] = 6
 
 
 Name = Annotated[str, Field(min_length=1, max_length=64)]
-
 
 # How many names `box` has, for each distance that reads it.
 _BOX = {
@@ -538,7 +514,7 @@ _BOX = {
 
 
 class MatchingConfig(Section):
-    """How labels in the labeller's own space of ids find their detections."""
+    """Matching of labels in the labeller's own ids with detections."""
 
     distance: DistanceKind = DistanceKind.CENTRE
     gate: PositiveFloat = 2.0  # beyond it nothing matches; unit: see distance
@@ -582,12 +558,12 @@ class MatchingConfig(Section):
         return self
 
     def gate_of(self, name: str) -> float:
-        """Of a class of the detector's."""
+        """Returns the gate of a class of the detector's."""
         return self.gates.get(name, self.gate)
 
 
 class PendingConfig(Section):
-    """How long detections wait for their truth."""
+    """Pending frames: how long they wait for labels, and where."""
 
     max_bytes: PositiveInt = 256 * 2**20  # bytes in memory; the oldest frames are dropped first
     # s; how far the watermark stays behind.
@@ -603,10 +579,6 @@ class PendingConfig(Section):
     queue_frames: PositiveInt = 2048  # that wait for the disk; beyond it they stay in memory
 
 
-# Bytes; deploy/sidecar.toml has 16,000.
-LARGEST_FILE = 1 << 20
-
-
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -615,7 +587,7 @@ class InvalidConfiguration(ValueError):
 
 
 class Mode(StrEnum):
-    """What is forwarded."""
+    """The estimates that are forwarded."""
 
     APPLY = "apply"  # what the promoted recalibrator makes of the estimate
     OBSERVE = "observe"  # the raw estimate, with the recalibrated one beside it
@@ -627,27 +599,29 @@ class ServerConfig(Section):
     grpc_address: str = "127.0.0.1:50051"  # host:port; port 0 takes a free one
     http_address: str = "127.0.0.1:9464"  # host:port of /metrics, /healthz, /readyz, /
     reflection: bool = False  # gRPC reflection, for grpcurl and the like
-    max_message_bytes: PositiveInt = (
-        4 * 2**20
-    )  # bytes; above it a message is refused, the stream lives
+    # Bytes; above it a message is refused, the stream lives.
+    max_message_bytes: PositiveInt = 4 * 2**20
     transport_message_bytes: PositiveInt = 16 * 2**20  # bytes; above it gRPC ends the stream
-    max_streams: PositiveInt = 64  # names of streams that are taken, until a restart
+    max_streams: Reloadable[PositiveInt] = 64  # names of streams that are taken, until a restart
     max_calls: PositiveInt = 1024  # open at a time, streams included; further ones are refused
     max_connections: PositiveInt = 512  # at a time; each is a file descriptor
     # Of one stream; who sends more is read more slowly. 0: no limit.
-    max_messages_per_second: NonNegativeFloat = 0.0
+    max_messages_per_second: Reloadable[NonNegativeFloat] = 0.0
     keepalive_seconds: PositiveFloat = 30.0  # s without a sign of a client before it is asked
     keepalive_timeout_seconds: PositiveFloat = 10.0  # s for its answer; then it is gone
-    write_timeout_seconds: PositiveFloat = (
-        10.0  # s; a client that reads nothing for so long is dropped
-    )
-    grace_seconds: NonNegativeFloat = 5.0  # s; how long SIGTERM waits for frames in work
+    # s; a client that reads nothing for so long is dropped.
+    write_timeout_seconds: Reloadable[PositiveFloat] = 10.0
+    # s; how long SIGTERM waits for frames in work.
+    grace_seconds: Reloadable[NonNegativeFloat] = 5.0
     # Above either, frames are answered and forwarded, but neither remembered nor counted.
-    shed_lag_seconds: NonNegativeFloat = 0.1  # s that frames wait or the loop is late; 0: never
-    shed_rows: NonNegativeInt = 1 << 18  # detections that wait for the statistics; 0: never
+    # s that frames wait or the loop is late; 0: never.
+    shed_lag_seconds: Reloadable[NonNegativeFloat] = 0.1
+    # Detections that wait for the statistics; 0: never.
+    shed_rows: Reloadable[NonNegativeInt] = 1 << 18
     # s that a frame may wait on its way; older ones are passed through, uncounted. 0: any age.
-    stale_seconds: NonNegativeFloat = 0.0
-    clock_step_seconds: PositiveFloat = 0.5  # s; a wall clock that is set by more begins an epoch
+    stale_seconds: Reloadable[NonNegativeFloat] = 0.0
+    # s; a wall clock that is set by more begins an epoch.
+    clock_step_seconds: Reloadable[PositiveFloat] = 0.5
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -662,7 +636,7 @@ class ServerConfig(Section):
 
 
 def split_address(address: str, key: str) -> tuple[str, int]:
-    """host and port of 'host:port'. Raises ValueError."""
+    """Splits 'host:port'. Raises ValueError, which names the key."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{key} '{address}' must be host:port, such as 127.0.0.1:50051")
@@ -670,15 +644,15 @@ def split_address(address: str, key: str) -> tuple[str, int]:
 
 
 class RecalibrationConfig(Section):
-    """What is done to the estimates."""
+    """Recalibration of the estimates."""
 
-    mode: Mode = Mode.APPLY
+    mode: Reloadable[Mode] = Mode.APPLY
     recalibrator: str = ""  # path of a fitted recalibrator to promote at start; empty: identity
     class_recalibrator: str = ""  # the same of class probabilities
 
 
 class StatisticsConfig(Section):
-    """What is counted, and how finely.
+    """Statistics: their slices, micro-bins and windows.
 
     Replicas can be added if they agree on lowest_deviation, micro_bins_per_octave, tau, windows,
     panes, slice_by and, where slices go by range, range_edges and range_dimensions.
@@ -748,20 +722,20 @@ class StatisticsConfig(Section):
         return self
 
     def window_lengths(self) -> Windows:
-        """The windows in nanoseconds. Raises InvalidWindows where they do not nest."""
+        """Returns the windows in nanoseconds. Raises InvalidWindows if they do not nest."""
         unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}
         return Windows(
             tuple(int(text[:-1]) * unit[text[-1]] * 10**9 for text in self.windows), self.panes
         )
 
     def ranges(self) -> RangeBuckets | None:
-        """The range buckets, where they tell slices apart."""
+        """Returns the range buckets, if slices are told apart by range."""
         if SliceBy.RANGE not in self.slice_by:
             return None
         return RangeBuckets(self.range_edges, self.range_dimensions)
 
     def binning(self) -> Binning:
-        """The micro-bins."""
+        """Returns the micro-bins."""
         return Binning(
             deviation=LogBins(self.lowest_deviation, self.micro_bins_per_octave, OCTAVES),
             tau=self.tau,
@@ -769,7 +743,7 @@ class StatisticsConfig(Section):
 
 
 class LimitsConfig(Section):
-    """What a plausible message looks like; in the units of the stream."""
+    """Limits of a plausible message; in the units of the stream."""
 
     max_dimensions: Annotated[int, Field(ge=1, le=MOST_DIMENSIONS)] = 16
     # Names of a stream; every row of class probabilities adds to each of them.
@@ -795,13 +769,13 @@ class SnapshotConfig(Section):
 
     path: str = "calibration-monitor.state"  # in the working directory; empty: none
     # s between two of them; more often, writing would be all the sidecar does.
-    every_seconds: Annotated[float, Field(ge=0.1)] = 10.0
+    every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
 
 class MetricsConfig(Section):
     """The HTTP endpoint."""
 
-    refresh_seconds: PositiveFloat = 2.0  # s; age of the prepared text
+    refresh_seconds: Reloadable[PositiveFloat] = 2.0  # s; age of the prepared text
     # Unit of the stream; inner edges of the bins over σ and σ_G that are exported as counters.
     # The same in all vehicles whose counters are to be added.
     export_edges: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=31)] = tuple(
@@ -860,7 +834,7 @@ class Config(Section):
 
 
 def load(path: str | Path) -> Config:
-    """The settings of a TOML file; what it leaves out keeps its default.
+    """Reads the settings of a TOML file; keys that it leaves out keep their default.
 
     Raises InvalidConfiguration, which names every offending key.
     """
@@ -888,17 +862,16 @@ def load(path: str | Path) -> Config:
 
 
 def with_addresses(config: Config, grpc_address: str | None, http_address: str | None) -> Config:
-    """The settings with other addresses, where they are given. Raises InvalidConfiguration."""
+    """Replaces the addresses that are given. Raises InvalidConfiguration."""
     settings = config.model_dump()
-    if grpc_address is not None:
-        settings["server"]["grpc_address"] = grpc_address
-    if http_address is not None:
-        settings["server"]["http_address"] = http_address
+    for key, address in (("grpc_address", grpc_address), ("http_address", http_address)):
+        if address is not None:
+            settings["server"][key] = address
     return checked(settings, "command line")
 
 
 def checked(settings: dict[str, Any], source: str) -> Config:
-    """The settings, if they can be used together. Raises InvalidConfiguration, which names source.
+    """Checks settings, alone and together. Raises InvalidConfiguration, which names the source.
 
     settings  by section and key
     """
@@ -915,15 +888,14 @@ def checked(settings: dict[str, Any], source: str) -> Config:
 
 
 def _where(location: tuple[int | str, ...], value: object, fault: str) -> str:
-    """The offending key and its value; what concerns whole sections says so in its message.
+    """Names the offending key and its value; a fault of whole sections says so in its message.
 
-    fault  as pydantic calls it
+    fault  pydantic's name of it
     """
     if not location:
         return ""
     key = ".".join(str(part) for part in location)
-    # A text under a key that there is not may be anything, a secret too; this goes to the log and
-    # to whoever asks for the status.
+    # A text under an unknown key may be a secret, and this goes to the log and to the status.
     harmless = isinstance(value, bool | int | float)
     hidden = isinstance(value, dict) or (fault == "extra_forbidden" and not harmless)
     return f"[{key}]: " if hidden else f"[{key}] = {value!r}: "

@@ -16,9 +16,7 @@ from monitor.service.log import (
     traceback_lines,
 )
 
-LINE = LogLine(
-    1769860800.1239, "warning", "monitor.pipeline.frame_path", "stream %s", "stream lidar"
-)
+LINE = LogLine(1769860800.1239, "warning", "monitor.pipeline", "stream %s", "stream lidar")
 # All of Unicode, halves of surrogates too, as they come from names of files.
 anything = st.text(st.characters(codec=None))
 TOKEN = "s3cr3t-" * 6

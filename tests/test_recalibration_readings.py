@@ -20,8 +20,8 @@ def reading(promotions: Promotions, store_failures: int = 0) -> RecalibrationRea
 
 def typical(found: RecalibrationReading) -> dict[str, list[float]]:
     return {
-        entry.slice: [round(factor.typical, 9) for factor in entry.factors]
-        for entry in found.factors
+        slice: [round(factor.typical, 9) for factor in factors]
+        for slice, factors in found.factors.items()
     }
 
 
@@ -45,9 +45,9 @@ def test_factors_are_those_that_were_applied_by_slice():
     send(promotions, 0, 1, 1)
     found = reading(promotions)
     assert typical(found) == {"car": [1.0] * 3, "truck": [9.0] * 3}
-    for entry in found.factors:
-        assert [factor.dimension for factor in entry.factors] == ["x", "y", "z"]
-        for factor in entry.factors:
+    for factors in found.factors.values():
+        assert [factor.dimension for factor in factors] == ["x", "y", "z"]
+        for factor in factors:
             assert factor.lowest == pytest.approx(factor.highest)
 
 
@@ -97,7 +97,7 @@ def test_a_frame_without_usable_detections_takes_nothing_away():
     send(promotions, 0)
     before = finished(readings.read(0)).factors
     promotions.pipeline.process(opened(promotions.pipeline, HEADER), frame([BAD]))
-    assert finished(readings.read(0)).factors == before != ()
+    assert finished(readings.read(0)).factors == before != {}
 
 
 def test_every_stream_is_a_step_of_its_own():

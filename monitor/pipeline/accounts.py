@@ -1,9 +1,9 @@
-"""What became of every detection: each is in exactly one count, from the moment it is answered.
+"""The fates of detections: each detection is in exactly one count, from its frame's answer on.
 
 predicted = matched + ignored + unmatched + unlabelled + dropped (by reason) + waiting
 
-What has become of every detection: counts of all, by slice, and of those that wait; and the
-frames in memory that they wait in. They change together, so that the counts always add up.
+The counts change together with the pending frames in memory, so that they always add up. Which
+detection a label belongs to is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from monitor.pipeline.pending import Gone, PendingStore
 
 @dataclass(slots=True)
 class DetectionAccount:
-    """Of all detections since the beginning of the ledger. Those that wait are counted by whoever
-    keeps them.
+    """Counts of all detections since the ledger began, by fate; those that wait are the rest.
 
-    unlabelled  no label came before their partition was too old
-    retracted   detections whose fate was taken back by a later revision; then they wait, or have
-                another one
+    unlabelled  no label came before their partition expired
+    retracted   detections whose fate a later revision took back; then they wait, or have another
     """
 
     predicted: int = 0
@@ -46,14 +44,16 @@ class DetectionAccount:
     dropped: dict[Dropped, int] = field(default_factory=lambda: dict.fromkeys(Dropped, 0))
 
     def settle(self, outcome: IntArray, times: int = 1) -> None:
-        """Count outcomes (u,) of Outcome; or take them back."""
+        """Counts outcomes (u,) of Outcome; times = -1 takes them back."""
         counts = np.bincount(outcome, minlength=len(Outcome))
         self.matched += times * int(counts[Outcome.MATCHED])
         self.ignored += times * int(counts[Outcome.IGNORED])
         self.unmatched += times * int(counts[Outcome.UNMATCHED])
 
     def retract(self, outcome: IntArray) -> None:
-        """Take outcomes (u,) back. Those of an account that was lost come into this one first."""
+        """Takes outcomes (u,) back. Those counted in an account that was lost are predicted here
+        first.
+        """
         self.settle(outcome, -1)
         self.retracted += outcome.size
         for name in ("matched", "ignored", "unmatched"):
@@ -62,22 +62,22 @@ class DetectionAccount:
             self.predicted += absent
 
     def drop(self, why: Dropped, count: int) -> None:
-        """Detections are gone."""
+        """Counts detections that are gone."""
         self.dropped[why] += count
 
     @property
     def settled(self) -> int:
-        """All that no longer wait."""
+        """Detections that no longer wait."""
         fates = self.matched + self.ignored + self.unmatched + self.unlabelled
         return fates + sum(self.dropped.values())
 
     @property
     def waiting(self) -> int:
-        """All that do, by the identity."""
+        """Detections that wait, by the identity."""
         return self.predicted - self.settled
 
     def counts(self) -> dict[str, int]:
-        """By name, as they are kept and exported."""
+        """Returns the counts by name, as they are kept and exported."""
         own = {
             "predicted": self.predicted,
             "matched": self.matched,
@@ -90,7 +90,7 @@ class DetectionAccount:
 
 
 def account_of(counts: Mapping[str, int]) -> DetectionAccount:
-    """From what counts() gave; names that are not known are left out."""
+    """Inverts counts(); unknown names are left out."""
     account = DetectionAccount()
     for name in ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted"):
         setattr(account, name, counts.get(name, 0))
@@ -100,8 +100,12 @@ def account_of(counts: Mapping[str, int]) -> DetectionAccount:
 
 @dataclass(slots=True)
 class SliceShares:
-    """By slice index: how many detections came, how many of them labels told of, and how many
-    matches a gate decided, and lay near it. Labels are not missing at random.
+    """Counts by slice index, since labels are not missing at random.
+
+    predicted  detections that came
+    labelled   detections that a label told of
+    gated      matches that a gate decided
+    near_gate  matches that lay near the gate
     """
 
     predicted: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -110,7 +114,7 @@ class SliceShares:
     near_gate: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, name: str, slices: IntArray, times: int = 1) -> None:
-        """Count detections by slice (n,), or take them back."""
+        """Counts detections by slice (n,); times = -1 takes them back."""
         if slices.size == 0:
             return
         counts = np.bincount(slices)
@@ -121,23 +125,23 @@ class SliceShares:
         known[: counts.size] += times * counts
 
     def put(self, name: str, index: int, count: int) -> None:
-        """As it was kept."""
+        """Sets a count to a kept value."""
         self.add(name, np.full(1, index), count - self.of(name, index))
 
     def of(self, name: str, index: int) -> int:
-        """Of one slice."""
+        """Returns a count of one slice."""
         known: IntArray = getattr(self, name)
         return int(known[index]) if index < known.size else 0
 
 
 @dataclass(slots=True)
 class Fates:
-    """Of one pipeline: account.waiting == pending, between any two calls.
+    """The fates of one pipeline's detections: account.waiting == pending, between any two calls.
 
-    store    frames in memory
+    store    pending frames in memory
     waiting  detections that wait in frames which the disk has, by partition
-    absent   frames in memory that the account has not: they came, and what is known of them was
-             told, into one that is lost
+    absent   frames in memory that this account does not count: they and their labels came into an
+             account that was lost
     """
 
     counters: Counters
@@ -155,7 +159,7 @@ class Fates:
     # ---- frames come and go
 
     def lose(self, received: int, why: Dropped) -> None:
-        """Detections that nobody will ever tell of."""
+        """Counts detections that no label can ever tell of."""
         self.account.predicted += received
         self._drop(why, received)
 
@@ -167,7 +171,7 @@ class Fates:
     def unnamed(
         self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
     ) -> None:
-        """A frame has come that no label can name, with what came with it."""
+        """Counts a frame that no label can name, with the labels that came with it."""
         settled = 0 if inline is None else inline.settled.size
         self.account.predicted += received
         self._drop(Dropped.BARE, bare)
@@ -179,10 +183,10 @@ class Fates:
             self.shares.add("labelled", slices[inline.settled])
 
     def came(self, frame: PendingFrame) -> None:
-        """A frame has come, in place of one of its number. It waits from `hold` on."""
+        """Counts a frame, which replaces one of its number. It waits from `hold` on."""
         earlier = self._discard(frame.key)
-        # The same number at another time: the detector began anew. One that the disk has waits
-        # there until its partition goes, as it does where memory has lost sight of it: how many
+        # The same number at another time: the detector began anew. A frame that the disk has waits
+        # there until its partition goes, as does one that memory has lost: how many detections
         # wait in it would have to be read first.
         if earlier is not None and not earlier.kept:
             self._drop(Dropped.REPLACED, earlier.waiting)
@@ -200,14 +204,14 @@ class Fates:
         return self.store.discard(key)
 
     def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
-        """What was told of a frame when it came, before it is held."""
+        """Counts the labels that came with a frame, before it is held."""
         self.store.told(frame, inline)
         self._settle(frame, inline)
 
     def hold(self, frame: PendingFrame, *, wanted: bool = False) -> None:
-        """In memory, as long as there is room.
+        """Keeps a frame in memory as long as there is room.
 
-        wanted  something is told of it next
+        wanted  a label of it is told next
         """
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting
@@ -217,17 +221,17 @@ class Fates:
                 self._drop(gone.why_not, gone.waiting)
 
     def hold_again(self, frame: PendingFrame, *, lost: bool = False, absent: bool = False) -> None:
-        """A frame that the disk has given back, with all that was told of it.
+        """Keeps a frame that was read from the disk, with all its labels.
 
         lost    the disk did not have it when the process began
-        absent  the account does not have it: it has it as soon as more is told of it
+        absent  this account does not count it until more is told of it
         """
         absent = absent and (frame.key in self.absent or frame.key not in self.store)
         there = self._discard(frame.key)
         if there is not None and there.kept:
             self.waiting[there.partition] -= there.waiting
         frame.kept = True
-        # It waited there all the time.
+        # Its detections are in the count already: they waited on the disk all the time.
         before = self.waiting[frame.partition]
         self.hold(frame, wanted=True)
         if absent:
@@ -239,10 +243,10 @@ class Fates:
                 self.waiting[frame.partition] += frame.waiting
 
     def _admit(self, count: int, slices: IntArray) -> None:
-        """Detections wait that were taken for lost: their frame was written anew as its partition
-        went, or was not on the disk yet when what is known of it was kept.
+        """Takes detections back that were counted as lost but wait: their frame was written anew
+        as its partition went, or reached the disk after the checkpoint.
 
-        slices  of at least so many
+        slices  of at least so many detections
         """
         for why in (Dropped.RESTART, Dropped.BUDGET, Dropped.CORRUPT):
             some = min(count, self.account.dropped[why])
@@ -251,19 +255,19 @@ class Fates:
         some = min(count, self.account.unlabelled)
         self.account.unlabelled -= some
         count -= some
-        # What else there is came into an account that is lost.
+        # The others came into an account that was lost.
         self.account.predicted += count
         self.shares.add("predicted", slices[:count])
 
     def kept(self, frame: PendingFrame) -> None:
-        """The disk has a frame, or will, that only memory had."""
+        """Moves a frame's waiting detections from memory to the disk, which has it or will."""
         frame.kept = True
         if frame.key in self.store:
             self.store.unkept -= frame.waiting
         self.waiting[frame.partition] += frame.waiting
 
     def partition_gone(self, partition: int, why: str) -> None:
-        """The disk has a partition no more; what memory has of it goes on, unless it expired.
+        """Counts the loss of a partition; its frames in memory stay, unless it expired.
 
         why  "expired", "budget", or how it was damaged
         """
@@ -276,7 +280,7 @@ class Fates:
             if expired:
                 continue
             if any(record.revision >= 0 for record in frame.records):
-                # Its labels went too: written anew without them, it would be told twice.
+                # Its labels went too: written anew without them, they would be counted twice.
                 self.store.discard(frame.key)
                 gone = Gone(frame.stored.stamp_ns, partition, False)
                 self.store.remember(frame.key, gone)
@@ -298,7 +302,10 @@ class Fates:
     # ---- labels
 
     def tell(self, frame: PendingFrame, record: LabelRecord) -> int:
-        """Enter what labels tell of a frame; detections whose fate they take back."""
+        """Counts what labels tell of a frame.
+
+        returns  detections whose earlier fate they take back
+        """
         if frame.key in self.absent:
             self.absent.discard(frame.key)
             self._predicted(frame)
@@ -315,7 +322,7 @@ class Fates:
             self.waiting[frame.partition] += frame.waiting - waited
             more = -self.waiting[frame.partition]
             if more > 0:
-                # More wait there than was known: on the disk they were, all the same.
+                # More detections waited on the disk than this account knew.
                 self.waiting[frame.partition] = 0
                 self._admit(more, frame.slices[record.settled])
         self.account.retract(back)
@@ -324,13 +331,13 @@ class Fates:
         return int(back.size)
 
     def _fates_of(self, frame: PendingFrame) -> None:
-        """What was told of a frame, into an account that does not have it."""
+        """Counts the labels of a frame in an account that does not count it yet."""
         for record in frame.records:
             self._settle(frame, record)
 
     def _come_to_what_is_taken_back(self, frame: PendingFrame) -> None:
-        """Where more is taken back than was ever counted, it was counted in an account that is
-        lost, though nobody knows any more: it comes into this one first.
+        """Counts a frame's labels first if more is taken back than was ever counted: then they
+        were counted in an account that was lost.
         """
         resolved = frame.resolved
         fates = np.bincount(frame.outcome[resolved], minlength=len(Outcome))
@@ -361,7 +368,7 @@ class Fates:
 
 
 def _decided(frame: PendingFrame, record: LabelRecord) -> tuple[IntArray, IntArray]:
-    """Slices of the matches that a gate decided, and of those that lay near it."""
+    """Returns the slices of the matches that a gate decided, and of those near it."""
     if record.gate is None:
         return frame.slices[:0], frame.slices[:0]
     slices = frame.slices[record.rows]
@@ -369,7 +376,7 @@ def _decided(frame: PendingFrame, record: LabelRecord) -> tuple[IntArray, IntArr
 
 
 def _more_than(known: IntArray, slices: list[IntArray]) -> bool:
-    """Whether there are more detections of any slice than are known."""
+    """Tells if any slice has more detections than are known."""
     counts = np.bincount(np.concatenate([known[:0], *slices]), minlength=known.size)
     counts[: known.size] -= known
     return bool((counts > 0).any())

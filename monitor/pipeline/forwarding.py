@@ -1,10 +1,5 @@
-"""What the promoted recalibrator makes of the usable detections of a frame, and what that
-stands for. What else goes out with them is in answer_extras.py.
-
-What the promoted recalibrator makes of the class probabilities of a frame.
-
-What goes back with the estimates of a frame: what these stand for, quantiles, recalibrated
-class probabilities, flags. What fails is counted and left out; everything else goes out.
+"""Recalibration of a frame: the estimates, class probabilities, quantiles, flags that its answer
+holds. A part that fails is counted and left out; all others go out.
 """
 
 from __future__ import annotations
@@ -40,13 +35,13 @@ OUTPUT_NUMBER = {Output.GAUSSIAN: 1, Output.MOMENTS: 2, Output.SURROGATE: 3}
 
 @dataclass(frozen=True, slots=True)
 class Recalibrated:
-    """What a selection made of the n usable detections of a frame.
+    """The n usable detections of a frame, as sent and as a selection recalibrated them.
 
     slices  (n,) index into chains
-    made    estimates; the very ones that were sent where nothing was changed
-    sound   (n,) of which it could make something
-    whole   whether that is all of them
-    why     the reason that goes with these
+    made    estimates; the very object that was sent if nothing was changed
+    sound   (n,) True: it could be recalibrated
+    whole   True: all could
+    why     the reason for the sound ones
     """
 
     selection: Selection
@@ -60,9 +55,9 @@ class Recalibrated:
 
     @property
     def acted(self) -> Selection | None:
-        """The selection, where it could be applied to any.
+        """The selection, if it could be applied to any detection.
 
-        What failed the whole frame is not tried again on some rows of it, when truth arrives.
+        A selection that failed the whole frame is not tried again on rows of it, when labels come.
         """
         if self.why is Reason.RECALIBRATOR_MISMATCH:
             return None
@@ -70,11 +65,11 @@ class Recalibrated:
 
     @property
     def forwarded(self) -> Estimates:
-        """What goes on to the tracker."""
+        """The estimates that go on to the tracker."""
         return self.made if self.why is Reason.NONE else self.sent
 
     def marked(self, examined: Examined) -> Examined:
-        """With the reasons that come of it."""
+        """Adds the reasons of the recalibration to the examined detections."""
         if self.why is Reason.NONE and self.whole:
             return examined
         rows, reason = examined.batch.rows, examined.reason.copy()
@@ -83,14 +78,14 @@ class Recalibrated:
         return replace(examined, reason=reason, clean=False)
 
     def sound_of(self, rows: IntArray) -> tuple[IntArray, Estimates]:
-        """The sound ones of rows (n,), and what was made of them."""
+        """Returns the sound ones of rows (n,), and their recalibrated estimates."""
         if self.whole:
             return rows, self.made
         kept = np.flatnonzero(self.sound)
         return rows[kept], self.made.take(kept)
 
     def output(self) -> npt.NDArray[np.uint8]:
-        """(n,) OUTPUT_NUMBER of the recalibrator that serves each."""
+        """Returns (n,) OUTPUT_NUMBER of the recalibrator that serves each detection."""
         outputs, n = self.selection.outputs, self.slices.size
         if len(outputs) == 1 or n == 0:
             return alike(n, OUTPUT_NUMBER[next(iter(outputs))])
@@ -102,26 +97,28 @@ class Recalibrated:
         return found
 
     def quantiles(self, levels: tuple[float, ...]) -> FloatArray:
-        """(n ≥ 1, K T) at T levels, dimension by dimension, of the methods' own distributions."""
+        """Returns quantiles (n ≥ 1, K T) at T levels, dimension by dimension, of the methods' own
+        distributions.
+        """
         n, k = self.sent.mean.shape
         values = self._marginals().quantiles(np.array(levels))
         return values.transpose(1, 2, 0).reshape(n, k * len(levels))
 
     def deviation(self, space: Space) -> FloatArray:
-        """(n,) σ_G = det(Σ)^(1/2K) of the recalibrated joint block."""
+        """Returns (n,) σ_G = det(Σ)^(1/2K) of the recalibrated joint block."""
         return generalised_deviation(space, self.made.covariance, self.made.diagonal)
 
     def _marginals(self) -> Marginals:
         if self.selection.outputs != {Output.GAUSSIAN}:
             return self.selection.marginals(self.sent, self.slices, self.chains)
-        # What the Gaussian methods would make is here already.
+        # Gaussian methods give the normal distribution of the estimates that are here already.
         variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
         return NormalMarginals(self.made.mean, np.sqrt(variance))
 
 
 @lru_cache(maxsize=256)
 def alike(n: int, number: int) -> npt.NDArray[np.uint8]:
-    """(n,) of one number, read-only and shared: so are most frames."""
+    """Returns (n,) of one number, read-only and shared, as most frames need it."""
     array = np.full(n, number, np.uint8)
     array.setflags(write=False)
     return array
@@ -137,7 +134,7 @@ def recalibrate(
     limits: Limits,
     counters: Counters,
 ) -> Recalibrated:
-    """What a selection makes of the usable detections of a frame; where it fails, what was sent."""
+    """Recalibrates the usable detections of a frame; those that fail stay as they were sent."""
     why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
     if selection.fits(space):
         made, sound = applied(selection, sent, slices, chains, limits, counters)
@@ -151,10 +148,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecalibratedClasses:
-    """What became of the class probabilities of n usable detections.
+    """The recalibrated class probabilities of n usable detections.
 
-    probabilities  (n, C), NaN of those that have none; None where that is so for all
-    version        of what made them, empty without any
+    probabilities  (n, C), NaN for detections that have none; None if none has any
+    version        of their recalibrator; empty without any
     """
 
     probabilities: FloatArray | None = None
@@ -165,12 +162,12 @@ class RecalibratedClasses:
 def recalibrate_classes(
     classes: ClassSelection, header: Header, batch: FrameBatch, counters: Counters
 ) -> RecalibratedClasses:
-    """The recalibrated class probabilities of the detections that have some.
+    """Recalibrates the class probabilities of the detections that have some.
 
-    Every one of these is counted as recalibrated, as of other classes, or as failed.
+    Each of these is counted as recalibrated, as of other classes, or as failed.
     """
     opinions = batch.probabilities
-    # Of a single class nothing can be said wrong.
+    # The probability of a single class cannot be wrong.
     if opinions is None or opinions.shape[2] < 2 or not in_use(classes):
         return RecalibratedClasses()
     rows = np.flatnonzero(~np.isnan(opinions[:, 0, 0]))
@@ -205,7 +202,7 @@ def _mean_or_nan(
 
 
 def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
-    """(n, C) mean of what each of the opinions (n, M, C) is recalibrated to.
+    """Recalibrates each of the opinions (n, M, C) and returns their mean (n, C).
 
     source  Laves et al. 2019, eq. 25
     """
@@ -217,7 +214,7 @@ def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatAr
 
 
 def failed_notice(field: str, rows: IntArray) -> Notice:
-    """A field that the promoted recalibrator could not make of rows of a frame (n ≥ 1,)."""
+    """Notes a field that the promoted recalibrator could not make of rows (n ≥ 1,) of a frame."""
     return Notice(
         Reason.RECALIBRATOR_FAILED,
         field,
@@ -253,7 +250,7 @@ Number = TypeVar("Number", np.uint8, np.float64)
 class ProcessedFrame:
     """A frame of N detections with its n usable estimates recalibrated.
 
-    classes  the promoted recalibrator of class probabilities
+    classes  the active recalibrator of class probabilities
     """
 
     header: Header
@@ -263,7 +260,7 @@ class ProcessedFrame:
     mode: Mode
 
     def output(self) -> npt.NDArray[np.uint8]:
-        """(N,) what the estimates stand for."""
+        """Returns (N,) OUTPUT_NUMBER of the estimates; 0: not recalibrated."""
         if self.recalibrated.why is Reason.RECALIBRATOR_MISMATCH:
             return alike(self.examined.reason.size, 0)
         kept = None if self.recalibrated.whole else self.recalibrated.sound
@@ -271,17 +268,17 @@ class ProcessedFrame:
 
     @property
     def with_quantiles(self) -> bool:
-        """Whether any are asked for and can be had."""
+        """True if quantiles are asked for and can be had."""
         recalibrated = self.recalibrated
         asked = self.header.quantile_levels and recalibrated.why is Reason.NONE
         return bool(asked and recalibrated.sound.any())
 
     def quantiles(self) -> FloatArray:
-        """(n, K T), of which not all need be finite."""
+        """Returns (n, K T), not all of them finite."""
         return self.recalibrated.quantiles(self.header.quantile_levels)
 
     def rejected(self, likely: FloatArray | None) -> npt.NDArray[np.uint8] | None:
-        """(N,) UncertainBy; None while no rejection is in force.
+        """Returns (N,) UncertainBy; None while no rejection is active.
 
         likely  (n, C) recalibrated class probabilities
         """
@@ -300,7 +297,11 @@ class ProcessedFrame:
     def in_frame(
         self, values: npt.NDArray[Number], kept: BoolArray | None, otherwise: float
     ) -> npt.NDArray[Number]:
-        """(N, …) of the usable (n, …): those that are kept, None: all, and otherwise elsewhere."""
+        """Spreads values of usable detections (n, …) over the frame (N, …).
+
+        kept       (n,) those to take; None: all
+        otherwise  the value elsewhere
+        """
         n, rows = self.examined.reason.size, self.examined.batch.rows
         if rows.size == n and kept is None:
             return values
@@ -312,7 +313,7 @@ class ProcessedFrame:
 def answer_extras(
     frame: ProcessedFrame, counters: Counters
 ) -> tuple[AnswerExtras, tuple[Notice, ...]]:
-    """What goes back with the estimates, and notices where a recalibrator does not fit or fails."""
+    """Makes what goes back beside the estimates; notices say where a recalibrator does not fit."""
 
     def attempt(what: str, make: Callable[[], Made]) -> Made | None:
         try:

@@ -1,8 +1,5 @@
-"""Detections with their truth, made into the rows that the statistics take in, and into those that
-recalibrators learn from.
-
-Detections with their truth, on their way into all that learns from them: statistics, the watch
-over drift, and recalibrators.
+"""Matched detections on their way into everything that counts them: statistics, drift,
+recalibrators. Which detection a label belongs to is known before.
 """
 
 from __future__ import annotations
@@ -27,10 +24,10 @@ from monitor.statistics.clusters import cluster_id
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where detections come from: event time of the frame, stream, and their tracks.
+    """Origin of matched detections: event time of their frame, stream, and their tracks.
 
-    delay_ns  how much later their truth has come, in the time of the stream
-    live      whether that is in time for the counters
+    delay_ns  how much later their labels came, in the time of the stream
+    live      True: in time for the counters
     """
 
     stamp_ns: int | None
@@ -42,7 +39,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrueRows:
-    """m detections of a frame, as sent and as made, with their truth (m, K); slices (m,)."""
+    """m detections of a frame, as sent and as recalibrated, with truth (m, K) and slices (m,)."""
 
     space: Space
     slices: IntArray
@@ -52,7 +49,7 @@ class TrueRows:
     origin: Origin
 
     def matched(self) -> MatchedRows:
-        """What the truth says of them, at both stages."""
+        """Returns the rows that statistics and drift take in: errors at both stages."""
         sent, made, origin = self.sent, self.made, self.origin
         error = self.space.error(self.truth, sent.mean)
         same = made.mean is sent.mean
@@ -70,7 +67,7 @@ class TrueRows:
         )
 
     def labelled(self) -> LabelledRows | None:
-        """What recalibrators learn from them; nothing where they are of no known time."""
+        """Returns the rows that recalibrators are fitted to; None if their time is not known."""
         origin = self.origin
         if origin.stamp_ns is None or self.slices.size == 0:
             return None
@@ -89,7 +86,10 @@ class TrueRows:
 def inline_rows(
     batch: FrameBatch, rows: IntArray, slices: IntArray, made: Estimates, origin: Origin
 ) -> TrueRows:
-    """Rows (m,) of a batch whose truth came with them; slices (n,) and made are of all of it."""
+    """Takes the rows (m,) of a batch whose labels came with it.
+
+    slices, made  of the whole batch, (n,)
+    """
     sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
     scored = sent
     if made.mean is not batch.mean or made.covariance is not batch.covariance:
@@ -98,15 +98,14 @@ def inline_rows(
 
 
 def tracks_of_rows(tracks: TrackIds | None, rows: IntArray) -> TrackIds | None:
-    """Of some detections of a frame."""
+    """Returns the tracks of some detections of a frame; None if none are known."""
     return None if tracks is None else tracks.take(rows)
 
 
 def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds | None:
-    """Of labelled detections: the labeller's own objects, and a tracker's tracks where it knows
-    none.
+    """Chooses the tracks of labelled detections: the labeller's objects, else a tracker's tracks.
 
-    Their numbers are another space of ids: mixed, so that no object is taken for a track.
+    Ids of objects are mixed, so that no object is taken for a track of the same number.
     """
     if objects is None:
         return tracks
@@ -121,7 +120,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which of those that learn an entry of the ledger is new to."""
+    """The parts of the state that an entry of the ledger is new to."""
 
     statistics: bool = True
     drift: bool = True
@@ -133,7 +132,7 @@ ALL = Parts()
 
 @dataclass(slots=True)
 class Counting:
-    """Of one pipeline."""
+    """Counts matched detections of one pipeline."""
 
     live: LiveStatistics
     slices: SliceTable
@@ -144,7 +143,7 @@ class Counting:
     def count(
         self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: Parts = ALL
     ) -> None:
-        """Take in what labels told of a frame; cheap.
+        """Counts what labels told of a frame; cheap.
 
         sequence  of the entry in the ledger
         """
@@ -162,21 +161,22 @@ class Counting:
         record: LabelRecord,
         sequence: int,
     ) -> None:
-        """The same of what came with a frame, whose estimates are at hand; rows None: none has
-        truth.
+        """Counts labels that came with their frame, whose estimates are at hand.
+
+        rows  None: no detection has ground truth
         """
         if rows is not None and rows.slices.size:
             self._take(rows, version, record, sequence, ALL)
         self._count_classes(opinions, record, record.stamp_ns)
 
     def take_back(self, frame: PendingFrame, record: LabelRecord, generation: int) -> None:
-        """Undo in the statistics what was counted for it; exact.
+        """Retracts from the statistics what was counted for a record; exact.
 
-        Evidence of drift and what recalibrators have learned stay: neither can be unlearned.
+        Evidence of drift and tracks of recalibrators stay: neither can be retracted.
 
         generation  how often event time has begun anew by now
         """
-        # What was counted before time began anew is older than every window.
+        # Rows that were counted before time began anew are older than every window.
         stamp_ns = record.stamp_ns if record.generation == generation else None
         if record.rows.size:
             rows = self._rows(frame, record).matched()
@@ -207,7 +207,7 @@ class Counting:
             self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
             self.live.count(matched)
         if record.replaces and not record.live:
-            return  # told before: neither can be told otherwise
+            return  # known to both from the earlier label, which neither can retract
         try:
             if parts.drift:
                 self.drift.add(matched, version, sequence)
@@ -215,8 +215,8 @@ class Counting:
             if parts.learning and labelled is not None and record.stamp_ns is not None:
                 self.learning.take(labelled)
         except Exception:
-            # What is in the statistics by now must be in the ledger too.
-            log.exception("neither drift nor recalibrators learned of matched detections")
+            # The statistics have the rows by now, so the ledger must have them too.
+            log.exception("matched detections were not counted for drift and recalibrators")
             self.counters.internal_errors += 1
 
     def _count_classes(
@@ -227,7 +227,7 @@ class Counting:
         *,
         retracts: bool = False,
     ) -> None:
-        """Count class probabilities of rows, all of which have some, with their true class.
+        """Counts class probabilities of rows, all of which have some, with their true class.
 
         A fault costs the statistics of these rows and nothing else.
         """
@@ -249,7 +249,7 @@ class Counting:
 def _beside(
     sent: Estimates, made: Estimates, truth_covariance: FloatArray
 ) -> tuple[Estimates, Estimates]:
-    """With what the truth itself is unsure of: Σ + Σ_truth is what an error is held against."""
+    """Widens estimates by the covariance of the labels: errors are held against Σ + Σ_truth."""
     diagonal = _diagonal(truth_covariance)
 
     def wider(estimates: Estimates) -> Estimates:

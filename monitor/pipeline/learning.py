@@ -1,5 +1,5 @@
-"""What the truth of a running sidecar teaches: frames into whole tracks, tracks to the trials they
-have a say in, and the newest of them kept for the next fit.
+"""Labelled tracks of a running sidecar: they decide trials, and the newest are kept for the next
+fit. Fits themselves run elsewhere.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TracksBySlice = dict[int, list[WholeTrack]]
 
 @dataclass(frozen=True, slots=True)
 class SliceToFit:
-    """Tracks of one slice that a fit is to be made of, oldest first.
+    """Tracks of one slice for a fit, oldest first.
 
-    until     event time by source of the latest truth that is known to the fit
-    champion  what serves the slice
+    until     event time by source of the latest ground truth that the fit knows
+    champion  the active recalibrator of the slice
     """
 
     chain: Chain
@@ -40,9 +40,9 @@ class SliceToFit:
 
 @dataclass(slots=True)
 class Learning:
-    """Of one pipeline, whose slices and recalibrators these are.
+    """The labelled tracks of one pipeline, whose slices and recalibrators these are.
 
-    latest_ns  event time of the latest truth that is in a whole track
+    latest_ns  event time of the latest ground truth in a whole track
     """
 
     settings: PromotionSettings
@@ -54,7 +54,7 @@ class Learning:
     latest_ns: int | None = None
     _open: OpenTracks = field(init=False)
     _sample: FrameSample = field(init=False)
-    # By slice name: what is later than that has had no part in what is on trial, or stands guard.
+    # By slice name: only later ground truth has had no part in the candidate, or the guard.
     _until: dict[str, Mapping[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,24 +64,24 @@ class Learning:
         self._sample = FrameSample(self.settings.tracks.sample_ns)
 
     def adjust(self, fits: FitSettings, policy: PolicySettings) -> None:
-        """Fit and decide by other settings from now on; trials keep the rules they began with."""
+        """Takes other settings for fits and decisions; trials keep the rules they began with."""
         self.settings = replace(self.settings, fits=fits, policy=policy)
         self.register.settings = self.settings
 
     @property
     def left_out(self) -> int:
-        """Tracks for which there was no room while they were open, and frames."""
+        """Counts the open tracks and the frames for which there was no room."""
         return self._open.left_out
 
     # ---- tracks
 
     def take(self, rows: LabelledRows) -> None:
-        """Take in detections of a frame with their truth; cheap."""
+        """Takes in detections of a frame with their ground truth; cheap."""
         if self._sample.takes(rows.source, rows.stamp_ns):
             self._open.add(rows)
 
     def whole(self) -> Generator[None, None, TracksBySlice]:
-        """Tracks that are whole by now; they are kept for the next fit."""
+        """Returns the tracks that are whole by now, and keeps them for the next fit."""
         found = yield from self._open.closed()
         by_slice: TracksBySlice = defaultdict(list)
         for track in found:
@@ -93,10 +93,10 @@ class Learning:
         return dict(by_slice)
 
     def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
-        """What whole tracks decide, of one slice after the other, which are taken from them.
+        """Lets whole tracks decide the trials of one slice after the other; takes them out.
 
-        Whatever is decided is returned at once, so that the rest are judged by what it has put in
-        force; no tracks are left where nothing is.
+        Decisions of a slice are returned at once, so that the tracks left are judged by what was
+        promoted; without a decision no tracks are left.
         """
         while tracks:
             slice, of_slice = tracks.popitem()
@@ -112,34 +112,36 @@ class Learning:
         return []
 
     def _later(self, chain: Chain, tracks: Sequence[WholeTrack]) -> list[WholeTrack]:
-        """What has a say in a slice now."""
+        """Returns the tracks, or their parts, that have a say in a slice now."""
         until = self._until.get(chain[0], {})
         later = (track.since(self._cut(until, track.source)) for track in tracks)
         return [track for track in later if track is not None]
 
     def _cut(self, until: Mapping[int, int], source: int) -> int | None:
-        """What must be exceeded; nothing, where the clock of the source was set back before it."""
+        """Returns the event time that tracks must exceed; None if the source's clock was set back
+        before it.
+        """
         cut, now = until.get(source), self._open.time(source)
         return None if cut is None or (now is not None and now < cut) else cut
 
     # ---- slices
 
     def chain(self, slice: int) -> Chain | None:
-        """The names by which a slice has recalibrators; None where it cannot have one of its own.
+        """Returns the names by which a slice has recalibrators; None if it cannot have its own.
 
-        So it is with the overflow slice, with one that is told apart from another of that name by
-        its dimensions, and with one whose dimensions are not those of what is in force.
+        Three kinds cannot: the overflow slice, a slice that only its dimensions tell apart from
+        another of its name, and a slice whose dimensions the active selection does not fit.
         """
         entry, chain = self.slices.slices[slice], self.slices.chains[slice]
         alone = bool(chain) and not entry.overflow and entry.name == chain[0]
         return chain if alone and self.recalibrators.selection.fits(entry.space) else None
 
     def chains(self) -> dict[str, Chain]:
-        """Of all slices that can have a recalibrator of their own, by name."""
+        """Returns by name the chains of all slices that can have a recalibrator of their own."""
         return {chain[0]: chain for chain in self.spaces()}
 
     def spaces(self) -> dict[Chain, Space]:
-        """Of the same slices, by chain."""
+        """Returns by chain the spaces of all slices that can have a recalibrator of their own."""
         return {
             chain: self.slices.slices[i].space
             for i in range(len(self.slices.slices))
@@ -147,17 +149,17 @@ class Learning:
         }
 
     def champion(self, chain: Chain) -> Recalibrator:
-        """What serves a slice now."""
+        """Returns the active recalibrator of a slice."""
         return self.recalibrators.selection.of(chain)
 
     # ---- fits
 
     def is_due(self) -> bool:
-        """Whether any slice is to be fitted again."""
+        """Tells if any slice is to be fitted again."""
         return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
 
     def due(self) -> list[SliceToFit]:
-        """Slices that are to be fitted again."""
+        """Returns the slices that are to be fitted again."""
         kept = self._kept()
         return [self._to_fit(*entry) for entry in kept if self._wants_fit(*entry)]
 
@@ -166,7 +168,7 @@ class Learning:
         return enough and self.register.wants_fit(chain)
 
     def asked(self, names: Collection[str]) -> list[SliceToFit]:
-        """Slices of these names, or all; those of which no track is kept are left out."""
+        """Returns the slices of these names, or all, of which tracks are kept."""
         return [
             self._to_fit(slice, chain)
             for slice, chain in self._kept()
@@ -174,13 +176,13 @@ class Learning:
         ]
 
     def forget(self, chain: Chain, keep: int) -> None:
-        """Fit a slice on none but so many of its newest tracks."""
+        """Forgets all but so many of the newest tracks of a slice."""
         self.reservoir.keep_newest(self.slices.chains.index(chain), keep)
 
     def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
-        """Let only what is later have a say in a slice.
+        """Lets only later ground truth have a say in a slice.
 
-        until  event time by source; None: of all that is known now
+        until  event time by source; None: of all tracks that are kept now
         """
         tracks = self.reservoir.tracks(self.slices.chains.index(chain))
         self._until[chain[0]] = _latest_by_source(tracks) if until is None else until
@@ -208,10 +210,10 @@ def job_of(
     limits: Limits,
     band: tuple[float, float] | None = None,
 ) -> tuple[FitJob, tuple[SliceToFit, ...]]:
-    """The rows of slices to fit, and the slices with the tracks that these are of: the newest that
-    are alike. Takes some milliseconds a slice, in any thread.
+    """Makes the job of a fit, and returns the slices with the tracks that it uses: the newest ones
+    that are alike. Takes some milliseconds a slice, in any thread.
 
-    band  slices that nothing serves and that look healthy by it are left out; None: none are
+    band  slices that look healthy by it and have no recalibrator are left out; None: none are
     """
     alike = tuple(
         replace(entry, tracks=entry.tracks[-latest_alike(entry.tracks, settings.tracks) :])

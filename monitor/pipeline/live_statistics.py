@@ -1,5 +1,5 @@
-"""The statistics of a running sidecar: rows on their way in, slices with their panes, and
-what is read off them, in steps that let frames pass.
+"""The statistics of a running sidecar, which are counted, read, exported, imported in steps that
+let frames pass. What a measure means is decided in `statistics`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStatistics], ...]
 
 @dataclass(slots=True)
 class LiveStatistics:
-    """All of it.
+    """The statistics of all slices and class slices.
 
-    live_ns     truth that comes so much later than its frame is in no counter
-    spaces      those that anything is counted in, or will be
+    live_ns     labels that come so much later than their frame are in no counter
+    spaces      those that rows are counted in, or will be
     max_spaces  of them
     generation  how often event time has begun anew
     """
@@ -67,19 +67,19 @@ class LiveStatistics:
     _class_totals: WindowTotals[ClassStatistics] = field(default_factory=WindowTotals)
     _slice_totals: dict[int, SliceTotals] = field(default_factory=dict)
     _folded: int = 0
-    # What comes while all is held as it is, in order, where None says that time has begun anew.
+    # Rows that come inside `held`, in order; None: event time began anew.
     _held: list[MatchedRows | MatchedClasses | None] | None = None
 
     # ---- counting
 
     def see(self, stamp_ns: int | None) -> None:
-        """Let event time come as far as a frame."""
+        """Moves event time on to the stamp of a frame."""
         if stamp_ns is not None and self.clock.see(stamp_ns):
             self.generation += 1
             self._take_in(None)
 
     def come_to(self, generation: int, clock_ns: int | None) -> bool:
-        """Let event time be what it was when something was counted; whether it began anew."""
+        """Sets event time to what it was when an entry was counted; True if it began anew."""
         anew = generation > self.generation
         if anew:
             self.generation, self.clock.now_ns = generation, clock_ns
@@ -91,15 +91,15 @@ class LiveStatistics:
         return anew
 
     def count(self, rows: MatchedRows) -> None:
-        """Take in matched rows; cheap. They are of no time, if it is not believed."""
+        """Takes in matched rows; cheap."""
         self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
     def count_classes(self, rows: MatchedClasses) -> None:
-        """Take in rows of class probabilities with their class, likewise; cheap."""
+        """Takes in rows of class probabilities with their true class; cheap."""
         self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
     def believed(self, stamp_ns: int | None) -> int | None:
-        """The time that rows of a frame are counted at: of none, if it is not believed."""
+        """Returns the time that rows are counted at; None, of no time, if it is not believed."""
         if stamp_ns is None or not self.clock.believes(stamp_ns):
             return None
         return stamp_ns
@@ -117,9 +117,9 @@ class LiveStatistics:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it lasts, what comes waits: the statistics are of the moment it began.
+        """Lets rows wait as long as the block lasts: the statistics stay those of its begin.
 
-        One at a time.
+        One block at a time.
         """
         assert self._held is None, "held twice"
         self._held = []
@@ -131,7 +131,7 @@ class LiveStatistics:
                 self._take_in(what)
 
     def fold_some(self) -> None:
-        """A short step towards having all rows in the statistics; both kinds take turns."""
+        """Folds some rows into the statistics, a short step; both kinds take turns."""
         busy = [one for one in self._accumulators if one.busy]
         if busy:
             self._folded += 1
@@ -139,13 +139,13 @@ class LiveStatistics:
 
     @property
     def waiting(self) -> int:
-        """Detections that are not folded yet."""
+        """Counts the detections that are not folded yet."""
         held = self._held or ()
         return self.accumulator.waiting + sum(rows.n for rows in held if rows is not None)
 
     @property
     def behind(self) -> bool:
-        """Whether there is more to fold than can wait."""
+        """True if there is more to fold than can wait."""
         return any(one.busy for one in self._accumulators)
 
     @property
@@ -155,9 +155,9 @@ class LiveStatistics:
     # ---- reading
 
     def in_steps(self, level: int | None = None) -> Generator[None, None, SlicesRead]:
-        """Every slice in a window (None: since epoch), then a total of each space.
+        """Reads every slice in a window (None: since epoch), then a total of each space.
 
-        All slices are those of one moment, folded up to the first step.
+        All slices are read as of one moment, with the rows that came before the first step.
         """
         yield from self._up_to_now(self.accumulator)
         panes = dict(self.accumulator.panes)
@@ -173,7 +173,7 @@ class LiveStatistics:
         return (*((entry.name, statistics) for entry, statistics in found), *totals)
 
     def export_bins(self) -> Iterator[SliceBins]:
-        """The running totals of every slice, from its first detection on: zeros at first."""
+        """Yields the running totals of every slice, from its first detection on: zeros at first."""
         for index, entry in enumerate(self.slices.slices):
             totals = self.accumulator.totals(entry.space)
             yield SliceBins(
@@ -183,7 +183,7 @@ class LiveStatistics:
             )
 
     def classes_in_steps(self, level: int | None = None) -> Generator[None, None, ClassesRead]:
-        """Every class slice in a window (None: since epoch), all of one moment likewise."""
+        """Reads every class slice in a window (None: since epoch), all as of one moment."""
         yield from self._up_to_now(self.classes)
         panes = dict(self.classes.panes)
         level = self.windows.older if level is None else level
@@ -199,9 +199,9 @@ class LiveStatistics:
     def _up_to_now(
         self, *accumulators: PaneAccumulator[Any, Any], holder: bool = False
     ) -> Iterator[None]:
-        """All rows that wait now into panes, and these to where event time has come.
+        """Folds all rows that wait now into panes, and moves these on to the event time of now.
 
-        holder  whoever asks is the one who holds all as it is: others wait for what came meanwhile
+        holder  True: the caller is inside `held`; others wait for the end of that block
         """
         while self._held is not None and not holder:
             yield
@@ -211,16 +211,16 @@ class LiveStatistics:
                 yield from one.steps()
             for one in accumulators:
                 yield from one.move_on(self.clock.now_ns)
-            # After a jump there are panes to be brought in again.
+            # After a jump panes must be moved on again.
             if jumps == self.clock.jumps:
                 return
 
     # ---- state
 
     def state_in_steps(self, *, holder: bool = False) -> Generator[None, None, StatisticsState]:
-        """Everything, as one value, folded up to the first step.
+        """Returns the whole state as one value, with the rows that came before the first step.
 
-        holder  whoever asks is in `held`
+        holder  True: the caller is inside `held`
         """
         yield from self._up_to_now(*self._accumulators, holder=holder)
         # Frames passed meanwhile: the panes of both are to be of one clock.
@@ -250,20 +250,20 @@ class LiveStatistics:
 
     @property
     def slicing(self) -> Slicing:
-        """What tells the slices apart."""
+        """The settings that tell slices apart."""
         by, ranges = tuple(sorted(self.slices.by)), self.slices.ranges
         return Slicing(by) if ranges is None else Slicing(by, ranges.edges, ranges.dimensions)
 
     def import_in_steps(self, state: StatisticsState) -> Generator[None, None, tuple[int, int]]:
-        """Add the sums of another sidecar, or of an earlier run, to ours.
+        """Adds the sums of another sidecar, or of an earlier run, to ours.
 
-        What is wrong with them is told at the first step; all of them are added at the last one.
+        All are checked at the first step, and added at the last one.
 
         returns  matched detections that came with it, and slices not known before
         raises   IncompatibleStatistics; nothing is added then
         """
         clock = self._checked(state)
-        # Theirs may be another time: it is no reason to forget our windows.
+        # Their time may be far from ours: that is no reason to forget our windows.
         timely = clock is None or self.clock.now_ns is None or self.clock.believes(clock)
         clock = clock if timely else self.clock.now_ns
         if self.clock.now_ns is None:
@@ -275,7 +275,7 @@ class LiveStatistics:
             for entry in state.class_slices
         ]
         new = len(self.class_slices.slices) - known
-        # If time jumps from here on, what comes is of the time before.
+        # If time jumps from here on, their panes are of the time before.
         changes, of_classes = PaneChanges(self.accumulator), PaneChanges(self.classes)
         for one in self._accumulators:
             yield from one.move_on(clock)
@@ -291,7 +291,7 @@ class LiveStatistics:
         return sum(entry.n for entry in state.slices), new
 
     def _checked(self, state: StatisticsState) -> int | None:
-        """The later clock of both. Raises IncompatibleStatistics if any of it cannot be added."""
+        """Returns the later of both clocks. Raises IncompatibleStatistics if a sum does not fit."""
         ours = StatisticsState(
             self.binning, self.windows, self.accumulator.clock_ns, slicing=self.slicing
         )
@@ -311,7 +311,7 @@ class LiveStatistics:
 
 
 def live_statistics(config: Config) -> LiveStatistics:
-    """Empty statistics, as configured."""
+    """Makes empty statistics, as configured."""
     settings = config.statistics
     binning, windows = settings.binning(), settings.window_lengths()
     edges = ExportEdges(config.metrics.export_edges, binning)

@@ -1,11 +1,6 @@
-"""Frames that wait for their truth, in memory: bounded by bytes, the oldest dropped first.
-
-What the disk has is not lost with that, and is found there again. What is kept is what the
-detector sent and what was forwarded in its place.
-
-Frames of the ledger as frames in waiting again: in the slices and spaces of this process.
-
-What has just changed in the ledger: whether what the disk was asked before it is still true.
+"""Pending frames in memory: bounded by bytes, the oldest dropped first, read back from the ledger
+if the disk has them. A pending frame holds what the detector sent and what was forwarded in its
+place. Nothing here is counted; fates are.
 """
 
 from __future__ import annotations
@@ -24,15 +19,15 @@ from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_
 from monitor.matching.pending import FrameKey, LabelRecord, PendingFrame
 from monitor.store.ledger.entries import FrameEntry, Kept
 
-# Frames remembered that are in memory no more: to know one that comes again, and to tell a late
-# label from one of a frame that never was.
+# Frames remembered after they left memory: to know a frame that comes again, and to tell a late
+# label from a label of a frame that never was.
 REMEMBERED = 65536
 
 
 def tracks_of(
     received: ReceivedDetections, rows: IntArray, tracks: ReportedTracks | None
 ) -> TrackIds | None:
-    """The track of each row of a batch: the detector's own where it sends one, else ours."""
+    """Returns the track of each row of a batch: the detector's own if it sends one, else ours."""
     upstream = received.upstream_track
     if upstream is not None:
         return TrackIds(upstream[0][rows], upstream[1][rows])
@@ -46,7 +41,7 @@ def tracks_of(
 
 
 def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...], IntArray]:
-    """What makes up the slices that any of n detections is in, and (n,) which of them."""
+    """Returns the keys of the slices that n detections are in, and (n,) the place among them."""
     if slices.size and np.count_nonzero(slices == slices[0]) == slices.size:
         entry = table.slices[int(slices[0])]  # most frames are of one class
         return (SliceKey(entry.key, entry.overflow),), np.zeros(slices.size, np.int64)
@@ -71,9 +66,9 @@ def stored_frame(
     opinions: StoredOpinions | None = None,
     epoch: int = 0,
 ) -> StoredFrame:
-    """The usable detections of a frame; nothing of the batch's own buffers is kept alive.
+    """Copies the usable detections of a frame; no buffer of the batch is kept alive.
 
-    made  what a recalibrator made of them; None where that is what was sent
+    made  their recalibrated estimates; None if those are what was sent
     """
     keys, place = slice_keys(slices, table)
     return StoredFrame(
@@ -99,9 +94,9 @@ def stored_frame(
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A frame that memory holds no more.
+    """A frame that has left memory.
 
-    kept  whether the disk may have it
+    kept  True: the disk may have it
     """
 
     stamp_ns: int | None
@@ -118,7 +113,7 @@ class PendingStore:
     # Detections that wait in frames which only memory has.
     unkept: int = 0
     _frames: OrderedDict[FrameKey, PendingFrame] = field(default_factory=OrderedDict)
-    # Those that may let go of their estimates, in the order in which they were settled.
+    # Frames that may release their estimates, in the order in which they were settled.
     _settled: dict[FrameKey, None] = field(default_factory=dict)
     _gone: OrderedDict[FrameKey, Gone] = field(default_factory=OrderedDict)
 
@@ -129,15 +124,15 @@ class PendingStore:
         return len(self._frames)
 
     def get(self, key: FrameKey) -> PendingFrame | None:
-        """The frame, if it is in memory."""
+        """Returns the frame, if it is in memory."""
         return self._frames.get(key)
 
     def gone(self, key: FrameKey) -> Gone | None:
-        """What is known of a frame that is in memory no more."""
+        """Returns what is remembered of a frame that has left memory."""
         return self._gone.get(key)
 
     def knows(self, key: FrameKey, stamp_ns: int | None) -> bool:
-        """Whether this very frame has come before, as far as that is remembered."""
+        """Tells if this very frame has come before, as far as frames are remembered."""
         frame = self._frames.get(key)
         if frame is not None:
             return frame.stored.stamp_ns == stamp_ns
@@ -145,15 +140,16 @@ class PendingStore:
         return gone is not None and gone.stamp_ns == stamp_ns
 
     def remember(self, key: FrameKey, gone: Gone) -> None:
-        """That there was a frame."""
+        """Remembers a frame that has left memory."""
         self._gone.pop(key, None)
         self._gone[key] = gone
         if len(self._gone) > REMEMBERED:
             self._gone.popitem(last=False)
 
     def unkept_from(self, partition: int, *, forget: bool) -> list[PendingFrame]:
-        """The disk has a partition no more; the frames of it that memory has, which are now all
-        there is of them, or go too.
+        """Takes note that the disk has lost a partition; returns its frames in memory.
+
+        forget  True: these leave memory too
         """
         found = [f for f in self._frames.values() if f.kept and f.partition == partition]
         for frame in found:
@@ -167,9 +163,9 @@ class PendingStore:
         return found
 
     def add(self, frame: PendingFrame, *, wanted: bool = False) -> list[PendingFrame]:
-        """Store a frame, in place of one of its number; those that had to go for want of room.
+        """Stores a frame in place of one of its number; returns those that made room for it.
 
-        wanted  it stays as it is until the next one is stored, however little room there is
+        wanted  True: it stays as it is until the next one is stored, however little room there is
         """
         key = frame.key
         self.discard(key)
@@ -188,7 +184,7 @@ class PendingStore:
             self._settled.pop(frame.key, None)
 
     def _made_room(self, wanted: FrameKey | None) -> list[PendingFrame]:
-        """Whatever is wanted was stored last: it is the last in both."""
+        """Releases estimates, then frames, the oldest first; the wanted one is last in both."""
         while self.bytes > self.max_bytes and self._settled:
             key = next(iter(self._settled))
             if key == wanted:
@@ -216,7 +212,7 @@ class PendingStore:
         return frame
 
     def discard(self, key: FrameKey) -> PendingFrame | None:
-        """Forget a frame, if it is there."""
+        """Forgets a frame, and returns it if it was there."""
         if key not in self._frames:
             return None
         frame = self._take_out(key)
@@ -224,7 +220,7 @@ class PendingStore:
         return frame
 
     def told(self, frame: PendingFrame, record: LabelRecord) -> IntArray:
-        """PendingFrame.tell, of one that may be stored here; what it returns."""
+        """Calls PendingFrame.tell on a frame that may be stored here; returns what that returns."""
         stored = self._frames.get(frame.key) is frame
         if stored:
             self.bytes -= frame.nbytes
@@ -241,16 +237,16 @@ class PendingStore:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where frames find their slices; those that are not known yet are placed."""
+    """The slices of this process, in which entries of the ledger become pending frames again."""
 
     slices: SliceTable
     class_slices: ClassSliceTable
     angles_in_joint: bool
 
     def placed(self, entry: FrameEntry) -> PendingFrame:
-        """As it was when it came, but for what came with it."""
+        """Makes the frame as it came, without the labels that came with it."""
         header = entry.frame.header
-        # What takes part in joint measures is a setting, and not kept.
+        # Which dimensions take part in joint measures is a setting, and not in the ledger.
         space = Space(header.space.dimensions, self.angles_in_joint)
         stored = replace(entry.frame, header=replace(header, space=space))
         index = [self.slices.place(space, key.name, overflow=key.overflow) for key in stored.slices]
@@ -269,7 +265,7 @@ class Places:
         return Opinions(place, stored.opinions.rows, stored.opinions.values)
 
     def as_told(self, kept: Kept) -> PendingFrame:
-        """As it was when the last of its labels had come."""
+        """Makes the frame as it was after the last of its labels."""
         frame = self.placed(kept.entry)
         if kept.entry.inline is not None:
             frame.tell(kept.entry.inline)
@@ -281,35 +277,36 @@ class Places:
 K = TypeVar("K")
 
 
-# So many changes are remembered: far more labels than come while one frame is looked for on the
-# disk, which is what they are compared with.
+# Changes remembered: far more than labels that come while one frame is read from the disk.
 _RECENT = 4096
 
 
 @dataclass(slots=True)
 class RecentChanges:
-    """Sequences of the last labels of frames that were told of, and of the last entry when a
-    partition was dropped.
+    """Recent changes of the ledger: they tell if a frame read from the disk is still up to date.
+
+    Holds the sequence of the last label of a frame, and of the last entry before a partition was
+    dropped.
     """
 
     _told: OrderedDict[FrameKey, int] = field(default_factory=OrderedDict)
     _dropped: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
     def told(self, key: FrameKey, sequence: int) -> None:
-        """Labels of a frame were entered."""
+        """Notes that labels of a frame were entered."""
         _remember(self._told, key, sequence)
 
     def dropped(self, partition: int, sequence: int) -> None:
-        """The disk has a partition no more."""
+        """Notes that the disk has lost a partition."""
         _remember(self._dropped, partition, sequence)
 
     def told_since(self, found: Kept, key: FrameKey) -> bool:
-        """Whether labels were entered that are not in what was found."""
+        """Tells if labels were entered that are not in what was found."""
         last = _last_of(found)
         return last < self._told.get(key, last)
 
     def dropped_since(self, found: Kept) -> bool:
-        """Whether the disk has lost what was found while it was on its way."""
+        """Tells if the disk has lost what was found since it was read."""
         return _last_of(found) <= self._dropped.get(found.entry.partition, -1)
 
 
@@ -321,5 +318,5 @@ def _remember(known: OrderedDict[K, int], key: K, number: int) -> None:
 
 
 def _last_of(found: Kept) -> int:
-    """Sequence of the last that was told of a frame."""
+    """Returns the sequence of the last entry of a frame."""
     return max([abs(found.entry.sequence), *(entry.sequence for entry in found.labels)])

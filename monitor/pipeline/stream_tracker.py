@@ -1,6 +1,5 @@
-"""The tracker of one stream, between a frame's estimates and its answer.
-
-What is exported of the tracks: by slice, summed over the streams that have one in common.
+"""The tracker of one stream, fed with the estimates of a frame before its answer. Matching and
+filtering are done in `tracking`.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ _NO_STAMP = Notice(
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """What the tracker has to say to a frame.
+    """The tracks of a frame.
 
-    tracks   as of the frame; None where it was not tracked
-    notices  what kept it from being tracked, or tracks from being moved with the sensor
+    tracks   as of the frame; None if it was not tracked
+    notices  why the frame was not tracked, or tracks were not moved with the sensor
     """
 
     tracks: ReportedTracks | None
@@ -56,7 +55,7 @@ class Tracked:
 class StreamTracker:
     """Live state of a stream's tracks.
 
-    numbered  detections that have got a number so far; a track is called by that of its first
+    numbered  detections that have a number so far; a track has the number of its first detection
     orders    frames by how they came
     """
 
@@ -66,15 +65,15 @@ class StreamTracker:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """Of a track's state."""
+        """Dimensions of a track's state."""
         return self.tracker.model.motion.dimensions
 
     def reset(self) -> None:
-        """Forget all tracks; their numbers are not used again."""
+        """Forgets all tracks; their numbers are not used again."""
         self.tracker = Tracker(self.tracker.model)
 
     def track(self, frame: ReceivedFrame, examined: Examined, forwarded: Estimates) -> Tracked:
-        """Work a frame in.
+        """Updates the tracks by a frame.
 
         forwarded  (n,) estimates of examined.batch, as they go out
         """
@@ -92,7 +91,7 @@ class StreamTracker:
         return Tracked(None, (*notices, Notice(Reason.NOT_TRACKED, "stamp_ns", message)))
 
     def counts(self) -> IntArray:
-        """(3, C) tracks by status and class, in the order of TrackStatus."""
+        """Counts tracks (3, C) by status and class, in the order of TrackStatus."""
         classes = self.tracker.model.classes
         if self.tracker.last is None:
             return np.zeros((len(TrackStatus), classes), np.int64)
@@ -103,12 +102,12 @@ class StreamTracker:
 
     @property
     def innovations(self) -> InnovationSums:
-        """By class."""
+        """Sums of the innovations, by class."""
         return self.tracker.state.innovations
 
 
 def stream_tracker(header: Header, settings: TrackerSettings) -> StreamTracker:
-    """The tracker of a stream that begins."""
+    """Makes the tracker of a stream that begins."""
     return StreamTracker(Tracker(tracker_model(header.space, len(header.classes), settings)))
 
 
@@ -128,13 +127,13 @@ def _sightings(
     numbered: int,
     ego: EgoMotion | None,
 ) -> Sightings:
-    """The detections of a frame that can be tracked: with a usable covariance, or with none."""
+    """Collects the detections that can be tracked: with a usable covariance, or with none."""
     received, batch = frame.detections, examined.batch
     row, mean, covariance = batch.rows, forwarded.mean, forwarded.covariance
     class_index, missing = batch.class_index, np.zeros(row.size, bool)
     bare = np.flatnonzero(examined.reason == Reason.MISSING_COVARIANCE)
     if bare.size:
-        # Only then are the received means sure to be K wide.
+        # Without bare detections the received means need not be K wide.
         k = batch.space.k
         row = np.concatenate([row, bare])
         mean = np.concatenate([mean, received.mean[bare, :k]])
@@ -163,10 +162,10 @@ def _sightings(
 def tracker_of(
     header: Header, settings: TrackerSettings | None, counters: Counters, numbered: int = 0
 ) -> StreamTracker | None:
-    """For a stream that begins; where it cannot be made, the stream goes without.
+    """Makes the tracker of a stream that begins; None if it fails, which is logged and counted.
 
     settings  None: nobody tracks
-    numbered  numbers that are another's: those of its tracks come after them
+    numbered  numbers used by an earlier tracker: those of these tracks come after them
     """
     if settings is None:
         return None
@@ -182,7 +181,7 @@ def tracker_of(
 
 @dataclass(frozen=True, slots=True)
 class SliceTracks:
-    """Of one slice.
+    """The tracks of one slice.
 
     counts        tracks by status, as of the last frame of each stream
     nis_ratio     mean NIS/J of confirmed tracks; NaN without any, as the following
@@ -199,7 +198,10 @@ class SliceTracks:
 
 @dataclass(frozen=True, slots=True)
 class TrackReading:
-    """Of all trackers; frames by how they came."""
+    """The tracks of all streams.
+
+    orders  frames by how they came
+    """
 
     slices: tuple[SliceTracks, ...]
     orders: Counter[Order]
@@ -208,7 +210,10 @@ class TrackReading:
 def read_tracks(
     names: tuple[str, ...], streams: Iterable[tuple[StreamSlices, StreamTracker]]
 ) -> TrackReading:
-    """The reading of streams whose tracks lie in the slices of these names: SliceTable.whole."""
+    """Reads tracks by slice, summed over the streams that have it in common.
+
+    names  of the slices that the tracks lie in: SliceTable.whole
+    """
     counts = np.zeros((len(TrackStatus), len(names)), np.int64)
     sums, orders, seen = no_innovations(len(names)), Counter[Order](), np.zeros(len(names), bool)
     for slices, tracker in streams:

@@ -1,4 +1,6 @@
-"""The gRPC channel to a tracker elsewhere: connecting, its one call, and its health."""
+"""The gRPC channel to a tracker elsewhere: its connection, its one call, its health. Frames are
+queued and answers awaited in external_tracker.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ UPDATE = "/monitor.v1.Tracker/Update"
 WATCH = "/grpc.health.v1.Health/Watch"
 
 
-# Seconds for a connection to come about, TLS included.
+# s for a connection to come about, TLS included.
 CONNECTING = 2.0
 
 
-# Seconds for the first word on the tracker's health; who takes longer is taken to be well.
+# s for the first report of health; a tracker that takes longer is taken to be healthy.
 FIRST_WORD = 1.0
 
 
@@ -42,13 +44,13 @@ _OVER = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 @dataclass(frozen=True, slots=True)
 class TrackerClient:
-    """Where the tracker is."""
+    """Dials the tracker that is configured."""
 
     config: TrackerConfig
 
     @contextlib.asynccontextmanager
     async def dial(self) -> AsyncIterator[Link]:
-        """A call on a channel of its own, which are over with the block. Raises LinkLost."""
+        """Opens a call on a channel of its own; both end with the block. Raises LinkLost."""
         channel = await self._channel()
         try:
             try:
@@ -68,10 +70,10 @@ class TrackerClient:
         options = [
             ("grpc.max_receive_message_length", LONGEST_ANSWER),
             ("grpc.max_send_message_length", -1),
-            # Each attempt is one of its own: when the next one comes is not gRPC's to say.
+            # Each attempt connects anew: when the next one comes is not for gRPC to decide.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),
-            # It is in the vehicle, whatever the environment says of the way to the web.
+            # The tracker is in the vehicle, whatever proxy is set for the web.
             ("grpc.enable_http_proxy", 0),
         ]
         path = self.config.certificate_authority
@@ -94,13 +96,13 @@ class TrackerClient:
         if state is grpc.ChannelConnectivity.READY:
             return
         text, path = "nobody takes the connection", self.config.certificate_authority
-        # gRPC does not say which of the two.
+        # gRPC does not say which of the two it is.
         raise LinkLost(f"{text}, or its certificate is not of '{path}'" if path else text)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A Link."""
+    """A call of the tracker, as a Link."""
 
     channel: grpc.aio.Channel
     call: grpc.aio.StreamStreamCall
@@ -135,7 +137,7 @@ class _Call:
                 data = await watch.read()
         except _OVER as error:
             code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
-            # With the connection goes the call itself. Whatever else it says, it does not tell.
+            # These codes end the call too; by any other the tracker only reports no health.
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None):
                 raise LinkLost(_why(error)) from None
         except DecodeError:
@@ -147,7 +149,7 @@ class _Call:
 
 
 def _why(error: Exception) -> str:
-    """In one line."""
+    """Describes an error in one line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {(error.details() or '')[:200]}"
     return str(error)[:200]

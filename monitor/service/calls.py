@@ -1,14 +1,10 @@
-"""How fast one stream may go: a rate, with bursts of a second of it, or of one message where that
-is more. Time is an argument.
+"""The life of a gRPC call on the event loop, from its pace to its last status.
 
-Whose turn it is on the event loop: one message at a time, and first of those whose stream has
-had the least of the loop lately. Who sends as fast as it can waits for itself alone.
+Nothing here knows what a method does.
 
-Without it the loop would answer, in one pass, a message of every stream that has one: a frame of
-a sensor in time then waits for as many messages as there are streams that push.
-
-What every call has in common, whoever handles it: its end in words, and errors of the core as
-status codes.
+Messages are handled one at a time, first those of the stream that has used the least of the loop's
+time lately, so that a stream that sends too much delays only itself. Without turns the loop would
+answer a message of every such stream in one pass, and a punctual frame would wait for all of them.
 """
 
 from __future__ import annotations
@@ -32,66 +28,69 @@ from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.state_definitions import InvalidState
 
 MONITOR = "monitor.v1.PerceptionMonitor"
-
-
 ADMIN = "monitor.v1.RecalibratorAdmin"
-
-
 BURST_SECONDS = 1.0
+
+# s in which half of a stream's share is forgotten.
+HALF_LIFE = 1.0
+log = logging.getLogger(__name__)
+
+# Characters of a status: some names and documents are long.
+MOST_DETAILS = 500
+INTERNAL_ERROR = "internal error: see the log of the sidecar."
 
 
 @dataclass(slots=True)
 class Pace:
-    """Of one stream. Nothing is refused: who is too fast is read later."""
+    """Limits the rate of one stream by reading it later; nothing is refused.
+
+    A burst may hold the messages of one second, and always one message.
+    """
 
     # Seconds at which a stream that had kept the pace would send its next message.
     _due: float = float("-inf")
 
     def delay(self, now: float, per_second: float) -> float:
-        """Seconds to wait before the next message is read.
+        """Returns the s to wait before the next message is read.
 
-        now         monotonic seconds
-        per_second  messages; 0: as fast as it likes
+        now         monotonic s
+        per_second  messages; 0: no limit
         """
         if not per_second:
             return 0.0
         each = 1 / per_second
-        # What was not used is saved for a burst, but never more than that.
+        # Unused time is saved for a burst, but never more than one burst.
         self._due = max(self._due, now - max(BURST_SECONDS, each)) + each
         return max(0.0, self._due - now)
 
 
-# s in which half of what a stream has had is forgotten.
-HALF_LIFE = 1.0
-
-
 @dataclass(eq=False, slots=True)
 class Share:
-    """What one stream has had of the loop lately, in s; as of `at`."""
+    """Time of the loop that one stream has used lately, in s; as of `at`, monotonic s."""
 
     had: float = 0.0
     at: float = 0.0
 
     def by(self, now: float) -> float:
-        """What of it is not forgotten."""
+        """Returns the part of the share that is not forgotten by now, in s."""
         return self.had * math.exp2((self.at - now) / HALF_LIFE)
 
     def add(self, now: float, seconds: float) -> None:
-        """It had some more."""
+        """Adds time that the stream used until now."""
         self.had = self.by(now) + seconds
         self.at = now
 
 
 @dataclass(slots=True)
 class Turns:
-    """Of all streams of one loop.
+    """Gives the streams of one loop their turns.
 
-    A turn is from when it is given until whoever has it waits for anything; in between everything
-    else that is ready on the loop has a pass of it.
+    A turn lasts until its stream waits for anything; between two turns the loop makes one pass, in
+    which everything else that is ready runs.
     """
 
     clock: Callable[[], float] = time.monotonic
-    # What each has had, the order in which they came, and since when they wait.
+    # By stream: the share it has used, its number of arrival, and since when it waits.
     _waiting: list[tuple[float, int, float, Share, asyncio.Future[None]]] = field(
         default_factory=list
     )
@@ -101,8 +100,9 @@ class Turns:
     _longest: float = 0.0
 
     def longest_wait(self) -> float:
-        """s that a message waited for its turn, at most, of those that got one since last asked or
-        still wait: a loop that is punctual may have more to do than it can all the same.
+        """Returns the longest wait for a turn, in s, since the last call; waits that go on count.
+
+        A loop whose timers are punctual may be overloaded all the same.
         """
         now = self.clock()
         waits = [now - since for _, _, since, _, turn in self._waiting if not turn.done()]
@@ -110,7 +110,7 @@ class Turns:
         return longest
 
     async def take(self, share: Share) -> None:
-        """Wait for a turn; at once where nobody has one."""
+        """Waits for a turn; returns at once if no stream has one."""
         if self._at is None:
             self._give(share)
             return
@@ -126,32 +126,22 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """A pass later: the turn is over."""
+        """Ends the turn, a pass of the loop after it was given, and gives the next one."""
         now = self.clock()
         if self._at is not None:
             self._at.add(now, max(0.0, now - self._since))
         self._at = None
         while self._waiting:
             *_, share, turn = heapq.heappop(self._waiting)
-            # Who has gone meanwhile needs none.
+            # A stream that has ended meanwhile needs no turn.
             if not turn.done():
                 turn.set_result(None)
-                # Behind the one that was just woken.
+                # call_soon runs behind the stream that was just woken.
                 self._give(share)
                 return
 
 
-log = logging.getLogger(__name__)
-
-
-# Of what a status says: some names and documents are long.
-MOST_DETAILS = 500
-
-
-INTERNAL_ERROR = "internal error: see the log of the sidecar."
-
-
-# Returns when what has happened is on the disk: what is answered outlives us.
+# Returns when all that has happened is on the disk, so that an answer survives a crash.
 Settle = Callable[[], Awaitable[None]]
 
 
@@ -159,7 +149,7 @@ class TransferTimeout(TimeoutError):
     """A client took too long to send or to read the messages of one call."""
 
 
-# What an error of the core is called over gRPC.
+# The gRPC status of each error of the core; the first type that fits counts.
 STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
     UnknownVersion: grpc.StatusCode.NOT_FOUND,
     InvalidRecalibrator: grpc.StatusCode.INVALID_ARGUMENT,
@@ -174,7 +164,7 @@ STATUS_OF_ERROR: dict[type[Exception], grpc.StatusCode] = {
 
 
 class Context(Protocol):
-    """What the handlers use of a call."""
+    """The part of grpc.aio.ServicerContext that handlers use."""
 
     async def read(self) -> bytes: ...
 
@@ -186,15 +176,15 @@ class Context(Protocol):
 
 
 class InWork(Protocol):
-    """Who waits for calls to end."""
+    """Counts the calls that a service must let end before it stops."""
 
     calls_in_work: int
 
 
 async def send(context: Context, message: bytes) -> None:
-    """Write an answer. Where its client has gone meanwhile the call is over, and no fault of ours.
+    """Writes an answer.
 
-    raises  asyncio.CancelledError, as when it goes at any other time
+    raises  asyncio.CancelledError if the client has gone, as a wait does in which it goes
     """
     try:
         await context.write(message)
@@ -203,12 +193,12 @@ async def send(context: Context, message: bytes) -> None:
 
 
 async def refuse_call(context: Context, code: grpc.StatusCode, text: str) -> NoReturn:
-    """End a call with a status that says why, in few words."""
+    """Ends a call with a status that says why, cut after MOST_DETAILS characters."""
     short = text if len(text) <= MOST_DETAILS else text[: MOST_DETAILS - 1] + "…"
     try:
         await context.abort(code, short)
     except grpc.aio.InternalError:
-        # Nobody is there to be told.
+        # The client has gone.
         raise asyncio.CancelledError from None
 
 
@@ -216,7 +206,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 async def parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
-    """The message, or the call ends with INVALID_ARGUMENT."""
+    """Parses a message, or ends the call with INVALID_ARGUMENT."""
     try:
         message.ParseFromString(data)
     except (DecodeError, ValueError):
@@ -226,22 +216,16 @@ async def parsed(message: MessageT, data: bytes, context: Context) -> MessageT:
     return message
 
 
-def _status_of(error: Exception) -> grpc.StatusCode:
-    """Of the first kind in the table that the error is of."""
-    return next(status for kind, status in STATUS_OF_ERROR.items() if isinstance(error, kind))
-
-
 Request = TypeVar("Request")
-
-
 Reply = TypeVar("Reply")
-
-
 Handler = Callable[[Request, Context], Awaitable[Reply]]
 
 
 def guarded(service: InWork, handler: Handler[Request, Reply]) -> Handler[Request, Reply]:
-    """The handler, with errors of the core as status codes and nothing else over the wire."""
+    """Wraps a handler, so that an error of the core becomes its status code.
+
+    The client is told INTERNAL_ERROR of any other fault; the log has the traceback.
+    """
 
     async def call(data: Request, context: Context) -> Reply:
         service.calls_in_work += 1
@@ -249,7 +233,9 @@ def guarded(service: InWork, handler: Handler[Request, Reply]) -> Handler[Reques
             return await handler(data, context)
         except tuple(STATUS_OF_ERROR) as error:
             text = str(error.args[0]) if error.args else type(error).__name__
-            await refuse_call(context, _status_of(error), text)
+            statuses = STATUS_OF_ERROR.items()
+            status = next(status for kind, status in statuses if isinstance(error, kind))
+            await refuse_call(context, status, text)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
         except Exception:

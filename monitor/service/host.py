@@ -1,11 +1,6 @@
-"""The process that a sidecar runs in, as far as it needs it: its configuration, to be read again,
-its log, and who started it.
+"""The process that a sidecar runs in, as its service manager and its C library know it.
 
-Freed memory stays with the process: half the time of array work is else spent on getting
-pages from the system again. An importer of ctypes.
-
-What a service manager is told of the sidecar: systemd's notification protocol. Datagrams to a
-socket; no library of systemd's, and nothing at all where there is no service manager.
+Nothing here knows frames or statistics.
 """
 
 from __future__ import annotations
@@ -13,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,89 +18,96 @@ from monitor.service.log import LogCounts
 
 log = logging.getLogger(__name__)
 
-
-# systemd drops a datagram above PIPE_BUF, 4,096 bytes; a character has up to four.
+# systemd drops a datagram above PIPE_BUF, 4,096 bytes; a character has up to four bytes.
 MOST_CHARACTERS = 900
 
+# From glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
+# Bytes; blocks up to this size come from the heap, not from the system one by one.
+_LARGEST_BLOCK = 2**25
+
+# Bytes; the heap gives back free memory at its end only beyond this size.
+_KEPT = 2**26
+
+
+@dataclass(slots=True, eq=False)
 class ServiceManager:
-    """The one who started us, told of our state without waiting for it.
+    """Tells the service manager that started the process in which state the sidecar is.
 
-    Nothing here raises or blocks: a sidecar serves whether or not it is watched. What could not
-    be sent is said in the log once, and a change of state (ready, reloading, stopping) is sent
-    again before the next `alive`, since a lost READY would have us ended as one that never began.
+    Speaks systemd's notification protocol: datagrams to a socket, none without a manager. No
+    method raises or blocks: a sidecar serves whether or not it is watched. A failure to send is
+    logged once, and a change of state (ready, reloading, stopping) is sent again before the next
+    `alive`, since without READY the manager would end the process as one that never began.
 
-    watchdog_seconds  s between two calls of `alive`, half of what is allowed; None: nobody waits
-                      for any
+    watchdog_seconds  s between two calls of `alive`, half of what is allowed; None: there is no
+                      watchdog
     source            sd_notify(3) and sd_watchdog_enabled(3)
     """
 
-    __slots__ = ("_address", "_owed", "_socket", "_well", "watchdog_seconds")
-
-    def __init__(self, address: bytes | None, watchdog_seconds: float | None) -> None:
-        self._address = address
-        self.watchdog_seconds = watchdog_seconds
-        self._owed = ""
-        self._well = True
-        self._socket: socket.socket | None = None
+    _address: bytes | None
+    watchdog_seconds: float | None
+    _owed: str = ""
+    _well: bool = True
+    _socket: socket.socket | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str], pid: int) -> ServiceManager:
-        """As the variables NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID say.
+        """Reads the variables NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
 
-        pid  ours; a WATCHDOG_PID that is another's means a watch over somebody else
+        pid  of this process; another one in WATCHDOG_PID means that another process is watched
         """
         address = _address(environment.get("NOTIFY_SOCKET", ""))
         seconds = None if address is None else _watchdog_seconds(environment, pid)
         return cls(address, seconds)
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is over; with a line for people."""
+        """Tells that the start, or a reload, is over, with a line for operators."""
         self._change(f"READY=1\nSTATUS={_line(status)}")
 
     def reloading(self, monotonic_us: int) -> None:
-        """The configuration is being read again, since that moment of CLOCK_MONOTONIC, in µs."""
+        """Tells that a reload began at that moment of CLOCK_MONOTONIC, in µs."""
         self._change(f"RELOADING=1\nMONOTONIC_USEC={monotonic_us:d}\nSTATUS=reloading")
 
     def stopping(self) -> None:
-        """The end has begun."""
+        """Tells that the end has begun."""
         self._change("STOPPING=1\nSTATUS=stopping")
 
     def alive(self) -> None:
-        """The loop still turns; lost where it cannot be sent."""
+        """Tells that the loop still turns; a message that cannot be sent is lost."""
         if self._owed and self._send(self._owed):
             self._owed = ""
         if not self._owed:
             self._send("WATCHDOG=1")
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """Closes the socket; nothing more is told."""
         self._address = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def _change(self, message: str) -> None:
-        # The newest state is what counts: one that was not told is not made up for any more.
+        # Only the newest state counts: an older one that was not sent is forgotten.
         self._owed = ""
         if not self._send(message):
             self._owed = message
 
     def _send(self, message: str) -> bool:
-        """Whether it went out, or nobody listens anyway."""
+        """Returns False if somebody listens and the message could not be sent."""
         if self._address is None:
             return True
         try:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
-            # The address each time: a manager that begins anew binds the same path anew.
+            # Not connected once: a manager that restarts binds the same path anew.
             self._socket.sendto(message.encode("utf-8", "replace"), self._address)
         except OSError as error:
             if self._well:
                 log.warning(
                     "the service manager at NOTIFY_SOCKET = '%s' was not told of our state (%s); "
-                    "it is told again as soon as it listens",
+                    "it is told as soon as it listens",
                     *(os.fsdecode(self._address).replace("\0", "@"), error.strerror or error),
                 )
             self._well = False
@@ -114,9 +117,9 @@ class ServiceManager:
 
 
 def _address(text: str) -> bytes | None:
-    """Of a datagram socket: a path, or after an @ a name of Linux' own space; None: there is none.
+    """Reads the address of a datagram socket: a path, or `@` with an abstract name of Linux.
 
-    Others, such as `vsock:`, are of virtual machines that boot, not of services.
+    returns  None for anything else: `vsock:` and others are for virtual machines that boot
     """
     if text[:1] not in ("/", "@") or len(text) == 1:
         return None
@@ -127,28 +130,26 @@ def _address(text: str) -> bytes | None:
 def _watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
     microseconds = environment.get("WATCHDOG_USEC", "")
     watched = environment.get("WATCHDOG_PID", str(pid))
-    # More digits than of 2^64 - 1, systemd's infinity, are no time.
-    if not (microseconds.isascii() and microseconds.isdigit() and len(microseconds) < 20):
+    # 2^64 - 1, systemd's infinity, has 20 digits: a number so long is no time.
+    if watched != str(pid) or not re.fullmatch("[0-9]{1,19}", microseconds):
         return None
-    if watched != str(pid) or int(microseconds) == 0:
-        return None
-    return int(microseconds) / 2e6
+    return int(microseconds) / 2e6 or None
 
 
 def _line(text: str) -> str:
-    """A line end within it would begin an assignment of its own."""
+    """Removes line ends, each of which would begin an assignment of its own."""
     return " ".join(text.split())[:MOST_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Of one sidecar.
+    """The process as the sidecar uses it.
 
-    reread    the configuration as it is now; raises InvalidConfiguration
-    path      of its file; empty: there is none
-    logs      what was logged
-    adjusted  is told what is in force after a reload; None: nobody else asks for settings
-    manager   who started the process, and may watch over it
+    reread    reads the configuration as it is now; raises InvalidConfiguration
+    path      of the configuration file; empty: there is none
+    logs      counts of the lines logged
+    adjusted  is called with the settings that hold after a reload, if anybody asks for them
+    manager   the service manager
     """
 
     reread: Callable[[], Config] = Config
@@ -158,20 +159,11 @@ class Host:
     manager: ServiceManager = field(default_factory=lambda: ServiceManager(None, None))
 
 
-# Of glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-
-
-# Blocks up to this come from the heap, not from the system one by one.
-_LARGEST_BLOCK = 2**25
-
-
-# The heap gives back what is free at its end above this.
-_KEPT = 2**26
-
-
 def keep_freed_memory() -> bool:
-    """Tell the C library so; False where it is another one, which then does as it likes."""
+    """Lets glibc keep freed memory: without it half the time of array work goes into new pages.
+
+    returns  False if the C library is not glibc; another library is left alone
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

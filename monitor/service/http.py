@@ -1,9 +1,7 @@
-"""The HTTP endpoint: /metrics, /healthz, /readyz and a page, read-only, in threads of its own.
+"""The HTTP endpoint, which serves /metrics, /healthz, /readyz and the status page.
 
-It serves bytes that were made elsewhere and touches no live state. What it takes from a client
-is bounded in size, in time and in number, so that nobody can hold it up.
-
-The page at /: a plain table of the state, for a person with a browser.
+The endpoint is read-only, has threads of its own, serves bytes that were made before and touches no
+live state. Requests are bounded in size, in time and in number, so that no client can hold it up.
 """
 
 from __future__ import annotations
@@ -22,39 +20,35 @@ from typing import Any, BinaryIO, cast
 from monitor import __version__
 from monitor.service.metrics import Snapshot
 
-# Of one request, from its first byte, or from the end of the one before, to its answer's last.
+# s of one request, from the end of the request before to the last byte of its answer.
 REQUEST_SECONDS = 10.0
 
-
-# Bytes of a request's line and headers together.
+# Bytes of the request line and the headers together.
 LARGEST_REQUEST = 16 * 2**10
 
-
-# At a time; each has a thread.
+# Connections at a time; each has a thread.
 MOST_CONNECTIONS = 32
 
-
-# A loop that has not turned for so many seconds answers no frame: only a restart helps.
+# s; a loop that has not turned for so long answers no frame: only a restart helps.
 STANDS_SECONDS = 30.0
 
-
-# Seconds between two looks for requests that take too long.
+# s between two looks for requests that take too long.
 _LOOK_SECONDS = 0.25
 
 
 @dataclass(slots=True)
 class Published:
-    """What the endpoint serves; each attribute is replaced whole."""
+    """The bytes that the endpoint serves; each attribute is replaced whole."""
 
     metrics: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
     page: bytes = b""
     ready: bool = False
-    turned: float | None = None  # monotonic s at which the loop turned last; None: not at work
+    turned: float | None = None  # monotonic s at which the loop turned last; None: not running
 
 
 class _Bounded:
-    """The lines of one request after the other; too long a request is an HTTPException."""
+    """Reads the lines of requests. Raises HTTPException for a request that is too long."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -90,12 +84,12 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         self._bounded.left = LARGEST_REQUEST
         cast("_Server", self.server).began(self.connection)
-        with contextlib.suppress(ConnectionError):  # the client has gone, or was sent away
+        with contextlib.suppress(ConnectionError):  # the client has gone, or was cut off
             super().handle_one_request()
 
     def do_GET(self) -> None:
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            # What is not read would be taken for the next request.
+            # A body that is not read would be taken for the next request.
             self.close_connection = True
             self._send(413, b"a request has no body here\n")
             return
@@ -131,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Scrapes are not worth a line each."""
+        """Logs nothing: scrapes are not worth a line each."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -145,7 +139,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def began(self, connection: socket.socket) -> None:
-        """A request is awaited from now on."""
+        """Notes that a connection waits for its next request from now on."""
         with self._lock:
             self._open[connection] = time.monotonic()
 
@@ -165,7 +159,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Send those away whose request takes too long, however steadily its bytes drip."""
+        """Cuts off clients whose request takes too long, however steadily its bytes drip."""
         now = time.monotonic()
         with self._lock:
             slow = [one for one, since in self._open.items() if now - since > REQUEST_SECONDS]
@@ -174,7 +168,7 @@ class _Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is the client's affair."""
+        """Ignores connections that break."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -187,7 +181,7 @@ class Endpoint:
     _server: _Server | None = None
 
     def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. Raises OSError if the address is not to be had."""
+        """Listens, and returns the port. Raises OSError if the address cannot be used."""
         handler = type("Handler", (_Handler,), {"published": self.published})
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         server = type("Server", (_Server,), {"address_family": family})
@@ -197,14 +191,14 @@ class Endpoint:
         return int(self._server.server_address[1])
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Stops listening."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
 
 
 def page(snapshot: Snapshot) -> bytes:
-    """HTML; it asks for itself again every five seconds."""
+    """Writes the status page: a table of the slices that reloads itself every five seconds."""
     rows = "".join(
         f"<tr><td>{html.escape(reading.name)}<td>{reading.raw.rows}"
         f"<td>{reading.raw.joint.nees_over_k:.3f}<td>{reading.recalibrated.joint.nees_over_k:.3f}"

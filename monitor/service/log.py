@@ -1,19 +1,12 @@
-"""What a line of the log looks like, as text and as JSON.
+"""The sidecar's log: records become bounded lines of text or JSON on standard error.
 
-Names of clients are in it, and words of exceptions: nothing of them can end a line, begin another
-or move the cursor of a terminal, nothing makes a line long, and what looks like a secret is cut.
+A line holds names of clients and words of exceptions. None of them can end a line, begin another,
+move the cursor of a terminal or make a line long, and anything that looks like a secret is cut out.
+Lines that are alike pass at a limited rate.
 
-How many lines of a kind may be logged: a token bucket for each, and what it left out.
-
-No clock and no log: kinds and times are arguments, and who asks does the writing.
-
-Standard error as a place for whole lines, whatever it is: a pipe, a file, nothing at all.
-
-Log records on their way to standard error: held back where too many are alike, then written.
-
-The thread that logs makes the line and leaves it in a bounded queue; a thread of its own writes.
-So neither a pipe that nobody reads nor a full disk holds up a frame: what cannot be taken is
-counted, and told later. A crash of the process itself loses what waits: that of milliseconds.
+The thread that logs puts its line into a bounded queue and another thread writes it, so that
+neither a pipe that nobody reads nor a full disk holds up a frame. A line that finds no room is
+counted and told later. A crash of the process loses the lines of its last milliseconds.
 """
 
 from __future__ import annotations
@@ -28,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -37,21 +31,15 @@ from typing import Generic, Protocol, TypeVar
 from monitor.config import LogConfig, LogFormat
 
 LONGEST_MESSAGE = 2000  # characters
-
-
 LONGEST_TEMPLATE = 200
 
-
-# Of a traceback: the first lines and the last ones, where the error itself is.
+# Lines of a traceback: the first ones and the last ones, where the error itself is.
 FIRST_LINES, LAST_LINES, LONGEST_LINE = 6, 23, 256
-
-
+_LEVELS = ("debug", "info", "warning", "error")
 _FRAMES = 20  # of an exception, the innermost ones
 
-
-# Of a longer text, what comes after so many characters is not looked at, and not written.
+# Characters of a text; the rest is neither searched for secrets nor written.
 _EXAMINED = 2**20
-
 
 _SECRET = re.compile(
     r"(?P<bearer>\bbearer\s+)[\w\-.~+/=]{16,}"
@@ -59,17 +47,35 @@ _SECRET = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+MINUTE_NS = 60 * 10**9
+
+# Enough for every place that logs, times the slices that some of them tell apart.
+MOST_KINDS = 1024
+
+# s between two tries to write to a sink that says it is full, and how many tries.
+_FULL_S, _FULL_TIMES = 0.05, 200
+
+# Lines that wait to be written, of some 10 kB at most.
+MOST_WAITING = 512
+
+# s between two looks for lines left out, and ns before they are told; together below a minute.
+_LOOK_S, _TELL_NS = 5.0, 50 * 10**9
+
+# s that the end waits for a standard error that takes nothing.
+_PATIENCE_S = 2.0
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One event.
+    """One line of the log.
 
     time_s     since 1970, by the wall clock
     level      debug, info, warning or error
-    template   the message before its arguments were put in: what alike lines have in common
-    left_out   alike ones that were not written before this one
-    exception  the lines of its traceback
-    tells      it is no event, but has been made to tell of those that were left out
+    template   the message before its arguments were put in; lines that are alike share it
+    left_out   alike lines that were not written before this one
+    exception  the lines of the traceback
+    tells      True: the line reports no event, only the lines that were left out
     """
 
     time_s: float
@@ -83,7 +89,7 @@ class LogLine:
 
 
 def text_line(line: LogLine) -> str:
-    """`2026-01-31T12:00:00.000Z WARNING logger: message`, and a traceback indented below it.
+    """Writes `2026-01-31T12:00:00.000Z WARNING logger: message`, its traceback indented below.
 
     A line that does not begin with a blank is an event.
     """
@@ -95,7 +101,7 @@ def text_line(line: LogLine) -> str:
 
 
 def json_line(line: LogLine) -> str:
-    """An object in ASCII, always with the same keys in the same order."""
+    """Writes an ASCII object whose keys and their order never change."""
     return json.dumps(
         {
             "time": _stamp(line.time_s),
@@ -110,8 +116,8 @@ def json_line(line: LogLine) -> str:
 
 
 def bounded(text: str, longest: int) -> str:
-    """Without secrets, and cut, which it says."""
-    # Before it is cut, which could leave a secret without the word that it is known by.
+    """Cuts secrets out of a text, and its end if it is too long; the text then says so."""
+    # Secrets first: the cut could remove the word that marks a secret.
     sound = _without_secrets(text[:_EXAMINED])
     if len(sound) <= longest:
         return sound
@@ -119,7 +125,7 @@ def bounded(text: str, longest: int) -> str:
 
 
 def traceback_lines(error: BaseException) -> tuple[str, ...]:
-    """At most 30 lines, of 256 characters each and a few more; no line breaks are in them."""
+    """Formats a traceback: at most 30 lines of some 256 characters, without line breaks."""
     text = "".join(traceback.format_exception(error, limit=-_FRAMES))
     lines = _without_secrets(text[:_EXAMINED]).splitlines()
     left_out = len(lines) - FIRST_LINES - LAST_LINES
@@ -129,12 +135,12 @@ def traceback_lines(error: BaseException) -> tuple[str, ...]:
 
 
 def _without_secrets(text: str) -> str:
-    """Our own lines hold none: this is for words of exceptions that quote what they were given."""
+    """Cuts secrets out of a text: an exception may quote one, though our own lines hold none."""
     return _SECRET.sub(lambda found: f"{found['bearer'] or ''}(left out)", text)
 
 
 def _shown(text: str) -> str:
-    """Line breaks, control characters and those that turn the direction of writing, escaped."""
+    """Escapes line breaks, control characters and those that turn the direction of writing."""
     if text.isprintable():
         return text
     return "".join(
@@ -143,21 +149,14 @@ def _shown(text: str) -> str:
 
 
 def _sound(text: str) -> str:
-    """Half a surrogate, as in a path that is not UTF-8, makes JSON that many readers refuse."""
+    """Escapes lone surrogates, as in a path that is not UTF-8: many readers of JSON refuse them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _stamp(time_s: float) -> str:
-    """RFC 3339, in UTC, to the millisecond."""
+    """Writes a time as RFC 3339 does, in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(time_s, UTC)
     return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
-
-
-MINUTE_NS = 60 * 10**9
-
-
-# Enough for every place that logs, times the slices that some of them tell apart.
-MOST_KINDS = 1024
 
 
 K = TypeVar("K", bound=Hashable)
@@ -165,11 +164,11 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True)
 class _Bucket:
-    """Of one kind.
+    """A token bucket of one kind of lines.
 
-    full_ns   when it is full again; each line moves that on by an interval
-    untold    lines that were left out since that was told last
-    since_ns  of the first of them
+    full_ns   when the bucket is full again; each line adds an interval
+    untold    lines that were left out and not told of yet
+    since_ns  when the first untold line was left out
     """
 
     full_ns: int
@@ -179,14 +178,13 @@ class _Bucket:
 
 @dataclass(slots=True)
 class LineRate(Generic[K]):
-    """Buckets of so many lines, which fill up again at so many a minute.
+    """Limits the lines of each kind by a token bucket. Kinds and times are arguments.
 
-    others          what kinds beyond `most_kinds` are told as; they share a bucket
+    others          the kind under which lines beyond `most_kinds` are told; they share a bucket
     lines_a_minute  0: no limit
 
-    Between any two moments, the lines that pass are at most burst + lines_a_minute times the
-    minutes between them, for each kind: one is forgotten only when its bucket is full and all
-    that it left out has been told.
+    In any m minutes, at most burst + m · lines_a_minute lines of a kind pass: a kind is forgotten
+    only when its bucket is full and all lines that it left out have been told.
     """
 
     others: K
@@ -197,7 +195,7 @@ class LineRate(Generic[K]):
     _shared: _Bucket = field(default_factory=lambda: _Bucket(0))
 
     def admit(self, kind: K, now_ns: int) -> int | None:
-        """How many alike were left out before this line; None: it is left out too."""
+        """Returns how many alike lines were left out before; None: this line is left out too."""
         bucket = self._bucket(kind, now_ns)
         interval_ns = self._interval_ns
         if interval_ns and bucket.full_ns - now_ns > (self.burst - 1) * interval_ns:
@@ -205,17 +203,17 @@ class LineRate(Generic[K]):
             return None
         bucket.full_ns = max(bucket.full_ns, now_ns) + interval_ns
         if bucket is self._shared:
-            return 0  # what it left out was not alike
+            return 0  # the lines that it left out were not alike
         untold, bucket.untold = bucket.untold, 0
         return untold
 
     def leave_out(self, kind: K, lines: int, now_ns: int) -> None:
-        """Take note of lines that passed, but could not be written; they are told later."""
+        """Notes lines that passed but could not be written; `overdue` returns them later."""
         if lines:
             _leave_out(self._bucket(kind, now_ns), lines, now_ns)
 
     def overdue(self, now_ns: int, patience_ns: int) -> list[tuple[K, int]]:
-        """Kinds that left out lines so long ago, and how many; that is told herewith."""
+        """Returns kinds that left out lines so long ago, and how many, which then count as told."""
         found: list[tuple[K, int]] = []
         for kind, bucket in [*self._buckets.items(), (self.others, self._shared)]:
             if bucket.untold and now_ns - bucket.since_ns >= patience_ns:
@@ -224,7 +222,7 @@ class LineRate(Generic[K]):
         return found
 
     def limit(self, lines_a_minute: int, burst: int, now_ns: int) -> None:
-        """Go on with other limits; no kind waits for longer than these ask for."""
+        """Takes other limits; no kind waits for longer than the new limits ask for."""
         self.lines_a_minute, self.burst = lines_a_minute, burst
         latest_ns = now_ns + burst * self._interval_ns
         for bucket in (*self._buckets.values(), self._shared):
@@ -232,7 +230,7 @@ class LineRate(Generic[K]):
 
     @property
     def _interval_ns(self) -> int:
-        """Between two lines, rounded up; 0: there is no limit."""
+        """ns between two lines, rounded up; 0: there is no limit."""
         return -(-MINUTE_NS // self.lines_a_minute) if self.lines_a_minute else 0
 
     def _bucket(self, kind: K, now_ns: int) -> _Bucket:
@@ -243,7 +241,7 @@ class LineRate(Generic[K]):
         if len(self._buckets) >= self.most_kinds:
             oldest, spent = next(iter(self._buckets.items()))
             if spent.untold or spent.full_ns > now_ns:
-                # Forgotten now, it would begin anew with a full bucket.
+                # If it were forgotten now, it would begin again with a full bucket.
                 return self._shared
             del self._buckets[oldest]
         bucket = self._buckets[kind] = _Bucket(now_ns)
@@ -256,37 +254,35 @@ def _leave_out(bucket: _Bucket, lines: int, now_ns: int) -> None:
     bucket.untold += lines
 
 
-# How often, and after how long, it is tried again where it is full and says so.
-_FULL_S, _FULL_TIMES = 0.05, 200
-
-
 class Sink(Protocol):
-    """A raw stream."""
+    """A raw stream of bytes."""
 
     def write(self, data: bytes, /) -> int | None:
-        """The bytes that it took; None: it is full for now. Raises OSError, ValueError."""
+        """Returns how many bytes it took; None: it is full for now. Raises OSError, ValueError."""
 
 
 def standard_error() -> Sink | None:
-    """Unbuffered: a write that never ends holds no lock that the end of the interpreter needs.
+    """Opens standard error without a buffer.
 
-    None where the process was started without: its number may be that of any other file by now.
+    A write that hangs then holds no lock that the end of the interpreter needs.
+
+    returns  None if the process was started without: descriptor 2 may be any other file
     """
     return None if sys.stderr is None else io.FileIO(2, "wb", closefd=False)
 
 
 @dataclass(slots=True)
 class WholeLines:
-    """Writes line after line, from one thread."""
+    """Writes line after line to a sink, from one thread."""
 
     sink: Sink | None
     _torn: bool = False
 
     def write(self, line: bytes) -> None:
-        """Raises OSError, ValueError where it was not written as a whole."""
+        """Writes a line. Raises OSError or ValueError if it was not written as a whole."""
         if self.sink is None:
             raise OSError("there is no standard error")
-        # What was torn off, as on a full disk, must not be the beginning of this line.
+        # The rest of a line that was torn off, as on a full disk, must not begin this line.
         left = b"\n" + line if self._torn else line
         for _ in range(_FULL_TIMES):
             taken = self.sink.write(left)
@@ -300,38 +296,20 @@ class WholeLines:
         raise OSError("standard error takes nothing")
 
 
-# Lines that wait to be written, of some 10 kB at most.
-MOST_WAITING = 512
-
-
-# How often it is looked whether something is to be told of what was left out, and how old that
-# gets before it is; together below a minute.
-_LOOK_S, _TELL_NS = 5.0, 50 * 10**9
-
-
-# How long the end waits for a standard error that takes nothing.
-_PATIENCE_S = 2.0
-
-
 _FORMS = {LogFormat.TEXT: text_line, LogFormat.JSON: json_line}
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LogCounts:
-    """Since the start: lines written, by level, and lines left out for whatever reason."""
+    """Counts lines since the start: written ones by level, and those left out."""
 
-    lines: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("debug", "info", "warning", "error"), 0)
-    )
+    lines: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEVELS, 0))
     left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Lines that are alike: from one place in the program, of the same error and matter."""
+    """Identity of lines that are alike: one place in the program, one error, one matter."""
 
     logger: str
     level: str
@@ -346,7 +324,7 @@ _OTHERS = _Kind("monitor", "warning", "", "", "", "any other")
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A line, and how many of its kind go untold where it cannot be written."""
+    """A line in the queue, and how many left-out lines of its kind it tells of."""
 
     data: bytes
     kind: _Kind
@@ -355,9 +333,9 @@ class _Waiting:
 
 
 class Logs(logging.Handler):
-    """Of this process, until `close`. Nothing that it does raises, or waits for long.
+    """Handles all records of the process until `close`; never raises, never waits for long.
 
-    counts  of what was written; may be read from any thread
+    counts  lines written and left out; may be read from any thread
     clock   ns that never go back
     """
 
@@ -374,21 +352,21 @@ class Logs(logging.Handler):
         # Not the handler's own lock, which is held while the end waits for the writer.
         self._ours = threading.RLock()
         self._rate = LineRate(_OTHERS, config.lines_a_minute, config.burst)
-        # A simple queue may be filled by a finaliser that runs while it is filled.
+        # Not a Queue: a finaliser may log while this very thread puts a line.
         self._waiting: queue.SimpleQueue[_Waiting | threading.Event | None] = queue.SimpleQueue()
         self._ended = False
         self._writer = threading.Thread(target=self._write_on, name="log", daemon=True)
         self._writer.start()
 
     def apply(self, config: LogConfig) -> None:
-        """Go on with other settings; nothing that waits is lost."""
+        """Takes other settings; no line that waits is lost."""
         with self._ours:
             self._config = config
             self._rate.limit(config.lines_a_minute, config.burst, self._clock())
         logging.getLogger().setLevel(config.level.upper())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record. Who logs never learns that this failed: it is counted."""
+        """Takes a record. A failure is counted and never raised to the code that logs."""
         try:
             kind = _kind_of(record)
             with self._ours:
@@ -402,21 +380,21 @@ class Logs(logging.Handler):
                 self.counts.left_out += 1
 
     def tell(self, now_ns: int, patience_ns: int = _TELL_NS) -> None:
-        """Leave a line for each kind that left some out so long ago and was silent since."""
+        """Logs a line for each kind that left out lines so long ago and was silent since."""
         with self._ours:
             overdue = self._rate.overdue(now_ns, patience_ns)
         for kind, lines in overdue:
             self._leave(_telling_of(kind, lines), kind)
 
     def flush(self) -> None:
-        """Wait until all that came so far is written, or two seconds."""
+        """Waits until all lines that came so far are written, two seconds at most."""
         if self._writer.is_alive():
             written = threading.Event()
             self._waiting.put(written)
             written.wait(_PATIENCE_S)
 
     def close(self) -> None:
-        """Tell what was left out, write what waits and end, within two seconds or so."""
+        """Tells of lines left out, writes waiting lines and ends, within some two seconds."""
         with self._ours:
             ended, self._ended = self._ended, True
         if not ended:
@@ -439,7 +417,7 @@ class Logs(logging.Handler):
             self._rate.leave_out(waiting.kind, waiting.told + waiting.is_event, self._clock())
 
     def _write_on(self) -> None:
-        """In a thread of its own, until it finds the end."""
+        """Writes lines in a thread of its own, until None comes."""
         looked_ns = self._clock()
         while True:
             with contextlib.suppress(queue.Empty):
@@ -465,9 +443,9 @@ class Logs(logging.Handler):
 
 @contextlib.contextmanager
 def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
-    """Take all that this process logs, its warnings, and what its threads die of, until the end.
+    """Logs records, warnings and faults of threads of the process as long as the block lasts.
 
-    sink  None: it is counted alone
+    sink  None: lines are counted and not written
     """
     logs, root = Logs(config, sink, LogCounts()), logging.getLogger()
     level, threads, unraisable = root.level, threading.excepthook, sys.unraisablehook
@@ -488,18 +466,16 @@ def start_logging(config: LogConfig, sink: Sink | None) -> Iterator[Logs]:
 def _thread_ended(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
         name = args.thread.name if args.thread else "unknown"
-        error = (args.exc_type, args.exc_value, args.exc_traceback)
-        log.error("the thread %s ended by a fault", name, exc_info=error)
+        log.error("the thread %s ended by a fault", name, exc_info=args.exc_value)
 
 
 def _nobody_to_raise_to(args: sys.UnraisableHookArgs) -> None:
     if args.exc_value is not None:
-        error = (args.exc_type, args.exc_value, args.exc_traceback)
-        log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=error)
+        log.error("a fault where nobody could be told: %s", args.err_msg, exc_info=args.exc_value)
 
 
 def _kind_of(record: logging.LogRecord) -> _Kind:
-    """The arguments make no kind; what was formatted already is known by where it is said."""
+    """Returns the kind: by template, or by place in the source for messages without arguments."""
     template = bounded(str(record.msg), LONGEST_TEMPLATE)
     error = record.exc_info[0] if record.exc_info else None
     return _Kind(
@@ -513,10 +489,7 @@ def _kind_of(record: logging.LogRecord) -> _Kind:
 
 
 def _level(number: int) -> str:
-    for least, level in ((logging.ERROR, "error"), (logging.WARNING, "warning")):
-        if number >= least:
-            return level
-    return "info" if number >= logging.INFO else "debug"
+    return _LEVELS[bisect_right((logging.INFO, logging.WARNING, logging.ERROR), number)]
 
 
 def _line_of(record: logging.LogRecord, kind: _Kind, left_out: int) -> LogLine:
@@ -524,9 +497,8 @@ def _line_of(record: logging.LogRecord, kind: _Kind, left_out: int) -> LogLine:
         message = bounded(record.getMessage(), LONGEST_MESSAGE)
     except Exception:
         message = f"{kind.template} (without its arguments, which do not fit)"
-    exception: tuple[str, ...] = ()
-    if record.exc_info and record.exc_info[0] is not None and record.exc_info[1] is not None:
-        exception = traceback_lines(record.exc_info[1])
+    error = record.exc_info[1] if record.exc_info else None
+    exception = () if error is None else traceback_lines(error)
     return LogLine(
         record.created, kind.level, record.name, kind.template, message, left_out, exception
     )

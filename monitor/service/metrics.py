@@ -1,18 +1,13 @@
-"""Families of the sidecar as a program: its build, configuration, log and clock.
+"""Writes the text of /metrics from one snapshot, family by family, so that frames pass in between.
 
-Families of what is forwarded to a tracker elsewhere.
-
-Families of the ledger: what became of every detection and label, and how the disk does.
-
-The exposition text, and no part of the frame path: it is made one family at a time, and
-scrapes are served from what was made last.
+Families with a series for each slice are written by slice_metrics. Nothing here touches live state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 
 from monitor.drift.alarms import DriftReading
 from monitor.frames.counters import Counters
@@ -21,7 +16,15 @@ from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.pipeline.external_tracker import ForwardingReading
 from monitor.pipeline.recalibrators import InForce
 from monitor.pipeline.stream_tracker import TrackReading
-from monitor.service.exposition import bins, counter, gauge, histogram
+from monitor.service.exposition import (
+    bins,
+    counter,
+    gauge,
+    histogram,
+    one_counter,
+    one_gauge,
+    outcomes,
+)
 from monitor.service.readings import (
     DiskReading,
     LedgerReading,
@@ -33,9 +36,16 @@ from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 from monitor.tracking.rewind import Order
 
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Reasons to refuse a detection, a message or a label; the others let a detection pass.
+_REFUSING = tuple(
+    reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
+)
+
 
 def operation(reading: OperationReading) -> Iterator[str]:
-    """One text a family."""
+    """Yields the families of the sidecar as a program: build, configuration, log and clock."""
     yield gauge(
         "build_info",
         "Which build this is; always 1.",
@@ -46,74 +56,64 @@ def operation(reading: OperationReading) -> Iterator[str]:
         "configuration_reloads",
         "Configurations that were read again (SIGHUP), by outcome.",
         ("outcome",),
-        (((str(outcome),), float(count)) for outcome, count in reading.reloads.items()),
+        (((str(outcome),), count) for outcome, count in reading.reloads.items()),
     )
-    yield gauge(
+    yield one_gauge(
         "configuration_waiting_keys",
         "Keys of the configuration, as last read again, that only a restart brings in force.",
-        (),
-        [((), float(reading.waiting))],
+        reading.waiting,
     )
-    lag = reading.lag
     yield gauge(
         "stamp_lag_seconds",
         "Wall clock at arrival minus capture stamp of the streams of the last minute.",
         ("of",),
-        [] if lag is None else [(("least",), lag.least), (("most",), lag.most)],
+        (((of,), seconds) for of, seconds in reading.lag.items()),
     )
     yield counter(
         "log_lines",
         "Lines of the log, by level.",
         ("level",),
-        (((level,), float(count)) for level, count in reading.lines.items()),
+        (((level,), count) for level, count in reading.lines.items()),
     )
-    yield counter(
+    yield one_counter(
         "log_lines_left_out",
         "Lines that were left out of the log, being too many of their kind.",
-        (),
-        [((), float(reading.left_out))],
+        reading.left_out,
     )
 
 
 def forwarding(reading: ForwardingReading) -> Iterator[str]:
-    """One text a family."""
-    yield gauge(
+    """Yields the families of frames forwarded to a tracker elsewhere."""
+    yield one_gauge(
         "tracker_up",
         "Whether the tracker elsewhere is there and says that it serves.",
-        (),
-        [((), float(reading.up))],
+        reading.up,
     )
-    yield counter(
+    yield one_counter(
         "tracker_sent",
         "Frames that were written to the tracker elsewhere, whatever became of them then.",
-        (),
-        [((), float(reading.sent))],
+        reading.sent,
     )
-    ended = [((str(outcome),), float(count)) for outcome, count in reading.ended.items()]
     yield counter(
         "tracker_forwarded",
         "Frames for the tracker elsewhere by how it ended with them, each in one of these.",
         ("outcome",),
-        ended,
+        (((str(outcome),), count) for outcome, count in reading.ended.items()),
     )
-    yield counter(
+    yield one_counter(
         "tracker_unusable_answers",
         "Answers of the tracker elsewhere that were none; the log says what was wrong.",
-        (),
-        [((), float(reading.unusable))],
+        reading.unusable,
     )
-    found = reading.seconds
-    bounds = [f"{bound:g}" for bound in found.bounds] + ["+Inf"]
     yield histogram(
         "tracker_seconds",
         "Time from a frame to the tracker's answer, of those answered in time.",
-        zip(bounds, accumulate(found.counts), strict=True),
-        found.sum,
+        reading.seconds,
     )
 
 
 def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
-    """All of them."""
+    """Yields the families of the ledger: fates of detections, delays of labels, the disk."""
     yield gauge(
         "detection_fates",
         "Detections that came since the ledger began, by what became of them: they add up to all. "
@@ -121,43 +121,36 @@ def ledger(reading: LedgerReading, counters: Counters) -> Iterator[str]:
         ("fate",),
         (((fate,), count) for fate, count in reading.fates.items()),
     )
-    yield gauge(
+    yield one_gauge(
         "match_ratio",
         "Matched detections among the usable ones whose fate is known.",
-        (),
-        [((), reading.match_ratio)],
+        reading.match_ratio,
     )
-    yield counter(
+    yield one_counter(
         "retracted_detections",
         "Detections whose labels a later revision took back.",
-        (),
-        [((), reading.retracted)],
+        reading.retracted,
     )
     yield gauge(
         "labelled_ratio",
         "Share of a slice's detections of which labels told anything.",
         ("slice",),
-        (((share.slice,), share.labelled) for share in reading.shares),
+        (((slice,), labelled) for slice, labelled in reading.shares),
     )
-    yield gauge(
+    yield one_gauge(
         "gated_matches",
         "Matches that the gate of [matching] decided.",
-        (),
-        [((), reading.gated)],
+        reading.gated,
     )
-    yield gauge(
+    yield one_gauge(
         "near_gate_ratio",
         "Share of them near the gate: it cuts the tail of the errors off.",
-        (),
-        [((), reading.near_gate)],
+        reading.near_gate,
     )
-    delays = counters.truth_delay
-    bounds = [f"{bound:g}" for bound in delays.bounds] + ["+Inf"]
     yield histogram(
         "ground_truth_delay_seconds",
         "Event time from a frame to its labels, by message.",
-        zip(bounds, accumulate(delays.counts), strict=True),
-        delays.sum,
+        counters.truth_delay,
     )
     yield from _disk(reading.disk)
 
@@ -178,12 +171,11 @@ def _disk(disk: DiskReading) -> Iterator[str]:
             disk.not_replayed,
         ),
     ):
-        yield gauge(name, text, (), [((), value)])
-    yield counter(
+        yield one_gauge(name, text, value)
+    yield one_counter(
         "ledger_failures",
         "Writes to the disk that came to nothing; the log says why.",
-        (),
-        [((), disk.failures)],
+        disk.failures,
     )
     yield counter(
         "files_refused",
@@ -193,33 +185,25 @@ def _disk(disk: DiskReading) -> Iterator[str]:
     )
 
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-# Reasons to refuse a detection, a message or a truth; the others let a detection pass.
-_REFUSING = tuple(
-    reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is exported, as of one moment.
+    """The exported state of a sidecar, as of one moment.
 
-    recalibrators        in force
-    recalibration        what happened to them, and how their trials stand
+    readings             measures of every slice since epoch
+    recalibrators        active recalibrators
+    recalibration        swaps, fits and trials of recalibrators
     bins                 export bins of every slice that has statistics, `total` left out: PromQL
                          adds up
-    edges                of those bins; also without any slice, so that their labels are known
+    edges                of the export bins; known without any slice, so that labels are complete
     windows              measures of every slice over every window
     classes              measures of class probabilities, of the slices that have some
     checkpoint_age       seconds since the statistics were last written to disk; NaN: never
-    checkpoint_failures  how often that failed
+    checkpoint_failures  how often the write failed
     time_jumps           how often event time began anew or jumped ahead
-    drift                None where nobody watches over it: then it has no families either
-    forwarding           likewise, where there is no tracker elsewhere
-    ledger               what became of every detection, and how the disk does
-    operation            of the sidecar as a program
+    drift                None: nothing is watched, and drift has no families
+    forwarding           None: there is no tracker elsewhere, and forwarding has no families
+    ledger               fates of all detections, and the ledger on disk
+    operation            the sidecar as a program
     """
 
     counters: Counters
@@ -245,7 +229,7 @@ class Snapshot:
 
 
 def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
-    """The text, returned after many short steps: one a family, or a slice of a large one."""
+    """Writes the text in steps of one family, or of one slice of export bins; returns it whole."""
     pieces = []
     for piece in chain(
         measures(snapshot.readings),
@@ -268,7 +252,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
 
 def _service(snapshot: Snapshot) -> Iterator[str]:
     counters = snapshot.counters
-    yield counter("frames", "Frames answered.", (), [((), counters.frames)])
+    yield one_counter("frames", "Frames answered.", counters.frames)
     yield counter(
         "detections",
         "Detections by what became of them; each time their frame comes.",
@@ -296,7 +280,11 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
         ("why",),
         (((why,), count) for why, count in counters.calls_refused.items()),
     )
-    yield _frame_seconds(counters)
+    yield histogram(
+        "frame_seconds",
+        "Time from a frame's bytes to its answer's bytes.",
+        counters.frame_seconds,
+    )
     handled = counters.fast_frames + counters.slow_frames
     for name, text, value in (
         (
@@ -332,43 +320,30 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
             snapshot.checkpoint_age,
         ),
     ):
-        yield gauge(name, text, (), [((), value)])
-    for name, text, count in (
-        (
-            "checkpoint_failures",
-            "Statistics that could not be written to disk; the log says why.",
-            snapshot.checkpoint_failures,
-        ),
-        (
-            "event_time_jumps",
-            "How often event time began anew or jumped ahead.",
-            snapshot.time_jumps,
-        ),
-        ("late_frames", "Frames that came behind their stream's watermark.", counters.late_frames),
-        ("overloads", "How often monitoring gave way to forwarding.", counters.overloads),
-        ("clock_steps", "How often the wall clock was set.", counters.clock_steps),
-        (
-            "internal_errors",
-            "Faults of the sidecar itself; its log says which.",
-            counters.internal_errors,
-        ),
-        (
-            "overflow_detections",
-            "Matched detections in overflow slices.",
-            counters.overflow_detections,
-        ),
+        yield one_gauge(name, text, value)
+    yield one_counter(
+        "checkpoint_failures",
+        "Statistics that could not be written to disk; the log says why.",
+        snapshot.checkpoint_failures,
+    )
+    yield one_counter(
+        "event_time_jumps",
+        "How often event time began anew or jumped ahead.",
+        snapshot.time_jumps,
+    )
+    for name, text in (
+        ("late_frames", "Frames that came behind their stream's watermark."),
+        ("overloads", "How often monitoring gave way to forwarding."),
+        ("clock_steps", "How often the wall clock was set."),
+        ("internal_errors", "Faults of the sidecar itself; its log says which."),
+        ("overflow_detections", "Matched detections in overflow slices."),
         (
             "overflow_classified",
             "Matched class probabilities in overflow slices, or for which there was none.",
-            counters.overflow_classified,
         ),
-        (
-            "streams_dropped",
-            "Streams ended because the client read no answers.",
-            counters.streams_dropped,
-        ),
+        ("streams_dropped", "Streams ended because the client read no answers."),
     ):
-        yield counter(name, text, (), [((), count)])
+        yield one_counter(name, text, getattr(counters, name))
 
 
 def _recalibration(snapshot: Snapshot) -> Iterator[str]:
@@ -383,13 +358,12 @@ def _recalibration(snapshot: Snapshot) -> Iterator[str]:
             if by is not UncertainBy.NEITHER
         ),
     )
-    account = counters.class_recalibrations
     yield counter(
         "class_recalibrations",
         "Detections by what the recalibrator of class probabilities in force made of theirs; "
         "each time their frame comes.",
         ("outcome",),
-        (((outcome,), getattr(account, outcome)) for outcome in account.__dataclass_fields__),
+        outcomes(counters.class_recalibrations),
     )
     yield from recalibrators(snapshot.recalibrators, snapshot.mode, snapshot.recalibration)
 
@@ -399,36 +373,22 @@ def _refused(counters: Counters, reason: Reason) -> int:
     return found + counters.notices.get(reason, 0)
 
 
-def _frame_seconds(counters: Counters) -> str:
-    found = counters.frame_seconds
-    bounds = [f"{bound:g}" for bound in found.bounds] + ["+Inf"]
-    return histogram(
-        "frame_seconds",
-        "Time from a frame's bytes to its answer's bytes.",
-        zip(bounds, accumulate(found.counts), strict=True),
-        found.sum,
-    )
-
-
 def _labels(counters: Counters) -> Iterator[str]:
-    truth = counters.truth
     yield counter(
         "ground_truth",
         "Labels by what became of them.",
         ("outcome",),
-        (((outcome,), getattr(truth, outcome)) for outcome in truth.__dataclass_fields__),
+        outcomes(counters.truth),
     )
-    yield counter(
+    yield one_counter(
         "unmatched_detections",
         "Detections of completely labelled frames without a label.",
-        (),
-        [((), counters.unmatched)],
+        counters.unmatched,
     )
-    yield counter(
+    yield one_counter(
         "dropped_detections",
         "Detections that left the store before their truth came.",
-        (),
-        [((), counters.dropped)],
+        counters.dropped,
     )
 
 

@@ -1,16 +1,13 @@
-"""What a configuration that is read again may change while the sidecar runs, and what waits for a
-restart. Values in, values out: who applies it is the sidecar.
+"""Reads the configuration again: reloadable keys are taken, the others wait for a restart.
 
-Only what no number that is kept depends on is taken: bins, slices, windows, folders and addresses
-are those of the start. Certificates and tokens are looked at by themselves.
-
-The configuration read again in a thread that nothing waits for: a disk that does not answer
-holds up neither the loop nor the end of the process.
+Nothing here applies a setting. No kept number depends on a reloadable key: bins, slices, windows,
+folders and addresses stay those of the start. Certificates and tokens are read again by security.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,53 +18,28 @@ from monitor.config import Config, InvalidConfiguration, checked
 
 # By section, the keys that are taken.
 RELOADABLE: dict[str, tuple[str, ...]] = {
-    "server": (
-        "max_streams",
-        "max_messages_per_second",
-        "write_timeout_seconds",
-        "grace_seconds",
-        "shed_lag_seconds",
-        "shed_rows",
-        "stale_seconds",
-        "clock_step_seconds",
-    ),
-    "security": ("reload_seconds",),
-    "recalibration": ("mode",),
-    "promotion": (
-        "mode",
-        "allow_shrinking",
-        "method",
-        "objective",
-        "time_constant_seconds",
-        "band",
-        "hysteresis",
-        "prior_tracks",
-        "fit_tracks",
-        "fit_every_seconds",
-        "fit_timeout_seconds",
-    ),
-    "drift": ("refit_on_page", "every_seconds"),
-    "snapshot": ("every_seconds",),
-    "metrics": ("refresh_seconds",),
-    "log": ("level", "format", "lines_a_minute", "burst"),
+    section: settings.reloadable() for section, settings in Config() if settings.reloadable()
 }
+
+# s to read a file; one that takes longer is on a disk that does not answer.
+READ_SECONDS = 10.0
 
 
 class Outcome(StrEnum):
-    """What came of reading a configuration again."""
+    """The outcome of reading a configuration again."""
 
-    APPLIED = "applied"  # something has changed, and is in force
-    UNCHANGED = "unchanged"  # nothing that can be taken while the sidecar runs
-    REFUSED = "refused"  # it cannot be used; all is as it was
+    APPLIED = "applied"  # a key has changed, and is active
+    UNCHANGED = "unchanged"  # no key has changed that can be taken while the sidecar runs
+    REFUSED = "refused"  # the configuration cannot be used; all is as it was
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """A configuration that was read again, beside the one in force.
+    """A configuration that was read again, compared with the one before.
 
-    config   to be in force from now on
-    changed  keys that are other in it than before, as section.key
-    waiting  keys that the file has other values for, which a restart brings
+    config   to be active from now on
+    changed  keys whose values are new and active, as section.key
+    waiting  keys whose new values wait for a restart
     """
 
     config: Config
@@ -76,17 +48,17 @@ class Reloaded:
 
     @property
     def outcome(self) -> Outcome:
-        """Of the two that are no refusal."""
+        """APPLIED or UNCHANGED."""
         return Outcome.APPLIED if self.changed else Outcome.UNCHANGED
 
 
 @dataclass(slots=True)
 class Reloads:
-    """What came of them since the start.
+    """Counts the reloads since the start.
 
-    path     of the file, as it was given; empty: there is none
-    waiting  as of the last one that could be used
-    refused  why the last one could not be used; empty: it could
+    path     of the configuration file, as it was given; empty: there is none
+    waiting  keys that wait for a restart, as of the last reload that could be used
+    refused  why the last reload could not be used; empty: it could
     """
 
     path: str = ""
@@ -95,72 +67,66 @@ class Reloads:
     refused: str = ""
 
     def refuse(self, why: str) -> None:
-        """Count one that could not be used."""
+        """Counts a reload that could not be used."""
         self.outcomes[Outcome.REFUSED] += 1
         self.refused = why
 
     def take(self, reloaded: Reloaded) -> None:
-        """Count one that could."""
+        """Counts a reload that could be used."""
         self.outcomes[reloaded.outcome] += 1
         self.waiting, self.refused = reloaded.waiting, ""
 
 
 def reloaded(running: Config, read: Config) -> Reloaded:
-    """What of a configuration that was read again is taken.
+    """Takes the reloadable keys of a configuration that was read again.
 
-    Raises InvalidConfiguration where what is taken does not go with what stays.
+    Raises InvalidConfiguration if the reloadable keys do not fit the keys that stay.
     """
-    before, wanted = running.model_dump(), read.model_dump()
+    before, merged = running.model_dump(), read.model_dump()
     changed: list[str] = []
     waiting: list[str] = []
-    merged: dict[str, dict[str, Any]] = {}
-    for section, values in wanted.items():
-        merged[section] = dict(before[section])
+    for section, values in merged.items():
         for key, value in values.items():
-            if value == before[section][key]:
-                continue
-            if key in RELOADABLE.get(section, ()):
-                merged[section][key] = value
+            old = before[section][key]
+            if value != old and key in RELOADABLE.get(section, ()):
                 changed.append(f"{section}.{key}")
-            else:
+                continue
+            values[key] = old
+            if value != old:
                 waiting.append(f"{section}.{key}")
     source = "read again, with what only a restart would change"
     return Reloaded(checked(merged, source), tuple(changed), tuple(waiting))
 
 
-# s for a file to be read; one that takes longer is on a disk that does not answer.
-READ_SECONDS = 10.0
-
-
 async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) -> Config:
-    """What `read` returns. Raises what it raises, and InvalidConfiguration after so long."""
+    """Calls `read` in a thread that nothing waits for, and returns the configuration.
+
+    A disk that does not answer holds up neither the loop nor the end of the process.
+
+    Raises what `read` raises, and InvalidConfiguration after so many seconds.
+    """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Config] = loop.create_future()
 
-    def settle(config: Config | None, error: Exception | None) -> None:
-        if found.done():
-            return
-        if error is not None:
-            found.set_exception(error)
-        elif config is not None:
-            found.set_result(config)
+    def settle(finish: Callable[[Any], None], outcome: object) -> None:
+        if not found.done():
+            finish(outcome)
 
     def work() -> None:
-        config, error = None, None
+        finish: Callable[[Any], None] = found.set_result
+        outcome: object
         try:
-            config = read()
-        except Exception as caught:
-            error = caught
-        try:
-            loop.call_soon_threadsafe(settle, config, error)
-        except RuntimeError:
-            return  # the loop has ended meanwhile
+            outcome = read()
+        except Exception as error:
+            finish, outcome = found.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, finish, outcome)
 
     # Not the executor's thread: the end of the loop would wait for it.
     threading.Thread(target=work, name="configuration", daemon=True).start()
     try:
-        # Not wait_for, which forgets that it was cancelled where both come at once: the sidecar
-        # would never end.
+        # Not wait_for, which forgets a cancellation that comes together with the result: the
+        # sidecar would never end.
         async with asyncio.timeout(seconds):
             return await found
     except TimeoutError:

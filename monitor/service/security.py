@@ -1,16 +1,7 @@
-"""Small files that others must not read, or must not replace: certificates, keys and tokens.
+"""Admission of gRPC calls, by certificate, bearer token, right and number of open calls.
 
-What is in them is never part of a message.
-
-Bearer tokens: what a file of them holds, and what a call that shows one may do.
-
-Of the tokens of the sidecar only SHA-256 digests are kept, so that none can get into a message.
-
-TLS: the certificates of the server, which may change while it runs, and how clients connect.
-
-What every call passes before its handler: its right to be made, and room for it.
-
-Both are looked at once a call, never for a message.
+A call is checked once, when it begins, never for a message. Contents of keys and tokens never get
+into an error or the log: of tokens only SHA-256 digests are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +14,7 @@ import logging
 import os
 import ssl
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -37,15 +28,20 @@ from monitor.service.calls import ADMIN, MONITOR, Context, refuse_call
 
 log = logging.getLogger(__name__)
 
-
 # Bytes; a chain of certificates has some ten thousand.
 LARGEST = 2**20
+_SCHEME = "bearer "
+
+# Health calls at a time, besides max_calls, so that a full sidecar still says that it lives.
+MOST_PROBES = 64
+PROBES_END = "end some that watch the health."
+_HEALTH = "/grpc.health.v1.Health/"
 
 
 def read_private(path: str, key: str) -> bytes:
-    """The contents. Raises InvalidConfiguration, which names the key of [security]."""
+    """Reads a small file. Raises InvalidConfiguration, which names the key of [security]."""
     try:
-        # A pipe that nobody writes to would keep us for ever.
+        # O_NONBLOCK: a pipe that nobody writes to would block for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -70,7 +66,7 @@ def read_private(path: str, key: str) -> bytes:
 
 
 def warn_of_readers(path: str, key: str) -> None:
-    """Say so where others than the owner may read a secret, or change it."""
+    """Logs a warning if others than its owner may read or change a secret."""
     mode = stat.S_IMODE(Path(path).stat().st_mode)
     if mode & 0o077:
         log.warning(
@@ -79,11 +75,8 @@ def warn_of_readers(path: str, key: str) -> None:
         )
 
 
-_SCHEME = "bearer "
-
-
 class Right(StrEnum):
-    """What a call needs. Who has the right of administration has the others."""
+    """The right that a call needs. The right of administration includes the others."""
 
     DATA = "data"
     TRUTH = "truth"
@@ -103,7 +96,7 @@ Digests = dict[Right, tuple[bytes, ...]]
 
 @dataclass(slots=True)
 class Tokens:
-    """Those in force, as of the last look at the files at which they could be used."""
+    """The accepted tokens, from the last contents of the files that could be used."""
 
     settings: SecurityConfig
     _digests: Digests = field(init=False)
@@ -121,14 +114,14 @@ class Tokens:
             )
 
     def check(self, right: Right, authorization: Iterable[str | bytes]) -> None:
-        """Raises NotAuthenticated, NotPermitted.
+        """Raises NotAuthenticated or NotPermitted if the token lacks the right.
 
         authorization  the values of the headers of this name
         """
         if right not in self._digests:
             return
         digest = _digest_of(tuple(authorization))
-        # All of them are compared, however early one fits: time says nothing of which.
+        # All are compared, even after a match: the time taken must not tell which one fits.
         held = [
             known
             for known, digests in self._digests.items()
@@ -143,19 +136,22 @@ class Tokens:
             )
 
     def look_again(self) -> None:
-        """Take over what the files hold now. What cannot be used is said once, and left alone."""
+        """Reads the tokens of the files again.
+
+        The tokens of a file that cannot be used stay, and its fault is logged once.
+        """
         for right, before in list(self._digests.items()):
             try:
                 found = self._read(right)
             except InvalidConfiguration as error:
                 if self._complaints.get(right) != str(error):
-                    log.warning("%s Until then the tokens of before are in force.", error)
+                    log.warning("%s Until then the tokens read before stay active.", error)
                 self._complaints[right] = str(error)
                 continue
             self._complaints.pop(right, None)
             if found != before:
                 self._digests[right] = found
-                log.info("security: %s has changed and is in force", _key(right))
+                log.info("security: %s has changed, its tokens are active", _key(right))
 
     def _path(self, right: Right) -> str:
         return self.settings.token_files.get(_key(right), "")
@@ -176,7 +172,7 @@ def _key(right: Right) -> str:
 
 
 def _digest_of(headers: tuple[str | bytes, ...]) -> bytes:
-    """Raises NotAuthenticated."""
+    """Hashes the token of a call. Raises NotAuthenticated without one."""
     value = headers[0] if len(headers) == 1 else ""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     if text[: len(_SCHEME)].lower() != _SCHEME:
@@ -189,14 +185,14 @@ def _digest_of(headers: tuple[str | bytes, ...]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """What was read of the three files; they fit together."""
+    """The contents of certificate, key and client authority, which fit together."""
 
     certificate: bytes
     key: bytes = field(repr=False)
     client_authority: bytes
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """As gRPC takes it."""
+        """Returns certificate, key and client authority as gRPC takes them."""
         pair = [(self.key, self.certificate)]
         return grpc.ssl_server_certificate_configuration(pair, self.client_authority or None)
 
@@ -210,7 +206,7 @@ class Pem:
 
 
 def read_pem(settings: SecurityConfig) -> Pem:
-    """The files as they are now. Raises InvalidConfiguration where they do not fit together."""
+    """Reads the files. Raises InvalidConfiguration if they do not fit together."""
     found = _read(settings)
     _check(settings)
     if _read(settings) != found:
@@ -252,7 +248,7 @@ def _check(settings: SecurityConfig) -> None:
 
 
 def _no_password() -> str:
-    """Without it, OpenSSL would ask at the terminal."""
+    """Refuses a key with a password, for which OpenSSL would ask at the terminal."""
     raise ValueError("the key has a password")
 
 
@@ -263,15 +259,15 @@ def _short(error: Exception) -> str:
 
 @dataclass(slots=True)
 class ServerCertificates:
-    """The certificates in force: those of the files, as of the last look at which they were whole.
+    """The active certificates, from the last contents of the files that could be used.
 
-    Connections that are open keep the certificate that they began with.
+    An open connection keeps the certificate that it began with.
     """
 
     settings: SecurityConfig
     _pem: Pem = field(init=False)
-    # In force, and what gRPC has been given. Each is written in one thread alone, that of
-    # look_again or gRPC's: with one that both wrote, a change could be lost.
+    # The active one is written by look_again alone, the given one in threads of gRPC alone: a
+    # change could be lost in an attribute that both wrote.
     _current: grpc.ServerCertificateConfiguration = field(init=False)
     _given: grpc.ServerCertificateConfiguration = field(init=False)
     _complaint: str = ""
@@ -283,14 +279,14 @@ class ServerCertificates:
         warn_of_readers(self.settings.key, "key")
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the port to listen on."""
+        """Returns the credentials of the port to listen on."""
         self._given = self._current
         return grpc.dynamic_ssl_server_credentials(
             self._given, self._fetch, bool(self.settings.client_authority)
         )
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC for every new connection, in a thread of its own; None: as before."""
+        """Answers gRPC for every new connection, in a thread of gRPC's; None: as before."""
         current = self._current
         if current is self._given:
             return None
@@ -298,12 +294,15 @@ class ServerCertificates:
         return current
 
     def look_again(self) -> None:
-        """Take over what the files hold now. What cannot be used is said once, and left alone."""
+        """Reads the files again.
+
+        The certificate stays if they cannot be used, and the fault is logged once.
+        """
         try:
             found = read_pem(self.settings)
         except InvalidConfiguration as error:
             if str(error) != self._complaint:
-                log.warning("%s Until then the certificate of before is used.", error)
+                log.warning("%s Until then the certificate read before stays active.", error)
             self._complaint = str(error)
             return
         self._complaint = ""
@@ -313,47 +312,30 @@ class ServerCertificates:
             log.info("security: new connections see certificate sha256:%s", found.fingerprint)
 
 
-# Beside max_calls, so that a full sidecar still says that it lives.
-MOST_PROBES = 64
-
-
-PROBES_END = "end some that watch the health."
-
-
-_HEALTH = "/grpc.health.v1.Health/"
-
-
-# Of the methods; what is not here needs the right of administration, reflection too.
+# By method; any other needs the right of administration, reflection too.
 RIGHTS = {
-    f"/{MONITOR}/Process": Right.DATA,
-    f"/{MONITOR}/ProcessFrame": Right.DATA,
-    f"/{MONITOR}/GetCalibration": Right.DATA,
-    f"/{MONITOR}/GetStatus": Right.DATA,
-    f"/{MONITOR}/WatchEvents": Right.DATA,
-    f"/{MONITOR}/ReportGroundTruth": Right.TRUTH,
-    f"/{MONITOR}/ExportStatistics": Right.ADMIN,
-    f"/{MONITOR}/ImportStatistics": Right.ADMIN,
-    f"/{MONITOR}/AcknowledgeDrift": Right.ADMIN,
-    **{
-        f"/{ADMIN}/{name}": Right.ADMIN
-        for name in ("List", "Get", "Promote", "Fit", "Rollback", "Pin")
-    },
+    f"/{service}/{method}": right
+    for service, right, methods in (
+        (MONITOR, Right.DATA, "Process ProcessFrame GetCalibration GetStatus WatchEvents"),
+        (MONITOR, Right.TRUTH, "ReportGroundTruth"),
+        (MONITOR, Right.ADMIN, "ExportStatistics ImportStatistics AcknowledgeDrift"),
+        (ADMIN, Right.ADMIN, "List Get Promote Fit Rollback Pin"),
+    )
+    for method in methods.split()
 }
-
-
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
 
 
 def right_of(method: str) -> Right | None:
-    """What a call of a method, as /package.Service/Method, needs; None: nothing."""
+    """Returns the right that a call of /package.Service/Method needs; None: none."""
     return None if method.startswith(_HEALTH) else RIGHTS.get(method, Right.ADMIN)
 
 
 @dataclass(slots=True, eq=False)
 class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
-    """Lets calls pass that have the right; the others end before a message of theirs is read.
+    """Refuses calls without the right that their method needs, before a message is read.
 
-    counters  told of those that end
+    counters  count the refused calls
     """
 
     tokens: Tokens
@@ -362,7 +344,7 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """The handler of the method, or one that refuses."""
+        """Returns the handler of the method, or one that refuses."""
         right = right_of(handler_call_details.method)
         if right is None:
             return await continuation(handler_call_details)
@@ -387,43 +369,45 @@ class Authorisation(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc s
         async def refuse(_: object, context: Context) -> NoReturn:
             await refuse_call(context, code, text)
 
-        # A stream of both sides fits every method: nothing is read before the refusal.
+        # A handler of streams fits every method, since nothing is read before the refusal.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 @dataclass(slots=True)
 class Room:
-    """For so many calls at a time.
+    """Limits the calls at a time.
 
-    remedy  for who finds it full
+    remedy  advice for a client that finds no place
     """
 
     most: int
     remedy: str = "end some, or raise [server] max_calls."
     taken: int = 0
 
-    @contextlib.contextmanager
-    def place(self) -> Iterator[bool]:
-        """Whether there is one; it is taken as long as the block lasts."""
-        free = self.taken < self.most
-        self.taken += free
+    @contextlib.asynccontextmanager
+    async def place(self, context: Context) -> AsyncIterator[None]:
+        """Takes a place as long as the block lasts; ends the call if all are taken."""
+        if self.taken >= self.most:
+            text = f"{self.most} calls are open, and no more are taken: {self.remedy}"
+            await refuse_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self.taken += 1
         try:
-            yield free
+            yield
         finally:
-            self.taken -= free
+            self.taken -= 1
 
 
 @dataclass(slots=True, eq=False)
 class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships no types
-    """Counts calls that are open, and refuses those beyond the limit.
+    """Counts open calls, and refuses those beyond the limit.
 
-    calls   room for all but those that ask for health
-    probes  room for those
+    calls   places for all but health calls
+    probes  places for health calls
     """
 
     calls: Room
     probes: Room = field(default_factory=lambda: Room(MOST_PROBES, PROBES_END))
-    # By method; only those that exist get here: the handler, and what counts it.
+    # By method: its handler, and the handler that counts it. Unknown methods have none.
     _counted: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = field(
         default_factory=dict
     )
@@ -431,7 +415,7 @@ class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """The handler, which takes a place while it is at work."""
+        """Returns the handler, which takes a place while it works."""
         method = handler_call_details.method
         handler = await continuation(handler_call_details)
         if handler is None:
@@ -444,7 +428,7 @@ class OpenCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ships
 
 
 def _counted(handler: grpc.RpcMethodHandler, room: Room) -> grpc.RpcMethodHandler:
-    """The same handler, of which there are only so many at a time."""
+    """Wraps a handler so that only so many calls run at a time."""
     name = (
         f"{'stream' if handler.request_streaming else 'unary'}_"
         f"{'stream' if handler.response_streaming else 'unary'}"
@@ -455,16 +439,9 @@ def _counted(handler: grpc.RpcMethodHandler, room: Room) -> grpc.RpcMethodHandle
     return make(limited(behaviour, room), handler.request_deserializer, handler.response_serializer)
 
 
-async def _full(context: Context, room: Room) -> NoReturn:
-    text = f"{room.most} calls are open, and no more are taken: {room.remedy}"
-    await refuse_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-
-
 def _returning(behaviour: Callable[..., Awaitable[Any]], room: Room) -> Callable[..., Any]:
     async def call(request: object, context: Context) -> Any:
-        with room.place() as free:
-            if not free:
-                await _full(context, room)
+        async with room.place(context):
             return await behaviour(request, context)
 
     return call
@@ -472,11 +449,11 @@ def _returning(behaviour: Callable[..., Awaitable[Any]], room: Room) -> Callable
 
 def _yielding(behaviour: Callable[..., Any], room: Room) -> Callable[..., Any]:
     async def call(request: object, context: Context) -> AsyncIterator[Any]:
-        with room.place() as free:
-            if not free:
-                await _full(context, room)
-            async with contextlib.aclosing(behaviour(request, context)) as answers:
-                async for answer in answers:
-                    yield answer
+        async with (
+            room.place(context),
+            contextlib.aclosing(behaviour(request, context)) as answers,
+        ):
+            async for answer in answers:
+                yield answer
 
     return call

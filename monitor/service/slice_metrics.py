@@ -1,29 +1,31 @@
-"""The measures of slices as text: since the start, over windows, and of class probabilities.
+"""Metric families that have a series for each slice.
 
-Families of drift: how the evidence of each slice stands, what it rests on, and alarms.
-
-Families of the recalibrators: which are in force, what they do, and how their trials stand.
+Measures, windows, class probabilities, drift and recalibrators are written from readings; nothing
+here touches live state.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
-from monitor.pipeline.promotions import FitAccount, SwapAccount, TrialAccount
 from monitor.pipeline.recalibrators import InForce
-from monitor.promotion.records import Evidence, TrialStanding, TrialState
-from monitor.service.exposition import JOINT, Row, counter, gauge
+from monitor.promotion.records import TrialStanding, TrialState
+from monitor.service.exposition import JOINT, Row, counter, gauge, one_counter, one_gauge, outcomes
 from monitor.service.readings import RecalibrationReading
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 
 _BY_DIMENSION = ("slice", "stage", "dimension")
 
+# h of evidence, shown instead of less: log10 of 0 would be -Inf, which no graph shows.
+LEAST_EVIDENCE = 1e-9
+_BY_SEVERITY = ("slice", "severity")
+
 
 def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
-    """Measures since epoch, a family at a time."""
+    """Yields the families of measures since epoch."""
     # A gauge, not a counter: after a restart it may be a little less than it was.
     yield gauge(
         "matched_detections",
@@ -40,33 +42,20 @@ def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
         for name, dimension in found.dimensions.items()
     ]
     joint = [((*at, JOINT), found.joint) for at, found in stages]
-    yield gauge(
-        "ence",
-        "Expected normalised calibration error; 0 is calibrated.",
-        _BY_DIMENSION,
-        ((at, found.ence) for at, found in dimensions),
-    )
-    yield gauge(
-        "ence_noise_floor",
-        "ENCE of a calibrated detector whose errors are as correlated and heavy-tailed as these.",
-        _BY_DIMENSION,
-        ((at, found.ence_noise_floor) for at, found in dimensions),
-    )
-    yield gauge(
-        "uce",
-        "Uncertainty calibration error, in the dimension's unit squared.",
-        _BY_DIMENSION,
-        ((at, found.uce) for at, found in dimensions),
-    )
-    yield gauge(
-        "qce",
-        "Quantile calibration error, mean over tau.",
-        _BY_DIMENSION,
-        [
-            *((at, found.qce) for at, found in dimensions),
-            *((at, found.qce) for at, found in joint),
-        ],
-    )
+    everywhere: list[tuple[tuple[str, str, str], object]] = [*dimensions, *joint]
+    for name, text, measured in (
+        ("ence", "Expected normalised calibration error; 0 is calibrated.", dimensions),
+        (
+            "ence_noise_floor",
+            "ENCE of a calibrated detector whose errors are as correlated and heavy-tailed as "
+            "these.",
+            dimensions,
+        ),
+        ("uce", "Uncertainty calibration error, in the dimension's unit squared.", dimensions),
+        ("qce", "Quantile calibration error, mean over tau.", everywhere),
+    ):
+        rows = ((at, getattr(found, name)) for at, found in measured)
+        yield gauge(name, text, _BY_DIMENSION, rows)
     yield gauge(
         "nees_ratio",
         "Mean normalised squared error per dimension; 1 is calibrated, above it overconfident.",
@@ -103,7 +92,7 @@ def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
 
 
 def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
-    """Measures of the joint block over windows."""
+    """Yields the families of the joint block over windows."""
     yield gauge(
         "window_detections",
         "Detections with ground truth in the window.",
@@ -130,7 +119,7 @@ def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
 
 
 def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
-    """Measures of class probabilities."""
+    """Yields the families of class probabilities."""
     yield gauge(
         "classified_detections",
         "Detections with class probabilities and a true class.",
@@ -155,15 +144,8 @@ def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
         )
 
 
-# Evidence that is as good as none, hours: log10 of 0 would be -Inf, which no graph shows.
-LEAST_EVIDENCE = 1e-9
-
-
-_BY_SEVERITY = ("slice", "severity")
-
-
 def drift(reading: DriftReading) -> Iterator[str]:
-    """One text a family; at most nine series a slice whose truth comes."""
+    """Yields the families of drift; at most nine series for each slice that has labels."""
     yield from _standings(reading)
     yield counter(
         "drift_alarms",
@@ -173,27 +155,25 @@ def drift(reading: DriftReading) -> Iterator[str]:
     )
     yield _scales(reading.standings, reading.stages)
     yield from _stages(reading.stages)
-    yield counter(
+    yield one_counter(
         "drift_epochs",
         "How often a recalibrator of a slice was followed by another, with a reference of its own; "
         "over all slices.",
-        (),
-        [((), sum(epoch for _, epoch in reading.epochs))],
+        sum(epoch for _, epoch in reading.epochs),
     )
     driven = 3600 * reading.driven
-    yield counter("drift_driving_seconds", "Driving that was watched.", (), [((), driven)])
+    yield one_counter("drift_driving_seconds", "Driving that was watched.", driven)
     yield counter(
         "drift_left_out",
         "Detections with truth that were not watched, or not by all bets, by why.",
         ("reason",),
         (((reason,), detections) for reason, detections in reading.left_out),
     )
-    yield counter(
+    yield one_counter(
         "drift_store_failures",
         "How often evidence, references and alarms were not written to disk, be it that another "
         "sidecar has the file; the log says why.",
-        (),
-        [((), reading.store_failures)],
+        reading.store_failures,
     )
 
 
@@ -229,7 +209,7 @@ def _log10(hours: float) -> float:
 
 
 def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
-    """At 0 from the start on, so that the first one is an increase."""
+    """Yields a count for every kind of alarm, from 0 on, so that the first alarm is an increase."""
     raised = {(one.stage, one.detector, one.direction): one.alarms for one in counts}
     for chart in CHARTS:
         for detector in DETECTORS:
@@ -239,8 +219,8 @@ def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
 
 def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding]) -> str:
     found = {(each.slice, each.stage.label): each.scale.estimate for each in stages}
-    # An alarm begins the evidence anew, of which nothing is known then: people are told the scale
-    # of the alarm as long as it stays. Where a ticket stays beside a page, that of the page.
+    # An alarm begins the evidence anew, so its scale is unknown: the alarm's own scale is shown
+    # as long as the alarm stays. If a ticket stays beside a page, the page's scale is shown.
     alarms = [each.alarm for each in standings if each.alarm is not None]
     for alarm in sorted(alarms, key=lambda alarm: SEVERITIES.index(alarm.severity), reverse=True):
         found[alarm.slice, alarm.stage.label] = alarm.scale.estimate
@@ -273,7 +253,7 @@ def _stages(stages: Sequence[StageStanding]) -> Iterator[str]:
 def recalibrators(
     in_force: Iterable[InForce], mode: str, reading: RecalibrationReading
 ) -> Iterator[str]:
-    """One text a family; mode is that of [recalibration]."""
+    """Yields the families of recalibrators; `mode` is that of [recalibration]."""
     yield gauge(
         "recalibrator_info",
         "The recalibrators in force; what each makes of a detection is its output.",
@@ -285,57 +265,50 @@ def recalibrators(
         "recalibrator_swaps",
         "Changes of the recalibrator, by why another one came in force.",
         ("outcome",),
-        _outcomes(counters.swaps),
+        outcomes(counters.swaps),
     )
     yield counter(
         "recalibrator_fits",
         "Slices by what came of their fit beside the stream.",
         ("outcome",),
-        _outcomes(counters.fits),
+        outcomes(counters.fits),
     )
     yield counter(
         "recalibrator_trials",
         "Candidates by what became of them; one that began and was proven is in both.",
         ("outcome",),
-        _outcomes(counters.trials),
+        outcomes(counters.trials),
     )
     yield gauge(
         "recalibration_factor",
         "Typical factor on the variance that was sent, as last forwarded; 1 leaves it alone.",
         ("slice", "dimension"),
         (
-            ((entry.slice, factor.dimension), factor.typical)
-            for entry in reading.factors
-            for factor in entry.factors
+            ((slice, factor.dimension), factor.typical)
+            for slice, factors in reading.factors.items()
+            for factor in factors
         ),
     )
     yield from _trials(reading.trials)
-    yield gauge(
+    yield one_gauge(
         "recalibrator_pinned",
         "1 while nothing is promoted, adapted or rolled back by itself.",
-        (),
-        [((), reading.pinned)],
+        reading.pinned,
     )
-    yield counter(
+    yield one_counter(
         "recalibrator_store_failures",
         "Recalibrators, trials or records that were not written to disk; the log says why.",
-        (),
-        [((), reading.store_failures)],
+        reading.store_failures,
     )
-    yield counter(
+    yield one_counter(
         "learning_left_out",
         "Tracks, and frames with truth, for which there was no room to learn from them.",
-        (),
-        [((), reading.left_out)],
+        reading.left_out,
     )
-
-
-def _outcomes(account: SwapAccount | FitAccount | TrialAccount) -> Iterator[Row]:
-    return (((name,), getattr(account, name)) for name in account.__dataclass_fields__)
 
 
 def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
-    """At most one of each state in a slice, so that no series is written twice."""
+    """Yields the families of trials; a slice has at most one trial of each state."""
     yield gauge(
         "trial_log10_evidence",
         "log10 of the wealth of who bets that what is on trial is better than what is in force, "
@@ -347,25 +320,18 @@ def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:
             for direction, value in _bets(trial)
         ),
     )
-    values: tuple[tuple[str, str, Callable[[Evidence], float]], ...] = (
-        (
-            "trial_log10_threshold",
-            "Evidence at which a trial is decided.",
-            lambda evidence: evidence.log10_threshold,
-        ),
-        (
-            "trial_tracks",
-            "Tracks that had a say in a trial so far.",
-            lambda evidence: evidence.tracks,
-        ),
-    )
-    for name, text, value in values:
-        rows = (((trial.slice, str(trial.state)), value(trial.evidence)) for trial in trials)
-        yield gauge(name, text, ("slice", "state"), rows)
+    for measure, text in (
+        ("log10_threshold", "Evidence at which a trial is decided."),
+        ("tracks", "Tracks that had a say in a trial so far."),
+    ):
+        rows = (
+            ((trial.slice, str(trial.state)), getattr(trial.evidence, measure)) for trial in trials
+        )
+        yield gauge(f"trial_{measure}", text, ("slice", "state"), rows)
 
 
 def _bets(trial: TrialStanding) -> Iterator[tuple[str, float]]:
     yield "better", trial.evidence.log10_better
-    # Nobody bets on a guard being worse: it does not act.
+    # A guard does not bet on "worse": nothing would follow from it.
     if trial.state is not TrialState.GUARD:
         yield "worse", trial.evidence.log10_worse

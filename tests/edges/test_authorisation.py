@@ -92,7 +92,7 @@ def test_files_that_change_are_in_force_after_the_next_look(tmp_path, caplog):
     tokens.look_again()
     tokens.look_again()
     assert shows(tokens, Right.DATA, TWO)
-    assert caplog.text.count("Until then the tokens of before are in force") == 1
+    assert caplog.text.count("Until then the tokens read before stay active") == 1
     assert "data_token_file has changed" in caplog.text
     assert TWO not in caplog.text
 
@@ -212,7 +212,7 @@ def test_a_place_is_free_again_however_a_call_ends():
         assert [one async for one in counted.unary_stream(b"", Caller())] == [
             bytes([i]) for i in range(5)
         ]
-        with room.place(), room.place():
+        async with room.place(Caller()), room.place(Caller()):
             with pytest.raises(Refused, match="2 calls are open"):
                 await anext(counted.unary_stream(b"", Caller()))
             with pytest.raises(Refused, match="max_calls"):
@@ -236,8 +236,9 @@ def test_probes_of_health_have_room_of_their_own():
         with pytest.raises(Refused, match="max_calls"):
             await other.unary_unary(b"", Caller())
         # max_calls is no remedy for those.
-        with calls.probes.place(), pytest.raises(Refused, match="watch the health") as found:
-            await probe.unary_unary(b"", Caller())
+        async with calls.probes.place(Caller()):
+            with pytest.raises(Refused, match="watch the health") as found:
+                await probe.unary_unary(b"", Caller())
         assert "max_calls" not in str(found.value)
 
     asyncio.run(run())

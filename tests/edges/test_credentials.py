@@ -86,7 +86,7 @@ def test_a_certificate_without_its_key_is_complained_of_once_and_then_taken_when
         certificates.look_again()
     assert certificates._fetch() is None
     assert caplog.text.count("cannot be used together (key values mismatch)") == 1
-    assert "Until then the certificate of before is used." in caplog.text
+    assert "Until then the certificate read before stays active." in caplog.text
     Path(settings.key).write_bytes(signed["other"].key.read_bytes())
     certificates.look_again()
     assert certificates._fetch() is not None

@@ -36,8 +36,6 @@ from monitor.service.readings import (
     DiskReading,
     OperationReading,
     RecalibrationReading,
-    SliceFactors,
-    StampLag,
     ledger_reading,
 )
 from monitor.service.reload import Outcome
@@ -272,12 +270,10 @@ def text_of(pipeline: Pipeline) -> str:
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
         classes=tuple(ClassReading(reading.name, class_evaluation()) for reading in single),
         recalibration=RecalibrationReading(
-            factors=tuple(
-                SliceFactors(
-                    reading.name, tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
-                )
+            factors={
+                reading.name: tuple(Factor(name, 1, 1, 1) for name in reading.space.names)
                 for reading in single
-            ),
+            },
             trials=tuple(
                 TrialStanding(reading.name, "v", state, EVIDENCE, ())
                 for reading in single
@@ -288,7 +284,7 @@ def text_of(pipeline: Pipeline) -> str:
         operation=OperationReading(
             build=build(),
             reloads=dict.fromkeys(map(str, Outcome), 0),
-            lag=StampLag(0.1, 0.2),
+            lag={"least": 0.1, "most": 0.2},
             lines={"info": 0},
         ),
     )

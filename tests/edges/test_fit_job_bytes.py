@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Limits
 from monitor.frames.space import Dimension, DimensionKind, Space
-from monitor.pipeline.fits.worker import job_pieces, read_job
+from monitor.pipeline.fits.messages import job_pieces, read_job
 from monitor.promotion.fits import FitJob, fit_slices
 from monitor.promotion.records import FitSettings
 from monitor.recalibration.fitting import FITTINGS

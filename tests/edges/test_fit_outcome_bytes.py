@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.pipeline.fits.worker import MOST_BYTES, MOST_REASON, outcome_bytes, read_outcome
+from monitor.pipeline.fits.messages import MOST_BYTES, MOST_REASON, outcome_bytes, read_outcome
 from monitor.promotion.fits import FitOutcome, fit_slices
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.scaling import VarianceScaling

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from monitor.pipeline.fits import process
+from monitor.pipeline.fits.messages import MOST_BYTES, outcome_bytes
 from monitor.pipeline.fits.process import fit
-from monitor.pipeline.fits.worker import MOST_BYTES, outcome_bytes
 from monitor.promotion.fits import FitFailed, FitJob, fit_slices
 from tests.edges.fit_processes import (
     PATIENCE,

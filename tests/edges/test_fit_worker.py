@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from monitor.pipeline.fits.messages import outcome_bytes, read_outcome
 from monitor.pipeline.fits.process import WORKER
-from monitor.pipeline.fits.worker import MOST_JOB_BYTES, outcome_bytes, read_outcome
+from monitor.pipeline.fits.worker import MOST_JOB_BYTES
 from monitor.promotion.fits import fit_slices
 from tests.edges.fit_processes import (
     PATIENCE,

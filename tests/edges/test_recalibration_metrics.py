@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from monitor.pipeline.promotions import FitAccount, RecalibrationCounters, SwapAccount, TrialAccount
 from monitor.pipeline.recalibrators import InForce
 from monitor.promotion.records import SWAPS, Factor, TrialStanding, TrialState
-from monitor.service.readings import RecalibrationReading, SliceFactors
+from monitor.service.readings import RecalibrationReading
 from monitor.service.slice_metrics import recalibrators
 from tests.administered import EVIDENCE, FACTORS
 
@@ -79,7 +79,7 @@ def test_whatever_puts_another_recalibrator_in_force_has_an_outcome():
 
 
 def test_the_typical_factor_of_each_slice_and_dimension_is_shown():
-    factors = (SliceFactors("car", FACTORS), SliceFactors("bus", (Factor("x", 1, 1, 1),)))
+    factors = {"car": FACTORS, "bus": (Factor("x", 1, 1, 1),)}
     found = samples(RecalibrationReading(factors=factors))
     shown = {key: value for key, value in found.items() if key[0] == "recalibration_factor"}
     assert shown == {

@@ -36,7 +36,7 @@ from monitor.pipeline.streams import Stream
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.metrics import Snapshot, render
-from monitor.service.readings import DiskReading, RecalibrationReading, SliceFactors, ledger_reading
+from monitor.service.readings import DiskReading, RecalibrationReading, ledger_reading
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_measures import ClassEvaluation
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
@@ -303,7 +303,7 @@ def exposition() -> str:
         classes=(ClassReading("car", class_evaluation()),),
         recalibration=RecalibrationReading(
             counters=RecalibrationCounters(SwapAccount(promoted=1)),
-            factors=(SliceFactors("car", FACTORS),),
+            factors={"car": FACTORS},
             trials=TRIALS,
         ),
         drift=watched("car"),

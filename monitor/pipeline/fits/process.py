@@ -1,7 +1,8 @@
-"""Fits beside the stream: starts a process for each, talks with it, and leaves nothing behind.
+"""The process of a fit, seen from the sidecar: it is started, sent a job, read, ended without a
+trace.
 
-The event loop answers frames meanwhile: it hands over a job in small pieces, and arrays and
-documents are looked at in a thread.
+The event loop answers frames meanwhile: it sends the job in small pieces, and arrays and documents
+are made and checked in a thread.
 """
 
 from __future__ import annotations
@@ -16,23 +17,18 @@ from pathlib import Path
 from typing import cast
 
 import monitor
-from monitor.pipeline.fits.worker import (
-    LENGTH_BYTES,
-    MOST_BYTES,
-    MOST_JOB_BYTES,
-    job_pieces,
-    read_outcome,
-)
+from monitor.pipeline.fits.messages import MOST_BYTES, job_pieces, read_outcome
+from monitor.pipeline.fits.worker import LENGTH_BYTES, MOST_JOB_BYTES
 from monitor.promotion.fits import FitFailed, FitJob, FitOutcome
 
 WORKER = (sys.executable, "-m", "monitor.pipeline.fits.worker")
 
 
-# It is started where `-m` finds this very package: in our own working directory may be anything.
+# The folder where `-m` finds this very package: our own working directory may hold anything.
 _FOLDER = Path(monitor.__file__).parents[1]
 
 
-# A second thread of BLAS would take a core that frames need, and round otherwise.
+# A second thread of BLAS would take a core that frames need, and round differently.
 _ONE_THREAD = dict.fromkeys(
     (
         "BLIS_NUM_THREADS",
@@ -49,23 +45,23 @@ _ONE_THREAD = dict.fromkeys(
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
-# Bytes that are handed over at a time: what a pipe holds.
+# Bytes that are sent at a time: what a pipe holds.
 _CHUNK = 2**16
 
 
-# Of what it says on standard error, the last bytes; of its last line, characters.
+# Bytes kept of the end of standard error, and characters shown of its last line.
 _KEPT_OF_STDERR, _MOST_WORDS = 4096, 500
 
 
 async def fit(job: FitJob, timeout_s: float, command: Sequence[str] = WORKER) -> FitOutcome:
-    """What fit_slices makes of a job, by a process at the lowest priority with one thread.
+    """Runs fit_slices in a process of one thread at the lowest priority.
 
     Must be called on the main thread's loop: the process dies with the thread that started it.
 
     timeout_s  from its start until its outcome is there
     command    what is started, with our process id behind it
     raises     FitFailed, with what is known of the reason; the process is gone then, as it is
-               where the caller is cancelled
+               if the caller is cancelled
     """
     try:
         pieces = await asyncio.to_thread(_framed, job)
@@ -86,13 +82,13 @@ async def fit(job: FitJob, timeout_s: float, command: Sequence[str] = WORKER) ->
     talk.check()
     try:
         return await asyncio.to_thread(read_outcome, bytes(talk.said), job)
-    # The process may have gone mad: whatever reading it raises, it is its failure and not ours.
+    # The process may have gone mad: whatever its outcome raises is a failure of the fit.
     except Exception as error:
         raise FitFailed(f"the fit returned what cannot be used: {error}") from None
 
 
 def _framed(job: FitJob) -> list[memoryview]:
-    """The pieces of a job behind their length. Raises ValueError where they are too many bytes."""
+    """Returns the pieces of a job behind their length. Raises ValueError for too many bytes."""
     pieces = job_pieces(job)
     length = sum(piece.nbytes for piece in pieces)
     if length > MOST_JOB_BYTES:
@@ -103,7 +99,7 @@ def _framed(job: FitJob) -> list[memoryview]:
 
 
 async def _started(command: Sequence[str]) -> _Talk:
-    """Raises FitFailed where the system cannot start it."""
+    """Starts the process. Raises FitFailed if the system cannot."""
     try:
         _, talk = await asyncio.get_running_loop().subprocess_exec(
             _Talk,
@@ -111,7 +107,8 @@ async def _started(command: Sequence[str]) -> _Talk:
             str(os.getpid()),
             env={**os.environ, **_ONE_THREAD},
             cwd=_FOLDER,
-            # Ctrl-C in the terminal is for us alone; and it can lower its session as a whole.
+            # Ctrl-C in the terminal is for the sidecar alone, and the process can lower the
+            # priority of its session as a whole.
             start_new_session=True,
         )
     except OSError as error:
@@ -120,7 +117,7 @@ async def _started(command: Sequence[str]) -> _Talk:
 
 
 class _Talk(asyncio.SubprocessProtocol):
-    """With one process, until it has ended and its pipes are closed."""
+    """Talks with one process, until it has ended and its pipes are closed."""
 
     def __init__(self) -> None:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -158,7 +155,9 @@ class _Talk(asyncio.SubprocessProtocol):
         self.over.set_result(None)
 
     async def send(self, pieces: Sequence[memoryview]) -> None:
-        """All of it, or what it listens to. The pipe stays open: by its end it knows of ours."""
+        """Sends a job, or as much as is read. The pipe stays open: its end tells the process that
+        the sidecar has ended.
+        """
         pipe = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
         for piece in pieces:
             for begin in range(0, piece.nbytes, _CHUNK):
@@ -166,14 +165,14 @@ class _Talk(asyncio.SubprocessProtocol):
                 if not self._listens:
                     return
                 pipe.write(piece[begin : begin + _CHUNK])
-                # A reader as fast as we are would never make us wait, and frames would.
+                # A fast reader would never make us wait, and frames would wait for us.
                 await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Nothing of it is left behind: no process, no zombie, no pipe."""
+        """Ends the process; no zombie and no pipe is left."""
         if not self.over.done():
             self._kill()
-            # Whoever else holds the other end of a pipe does not keep ours open.
+            # Another process that holds the other end of a pipe must not keep ours open.
             for descriptor in (_STDIN, _STDOUT, _STDERR):
                 pipe = self._transport.get_pipe_transport(descriptor)
                 if pipe is not None:
@@ -181,7 +180,7 @@ class _Talk(asyncio.SubprocessProtocol):
             await asyncio.shield(self.over)
 
     def check(self) -> None:
-        """Raises FitFailed where it did not end as it should, with its last words."""
+        """Raises FitFailed, with the last line of standard error, if the process failed."""
         if self._too_much:
             raise FitFailed(f"the fit returned more than {MOST_BYTES} bytes and was ended.")
         code = self._transport.get_returncode()
@@ -196,7 +195,7 @@ class _Talk(asyncio.SubprocessProtocol):
         raise FitFailed(f"the fit ended with {how}: {shown}")
 
     def _kill(self) -> None:
-        # The whole group, and not by transport.kill, which may take the exit code from the loop.
+        # The whole group; and not transport.kill, which may take the exit code from the loop.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._transport.get_pid(), signal.SIGKILL)
 
