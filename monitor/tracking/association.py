@@ -10,7 +10,7 @@ Matching of labels with detections never lives here: see monitor/matching/.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -87,22 +87,15 @@ class GatedPairs:
 
     def of(self, pairs: IntArray) -> GatedPairs:
         """Picks pairs."""
-        return GatedPairs(
-            self.track[pairs],
-            self.detection[pairs],
-            self.whitened[:, pairs],
-            self.nis[pairs],
-            self.log_determinant[pairs],
-        )
+        return GatedPairs(*(getattr(self, f.name)[..., pairs] for f in fields(self)))
 
     def and_also(self, others: GatedPairs) -> GatedPairs:
         """Appends the others to these pairs."""
         return GatedPairs(
-            np.concatenate([self.track, others.track]),
-            np.concatenate([self.detection, others.detection]),
-            np.concatenate([self.whitened, others.whitened], axis=1),
-            np.concatenate([self.nis, others.nis]),
-            np.concatenate([self.log_determinant, others.log_determinant]),
+            *(
+                np.concatenate([getattr(self, f.name), getattr(others, f.name)], axis=-1)
+                for f in fields(self)
+            )
         )
 
     def numbered(self, tracks: IntArray, detections: IntArray) -> GatedPairs:
@@ -197,7 +190,22 @@ def gated_pairs(
 
     max_distance  unit, in any of the first two lengths; what lies farther is no pair
     """
-    track, detection = _windowed(tracks, detections, space, limit, max_distance)
+    plane = [
+        i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
+    ][:2]  # fmt: skip
+    place = _in_plane(tracks.mean[:, plane]), _in_plane(detections.mean[:, plane])
+    track, detection = near_pairs(
+        place[0],
+        _reach(tracks, plane, limit),
+        tracks.class_index,
+        place[1],
+        _reach(detections, plane, limit),
+        detections.class_index,
+        max_distance,
+    )
+    if np.isfinite(max_distance):
+        close = (np.abs(place[1][detection] - place[0][track]) <= max_distance).all(axis=1)
+        track, detection = track[close], detection[close]
     return measured_pairs(tracks, detections, space, track, detection, limit)
 
 
@@ -247,29 +255,6 @@ def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
     rank = np.arange(ordered.size) - np.searchsorted(ordered, ordered)
     kept = order[rank < max(1, most // np.unique(track).size)]
     return np.sort(kept[:most])
-
-
-def _windowed(
-    tracks: Gaussians, detections: Gaussians, space: Space, limit: float, max_distance: float
-) -> tuple[IntArray, IntArray]:
-    """Finds pairs within the window in the first two lengths; without lengths, all of a class."""
-    plane = [
-        i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
-    ][:2]  # fmt: skip
-    place = _in_plane(tracks.mean[:, plane]), _in_plane(detections.mean[:, plane])
-    track, detection = near_pairs(
-        place[0],
-        _reach(tracks, plane, limit),
-        tracks.class_index,
-        place[1],
-        _reach(detections, plane, limit),
-        detections.class_index,
-        max_distance,
-    )
-    if np.isfinite(max_distance):
-        close = (np.abs(place[1][detection] - place[0][track]) <= max_distance).all(axis=1)
-        track, detection = track[close], detection[close]
-    return track, detection
 
 
 def _reach(gaussians: Gaussians, plane: list[int], limit: float) -> FloatArray:
@@ -386,10 +371,9 @@ def _ranges(
     end = np.searchsorted(key, _key(track_class[owner], row, high[owner, 1]), side="right")
     broad = np.flatnonzero(high[:, 0] - low[:, 0] + 1 > _MOST_ROWS)
     if broad.size:
-        first, last = (
-            _key(track_class[broad], -_HALF, -_HALF),
-            _key(track_class[broad] + 1, -_HALF, -_HALF),
-        )
+        # All cells of a class: from its first one to the first of the next class.
+        first = _key(track_class[broad], -_HALF, -_HALF)
+        last = _key(track_class[broad] + 1, -_HALF, -_HALF)
         owner = np.concatenate([owner, broad])
         begin = np.concatenate([begin, np.searchsorted(key, first)])
         end = np.concatenate([end, np.searchsorted(key, last)])

@@ -131,11 +131,9 @@ def move(
     moved = state.copy()
     moved[:, places] -= shift[: len(places)]
     moved = moved @ change.T
-    if heading in names and model.space.dimensions[names.index(heading)].kind in (
-        DimensionKind.ANGLE,
-        DimensionKind.ANGLE_MODULO_PI,
-    ):
-        moved[:, names.index(heading)] -= yaw
+    for i, dimension in enumerate(model.space.dimensions):
+        if dimension.name == heading and dimension.kind is not DimensionKind.LENGTH:
+            moved[:, i] -= yaw
     model.space.wrap(moved)
     turned = change @ covariance @ change.T
     return moved, regular(0.5 * (turned + turned.transpose(0, 2, 1)))

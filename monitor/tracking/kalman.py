@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 
 import numpy as np
@@ -373,10 +373,7 @@ def innovation_sums(
     rejected     (r,) class of each rejected track
     """
     j = whitened.shape[1]
-
-    def total(values: FloatArray, of: IntArray) -> FloatArray:
-        return _added(values, of, classes)
-
+    total = partial(_added, groups=classes)
     nis = (whitened**2).sum(axis=1)
     again = np.isfinite(before[:, 0])
     now, earlier, repeated = whitened[again], before[again], class_index[again]
