@@ -36,18 +36,9 @@ class Labels:
     time_s: FloatArray
     position: FloatArray
 
-    @property
-    def m(self) -> int:
-        """Number of labels."""
-        return int(self.frame.size)
-
     def of(self, rows: IntArray) -> Labels:
         """Picks rows."""
         return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def in_order(self) -> Labels:
-        """Sorts by frame, then by object."""
-        return self.of(np.lexsort((self.id, self.frame)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +59,6 @@ class FrameTracks:
     nis: FloatArray
     state: FloatArray
     covariance: FloatArray
-
-    @property
-    def m(self) -> int:
-        """Number of tracks."""
-        return int(self.id.size)
 
     def of(self, rows: IntArray | BoolArray) -> FrameTracks:
         """Picks rows."""
@@ -148,7 +134,7 @@ def scenes(
 
     match_distance  in the unit of the stream; a track farther away is never a match
     """
-    labels = labels.in_order()
+    labels = labels.of(np.lexsort((labels.id, labels.frame)))
     bounds = np.searchsorted(labels.frame, np.arange(len(tracks) + 1))
     plane = axes.position[:_PLANE]
     found = []
@@ -174,7 +160,7 @@ def track_errors(
     labels: Labels, tracks: Sequence[FrameTracks], axes: Moving, pairs: Pairs
 ) -> TrackErrors:
     """Computes the errors of the matches of a sequence; tracks of each frame, from frame 0 on."""
-    frame = np.repeat(np.arange(len(tracks)), [there.m for there in tracks])
+    frame = np.repeat(np.arange(len(tracks)), [there.id.size for there in tracks])
     there = FrameTracks(
         *(np.concatenate([getattr(t, f.name) for t in tracks]) for f in fields(FrameTracks))
     )
