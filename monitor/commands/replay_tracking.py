@@ -27,9 +27,9 @@ from monitor.store.labels import (
     read_label_table,
     scores,
 )
-from monitor.tracking.association import Labels
 from monitor.tracking.kalman import MeasurementNoise
 from monitor.tracking.quality import (
+    Labels,
     Moving,
     TrackErrors,
     mean,

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from monitor.frames.space import FloatArray, IntArray
 from monitor.store.recordings import OBJECT
 from monitor.store.tables import SUFFIXES, RecordingError, TextColumns, coded, read_table
-from monitor.tracking.association import Labels
-from monitor.tracking.quality import Pairs, Scene
+from monitor.tracking.quality import Labels, Pairs, Scene
 
 
 def read_label_table(path: str | Path) -> TextColumns:

@@ -1,16 +1,11 @@
-"""Labelled objects to hold tracks against: where they are, and how fast they go.
+"""The assignment of a frame's detections to tracks: at most one to each, at the least cost.
 
-Which pairs of a track and a detection lie near each other, without looking at all pairs.
+A coarse window finds pairs that lie near each other, an exact gate keeps those with
+νᵀ S⁻¹ ν below a χ² quantile, and an assignment chooses among these. The window is no
+approximation: Δᵢ² / Sᵢᵢ ≤ Δᵀ S⁻¹ Δ for each dimension i, so that what lies in the gate
+lies in the window. Only where a frame would hold too many pairs are the farthest left out.
 
-Which detections may belong to which track: a coarse window, then the exact gate.
-
-The window is no approximation: Δᵢ² / Sᵢᵢ ≤ Δᵀ S⁻¹ Δ for each dimension i, so that what
-lies in the gate lies in the window. Only where a frame would hold too many pairs are the
-farthest left out.
-
-At most one detection for each track and one track for each detection, at the least cost.
-
-Which detection of a frame each track gets, and which tracks should have got one.
+Matching of labels with detections never lives here: see monitor/matching/.
 """
 
 from __future__ import annotations
@@ -28,79 +23,252 @@ from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray,
 from monitor.tracking.kalman import TrackerSettings
 from monitor.tracking.tracks import Tracks
 
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """M labels of the objects of one class in one sequence, in any order.
-
-    frame     (M,) number of the frame
-    id        (M,) the same object throughout the sequence; once in a frame
-    time_s    (M,) s, of the frame
-    position  (M, K) in the dimensions of the detections, in the sensor's axes at that time
-    """
-
-    frame: IntArray
-    id: IntArray
-    time_s: FloatArray
-    position: FloatArray
-
-    @property
-    def m(self) -> int:
-        """Number of labels."""
-        return int(self.frame.size)
-
-    def of(self, rows: IntArray) -> Labels:
-        """Some of them."""
-        return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def in_order(self) -> Labels:
-        """By frame, then by object."""
-        return self.of(np.lexsort((self.id, self.frame)))
-
-
-def label_velocity(labels: Labels) -> FloatArray:
-    """How fast each object moves in the sensor's axes, unit/s.
-
-    The central difference (p[f+1] − p[f−1]) / (t[f+1] − t[f−1]) in frames f.
-
-    returns  (M, K); NaN where the object is not labelled in both neighbouring frames
-    """
-    velocity = np.full(labels.position.shape, np.nan)
-    order = np.lexsort((labels.frame, labels.id))
-    before, here, after = order[:-2], order[1:-1], order[2:]
-    both = np.ones(here.size, bool)
-    for neighbour, offset in ((before, -1), (after, 1)):
-        both &= labels.id[neighbour] == labels.id[here]
-        both &= labels.frame[neighbour] == labels.frame[here] + offset
-    seconds = labels.time_s[after] - labels.time_s[before]
-    both &= seconds > 0
-    before, here, after, seconds = before[both], here[both], after[both], seconds[both]
-    velocity[here] = (labels.position[after] - labels.position[before]) / seconds[:, None]
-    return velocity
-
-
 # Cells are counted from −HALF to HALF − 1; what lies farther out shares the outermost.
 _BITS = 21
-
-
 _HALF = 1 << (_BITS - 1)
-
 
 # A window over more rows of cells than this is compared with all detections instead.
 _MOST_ROWS = 32
-
 
 # More pairs than this in a frame, and the windows are halved until they are fewer: whatever
 # covariances a detector sends, a frame costs a bounded time.
 MOST_PAIRS = 1 << 17
 
-
-# So few are looked at one by one in less time than they are sorted into cells.
+# So few pairs are compared one by one in less time than they are sorted into cells.
 _FEW_PAIRS = 1024
 
-
-# What has too many neighbours in a window halved so often lies on one spot, and gets a few of them.
+# Tracks with too many neighbours in a window halved so often lie on one spot, and get a few.
 _MOST_HALVINGS = 40
+
+# The most numbers in the matrices of the pairs that are measured in a frame; of more pairs, the
+# nearest are measured. A crowd of huge covariances costs milliseconds, not seconds.
+_MOST_WORK = 1 << 19
+
+# This share more on its diagonal, and the sum of two covariances always has a factor.
+_ROUNDING = 10.0 * SINGULAR
+
+# A track without a detection is called rejected if a free one lies within so many gates.
+_NEAR = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussians:
+    """Predicted measurements of tracks, or detections.
+
+    mean         (n, K)
+    covariance   (n, K, K): H P Hᵀ of a track, R of a detection
+    class_index  (n,)
+    """
+
+    mean: FloatArray
+    covariance: FloatArray
+    class_index: IntArray
+
+    def of(self, rows: IntArray) -> Gaussians:
+        """Picks rows."""
+        return Gaussians(self.mean[rows], self.covariance[rows], self.class_index[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class GatedPairs:
+    """M pairs of a track and a detection within the gate.
+
+    track, detection  (M,)
+    whitened          (J, M) L⁻¹ν of the joint dimensions, S = L Lᵀ
+    nis               (M,) νᵀ S⁻¹ ν over the joint dimensions
+    log_determinant   (M,) log det S
+    """
+
+    track: IntArray
+    detection: IntArray
+    whitened: FloatArray
+    nis: FloatArray
+    log_determinant: FloatArray
+
+    def of(self, pairs: IntArray) -> GatedPairs:
+        """Picks pairs."""
+        return GatedPairs(*(getattr(self, f.name)[..., pairs] for f in fields(self)))
+
+    def and_also(self, others: GatedPairs) -> GatedPairs:
+        """Appends the others to these pairs."""
+        return GatedPairs(
+            *(
+                np.concatenate([getattr(self, f.name), getattr(others, f.name)], axis=-1)
+                for f in fields(self)
+            )
+        )
+
+    def numbered(self, tracks: IntArray, detections: IntArray) -> GatedPairs:
+        """Renumbers pairs of picked rows: row i of each side becomes tracks[i] or detections[i]."""
+        return replace(self, track=tracks[self.track], detection=detections[self.detection])
+
+
+def by_likelihood(
+    predicted: Gaussians, measured: Gaussians, space: Space, settings: TrackerSettings
+) -> GatedPairs:
+    """Pairs by the gate, at most one for each: as many as can be, then the likeliest."""
+    limit = gate_limit(settings.gate_level, len(space.joint))
+    pairs = gated_pairs(predicted, measured, space, limit, settings.max_distance)
+    # −2 log of the likelihood: a track of which little is known takes no detection from one
+    # that expects it there.
+    cost = pairs.nis + pairs.log_determinant
+    return pairs.of(assign(pairs.track, pairs.detection, cost, predicted.class_index[pairs.track]))
+
+
+def by_upstream_id(
+    tracks: Tracks,
+    predicted: Gaussians,
+    measured: Gaussians,
+    space: Space,
+    settings: TrackerSettings,
+    upstream: tuple[IdArray, BoolArray],
+) -> GatedPairs:
+    """Pairs by the ids of the detector's own tracker; what has no id, by the gate.
+
+    An id is believed whatever the distance and the class. Where an id comes twice in a frame,
+    the first detection counts.
+    """
+    ids, sent = upstream
+    labelled = np.flatnonzero(sent)
+    first = labelled[np.unique(ids[labelled], return_index=True)[1]]
+    named = np.flatnonzero(tracks.has_upstream)
+    _, at_track, at_detection = np.intersect1d(
+        tracks.upstream[named], ids[first], assume_unique=True, return_indices=True
+    )
+    told = measured_pairs(predicted, measured, space, named[at_track], first[at_detection])
+    others, rest = np.flatnonzero(~tracks.has_upstream), np.flatnonzero(~sent)
+    found = by_likelihood(predicted.of(others), measured.of(rest), space, settings)
+    return told.and_also(found.numbered(others, rest))
+
+
+def rejected(
+    tracks: Tracks,
+    predicted: Gaussians,
+    measured: Gaussians,
+    space: Space,
+    settings: TrackerSettings,
+    pairs: GatedPairs,
+) -> IntArray:
+    """Finds confirmed tracks whose gate refused a free detection near; returns their classes (r,).
+
+    Such a track got no detection, although one that went to no track lies outside its gate
+    but within a few times the gate's size.
+    """
+    lonely = tracks.confirmed.copy()
+    lonely[pairs.track] = False
+    free = np.ones(measured.class_index.size, bool)
+    free[pairs.detection] = False
+    track, detection = np.flatnonzero(lonely), np.flatnonzero(free)
+    if track.size == 0 or detection.size == 0:
+        return np.zeros(0, np.int64)
+    limit = gate_limit(settings.gate_level, len(space.joint))
+    near = gated_pairs(
+        predicted.of(track), measured.of(detection), space, limit * _NEAR**2, settings.max_distance
+    )
+    # A pair inside the gate is no refusal: an upstream id gave the detection away.
+    near = near.of(np.flatnonzero(near.nis > limit))
+    kind = predicted.class_index[track]
+    chosen = assign(near.track, near.detection, near.nis, kind[near.track])
+    refused: IntArray = kind[near.track[chosen]]
+    return refused
+
+
+@lru_cache(maxsize=64)
+def gate_limit(level: float, k: int) -> float:
+    """Computes the χ² quantile: νᵀ S⁻¹ ν stays below it with probability `level`."""
+    return float(chdtri(k, 1.0 - level))
+
+
+def gated_pairs(
+    tracks: Gaussians,
+    detections: Gaussians,
+    space: Space,
+    limit: float,
+    max_distance: float = np.inf,
+) -> GatedPairs:
+    """Finds the pairs of one class with νᵀ S⁻¹ ν ≤ limit, S = H P Hᵀ + R, over joint dimensions.
+
+    max_distance  unit, in any of the first two lengths; what lies farther is no pair
+    """
+    plane = [
+        i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
+    ][:2]  # fmt: skip
+    place = _in_plane(tracks.mean[:, plane]), _in_plane(detections.mean[:, plane])
+    track, detection = near_pairs(
+        place[0],
+        _reach(tracks, plane, limit),
+        tracks.class_index,
+        place[1],
+        _reach(detections, plane, limit),
+        detections.class_index,
+        max_distance,
+    )
+    if np.isfinite(max_distance):
+        close = (np.abs(place[1][detection] - place[0][track]) <= max_distance).all(axis=1)
+        track, detection = track[close], detection[close]
+    return measured_pairs(tracks, detections, space, track, detection, limit)
+
+
+def measured_pairs(
+    tracks: Gaussians,
+    detections: Gaussians,
+    space: Space,
+    track: IntArray,
+    detection: IntArray,
+    limit: float = np.inf,
+) -> GatedPairs:
+    """Keeps the given pairs whose νᵀ S⁻¹ ν is within the limit, and measures them."""
+    joint = np.array(space.joint)
+    innovation = space.error(detections.mean[detection], tracks.mean[track])[:, joint]
+    block = (slice(None), joint[:, None], joint)
+    spread = tracks.covariance[block], detections.covariance[block]
+    step = np.arange(joint.size)
+    variance = spread[0][track[:, None], step, step] + spread[1][detection[:, None], step, step]
+    # Each one a bound on νᵀ S⁻¹ ν from below.
+    least = (innovation**2 / variance).max(axis=1)
+    inside = np.flatnonzero(least <= limit)
+    most = _MOST_WORK // joint.size**2
+    if inside.size > most:
+        inside = inside[_nearest(track[inside], least[inside], most)]
+    if inside.size < track.size:
+        track, detection, innovation = track[inside], detection[inside], innovation[inside]
+    joined = spread[0][track] + spread[1][detection]
+    joined[:, step, step] *= 1.0 + _ROUNDING
+    factor = factorise(joined)
+    whitened = whiten(factor, innovation)
+    nis = (whitened**2).sum(axis=0)
+    # A distance that is NaN fails the comparison, and is no pair.
+    kept = np.flatnonzero(nis <= limit)
+    return GatedPairs(
+        track[kept],
+        detection[kept],
+        whitened[:, kept],
+        nis[kept],
+        log_determinant(factor[:, :, kept], joint.size),
+    )
+
+
+def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
+    """Keeps at most so many of M pairs, as many for each track, its nearest; ascending."""
+    order = np.lexsort((distance, track))
+    ordered = track[order]
+    rank = np.arange(ordered.size) - np.searchsorted(ordered, ordered)
+    kept = order[rank < max(1, most // np.unique(track).size)]
+    return np.sort(kept[:most])
+
+
+def _reach(gaussians: Gaussians, plane: list[int], limit: float) -> FloatArray:
+    """Bounds how far each Gaussian widens the gate, (n, 2): √(a + b) ≤ √a + √b."""
+    return _in_plane(np.sqrt(limit * gaussians.covariance[:, plane, plane]))
+
+
+def _in_plane(values: FloatArray) -> FloatArray:
+    """Pads values to (n, 2) with zeros where a space has fewer lengths."""
+    if values.shape[1] == 2:
+        return values
+    padded = np.zeros((values.shape[0], 2))
+    padded[:, : values.shape[1]] = values
+    return padded
 
 
 def near_pairs(
@@ -112,7 +280,7 @@ def near_pairs(
     detection_class: IntArray,
     max_distance: float = np.inf,
 ) -> tuple[IntArray, IntArray]:
-    """Pairs of one class within reach of each other in both coordinates; maybe a few more.
+    """Finds pairs of one class within reach of each other in both coordinates; maybe a few more.
 
     tracks        (T, 2) positions, and how far each reaches, (T, 2)
     detections    (N, 2), (N, 2); a pair is near where |Δ| ≤ the sum of both reaches
@@ -179,13 +347,14 @@ def _ranges(
     detections: FloatArray,
     detection_class: IntArray,
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Detections sorted by cell, and ranges in that order that lie in the window of a track.
+    """Sorts detections by cell, and finds the ranges of them in the window of each track.
 
-    returns  the track of each range; the order; where each range begins and how long it is
+    returns  the track of each range; the order of detections; where each range begins in that
+             order, and how long it is
     """
     # Windows of the usual size cover two or three rows of cells.
     cell = np.maximum(_middle(window), np.finfo(float).tiny)
-    # Amid them: what lies too far from here for a cell of its own must be the exception.
+    # The origin lies amid the detections, so that few are too far out for a cell of their own.
     origin = _middle(detections)
     key = _key(detection_class, *_cells(detections - origin, cell).T)
     order = np.argsort(key, kind="stable")
@@ -202,10 +371,9 @@ def _ranges(
     end = np.searchsorted(key, _key(track_class[owner], row, high[owner, 1]), side="right")
     broad = np.flatnonzero(high[:, 0] - low[:, 0] + 1 > _MOST_ROWS)
     if broad.size:
-        first, last = (
-            _key(track_class[broad], -_HALF, -_HALF),
-            _key(track_class[broad] + 1, -_HALF, -_HALF),
-        )
+        # All cells of a class: from its first one to the first of the next class.
+        first = _key(track_class[broad], -_HALF, -_HALF)
+        last = _key(track_class[broad] + 1, -_HALF, -_HALF)
         owner = np.concatenate([owner, broad])
         begin = np.concatenate([begin, np.searchsorted(key, first)])
         end = np.concatenate([end, np.searchsorted(key, last)])
@@ -213,198 +381,24 @@ def _ranges(
 
 
 def _middle(values: FloatArray) -> FloatArray:
-    """The lower median of each column."""
+    """Finds the lower median of each column."""
     middle: FloatArray = np.sort(values, axis=0)[(values.shape[0] - 1) // 2]
     return middle
 
 
 def _cells(positions: FloatArray, cell: FloatArray) -> IntArray:
-    """The cell of each position, clipped: the order is kept, so that windows stay windows."""
+    """Numbers the cell of each position, clipped in a way that keeps their order."""
     clipped: IntArray = np.clip(np.floor(positions / cell), -_HALF, _HALF - 1).astype(np.int64)
     return clipped
 
 
 def _key(kind: IntArray, row: IntArray | int, column: IntArray | int) -> IntArray:
-    """Class, row and column in one number, in that order."""
+    """Packs class, row and column into one number, in that order."""
     return ((kind << _BITS) + row + _HALF << _BITS) + column + _HALF
 
 
-# Numbers in the matrices of the pairs that are measured in a frame, at most: of more pairs, the
-# nearest are. A crowd of huge covariances costs milliseconds, not seconds.
-_MOST_WORK = 1 << 19
-
-
-# So much more on its diagonal, and the sum of two covariances always has a factor.
-_ROUNDING = 10.0 * SINGULAR
-
-
-@dataclass(frozen=True, slots=True)
-class Gaussians:
-    """Predicted measurements of tracks, or detections.
-
-    mean         (n, K)
-    covariance   (n, K, K): H P Hᵀ of a track, R of a detection
-    class_index  (n,)
-    """
-
-    mean: FloatArray
-    covariance: FloatArray
-    class_index: IntArray
-
-    def of(self, rows: IntArray) -> Gaussians:
-        """Some of them."""
-        return Gaussians(self.mean[rows], self.covariance[rows], self.class_index[rows])
-
-
-@dataclass(frozen=True, slots=True)
-class GatedPairs:
-    """M pairs of a track and a detection within the gate.
-
-    track, detection  (M,)
-    whitened          (J, M) L⁻¹ν of the joint dimensions, S = L Lᵀ
-    nis               (M,) νᵀ S⁻¹ ν over the joint dimensions
-    log_determinant   (M,) log det S
-    """
-
-    track: IntArray
-    detection: IntArray
-    whitened: FloatArray
-    nis: FloatArray
-    log_determinant: FloatArray
-
-    def of(self, pairs: IntArray) -> GatedPairs:
-        """Some of them."""
-        return GatedPairs(
-            self.track[pairs],
-            self.detection[pairs],
-            self.whitened[:, pairs],
-            self.nis[pairs],
-            self.log_determinant[pairs],
-        )
-
-    def and_also(self, others: GatedPairs) -> GatedPairs:
-        """These, then the others."""
-        return GatedPairs(
-            np.concatenate([self.track, others.track]),
-            np.concatenate([self.detection, others.detection]),
-            np.concatenate([self.whitened, others.whitened], axis=1),
-            np.concatenate([self.nis, others.nis]),
-            np.concatenate([self.log_determinant, others.log_determinant]),
-        )
-
-    def numbered(self, tracks: IntArray, detections: IntArray) -> GatedPairs:
-        """The same pairs, numbered as in the whole these were picked from."""
-        return replace(self, track=tracks[self.track], detection=detections[self.detection])
-
-
-@lru_cache(maxsize=64)
-def gate_limit(level: float, k: int) -> float:
-    """The χ² quantile: νᵀ S⁻¹ ν stays below it with probability `level`."""
-    return float(chdtri(k, 1.0 - level))
-
-
-def gated_pairs(
-    tracks: Gaussians,
-    detections: Gaussians,
-    space: Space,
-    limit: float,
-    max_distance: float = np.inf,
-) -> GatedPairs:
-    """The pairs of one class with νᵀ S⁻¹ ν ≤ limit, S = H P Hᵀ + R, over the joint dimensions.
-
-    max_distance  in any of the first two lengths; what lies farther is no pair
-    """
-    track, detection = _windowed(tracks, detections, space, limit, max_distance)
-    return measured_pairs(tracks, detections, space, track, detection, limit)
-
-
-def measured_pairs(
-    tracks: Gaussians,
-    detections: Gaussians,
-    space: Space,
-    track: IntArray,
-    detection: IntArray,
-    limit: float = np.inf,
-) -> GatedPairs:
-    """Those of the given pairs that lie within the limit."""
-    joint = np.array(space.joint)
-    innovation = space.error(detections.mean[detection], tracks.mean[track])[:, joint]
-    block = (slice(None), joint[:, None], joint)
-    spread = tracks.covariance[block], detections.covariance[block]
-    step = np.arange(joint.size)
-    variance = spread[0][track[:, None], step, step] + spread[1][detection[:, None], step, step]
-    # Each one a bound on νᵀ S⁻¹ ν from below.
-    least = (innovation**2 / variance).max(axis=1)
-    inside = np.flatnonzero(least <= limit)
-    most = _MOST_WORK // joint.size**2
-    if inside.size > most:
-        inside = inside[_nearest(track[inside], least[inside], most)]
-    if inside.size < track.size:
-        track, detection, innovation = track[inside], detection[inside], innovation[inside]
-    joined = spread[0][track] + spread[1][detection]
-    joined[:, step, step] *= 1.0 + _ROUNDING
-    factor = factorise(joined)
-    whitened = whiten(factor, innovation)
-    nis = (whitened**2).sum(axis=0)
-    # A distance that is NaN fails the comparison, and is no pair.
-    kept = np.flatnonzero(nis <= limit)
-    return GatedPairs(
-        track[kept],
-        detection[kept],
-        whitened[:, kept],
-        nis[kept],
-        log_determinant(factor[:, :, kept], joint.size),
-    )
-
-
-def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
-    """Positions of at most so many of M pairs, ascending: of each track as many, its nearest."""
-    order = np.lexsort((distance, track))
-    ordered = track[order]
-    rank = np.arange(ordered.size) - np.searchsorted(ordered, ordered)
-    kept = order[rank < max(1, most // np.unique(track).size)]
-    return np.sort(kept[:most])
-
-
-def _windowed(
-    tracks: Gaussians, detections: Gaussians, space: Space, limit: float, max_distance: float
-) -> tuple[IntArray, IntArray]:
-    """Pairs within the window in the first two lengths; of all pairs of a class without any."""
-    plane = [
-        i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
-    ][:2]  # fmt: skip
-    place = _in_plane(tracks.mean[:, plane]), _in_plane(detections.mean[:, plane])
-    track, detection = near_pairs(
-        place[0],
-        _reach(tracks, plane, limit),
-        tracks.class_index,
-        place[1],
-        _reach(detections, plane, limit),
-        detections.class_index,
-        max_distance,
-    )
-    if np.isfinite(max_distance):
-        close = (np.abs(place[1][detection] - place[0][track]) <= max_distance).all(axis=1)
-        track, detection = track[close], detection[close]
-    return track, detection
-
-
-def _reach(gaussians: Gaussians, plane: list[int], limit: float) -> FloatArray:
-    """(n, 2) how far the gate can reach on the part of each: √(a + b) ≤ √a + √b."""
-    return _in_plane(np.sqrt(limit * gaussians.covariance[:, plane, plane]))
-
-
-def _in_plane(values: FloatArray) -> FloatArray:
-    """(n, 2), zeros where a space has fewer lengths."""
-    if values.shape[1] == 2:
-        return values
-    padded = np.zeros((values.shape[0], 2))
-    padded[:, : values.shape[1]] = values
-    return padded
-
-
 def assign(track: IntArray, detection: IntArray, cost: FloatArray, kind: IntArray) -> IntArray:
-    """Positions of the chosen pairs among M: as many as there can be, then the cheapest.
+    """Chooses pairs among M, as many as there can be, then the cheapest; returns their positions.
 
     track, detection  (M,) of each pair, each pair once
     cost              (M,)
@@ -412,7 +406,7 @@ def assign(track: IntArray, detection: IntArray, cost: FloatArray, kind: IntArra
     """
     if track.size == 0:
         return np.zeros(0, np.int64)
-    # Whoever has no other choice need not be argued about.
+    # A pair whose track and detection are in no other pair is chosen without a solver.
     lone = (np.bincount(track)[track] == 1) & (np.bincount(detection)[detection] == 1)
     contested = np.flatnonzero(~lone)
     chosen = [np.flatnonzero(lone)]
@@ -436,74 +430,3 @@ def _solve(track: IntArray, detection: IntArray, cost: FloatArray) -> IntArray:
     position[row, column] = np.arange(track.size)
     found: IntArray = position[linear_sum_assignment(matrix)]
     return found[found >= 0]
-
-
-# A track that got nothing, with a detection within so many gates of it, is called rejected.
-_NEAR = 5.0
-
-
-def by_likelihood(
-    predicted: Gaussians, measured: Gaussians, space: Space, settings: TrackerSettings
-) -> GatedPairs:
-    """Pairs within the gate, at most one for each: as many as can be, then the likeliest."""
-    limit = gate_limit(settings.gate_level, len(space.joint))
-    pairs = gated_pairs(predicted, measured, space, limit, settings.max_distance)
-    # −2 log of the likelihood: a track of which little is known takes no detection from one
-    # that expects it there.
-    cost = pairs.nis + pairs.log_determinant
-    return pairs.of(assign(pairs.track, pairs.detection, cost, predicted.class_index[pairs.track]))
-
-
-def by_upstream_id(
-    tracks: Tracks,
-    predicted: Gaussians,
-    measured: Gaussians,
-    space: Space,
-    settings: TrackerSettings,
-    upstream: tuple[IdArray, BoolArray],
-) -> GatedPairs:
-    """By the ids of the detector's own tracker; what has none, among what has none.
-
-    An id is believed whatever the distance and the class. Where one comes twice in a frame,
-    the first detection stands.
-    """
-    ids, sent = upstream
-    labelled = np.flatnonzero(sent)
-    first = labelled[np.unique(ids[labelled], return_index=True)[1]]
-    named = np.flatnonzero(tracks.has_upstream)
-    _, at_track, at_detection = np.intersect1d(
-        tracks.upstream[named], ids[first], assume_unique=True, return_indices=True
-    )
-    told = measured_pairs(predicted, measured, space, named[at_track], first[at_detection])
-    others, rest = np.flatnonzero(~tracks.has_upstream), np.flatnonzero(~sent)
-    found = by_likelihood(predicted.of(others), measured.of(rest), space, settings)
-    return told.and_also(found.numbered(others, rest))
-
-
-def rejected(
-    tracks: Tracks,
-    predicted: Gaussians,
-    measured: Gaussians,
-    space: Space,
-    settings: TrackerSettings,
-    pairs: GatedPairs,
-) -> IntArray:
-    """Class of each confirmed track that got nothing although a detection that went to no
-    track lies outside its gate, but within a few times its size, (r,)."""
-    lonely = tracks.confirmed.copy()
-    lonely[pairs.track] = False
-    free = np.ones(measured.class_index.size, bool)
-    free[pairs.detection] = False
-    track, detection = np.flatnonzero(lonely), np.flatnonzero(free)
-    if track.size == 0 or detection.size == 0:
-        return np.zeros(0, np.int64)
-    limit = gate_limit(settings.gate_level, len(space.joint))
-    near = gated_pairs(
-        predicted.of(track), measured.of(detection), space, limit * _NEAR**2, settings.max_distance
-    )
-    # Inside the gate is what went to another by its id.
-    near = near.of(np.flatnonzero(near.nis > limit))
-    kind = predicted.class_index[track]
-    chosen = assign(near.track, near.detection, near.nis, kind[near.track])
-    refused: IntArray = kind[near.track[chosen]]
-    return refused

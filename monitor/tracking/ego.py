@@ -1,8 +1,8 @@
-"""Headings that flip: a detector that takes the back of a car for its front is off by π.
+"""The axes that tracks are given in: how they turn when the sensor moves or a heading flips.
 
-Such a heading is read modulo π, and each track keeps a belief of which end is the front.
-
-Tracks moved with the sensor: from its axes of one frame into those of the next.
+Tracks move from the sensor's axes of one frame into those of the next. A detector that takes
+the back of a car for its front reports a heading that is off by π; such a heading is read
+modulo π, and each track keeps votes on which end is the front.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from monitor.frames.frame import EgoMotion, Pose, Twist
 from monitor.frames.space import DimensionKind, FloatArray, Space
 from monitor.tracking.kalman import MotionModel, regular
 
-# What a vote still counts one detection later: about ten of them are remembered.
+# Weight of a vote one detection later: about ten votes are remembered.
 _MEMORY = 0.9
+# Beyond these it is no vehicle: m, m/s, rad/s.
+_FARTHEST, _FASTEST, _QUICKEST_TURN = 1e9, 1e3, 1e2
+# Units of lengths that the motion of a sensor, which is in metres, can be taken from.
+_METRES = ("m", "")
 
 
 def flipping(space: Space, heading: str) -> int | None:
-    """Position of the dimension that may be off by π: the named one, if it has a sign at all."""
+    """Finds the dimension that may be off by π: the named one, if it is an angle modulo 2π."""
     for i, dimension in enumerate(space.dimensions):
         if dimension.name == heading and dimension.kind is DimensionKind.ANGLE:
             return i
@@ -26,28 +30,20 @@ def flipping(space: Space, heading: str) -> int | None:
 
 
 def fold(innovation: FloatArray, votes: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Innovations of the heading as those of an axis, and the votes on which end is the front.
+    """Reads innovations of the heading modulo π, and counts votes on which end is the front.
 
     innovation  (m,) wrapped into [−π, π)
     votes       (m,) how much more the front was seen as the front; 1 when a track is born
-    returns     (m,) innovations within ±π/2; (m,) votes with this frame's: where they have
-                fallen below 0, the track's heading is to be turned
+    returns     (m,) innovations within ±π/2; (m,) votes with those of this frame: below 0,
+                the track's heading must be turned by π
     """
     opposite = np.abs(innovation) > np.pi / 2
     folded = np.where(opposite, innovation - np.copysign(np.pi, innovation), innovation)
     return folded, _MEMORY * votes + np.where(opposite, -1.0, 1.0)
 
 
-# Beyond these it is no vehicle: m, m/s, rad/s.
-_FARTHEST, _FASTEST, _QUICKEST_TURN = 1e9, 1e3, 1e2
-
-
-# Units of lengths that the motion of a sensor, which is in metres, can be taken from.
-_METRES = ("m", "")
-
-
 class InvalidEgoMotion(ValueError):
-    """The motion of the sensor that came with a frame cannot be used; says which field and why."""
+    """The sensor motion of a frame cannot be used; names the field and the reason."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -56,7 +52,7 @@ class InvalidEgoMotion(ValueError):
 
 
 def checked(ego: EgoMotion) -> EgoMotion:
-    """The same, with the quaternion at unit length. Raises InvalidEgoMotion."""
+    """Checks a motion, and scales its quaternion to unit length. Raises InvalidEgoMotion."""
     pose, twist = ego.pose, ego.twist
     if pose is not None:
         _check("ego_pose.position", pose.position, 3, _FARTHEST)
@@ -85,10 +81,10 @@ def _check(field: str, values: FloatArray, wanted: int, largest: float) -> None:
 def relative_motion(
     before: Pose | None, ego: EgoMotion, seconds: float
 ) -> tuple[FloatArray, FloatArray] | None:
-    """Rotation (3, 3) and place (3,) of the sensor now in its axes of the frame before.
+    """Finds rotation (3, 3) and place (3,) of the sensor now, in its axes of the frame before.
 
-    By the two poses where there are two, else by the twist, taken as constant over the
-    seconds between; None where neither is known.
+    Two poses give the motion; without them the twist does, taken as constant over the
+    seconds between. None where neither is known.
     """
     if before is not None and ego.pose is not None:
         turned = _rotation(before.orientation)
@@ -104,10 +100,10 @@ def move(
     motion: tuple[FloatArray, FloatArray],
     heading: str,
 ) -> tuple[FloatArray, FloatArray]:
-    """Tracks in the axes of the sensor now: p ↦ Rᵀ (p − t), velocities turned likewise.
+    """Moves tracks into the axes of the sensor now: p ↦ Rᵀ (p − t), velocities turned likewise.
 
-    In x, y, z the motion is used whole; in x, y alone, its part in the plane; so too for
-    velocities. A space without an x and a y in metres, such as an image, stays as it is.
+    In x, y, z the motion is used whole; in x, y alone, its part in the plane. This holds for
+    velocities too. A space without an x and a y in metres, such as an image, stays as it is.
 
     state       (T, S)
     covariance  (T, S, S)
@@ -135,11 +131,9 @@ def move(
     moved = state.copy()
     moved[:, places] -= shift[: len(places)]
     moved = moved @ change.T
-    if heading in names and model.space.dimensions[names.index(heading)].kind in (
-        DimensionKind.ANGLE,
-        DimensionKind.ANGLE_MODULO_PI,
-    ):
-        moved[:, names.index(heading)] -= yaw
+    for i, dimension in enumerate(model.space.dimensions):
+        if dimension.name == heading and dimension.kind is not DimensionKind.LENGTH:
+            moved[:, i] -= yaw
     model.space.wrap(moved)
     turned = change @ covariance @ change.T
     return moved, regular(0.5 * (turned + turned.transpose(0, 2, 1)))
@@ -157,7 +151,7 @@ def _rotation(quaternion: FloatArray) -> FloatArray:
 
 
 def _integrated(twist: Twist, seconds: float) -> tuple[FloatArray, FloatArray]:
-    """The exponential of a constant twist: R = exp(W), t = (∫₀¹ exp(sW) ds) v Δt, W = [ω]× Δt."""
+    """Integrates a constant twist: R = exp(W), t = (∫₀¹ exp(sW) ds) v Δt, W = [ω]× Δt."""
     x, y, z = (twist.angular * seconds).tolist()
     cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
     angle = float(np.sqrt(x * x + y * y + z * z))

@@ -1,13 +1,8 @@
-"""How a tracker behaves. Units are those of the stream: m for a lidar, px for a camera.
+"""A Kalman filter over all tracks of a stream at once: stacked matrices, one call for all.
 
-The motion model of a stream: which dimensions have a velocity, and what disturbs them.
-
-Only importer of filterpy, whose functions give F and Q for one second; a frame's own
-time step scales them.
-
-The Kalman filter of many tracks at once: stacked matrices, one call for all of them.
-
-What the innovations of a stream's tracks say, by class, without any ground truth.
+Units are those of the stream: m for a lidar, px for a camera. filterpy is imported here
+alone; its functions give F and Q for one second, and a frame's own time step scales them.
+Which detection updates which track never lives here: see association.py.
 """
 
 from __future__ import annotations
@@ -15,23 +10,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 
 import numpy as np
 
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
 
+# Share of a variance that rounding may take from it, after a few sums of products.
+_ROUNDING = 1e-14
+# ρ is drawn to 0 as if so many more values had shown no correlation: a few must not rule R.
+_PRIOR_PAIRS = 200.0
+# (1 + ρ) / (1 − ρ) is 19 here.
+_LARGEST_CORRELATION = 0.9
+
 
 class Association(StrEnum):
-    """What decides which detection belongs to which track."""
+    """The way in which detections are given to tracks."""
 
     OWN = "own"  # our gates and assignment
-    UPSTREAM = "upstream"  # the detection's upstream_track_id; those without one: ours
+    UPSTREAM = "upstream"  # the detection's upstream_track_id; without one, our gates
 
 
 class MeasurementNoise(StrEnum):
-    """The R of a detection."""
+    """The source of R, the measurement noise of a detection."""
 
     DETECTION = "detection"  # the covariance that is forwarded
     UNIT = "unit"  # the identity, as trackers use that are left at their defaults
@@ -39,7 +41,7 @@ class MeasurementNoise(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DimensionNoise:
-    """What differs for one dimension; None leaves the general setting."""
+    """Settings of one dimension; None leaves the general setting."""
 
     density: float | None = None
     initial_speed: float | None = None
@@ -127,7 +129,7 @@ class MotionModel:
 
     @cached_property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """Of the state: the space's own, then `<name>_velocity` in unit/s."""
+        """Lists the dimensions of the state: the space's, then `<name>_velocity` in unit/s."""
         measured = self.space.dimensions
         return measured + tuple(
             Dimension(f"{measured[i].name}_velocity", f"{measured[i].unit}/s")
@@ -136,7 +138,7 @@ class MotionModel:
 
     @cached_property
     def _powers(self) -> tuple[FloatArray, FloatArray]:
-        """The power of the time step by which each entry of F and of Q grows."""
+        """Powers of the time step by which the entries of F and of Q grow, (S, S) each."""
         velocity = np.zeros(self.size)
         velocity[self.k :] = 1.0
         # ẋ enters x with Δt; white acceleration enters (x, x), (x, ẋ), (ẋ, ẋ) with Δt³, Δt², Δt;
@@ -146,7 +148,7 @@ class MotionModel:
         return np.maximum(velocity[None, :] - velocity[:, None], 0.0), order[:, None] + order + 1.0
 
     def step(self, seconds: float) -> tuple[FloatArray, FloatArray]:
-        """F and Q for a time step ≥ 0, (S, S) each.
+        """Computes F and Q, (S, S) each, for a time step ≥ 0 in seconds.
 
         A step of a + b gives what a step of a and then one of b give: a frame that is
         skipped changes nothing but the detections it would have brought.
@@ -157,18 +159,18 @@ class MotionModel:
 
 @cache
 def one_second() -> tuple[FloatArray, FloatArray]:
-    """F and Q, (2, 2) each, of one dimension with constant velocity and unit density."""
-    # The package takes half a second to import, which a sidecar without a tracker need not spend.
+    """Computes F and Q, (2, 2) each, of one dimension with constant velocity and unit density."""
+    # filterpy takes half a second to import, which a sidecar without a tracker need not spend.
     from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
 
     return kinematic_state_transition(1, 1.0), Q_continuous_white_noise(2, 1.0, 1.0)
 
 
 def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
-    """The model of a space.
+    """Makes the motion model of a space.
 
-    Dimensions with a velocity are the lengths named in the settings; where none of them
-    is, all lengths: the edges of an image box all move.
+    Dimensions with a velocity are the lengths named in the settings; if the space has none
+    of these, all lengths: the edges of an image box all move.
     """
     dimensions = space.dimensions
     lengths = [i for i, d in enumerate(dimensions) if d.kind is DimensionKind.LENGTH]
@@ -209,14 +211,10 @@ def _chosen(own: float | None, general: float) -> float:
     return general if own is None else own
 
 
-# Share of a variance that rounding may take from it, for what is made of a few sums of products.
-_ROUNDING = 1e-14
-
-
 def predict(
     state: FloatArray, covariance: FloatArray, transition: FloatArray, diffusion: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """F x and F P Fᵀ + Q.
+    """Predicts F x and F P Fᵀ + Q.
 
     state       (T, S)
     covariance  (T, S, S)
@@ -230,7 +228,7 @@ def predict(
 def update(
     state: FloatArray, covariance: FloatArray, innovation: FloatArray, noise: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """x + K ν and the covariance in Joseph's form, (I − KH) P (I − KH)ᵀ + K R Kᵀ.
+    """Updates to x + K ν and Joseph's covariance (I − KH) P (I − KH)ᵀ + K R Kᵀ.
 
     Joseph's form is a sum of two covariances, so that rounding in the gain cannot make
     it indefinite. H = [I 0]: the first K states are measured.
@@ -254,7 +252,7 @@ def update(
 
 
 def regular(covariance: FloatArray) -> FloatArray:
-    """The same covariances (T, S, S), definite where they are so but for rounding; in place.
+    """Makes covariances (T, S, S) definite that are so but for rounding; in place.
 
     A sensor that knows a micrometre along and a kilometre across, turned by 45°, is
     singular in doubles: with a little more on the diagonal, no correlation reaches ±1.
@@ -265,12 +263,12 @@ def regular(covariance: FloatArray) -> FloatArray:
 
 
 def _transposed(matrices: FloatArray) -> FloatArray:
-    """Each matrix transposed, as a copy: stacked products of views take three times as long."""
+    """Transposes each matrix, as a copy: stacked products of views take three times as long."""
     return np.ascontiguousarray(matrices.transpose(0, 2, 1))
 
 
 def _inverse(covariance: FloatArray) -> FloatArray:
-    """S⁻¹ of each (T, K, K), symmetric positive definite, by the sweep operator.
+    """Inverts matrices (T, K, K), symmetric positive definite, by the sweep operator.
 
     One pivot after the other for all matrices at once: a third of the time of a LAPACK call
     for each, indifferent to units, and a matrix without an inverse spoils no other.
@@ -286,25 +284,19 @@ def _inverse(covariance: FloatArray) -> FloatArray:
     return -np.ascontiguousarray(swept.transpose(2, 0, 1))
 
 
-# ρ is drawn to 0 as if so many more values had shown none: a few must not rule R.
-_PRIOR_PAIRS = 200.0
-
-
-# (1 + ρ) / (1 − ρ) is 19 here.
-_LARGEST_CORRELATION = 0.9
-
-
 @dataclass(frozen=True, slots=True)
 class InnovationSums:
-    """Sums over updates of confirmed tracks, each (C,) by class; old ones weigh less.
+    """Sums over updates of confirmed tracks, (C,) by class; no ground truth needed.
 
-    updates        how many
-    values         their dimensions: J each, the joint ones
+    Older updates weigh less.
+
+    updates        number of updates
+    values         number of their values: J joint dimensions each
     nis            νᵀ S⁻¹ ν
     product        ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
-    square         ũₜ · ũₜ of the same
-    square_before  ũₜ₋₁ · ũₜ₋₁ of the same
-    pairs          how many consecutive values
+    square         ũₜ · ũₜ of these frames
+    square_before  ũₜ₋₁ · ũₜ₋₁ of these frames
+    pairs          number of consecutive values
     rejected       confirmed tracks that got no detection though one lay near, outside the gate
     """
 
@@ -318,7 +310,7 @@ class InnovationSums:
     rejected: FloatArray
 
     def fade(self, factor: float) -> InnovationSums:
-        """The same, weighing less."""
+        """Multiplies all sums by a factor below 1."""
         return InnovationSums(*(getattr(self, f.name) * factor for f in fields(self)))
 
     def __add__(self, other: InnovationSums) -> InnovationSums:
@@ -327,7 +319,7 @@ class InnovationSums:
         )
 
     def by_group(self, group: IntArray, groups: int) -> InnovationSums:
-        """Sums of classes as sums of groups: group (C,) of each class, −1 for none."""
+        """Adds classes up to groups: group (C,) of each class, −1 for none."""
         kept = np.flatnonzero(group >= 0)
         return InnovationSums(
             *(_added(getattr(self, f.name)[kept], group[kept], groups) for f in fields(self))
@@ -345,12 +337,12 @@ class InnovationSums:
 
     @property
     def reject_ratio(self) -> FloatArray:
-        """Of the confirmed tracks with a detection near, the share whose gate let none in."""
+        """Share of the confirmed tracks with a detection near whose gate let none in."""
         return _ratio(self.rejected, self.rejected + self.updates)
 
     @property
     def inflation(self) -> FloatArray:
-        """(1 + ρ) / (1 − ρ), by which R would have to be larger if its errors were independent.
+        """Factor (1 + ρ) / (1 − ρ) by which R is too small if errors are taken as independent.
 
         n values with lag-1 correlation ρ tell of their mean as much as n (1 − ρ) / (1 + ρ)
         independent ones. Never below 1.
@@ -362,7 +354,7 @@ class InnovationSums:
 
 
 def no_innovations(classes: int) -> InnovationSums:
-    """Nothing seen yet."""
+    """Makes sums over no updates."""
     return InnovationSums(*(np.zeros(classes) for _ in fields(InnovationSums)))
 
 
@@ -373,18 +365,15 @@ def innovation_sums(
     before: FloatArray,
     rejected: IntArray,
 ) -> InnovationSums:
-    """Of one frame.
+    """Sums the innovations of one frame.
 
     class_index  (m,) of the updated tracks
     whitened     (m, J) their L⁻¹ν
-    before       (m, J) those of the frame before, NaN where there was none
-    rejected     (r,) class of each track that was refused
+    before       (m, J) L⁻¹ν of the frame before, NaN where there was no update
+    rejected     (r,) class of each rejected track
     """
     j = whitened.shape[1]
-
-    def total(values: FloatArray, of: IntArray) -> FloatArray:
-        return _added(values, of, classes)
-
+    total = partial(_added, groups=classes)
     nis = (whitened**2).sum(axis=1)
     again = np.isfinite(before[:, 0])
     now, earlier, repeated = whitened[again], before[again], class_index[again]
@@ -402,7 +391,7 @@ def innovation_sums(
 
 
 def _added(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
-    """(groups,) sums of the values of each group."""
+    """Adds up the values of each group, (groups,)."""
     return np.bincount(group, weights=values, minlength=groups).astype(np.float64)
 
 

@@ -1,6 +1,6 @@
-"""How well tracks follow labelled objects: what is to be matched, and how far the matches are off.
+"""Errors of tracks against labelled objects.
 
-Matching from frame to frame, and what counts matches, is not here: see monitor/store/labels.py.
+Matching over frames never lives here: see monitor/store/labels.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,31 @@ import numpy as np
 from monitor.frames.cholesky import factorise, whiten
 from monitor.frames.detections import IdArray
 from monitor.frames.space import BoolArray, FloatArray, IntArray
-from monitor.tracking.association import Labels, assign, label_velocity
+from monitor.tracking.association import assign
 
 _VELOCITY = "_velocity"
-
-
 # Objects are matched on the ground plane, the first dimensions that move.
 _PLANE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """M labels of the objects of one class in one sequence, in any order.
+
+    frame     (M,) number of the frame
+    id        (M,) the same object throughout the sequence; once in a frame
+    time_s    (M,) s, of the frame
+    position  (M, K) in the dimensions of the detections, in the sensor's axes at that time
+    """
+
+    frame: IntArray
+    id: IntArray
+    time_s: FloatArray
+    position: FloatArray
+
+    def of(self, rows: IntArray) -> Labels:
+        """Picks rows."""
+        return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +47,8 @@ class FrameTracks:
 
     id           (m,) unique in the stream
     class_index  (m,)
-    ignore       (m,) whether the detection of this frame is neither true nor false
-    nis          (m,) of that update; NaN for none
+    ignore       (m,) the detection of this frame is neither true nor false
+    nis          (m,) of the update by this frame; NaN for none
     state        (m, S)
     covariance   (m, S, S)
     """
@@ -42,13 +60,8 @@ class FrameTracks:
     state: FloatArray
     covariance: FloatArray
 
-    @property
-    def m(self) -> int:
-        """Number of tracks."""
-        return int(self.id.size)
-
     def of(self, rows: IntArray | BoolArray) -> FrameTracks:
-        """Some of them."""
+        """Picks rows."""
         return FrameTracks(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
@@ -67,7 +80,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is to be matched in a frame: g objects, m tracks.
+    """Objects (g,) and tracks (m,) of a frame, to be matched.
 
     distance  (g, m) on the ground plane; NaN where it is too large for a match
     """
@@ -79,7 +92,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Matches of a sequence: n tracks, each with its object, in the frames numbered so."""
+    """Matches of a sequence, (n,) each: number of the frame, object, track."""
 
     frame: IntArray
     object: IntArray
@@ -101,7 +114,7 @@ class TrackErrors:
 
 
 def moving(track_dimensions: tuple[str, ...]) -> Moving:
-    """The dimensions with a velocity, from the names of those of the state."""
+    """Finds the dimensions with a velocity among the names of the state's dimensions."""
     place = {name: i for i, name in enumerate(track_dimensions)}
     names = tuple(name for name in track_dimensions if f"{name}{_VELOCITY}" in place)
     return Moving(
@@ -114,14 +127,14 @@ def moving(track_dimensions: tuple[str, ...]) -> Moving:
 def scenes(
     labels: Labels, tracks: Sequence[FrameTracks], axes: Moving, match_distance: float
 ) -> list[Scene]:
-    """What is to be matched in each frame, from frame 0 on; all of one class.
+    """Measures distances to be matched by, in each frame from frame 0 on; all of one class.
 
-    A track whose detection is to be ignored counts as false for nobody: it is left out
-    unless it gets an object when those of the frame are shared out.
+    A track whose detection is to be ignored is never a false one: it is left out, unless the
+    assignment within its frame gives it an object.
 
     match_distance  in the unit of the stream; a track farther away is never a match
     """
-    labels = labels.in_order()
+    labels = labels.of(np.lexsort((labels.id, labels.frame)))
     bounds = np.searchsorted(labels.frame, np.arange(len(tracks) + 1))
     plane = axes.position[:_PLANE]
     found = []
@@ -136,7 +149,7 @@ def scenes(
 
 
 def _shared_out(distance: FloatArray) -> IntArray:
-    """The tracks that get an object: as many as can be, and then the nearest."""
+    """Finds the tracks that get an object: as many as can be, then the nearest."""
     objects, tracks = np.nonzero(np.isfinite(distance))
     one_kind = np.zeros(tracks.size, np.int64)
     chosen: IntArray = tracks[assign(tracks, objects, distance[objects, tracks], one_kind)]
@@ -146,8 +159,8 @@ def _shared_out(distance: FloatArray) -> IntArray:
 def track_errors(
     labels: Labels, tracks: Sequence[FrameTracks], axes: Moving, pairs: Pairs
 ) -> TrackErrors:
-    """Errors of the matches of a sequence; tracks of each frame, from frame 0 on."""
-    frame = np.repeat(np.arange(len(tracks)), [there.m for there in tracks])
+    """Computes the errors of the matches of a sequence; tracks of each frame, from frame 0 on."""
+    frame = np.repeat(np.arange(len(tracks)), [there.id.size for there in tracks])
     there = FrameTracks(
         *(np.concatenate([getattr(t, f.name) for t in tracks]) for f in fields(FrameTracks))
     )
@@ -163,39 +176,60 @@ def track_errors(
     return TrackErrors(error[:, :v], error[:, v:], nees)
 
 
+def label_velocity(labels: Labels) -> FloatArray:
+    """Estimates how fast each object moves in the sensor's axes, unit/s.
+
+    The central difference (p[f+1] − p[f−1]) / (t[f+1] − t[f−1]) in frames f.
+
+    returns  (M, K); NaN where the object is not labelled in both neighbouring frames
+    """
+    velocity = np.full(labels.position.shape, np.nan)
+    order = np.lexsort((labels.frame, labels.id))
+    before, here, after = order[:-2], order[1:-1], order[2:]
+    both = np.ones(here.size, bool)
+    for neighbour, offset in ((before, -1), (after, 1)):
+        both &= labels.id[neighbour] == labels.id[here]
+        both &= labels.frame[neighbour] == labels.frame[here] + offset
+    seconds = labels.time_s[after] - labels.time_s[before]
+    both &= seconds > 0
+    before, here, after, seconds = before[both], here[both], after[both], seconds[both]
+    velocity[here] = (labels.position[after] - labels.position[before]) / seconds[:, None]
+    return velocity
+
+
 def _places(
     frame: IntArray, id: IntArray | IdArray, frames: IntArray, ids: IntArray | IdArray
 ) -> IntArray:
-    """Which of the rows (frame, id), all different, are those of frames and ids."""
+    """Finds the rows (frame, id), all different, that frames and ids name."""
     place = {key: row for row, key in enumerate(zip(frame.tolist(), id.tolist(), strict=True))}
     keys = zip(frames.tolist(), ids.tolist(), strict=True)
     return np.array([place[key] for key in keys], np.int64)
 
 
 def pooled(parts: Sequence[TrackErrors]) -> TrackErrors:
-    """Errors of several sequences or classes together; at least one."""
+    """Joins the errors of several sequences or classes; at least one."""
     return TrackErrors(
         *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(TrackErrors))
     )
 
 
 def rmse(error: FloatArray) -> float:
-    """Root of the mean squared length of errors (n, V), rows with NaN left out; NaN of none."""
+    """Computes the root mean squared length of errors (n, V), NaN left out; NaN if none is left."""
     return math.sqrt(mean(np.sum(error**2, axis=1)))
 
 
 def rmse_by_dimension(error: FloatArray) -> list[float]:
-    """Root mean square of each column of errors (n, V), NaN left out."""
+    """Computes the root mean square of each column of errors (n, V), NaN left out."""
     return [math.sqrt(mean(column**2)) for column in error.T]
 
 
 def state_nees_over_k(errors: TrackErrors) -> float:
-    """Mean NEES of position and velocity over their number 2V: 1 where P is right."""
+    """Divides the mean NEES of position and velocity by their number 2V: 1 where P is right."""
     v = int(errors.position.shape[1])
     return mean(errors.nees) / (2 * v)
 
 
 def mean(values: FloatArray) -> float:
-    """Of those that are finite; NaN of none."""
+    """Averages the finite values; NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else math.nan

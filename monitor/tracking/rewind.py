@@ -1,6 +1,6 @@
-"""Frames that come late: the tracker goes back to before their time, and forward again.
+"""Late frames: the tracker returns to the state before such a frame and goes forward again.
 
-States are values, so that the last few can be kept; what comes out is what frames in order
+States are values, so that the last few can be kept; the result is what the frames in order
 would have given.
 """
 
@@ -22,29 +22,25 @@ from monitor.tracking.tracker import (
 )
 from monitor.tracking.tracks import Tracks
 
-# Frames that can be done again for one that is late.
+# The most frames that are tracked again for a late one.
 MOST_FRAMES = 8
-
-
-# Numbers in the matrices of the frames that are done again, at most; beyond, it is too late.
+# The most numbers in the matrices of the frames tracked again; a late frame beyond is too late.
 _MOST_WORK = 1 << 20
-
-
-# So many frames in a row that are too late are no stragglers: the clock began anew. So many
-# that are worked in, and what lies far ahead of them came with the stamp of another clock; a
-# single frame so far ahead does so at once.
+# After so many frames in a row that are too late, the clock has begun anew. After so many late
+# frames in a row that were worked in, the frames far ahead of them had stamps of another clock;
+# a single frame so far ahead is taken for that at once.
 _TOO_MANY = 8
 
 
 class Order(StrEnum):
-    """How a frame came; the values are labels of calibration_tracker_frames_total."""
+    """The way in which a frame came; the values are labels of calibration_tracker_frames_total."""
 
     IN_ORDER = "in_order"
     REWOUND = "rewound"  # late, and worked in
-    TOO_LATE = "too_late"  # before every state that is kept: its detections are not tracked
+    TOO_LATE = "too_late"  # before every remembered state: its detections are not tracked
     REPEATED = "repeated"  # with the stamp of one that was tracked: not tracked again
     UNSTAMPED = "unstamped"  # without a stamp: not tracked
-    UNMOVED = "unmoved"  # without the sensor's motion, which others told: not tracked
+    UNMOVED = "unmoved"  # without the sensor's motion, which the frame before had: not tracked
     RESTARTED = "restarted"  # the clock went back for good: all tracks ended, and this frame first
 
 
@@ -62,8 +58,8 @@ class Tracker:
 
     last      the latest frame's step
     past      the latest frames, in order of their stamps
-    too_late  how many frames in a row were
-    rewound   how many frames in a row were worked in before the latest
+    too_late  number of frames in a row that were too late
+    rewound   number of frames in a row that were worked in before the latest
     """
 
     model: TrackerModel
@@ -74,16 +70,16 @@ class Tracker:
 
     @property
     def state(self) -> TrackerState:
-        """After the latest frame."""
+        """State after the latest frame."""
         return new_tracker(self.model) if self.last is None else self.last.state
 
 
 def follow(tracker: Tracker, seen: Sightings) -> tuple[Tracker, Step | None, Order]:
-    """The tracker with a frame worked in, the step at that frame, and how it came.
+    """Works a frame in; returns the tracker, the step at that frame, and how the frame came.
 
-    The step is None where the frame was not tracked. That of the latest frame, sent again,
-    is the one it had. That of a late frame is as of its own time; the answers to the frames
-    after it have gone out already.
+    The step is None where the frame was not tracked. The latest frame, sent again, gets the
+    step it had. A late frame gets the step of its own time; the answers to the frames after
+    it have gone out already.
     """
     model, state = tracker.model, tracker.state
     if state.stamp_ns is None or seen.stamp_ns > state.stamp_ns:
@@ -92,7 +88,7 @@ def follow(tracker: Tracker, seen: Sightings) -> tuple[Tracker, Step | None, Ord
         made, step = _worked_in(model, tracker.past, state, seen)
         return made, step, Order.IN_ORDER
     if any(entry.seen.stamp_ns == seen.stamp_ns for entry in tracker.past):
-        # Whoever sends the latest frame again has lost the answer, and gets the same.
+        # A client that sends the latest frame again has lost the answer, and gets it again.
         latest = tracker.past[-1].seen
         same = (
             latest.stamp_ns == seen.stamp_ns
@@ -126,13 +122,13 @@ def follow(tracker: Tracker, seen: Sightings) -> tuple[Tracker, Step | None, Ord
 
 
 def _work(model: TrackerModel, again: tuple[_Past, ...]) -> int:
-    """Numbers in the matrices of frames that would be done again."""
+    """Counts the numbers in the matrices of frames that would be tracked again."""
     size = model.motion.size
     return sum(entry.before.tracks.n + entry.seen.n for entry in again) * size * size
 
 
 def _without_gap(model: TrackerModel, stamp_ns: int, later: tuple[_Past, ...]) -> tuple[_Past, ...]:
-    """Frames after a stamp, up to a gap that no track outlives: those beyond share none."""
+    """Picks the frames up to a gap that no track outlives, and across which none is shared."""
     longest = round(model.settings.coast_seconds * 1e9)
     for i, entry in enumerate(later):
         if entry.seen.stamp_ns - stamp_ns > longest:
@@ -142,10 +138,11 @@ def _without_gap(model: TrackerModel, stamp_ns: int, later: tuple[_Past, ...]) -
 
 
 def _names_sent(sent: Tracks, made: Tracks) -> dict[int, int]:
-    """What tracks were called when the latest frame was answered, by what they are called now.
+    """Maps the ids of tracks to the ids that went out with the answer to the latest frame.
 
-    A late frame from before a track's birth gives it an earlier first detection. To whoever
-    has got the other name already it stays the track it was: the one with that last detection.
+    A late frame from before a track's birth gives the track an earlier first detection, and
+    with it another id. The client knows the old id: the track with the last detection of that
+    one keeps it.
     """
     known = dict(zip(sent.latest.tolist(), sent.id.tolist(), strict=True))
     taken = set(made.id.tolist())
@@ -157,9 +154,9 @@ def _names_sent(sent: Tracks, made: Tracks) -> dict[int, int]:
 
 
 def _called(step: Step, names: dict[int, int]) -> Step:
-    """The same step with some tracks called otherwise; no two of them the same.
+    """Renames tracks of a step, never two to one id.
 
-    A track that has ended since may have the name there that another one goes by later.
+    A track that has ended since may have had, at that step, the id that another has later.
     """
     tracks = step.state.tracks
     there = tracks.id.tolist()

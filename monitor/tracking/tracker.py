@@ -1,6 +1,6 @@
 """One frame of a stream's tracker: predict, associate, update, begin and end tracks.
 
-Values in, values out; frames in the order of their stamps. Late ones are rewind.py's.
+Frames come here in the order of their stamps; late ones are put in their place by rewind.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from monitor.tracking.kalman import (
 )
 from monitor.tracking.tracks import Tracks, born, no_tracks
 
-# Numbers in the covariances of all tracks, at most: with many dimensions, fewer tracks.
+# The most numbers in the covariances of all tracks: with many dimensions, fewer tracks.
 _MOST_STATE = 1 << 18
 
 
@@ -50,7 +50,7 @@ class Sightings:
     row          (n,) position in the frame
     number       (n,) never the same for two detections of a stream; 0 is not used
     score        (n,), or None
-    upstream     (n,) track ids of the detector's own tracker and where there is one, or None
+    upstream     (n,) track ids of the detector's own tracker, (n,) where there is one; or None
     """
 
     stamp_ns: int
@@ -72,7 +72,7 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True)
 class TrackerModel:
-    """What does not change while a stream lasts."""
+    """Settings and motion model of a stream's tracker; constant while the stream lasts."""
 
     settings: TrackerSettings
     motion: MotionModel
@@ -85,7 +85,7 @@ class TrackerState:
 
     stamp_ns   of the last frame; None before the first
     pose       of the sensor at that frame, where known
-    in_motion  whether its frames tell how the sensor moves
+    in_motion  the last frame told how the sensor moves
     """
 
     tracks: Tracks
@@ -97,11 +97,11 @@ class TrackerState:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A frame's outcome.
+    """The tracker after a frame, and the frame's updates.
 
     state    after the frame
     row      (T,) position in the frame of the detection each track got; −1 for none
-    nis      (T,) of that update; NaN where there was none, or nothing to compare with
+    nis      (T,) of the update; NaN where there was none, or no joint dimension
     """
 
     state: TrackerState
@@ -109,7 +109,7 @@ class Step:
     nis: FloatArray
 
     def reported(self) -> ReportedTracks:
-        """All tracks, as they go out."""
+        """Lists all tracks as the answer shows them."""
         tracks = self.state.tracks
         status: npt.NDArray[np.uint8] = np.full(tracks.n, int(TrackStatus.TENTATIVE), np.uint8)
         status[tracks.confirmed] = TrackStatus.CONFIRMED
@@ -127,21 +127,21 @@ class Step:
 
 
 def tracker_model(space: Space, classes: int, settings: TrackerSettings) -> TrackerModel:
-    """The tracker of a stream. Its gate looks at no angles, even where statistics do."""
+    """Makes the tracker of a stream. Its gate ignores angles, even where statistics use them."""
     space = replace(space, angles_in_joint=False)
     return TrackerModel(settings, motion_model(space, settings), classes)
 
 
 def new_tracker(model: TrackerModel) -> TrackerState:
-    """Before the first frame."""
+    """Makes the state before the first frame."""
     return TrackerState(no_tracks(model.motion), no_innovations(model.classes))
 
 
 def motion_unknown(model: TrackerModel, before: TrackerState, seen: Sightings) -> bool:
-    """Whether a sensor that told how it moves does not tell it with this frame.
+    """Tells whether this frame lacks the sensor's motion, which the frame before it had.
 
-    Its tracks and the detections are then in different axes; they meet again with the next
-    frame that tells. After coast_seconds there are no tracks that could wait for it.
+    Tracks and detections are then in different axes, until the next frame with the motion.
+    After coast_seconds no track is left that could wait for that frame.
     """
     if not before.in_motion or before.stamp_ns is None or seen.ego is not None:
         return False
@@ -149,7 +149,7 @@ def motion_unknown(model: TrackerModel, before: TrackerState, seen: Sightings) -
 
 
 def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
-    """The tracker after a frame whose stamp is not before that of the last one."""
+    """Advances the tracker by a frame whose stamp is not before that of the last one."""
     settings, motion = model.settings, model.motion
     tracks, innovations = _brought_forward(model, before, seen)
     noise = _noise(model, innovations, seen)
@@ -202,7 +202,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
 def _brought_forward(
     model: TrackerModel, before: TrackerState, seen: Sightings
 ) -> tuple[Tracks, InnovationSums]:
-    """Tracks and sums at the time of a frame, in the axes of the sensor now."""
+    """Predicts tracks and fades sums to the time of a frame, in the axes of the sensor now."""
     settings, motion, tracks = model.settings, model.motion, before.tracks
     if before.stamp_ns is None:
         return tracks, before.innovations
@@ -228,7 +228,7 @@ def _brought_forward(
 
 
 def _noise(model: TrackerModel, innovations: InnovationSums, seen: Sightings) -> FloatArray:
-    """R of each detection, (n, K, K)."""
+    """Chooses R of each detection, (n, K, K)."""
     settings, k = model.settings, model.motion.k
     if settings.measurement_noise is MeasurementNoise.UNIT:
         return np.broadcast_to(np.eye(k), (seen.n, k, k))
@@ -242,14 +242,14 @@ def _noise(model: TrackerModel, innovations: InnovationSums, seen: Sightings) ->
 
 
 def _nothing_told(n: int) -> tuple[IdArray, BoolArray]:
-    """The ids of n detections of which none has one."""
+    """Makes the upstream ids of n detections of which none has one."""
     return np.zeros(n, np.uint64), np.zeros(n, bool)
 
 
 def _updated(
     model: TrackerModel, tracks: Tracks, pairs: GatedPairs, measured: Gaussians, seen: Sightings
 ) -> Tracks:
-    """All tracks, those with a detection updated by it."""
+    """Updates the tracks that got a detection; returns all tracks."""
     motion, settings = model.motion, model.settings
     track, detection = pairs.track, pairs.detection
     whitened = np.full_like(tracks.whitened, np.nan)
@@ -299,11 +299,11 @@ def _updated(
 def _births(
     model: TrackerModel, seen: Sightings, noise: FloatArray, taken: IntArray, room: int
 ) -> tuple[Tracks, IntArray]:
-    """A track for each detection that went to none, and may begin one; and which it is."""
+    """Begins a track at each detection that may begin one; returns those detections too."""
     free = np.ones(seen.n, bool)
     free[taken] = False
     if seen.score is not None:
-        # NaN, no score at all, is not below.
+        # NaN means that there is no score; it is not below.
         free &= ~(seen.score < model.settings.birth_score)
     ids, sent = seen.upstream or _nothing_told(seen.n)
     told = model.settings.association is Association.UPSTREAM

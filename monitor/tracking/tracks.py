@@ -1,4 +1,7 @@
-"""The tracks of a stream as arrays, and where they come from: births, updates, deaths."""
+"""The tracks of a stream as arrays, one row for each.
+
+How tracks change from frame to frame never lives here: see tracker.py.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ class Tracks:
     upstream       (T,) id of the detector's own tracker, where has_upstream (T,)
     class_index    (T,)
     state          (T, S) means, covariance (T, S, S)
-    detections     (T,) how many each has had
-    latest         (T,) number of the last of them
-    missed         (T,) frames since the last of them
-    updated_ns     (T,) stamp of the last of them
+    detections     (T,) number of detections so far
+    latest         (T,) the last detection's Sightings.number
+    missed         (T,) frames since the last detection
+    updated_ns     (T,) stamp of the last detection
     confirmed      (T,)
-    heading_votes  (T,) see heading.fold
+    heading_votes  (T,) see ego.fold
     whitened       (T, J) L⁻¹ν of the last frame, NaN where there was no update
     """
 
@@ -48,11 +51,11 @@ class Tracks:
         return int(self.id.size)
 
     def of(self, rows: IntArray | BoolArray) -> Tracks:
-        """Some of them."""
+        """Picks rows."""
         return Tracks(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def and_also(self, others: Tracks) -> Tracks:
-        """These, then the others."""
+        """Appends the others to these tracks."""
         if others.n == 0:
             return self
         return Tracks(
@@ -63,12 +66,12 @@ class Tracks:
         )
 
     def at(self, state: FloatArray, covariance: FloatArray) -> Tracks:
-        """The same tracks elsewhere."""
+        """Replaces the means and covariances."""
         return replace(self, state=state, covariance=covariance)
 
 
 def no_tracks(model: MotionModel) -> Tracks:
-    """None yet."""
+    """Makes an empty set of tracks."""
     nothing = np.zeros(0, np.int64)
     return born(
         model,
@@ -95,7 +98,7 @@ def born(
     noise: FloatArray,
     confirmed: bool,
 ) -> Tracks:
-    """A track for each of n detections: where the detection is, with a speed of 0 ± initial_speed.
+    """Begins a track at each of n detections, with a speed of 0 ± initial_speed.
 
     mean   (n, K)
     noise  (n, K, K) R

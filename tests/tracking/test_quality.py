@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from monitor.tracking.association import Labels, label_velocity
 from monitor.tracking.quality import (
     FrameTracks,
+    Labels,
     Pairs,
     TrackErrors,
+    label_velocity,
     mean,
     moving,
     pooled,
