@@ -1,5 +1,7 @@
-"""Recalibration of a frame: the estimates, class probabilities, quantiles, flags that its answer
-holds. A part that fails is counted and left out; all others go out.
+"""Recalibrates one frame for its answer: estimates, class probabilities, quantiles, flags.
+
+A part that fails is counted, logged and left out; the others are sent. Tracking and counting never
+happen here.
 """
 
 from __future__ import annotations
@@ -29,8 +31,15 @@ from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.measures import Marginals, NormalMarginals
 
-# As on the wire, where 0 says that nothing was recalibrated.
+# As on the wire; 0 there: not recalibrated.
 OUTPUT_NUMBER = {Output.GAUSSIAN: 1, Output.MOMENTS: 2, Output.SURROGATE: 3}
+# Plain numbers: members of an enum would widen every flag to 64 bits.
+_ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
+
+Made = TypeVar("Made")
+Number = TypeVar("Number", np.uint8, np.float64)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +47,10 @@ class Recalibrated:
     """The n usable detections of a frame, as sent and as a selection recalibrated them.
 
     slices  (n,) index into chains
-    made    estimates; the very object that was sent if nothing was changed
-    sound   (n,) True: it could be recalibrated
-    whole   True: all could
-    why     the reason for the sound ones
+    made    recalibrated estimates; the object `sent` itself if nothing was changed
+    sound   (n,) True: the recalibrator gave a usable estimate
+    whole   True: all detections are sound
+    why     the reason that sound detections carry
     """
 
     selection: Selection
@@ -57,7 +66,7 @@ class Recalibrated:
     def acted(self) -> Selection | None:
         """The selection, if it could be applied to any detection.
 
-        A selection that failed the whole frame is not tried again on rows of it, when labels come.
+        A selection that failed on the whole frame is not tried again on its rows when labels come.
         """
         if self.why is Reason.RECALIBRATOR_MISMATCH:
             return None
@@ -65,7 +74,7 @@ class Recalibrated:
 
     @property
     def forwarded(self) -> Estimates:
-        """The estimates that go on to the tracker."""
+        """The estimates that the tracker gets."""
         return self.made if self.why is Reason.NONE else self.sent
 
     def marked(self, examined: Examined) -> Examined:
@@ -78,7 +87,7 @@ class Recalibrated:
         return replace(examined, reason=reason, clean=False)
 
     def sound_of(self, rows: IntArray) -> tuple[IntArray, Estimates]:
-        """Returns the sound ones of rows (n,), and their recalibrated estimates."""
+        """Returns the sound rows among rows (n,) with their recalibrated estimates."""
         if self.whole:
             return rows, self.made
         kept = np.flatnonzero(self.sound)
@@ -118,7 +127,7 @@ class Recalibrated:
 
 @lru_cache(maxsize=256)
 def alike(n: int, number: int) -> npt.NDArray[np.uint8]:
-    """Returns (n,) of one number, read-only and shared, as most frames need it."""
+    """Returns (n,) filled with one number; read-only, since frames share it."""
     array = np.full(n, number, np.uint8)
     array.setflags(write=False)
     return array
@@ -134,16 +143,13 @@ def recalibrate(
     limits: Limits,
     counters: Counters,
 ) -> Recalibrated:
-    """Recalibrates the usable detections of a frame; those that fail stay as they were sent."""
+    """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
     why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
     if selection.fits(space):
         made, sound = applied(selection, sent, slices, chains, limits, counters)
     else:
         made, sound, why = sent, np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
     return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +170,7 @@ def recalibrate_classes(
 ) -> RecalibratedClasses:
     """Recalibrates the class probabilities of the detections that have some.
 
-    Each of these is counted as recalibrated, as of other classes, or as failed.
+    Each of them is counted once: recalibrated, mismatch (of other classes), or failed.
     """
     opinions = batch.probabilities
     # The probability of a single class cannot be wrong.
@@ -214,7 +220,7 @@ def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatAr
 
 
 def failed_notice(field: str, rows: IntArray) -> Notice:
-    """Notes a field that the promoted recalibrator could not make of rows (n ≥ 1,) of a frame."""
+    """Makes the notice of a field that the recalibrator failed to make for rows (n ≥ 1,)."""
     return Notice(
         Reason.RECALIBRATOR_FAILED,
         field,
@@ -234,16 +240,6 @@ def _other_classes(names: tuple[str, ...], rows: IntArray) -> Notice:
         rows.size,
         int(rows[0]),
     )
-
-
-# As plain numbers: one of an enum would make 64 bits of every flag.
-_ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
-
-
-Made = TypeVar("Made")
-
-
-Number = TypeVar("Number", np.uint8, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +264,13 @@ class ProcessedFrame:
 
     @property
     def with_quantiles(self) -> bool:
-        """True if quantiles are asked for and can be had."""
+        """True if quantiles are asked for and can be made."""
         recalibrated = self.recalibrated
         asked = self.header.quantile_levels and recalibrated.why is Reason.NONE
         return bool(asked and recalibrated.sound.any())
 
     def quantiles(self) -> FloatArray:
-        """Returns (n, K T), not all of them finite."""
+        """Returns (n, K T) quantiles, some of which may not be finite."""
         return self.recalibrated.quantiles(self.header.quantile_levels)
 
     def rejected(self, likely: FloatArray | None) -> npt.NDArray[np.uint8] | None:
@@ -313,7 +309,7 @@ class ProcessedFrame:
 def answer_extras(
     frame: ProcessedFrame, counters: Counters
 ) -> tuple[AnswerExtras, tuple[Notice, ...]]:
-    """Makes what goes back beside the estimates; notices say where a recalibrator does not fit."""
+    """Makes the parts of an answer beside its estimates, with notices of those that failed."""
 
     def attempt(what: str, make: Callable[[], Made]) -> Made | None:
         try:
