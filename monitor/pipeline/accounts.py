@@ -26,6 +26,9 @@ from monitor.matching.pending import (
 )
 from monitor.pipeline.pending import Gone, PendingStore
 
+# Counts of a DetectionAccount, but for those of `dropped`.
+_NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")
+
 
 @dataclass(slots=True)
 class DetectionAccount:
@@ -79,24 +82,15 @@ class DetectionAccount:
 
     def counts(self) -> dict[str, int]:
         """Returns the counts by name, as checkpoints and metrics have them."""
-        own = {
-            "predicted": self.predicted,
-            "matched": self.matched,
-            "ignored": self.ignored,
-            "unmatched": self.unmatched,
-            "unlabelled": self.unlabelled,
-            "retracted": self.retracted,
-        }
+        own = {name: getattr(self, name) for name in _NAMES}
         return own | {f"dropped_{why}": count for why, count in self.dropped.items()}
 
 
 def account_of(counts: Mapping[str, int]) -> DetectionAccount:
     """Makes an account from its counts(); ignores unknown names."""
-    account = DetectionAccount()
-    for name in ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted"):
-        setattr(account, name, counts.get(name, 0))
-    account.dropped = {why: counts.get(f"dropped_{why}", 0) for why in Dropped}
-    return account
+    own = {name: counts.get(name, 0) for name in _NAMES}
+    dropped = {why: counts.get(f"dropped_{why}", 0) for why in Dropped}
+    return DetectionAccount(**own, dropped=dropped)
 
 
 @dataclass(slots=True)
@@ -118,12 +112,10 @@ class SliceShares:
         """Counts detections by slice (n,); times = -1 takes them back."""
         if slices.size == 0:
             return
-        counts = np.bincount(slices)
         known: IntArray = getattr(self, name)
-        if counts.size > known.size:
-            known = np.concatenate([known, np.zeros(counts.size - known.size, np.int64)])
-            setattr(self, name, known)
-        known[: counts.size] += times * counts
+        counts = times * np.bincount(slices, minlength=known.size)
+        counts[: known.size] += known
+        setattr(self, name, counts)
 
     def put(self, name: str, index: int, count: int) -> None:
         """Sets the count of one slice, as read from a checkpoint."""
@@ -288,8 +280,7 @@ class Fates:
                 continue
             frame.why_not = reason
             if absent:
-                self._predicted(frame)
-                self._fates_of(frame)
+                self._count_absent(frame)
                 continue
             lost -= frame.waiting
             if lost < 0:
@@ -309,8 +300,7 @@ class Fates:
         """
         if frame.key in self.absent:
             self.absent.discard(frame.key)
-            self._predicted(frame)
-            self._fates_of(frame)
+            self._count_absent(frame)
             self.waiting[frame.partition] += frame.waiting
         if record.replaces:
             self._come_to_what_is_taken_back(frame)
@@ -331,8 +321,9 @@ class Fates:
         self._settle(frame, record)
         return int(back.size)
 
-    def _fates_of(self, frame: PendingFrame) -> None:
-        """Counts the labels of a frame in an account that does not count it yet."""
+    def _count_absent(self, frame: PendingFrame) -> None:
+        """Counts a frame with its labels in an account that does not count it yet."""
+        self._predicted(frame)
         for record in frame.records:
             self._settle(frame, record)
 
@@ -344,16 +335,17 @@ class Fates:
         fates = np.bincount(frame.outcome[resolved], minlength=len(Outcome))
         account, shares, told = self.account, self.shares, frame.slices[resolved]
         counted = account.matched, account.ignored, account.unmatched
-        gated = [slices for record in frame.records for slices in _decided(frame, record)]
+        decided = [_decided(frame, record) for record in frame.records]
         if (
             bool((fates[1:] > counted).any())
             or _more_than(shares.labelled, [told])
-            or _more_than(shares.gated, gated[::2])
-            or _more_than(shares.near_gate, gated[1::2])
+            or _more_than(shares.gated, [gated for gated, _ in decided])
+            or _more_than(shares.near_gate, [near for _, near in decided])
         ):
             account.predicted += told.size
             self.shares.add("predicted", told)
-            self._fates_of(frame)
+            for record in frame.records:
+                self._settle(frame, record)
 
     def _settle(self, frame: PendingFrame, record: LabelRecord) -> None:
         self.account.settle(record.outcome.astype(np.int64))
@@ -361,8 +353,6 @@ class Fates:
         self._gated(frame, record, 1)
 
     def _gated(self, frame: PendingFrame, record: LabelRecord, times: int) -> None:
-        if record.gate is None:
-            return
         gated, near = _decided(frame, record)
         self.shares.add("gated", gated, times)
         self.shares.add("near_gate", near, times)

@@ -14,7 +14,8 @@ from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, FrameBatch
 from monitor.frames.frame import MatchedRows, Opinions, TrackIds
 from monitor.frames.slices import SliceTable
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.stored import StoredEstimates
 from monitor.matching.pending import LabelRecord, PendingFrame
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.learning import Learning
@@ -185,12 +186,10 @@ class Counting:
 
     def _rows(self, frame: PendingFrame, record: LabelRecord) -> TrueRows:
         rows, stored = record.rows, frame.stored
-        sent = stored.sent.estimates(rows)
-        made = sent if stored.made is None else stored.made.estimates(rows)
+        sent = _scored(stored.sent, record)
+        made = sent if stored.made is None else _scored(stored.made, record)
         told = tracks_told(tracks_of_rows(stored.tracks, rows), record.objects)
         origin = Origin(record.stamp_ns, stored.source, told, record.delay_ns, record.live)
-        if record.truth_covariance is not None:
-            sent, made = _beside(sent, made, record.truth_covariance)
         return TrueRows(frame.space, frame.slices[rows], sent, made, record.truth, origin)
 
     def _take(
@@ -201,7 +200,7 @@ class Counting:
         sequence: int,
         parts: Parts,
     ) -> None:
-        matched = replace(rows.matched(), stamp_ns=record.stamp_ns)
+        matched = rows.matched()
         if parts.statistics:
             in_overflow = np.isin(rows.slices, self.slices.overflowing)
             self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
@@ -212,7 +211,7 @@ class Counting:
             if parts.drift:
                 self.drift.add(matched, version, sequence)
             labelled = rows.labelled()
-            if parts.learning and labelled is not None and record.stamp_ns is not None:
+            if parts.learning and labelled is not None:
                 self.learning.take(labelled)
         except Exception:
             # The statistics hold the rows already, so the ledger must hold them too.
@@ -246,24 +245,12 @@ class Counting:
             self.counters.internal_errors += 1
 
 
-def _beside(
-    sent: Estimates, made: Estimates, truth_covariance: FloatArray
-) -> tuple[Estimates, Estimates]:
-    """Widens estimates by the covariance of the labels: errors are held against Σ + Σ_truth."""
-    diagonal = _diagonal(truth_covariance)
-
-    def wider(estimates: Estimates) -> Estimates:
-        covariance = estimates.covariance + truth_covariance
-        return Estimates(estimates.mean, covariance, estimates.diagonal & diagonal)
-
-    if made is sent:
-        both = wider(sent)
-        return both, both
-    return wider(sent), wider(made)
-
-
-def _diagonal(covariance: FloatArray) -> BoolArray:
-    k = covariance.shape[1]
-    beside = (covariance * (1.0 - np.eye(k))).reshape(-1, k * k)
-    found: BoolArray = np.count_nonzero(beside, axis=1) == 0
-    return found
+def _scored(stored: StoredEstimates, record: LabelRecord) -> Estimates:
+    """Returns the estimates of labelled rows with Σ + Σ_truth, against which errors are held."""
+    found, extra = stored.estimates(record.rows), record.truth_covariance
+    if extra is None:
+        return found
+    k = extra.shape[1]
+    off_diagonal = (extra * (1.0 - np.eye(k))).reshape(-1, k * k)
+    diagonal = found.diagonal & (np.count_nonzero(off_diagonal, axis=1) == 0)
+    return Estimates(found.mean, found.covariance + extra, diagonal)

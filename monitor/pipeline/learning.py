@@ -143,11 +143,8 @@ class Learning:
 
     def spaces(self) -> dict[Chain, Space]:
         """Returns by chain the spaces of all slices that can have a recalibrator of their own."""
-        return {
-            chain: self.slices.slices[i].space
-            for i in range(len(self.slices.slices))
-            if (chain := self.chain(i)) is not None
-        }
+        found = ((self.chain(i), entry.space) for i, entry in enumerate(self.slices.slices))
+        return {chain: space for chain, space in found if chain is not None}
 
     def champion(self, chain: Chain) -> Recalibrator:
         """Returns the active recalibrator of a slice."""
@@ -170,11 +167,8 @@ class Learning:
 
     def asked(self, names: Collection[str]) -> list[SliceToFit]:
         """Returns the slices of these names that have tracks; without names, all that have."""
-        return [
-            self._to_fit(slice, chain)
-            for slice, chain in self._kept()
-            if not names or chain[0] in names
-        ]
+        kept = self._kept()
+        return [self._to_fit(*entry) for entry in kept if not names or entry[1][0] in names]
 
     def forget(self, chain: Chain, keep: int) -> None:
         """Forgets all tracks of a slice but the newest `keep`."""
@@ -216,18 +210,12 @@ def job_of(
 
     band  slices that look healthy by it and have no recalibrator are left out; None: none are
     """
-    alike = tuple(
-        replace(entry, tracks=entry.tracks[-latest_alike(entry.tracks, settings.tracks) :])
-        for entry in slices
-    )
-    rows = {entry.chain[0]: fit_rows(entry.tracks) for entry in alike}
-    if band is not None:
-        alike = tuple(
-            entry
-            for entry in alike
-            if not isinstance(entry.champion, Identity)
-            or not looks_healthy(rows[entry.chain[0]], settings, band)
-        )
-    return FitJob(
-        settings, {entry.chain[0]: rows[entry.chain[0]] for entry in alike}, limits
-    ), alike
+    fitted, rows = [], {}
+    for entry in slices:
+        tracks = entry.tracks[-latest_alike(entry.tracks, settings.tracks) :]
+        found = fit_rows(tracks)
+        idle = isinstance(entry.champion, Identity)
+        if band is None or not (idle and looks_healthy(found, settings, band)):
+            rows[entry.chain[0]] = found
+            fitted.append(replace(entry, tracks=tracks))
+    return FitJob(settings, rows, limits), tuple(fitted)

@@ -5,14 +5,14 @@ Measures are never computed here, but in `statistics`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows
-from monitor.frames.slices import ClassSliceTable, Slice, SliceBy, SliceTable
+from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, no_class_statistics
@@ -34,6 +34,9 @@ from monitor.statistics.state import (
     check_spaces,
 )
 from monitor.statistics.windows import EventClock, SliceTotals, Windows, WindowTotals
+
+E = TypeVar("E")
+S = TypeVar("S", SliceStatistics, ClassStatistics)
 
 # Names of slices, totals last, with their statistics.
 SlicesRead = tuple[tuple[str, SliceStatistics], ...]
@@ -99,9 +102,7 @@ class LiveStatistics:
 
     def believed(self, stamp_ns: int | None) -> int | None:
         """Returns the event time that rows are counted at; None: outside all windows."""
-        if stamp_ns is None or not self.clock.believes(stamp_ns):
-            return None
-        return stamp_ns
+        return stamp_ns if stamp_ns is not None and self.clock.believes(stamp_ns) else None
 
     def _take_in(self, what: MatchedRows | MatchedClasses | None) -> None:
         if self._held is not None:
@@ -158,16 +159,9 @@ class LiveStatistics:
 
         All slices are read as of one moment, with the rows that came before the first step.
         """
-        yield from self._up_to_now(self.accumulator)
-        panes = dict(self.accumulator.panes)
         level = self.windows.older if level is None else level
-        found: list[tuple[Slice, SliceStatistics]] = []
-        for index, entry in enumerate(self.slices.slices):
-            if index in panes:
-                statistics = self._window_totals.read(index, panes[index], self.windows, level)
-                if statistics is not None:
-                    found.append((entry, statistics))
-                yield
+        slices, totals_of = self.slices.slices, self._window_totals
+        found = yield from self._read(self.accumulator, slices, totals_of, level)
         totals = yield from self._slice_totals.setdefault(level, SliceTotals()).read(found)
         return (*((entry.name, statistics) for entry, statistics in found), *totals)
 
@@ -183,17 +177,28 @@ class LiveStatistics:
 
     def classes_in_steps(self, level: int | None = None) -> Generator[None, None, ClassesRead]:
         """Reads every class slice in a window (None: since epoch), all as of one moment."""
-        yield from self._up_to_now(self.classes)
-        panes = dict(self.classes.panes)
         level = self.windows.older if level is None else level
-        found: list[tuple[str, tuple[str, ...], ClassStatistics]] = []
-        for index, entry in enumerate(self.class_slices.slices):
+        slices, totals_of = self.class_slices.slices, self._class_totals
+        found = yield from self._read(self.classes, slices, totals_of, level)
+        return tuple((entry.label, entry.class_names, statistics) for entry, statistics in found)
+
+    def _read(
+        self,
+        accumulator: PaneAccumulator[Any, S],
+        slices: Sequence[E],
+        totals: WindowTotals[S],
+        level: int,
+    ) -> Generator[None, None, list[tuple[E, S]]]:
+        """Reads the slices that have statistics in a window, as of the first step."""
+        yield from self._up_to_now(accumulator)
+        panes, found = dict(accumulator.panes), []
+        for index, entry in enumerate(slices):
             if index in panes:
-                statistics = self._class_totals.read(index, panes[index], self.windows, level)
+                statistics = totals.read(index, panes[index], self.windows, level)
                 if statistics is not None:
-                    found.append((entry.label, entry.class_names, statistics))
+                    found.append((entry, statistics))
                 yield
-        return tuple(found)
+        return found
 
     def _up_to_now(
         self, *accumulators: PaneAccumulator[Any, Any], holder: bool = False

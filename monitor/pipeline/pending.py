@@ -26,6 +26,7 @@ REMEMBERED = 65536
 _RECENT = 4096
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 
 def tracks_of(
@@ -47,10 +48,11 @@ def tracks_of(
 def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...], IntArray]:
     """Returns the keys of the slices of n detections, and (n,) an index into them."""
     if slices.size and np.count_nonzero(slices == slices[0]) == slices.size:
-        entry = table.slices[int(slices[0])]  # most frames are of one class
-        return (SliceKey(entry.key, entry.overflow),), np.zeros(slices.size, np.int64)
-    used, place = np.unique(slices, return_inverse=True)
-    entries = [table.slices[index] for index in used.tolist()]
+        # Most frames are of one class.
+        used, place = slices[:1], np.zeros(slices.size, np.int64)
+    else:
+        used, place = np.unique(slices, return_inverse=True)
+    entries = (table.slices[index] for index in used.tolist())
     return tuple(SliceKey(entry.key, entry.overflow) for entry in entries), place
 
 
@@ -145,10 +147,7 @@ class PendingStore:
 
     def remember(self, key: FrameKey, gone: Gone) -> None:
         """Remembers a frame that has left memory."""
-        self._gone.pop(key, None)
-        self._gone[key] = gone
-        if len(self._gone) > REMEMBERED:
-            self._gone.popitem(last=False)
+        _remember(self._gone, key, gone, REMEMBERED)
 
     def unkept_from(self, partition: int, *, forget: bool) -> list[PendingFrame]:
         """Notes that the disk has lost a partition; returns its frames in memory.
@@ -175,11 +174,15 @@ class PendingStore:
         self.discard(key)
         self._frames[key] = frame
         self._gone.pop(key, None)
-        self.bytes += frame.nbytes
-        if not frame.kept:
-            self.unkept += frame.waiting
+        self._weigh(frame, 1)
         self._note_settled(frame)
         return self._made_room(key if wanted else None)
+
+    def _weigh(self, frame: PendingFrame, times: int) -> None:
+        """Counts the bytes and waiting detections of a frame; times = -1 takes them back."""
+        self.bytes += times * frame.nbytes
+        if not frame.kept:
+            self.unkept += times * frame.waiting
 
     def _note_settled(self, frame: PendingFrame) -> None:
         if frame.waiting == 0 and not frame.released:
@@ -195,9 +198,9 @@ class PendingStore:
                 break
             del self._settled[key]
             frame = self._frames[key]
-            before = frame.nbytes
+            self._weigh(frame, -1)
             frame.release()
-            self.bytes += frame.nbytes - before
+            self._weigh(frame, 1)
         out: list[PendingFrame] = []
         while self.bytes > self.max_bytes and self._frames:
             key = next(iter(self._frames))
@@ -209,9 +212,7 @@ class PendingStore:
     def _take_out(self, key: FrameKey) -> PendingFrame:
         frame = self._frames.pop(key)
         self._settled.pop(key, None)
-        self.bytes -= frame.nbytes
-        if not frame.kept:
-            self.unkept -= frame.waiting
+        self._weigh(frame, -1)
         self.remember(key, Gone(frame.stored.stamp_ns, frame.partition, frame.kept))
         return frame
 
@@ -227,14 +228,10 @@ class PendingStore:
         """Applies a record to a frame, in memory or not; returns the outcomes that it took back."""
         stored = self._frames.get(frame.key) is frame
         if stored:
-            self.bytes -= frame.nbytes
-            if not frame.kept:
-                self.unkept -= frame.waiting
+            self._weigh(frame, -1)
         before = frame.tell(record)
         if stored:
-            self.bytes += frame.nbytes
-            if not frame.kept:
-                self.unkept += frame.waiting
+            self._weigh(frame, 1)
             self._note_settled(frame)
         return before
 
@@ -291,11 +288,11 @@ class RecentChanges:
 
     def told(self, key: FrameKey, sequence: int) -> None:
         """Notes an entry of labels."""
-        _remember(self._told, key, sequence)
+        _remember(self._told, key, sequence, _RECENT)
 
     def dropped(self, partition: int, sequence: int) -> None:
         """Notes the loss of a partition on disk."""
-        _remember(self._dropped, partition, sequence)
+        _remember(self._dropped, partition, sequence, _RECENT)
 
     def told_since(self, found: Kept, key: FrameKey) -> bool:
         """True if labels were entered that `found` does not hold."""
@@ -307,10 +304,11 @@ class RecentChanges:
         return _last_of(found) <= self._dropped.get(found.entry.partition, -1)
 
 
-def _remember(known: OrderedDict[K, int], key: K, number: int) -> None:
-    known[key] = number
+def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Puts a value last; of more than `most`, the first is forgotten."""
+    known[key] = value
     known.move_to_end(key)
-    if len(known) > _RECENT:
+    if len(known) > most:
         known.popitem(last=False)
 
 

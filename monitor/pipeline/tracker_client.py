@@ -42,11 +42,10 @@ class TrackerClient:
     @contextlib.asynccontextmanager
     async def dial(self) -> AsyncIterator[Link]:
         """Opens a call on its own channel; both end with the block. Raises LinkLost."""
-        channel = await self._channel()
-        try:
+        async with await self._channel() as channel:
             try:
                 async with asyncio.timeout(CONNECTING):
-                    await self._connected(channel)
+                    await _connect(channel, self.config.certificate_authority)
             except TimeoutError:
                 raise LinkLost(f"no connection within {CONNECTING:g} s") from None
             call = channel.stream_stream(UPDATE)()
@@ -54,8 +53,6 @@ class TrackerClient:
                 yield _Call(channel, call)
             finally:
                 call.cancel()
-        finally:
-            await channel.close()
 
     async def _channel(self) -> grpc.aio.Channel:
         options = [
@@ -78,17 +75,15 @@ class TrackerClient:
         credentials = grpc.ssl_channel_credentials(authority)
         return grpc.aio.secure_channel(self.config.address, credentials, options=options)
 
-    async def _connected(self, channel: grpc.aio.Channel) -> None:
-        """Returns once there is a connection. Raises LinkLost."""
-        state = channel.get_state(try_to_connect=True)
-        while state in _ON_THE_WAY:
-            await channel.wait_for_state_change(state)
-            state = channel.get_state(try_to_connect=True)
-        if state is grpc.ChannelConnectivity.READY:
-            return
-        text, path = "nobody takes the connection", self.config.certificate_authority
+
+async def _connect(channel: grpc.aio.Channel, authority: str) -> None:
+    """Returns once there is a connection. Raises LinkLost."""
+    while (state := channel.get_state(try_to_connect=True)) in _ON_THE_WAY:
+        await channel.wait_for_state_change(state)
+    if state is not grpc.ChannelConnectivity.READY:
         # gRPC does not say which of the two it is.
-        raise LinkLost(f"{text}, or its certificate is not of '{path}'" if path else text)
+        why = f", or its certificate is not of '{authority}'" if authority else ""
+        raise LinkLost(f"nobody takes the connection{why}")
 
 
 @dataclass(frozen=True, slots=True)
