@@ -165,14 +165,10 @@ class Fates:
     ) -> None:
         """Counts a frame that no label can name, with the labels that came with it."""
         settled = 0 if inline is None else inline.settled.size
-        self.account.predicted += received
-        self._drop(Dropped.BARE, bare)
-        self._drop(Dropped.REFUSED, received - slices.size - bare)
+        self._predict(received, bare, slices)
         self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
-        self.shares.add("predicted", slices)
         if inline is not None:
-            self.account.settle(inline.outcome.astype(np.int64))
-            self.shares.add("labelled", slices[inline.settled])
+            self._settle(slices, inline)
 
     def came(self, frame: PendingFrame) -> None:
         """Counts a frame, which replaces an earlier one of its number; `hold` stores it."""
@@ -181,14 +177,14 @@ class Fates:
         # frame on disk wait until its partition goes: to count them, it would have to be read.
         if earlier is not None and not earlier.kept:
             self._drop(Dropped.REPLACED, earlier.waiting)
-        self._predicted(frame)
+        self._predict(frame.stored.received, frame.stored.bare, frame.slices)
 
-    def _predicted(self, frame: PendingFrame) -> None:
-        stored = frame.stored
-        self.account.predicted += stored.received
-        self._drop(Dropped.BARE, stored.bare)
-        self._drop(Dropped.REFUSED, stored.received - stored.n - stored.bare)
-        self.shares.add("predicted", frame.slices)
+    def _predict(self, received: int, bare: int, slices: IntArray) -> None:
+        """Counts the detections of a frame, with the slices (n,) of the usable ones."""
+        self.account.predicted += received
+        self._drop(Dropped.BARE, bare)
+        self._drop(Dropped.REFUSED, received - slices.size - bare)
+        self.shares.add("predicted", slices)
 
     def _discard(self, key: FrameKey) -> PendingFrame | None:
         self.absent.discard(key)
@@ -197,7 +193,7 @@ class Fates:
     def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
         """Counts the labels that came with a frame, before `hold`."""
         self.store.told(frame, inline)
-        self._settle(frame, inline)
+        self._settle(frame.slices, inline)
 
     def hold(self, frame: PendingFrame, *, wanted: bool = False) -> None:
         """Keeps a frame in memory as long as there is room.
@@ -305,7 +301,7 @@ class Fates:
         if record.replaces:
             self._come_to_what_is_taken_back(frame)
             for earlier in frame.records:
-                self._gated(frame, earlier, -1)
+                self._gated(frame.slices, earlier, -1)
         waited = frame.waiting
         told = frame.slices[frame.resolved] if record.replaces else frame.slices[:0]
         back = self.store.told(frame, record)
@@ -318,14 +314,14 @@ class Fates:
                 self._admit(more, frame.slices[record.settled])
         self.account.retract(back)
         self.shares.add("labelled", told, -1)
-        self._settle(frame, record)
+        self._settle(frame.slices, record)
         return int(back.size)
 
     def _count_absent(self, frame: PendingFrame) -> None:
         """Counts a frame with its labels in an account that does not count it yet."""
-        self._predicted(frame)
+        self._predict(frame.stored.received, frame.stored.bare, frame.slices)
         for record in frame.records:
-            self._settle(frame, record)
+            self._settle(frame.slices, record)
 
     def _come_to_what_is_taken_back(self, frame: PendingFrame) -> None:
         """Counts a frame's labels first if more is taken back than was ever counted: then they
@@ -335,7 +331,7 @@ class Fates:
         fates = np.bincount(frame.outcome[resolved], minlength=len(Outcome))
         account, shares, told = self.account, self.shares, frame.slices[resolved]
         counted = account.matched, account.ignored, account.unmatched
-        decided = [_decided(frame, record) for record in frame.records]
+        decided = [_decided(frame.slices, record) for record in frame.records]
         if (
             bool((fates[1:] > counted).any())
             or _more_than(shares.labelled, [told])
@@ -345,24 +341,24 @@ class Fates:
             account.predicted += told.size
             self.shares.add("predicted", told)
             for record in frame.records:
-                self._settle(frame, record)
+                self._settle(frame.slices, record)
 
-    def _settle(self, frame: PendingFrame, record: LabelRecord) -> None:
+    def _settle(self, slices: IntArray, record: LabelRecord) -> None:
         self.account.settle(record.outcome.astype(np.int64))
-        self.shares.add("labelled", frame.slices[record.settled])
-        self._gated(frame, record, 1)
+        self.shares.add("labelled", slices[record.settled])
+        self._gated(slices, record, 1)
 
-    def _gated(self, frame: PendingFrame, record: LabelRecord, times: int) -> None:
-        gated, near = _decided(frame, record)
+    def _gated(self, slices: IntArray, record: LabelRecord, times: int) -> None:
+        gated, near = _decided(slices, record)
         self.shares.add("gated", gated, times)
         self.shares.add("near_gate", near, times)
 
 
-def _decided(frame: PendingFrame, record: LabelRecord) -> tuple[IntArray, IntArray]:
+def _decided(slices: IntArray, record: LabelRecord) -> tuple[IntArray, IntArray]:
     """Returns the slices of the matches that a gate decided, and of those near it."""
     if record.gate is None:
-        return frame.slices[:0], frame.slices[:0]
-    slices = frame.slices[record.rows]
+        return slices[:0], slices[:0]
+    slices = slices[record.rows]
     return slices[record.gate != GateVerdict.NONE], slices[record.gate == GateVerdict.NEAR]
 
 

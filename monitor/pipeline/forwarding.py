@@ -107,15 +107,11 @@ class Recalibrated:
 
     def quantiles(self, levels: tuple[float, ...]) -> FloatArray:
         """Returns quantiles (n ≥ 1, K T) at T levels, dimension by dimension, of the methods' own
-        distributions.
+        distributions; some may not be finite.
         """
         n, k = self.sent.mean.shape
         values = self._marginals().quantiles(np.array(levels))
         return values.transpose(1, 2, 0).reshape(n, k * len(levels))
-
-    def deviation(self, space: Space) -> FloatArray:
-        """Returns (n,) σ_G = det(Σ)^(1/2K) of the recalibrated joint block."""
-        return generalised_deviation(space, self.made.covariance, self.made.diagonal)
 
     def _marginals(self) -> Marginals:
         if self.selection.outputs != {Output.GAUSSIAN}:
@@ -181,12 +177,15 @@ def recalibrate_classes(
     if not classes.fits(header.classes):
         account.mismatch += rows.size
         return RecalibratedClasses(notices=(_other_classes(header.classes, batch.rows[rows]),))
-    mean = _mean_or_nan(classes, header, opinions[rows], counters)
+    what = f"class probabilities of recalibrator {classes.version}"
+    mean = _attempt(what, lambda: _mean_of(classes, opinions[rows]), header, counters)
+    if mean is None:
+        mean = np.full((rows.size, opinions.shape[2]), np.nan)
     finite = np.isfinite(mean).all(axis=1)
     made, failed = rows[finite], batch.rows[rows[~finite]]
     account.recalibrated += made.size
     account.failed += failed.size
-    notices = (failed_notice("class_probabilities", failed),) if failed.size else ()
+    notices = (_failed_notice("class_probabilities", failed),) if failed.size else ()
     if made.size == 0:
         return RecalibratedClasses(notices=notices)
     probabilities = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
@@ -194,20 +193,19 @@ def recalibrate_classes(
     return RecalibratedClasses(probabilities, classes.version, notices)
 
 
-def _mean_or_nan(
-    classes: ClassSelection, header: Header, opinions: FloatArray, counters: Counters
-) -> FloatArray:
+def _attempt(
+    what: str, make: Callable[[], Made], header: Header, counters: Counters
+) -> Made | None:
+    """Returns what `make` returns; None if it fails, which is logged and counted."""
     try:
-        return mean_probabilities(classes, opinions)
+        return make()
     except Exception:
-        log.exception(
-            "recalibrator %s failed on a frame of stream %s", classes.version, header.stream
-        )
+        log.exception("a frame of stream %s is answered without %s", header.stream, what)
         counters.internal_errors += 1
-        return np.full((opinions.shape[0], opinions.shape[2]), np.nan)
+        return None
 
 
-def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
+def _mean_of(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
     """Recalibrates each of the opinions (n, M, C) and returns their mean (n, C).
 
     source  Laves et al. 2019, eq. 25
@@ -219,7 +217,7 @@ def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatAr
     return mean
 
 
-def failed_notice(field: str, rows: IntArray) -> Notice:
+def _failed_notice(field: str, rows: IntArray) -> Notice:
     """Makes the notice of a field that the recalibrator failed to make for rows (n ≥ 1,)."""
     return Notice(
         Reason.RECALIBRATOR_FAILED,
@@ -262,17 +260,6 @@ class ProcessedFrame:
         kept = None if self.recalibrated.whole else self.recalibrated.sound
         return self.in_frame(self.recalibrated.output(), kept, 0)
 
-    @property
-    def with_quantiles(self) -> bool:
-        """True if quantiles are asked for and can be made."""
-        recalibrated = self.recalibrated
-        asked = self.header.quantile_levels and recalibrated.why is Reason.NONE
-        return bool(asked and recalibrated.sound.any())
-
-    def quantiles(self) -> FloatArray:
-        """Returns (n, K T) quantiles, some of which may not be finite."""
-        return self.recalibrated.quantiles(self.header.quantile_levels)
-
     def rejected(self, likely: FloatArray | None) -> npt.NDArray[np.uint8] | None:
         """Returns (N,) UncertainBy; None while no rejection is active.
 
@@ -281,12 +268,14 @@ class ProcessedFrame:
         by_entropy, by_deviation = self.classes.rejection, self.recalibrated.selection.rejection
         if self.mode is not Mode.APPLY or (by_entropy is None and by_deviation is None):
             return None
-        sound = self.recalibrated.sound
+        sound, made = self.recalibrated.sound, self.recalibrated.made
         found = np.zeros(sound.size, np.uint8)
         if by_entropy is not None and likely is not None:
             found[by_entropy.rejects(normalised_entropy(likely))] += _ENTROPY
         if by_deviation is not None and self.recalibrated.why is Reason.NONE:
-            deviation = self.recalibrated.deviation(self.header.space)
+            # σ_G = det(Σ)^(1/2K) of the recalibrated joint block.
+            space = self.header.space
+            deviation = generalised_deviation(space, made.covariance, made.diagonal)
             found[by_deviation.rejects(deviation) & sound] += _DEVIATION
         return self.in_frame(found, None, 0)
 
@@ -310,23 +299,15 @@ def answer_extras(
     frame: ProcessedFrame, counters: Counters
 ) -> tuple[AnswerExtras, tuple[Notice, ...]]:
     """Makes the parts of an answer beside its estimates, with notices of those that failed."""
-
-    def attempt(what: str, make: Callable[[], Made]) -> Made | None:
-        try:
-            return make()
-        except Exception:
-            log.exception("a frame of stream %s is answered without %s", frame.header.stream, what)
-            counters.internal_errors += 1
-            return None
-
+    header, recalibrated = frame.header, frame.recalibrated
     batch, likely = frame.examined.batch, RecalibratedClasses()
     if frame.mode is Mode.APPLY:
-        likely = recalibrate_classes(frame.classes, frame.header, batch, counters)
+        likely = recalibrate_classes(frame.classes, header, batch, counters)
     notices = likely.notices
     quantiles = None
-    if frame.with_quantiles:
-        made = attempt("quantiles", frame.quantiles)
-        sound = frame.recalibrated.sound
+    sound, levels = recalibrated.sound, header.quantile_levels
+    if levels and recalibrated.why is Reason.NONE and sound.any():
+        made = _attempt("quantiles", lambda: recalibrated.quantiles(levels), header, counters)
         finite = np.zeros(sound.size, bool)
         if made is not None:
             finite = sound & np.isfinite(made).all(axis=1)
@@ -334,12 +315,12 @@ def answer_extras(
                 quantiles = frame.in_frame(made, None if finite.all() else finite, np.nan)
         failed = batch.rows[sound & ~finite]
         if failed.size:
-            notices += (failed_notice("quantiles", failed),)
+            notices += (_failed_notice("quantiles", failed),)
     probabilities = likely.probabilities
-    rejected = attempt("flags", lambda: frame.rejected(probabilities))
+    rejected = _attempt("flags", lambda: frame.rejected(probabilities), header, counters)
     if rejected is not None:
         counters.count_uncertain(rejected)
-    output = attempt("what its estimates stand for", frame.output)
+    output = _attempt("what its estimates stand for", frame.output, header, counters)
     extras = AnswerExtras(
         output=alike(frame.examined.reason.size, 0) if output is None else output,
         quantiles=quantiles,

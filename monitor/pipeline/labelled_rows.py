@@ -107,9 +107,8 @@ def inline_rows(
     slices, made  of the whole batch, (n,)
     """
     sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
-    scored = sent
-    if made.mean is not batch.mean or made.covariance is not batch.covariance:
-        scored = Estimates(made.mean[rows], made.covariance[rows], made.diagonal[rows])
+    same = made.mean is batch.mean and made.covariance is batch.covariance
+    scored = sent if same else made.take(rows)
     return TrueRows(batch.space, slices[rows], sent, scored, batch.truth[rows], origin)
 
 

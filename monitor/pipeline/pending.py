@@ -140,10 +140,8 @@ class PendingStore:
     def knows(self, key: FrameKey, stamp_ns: int | None) -> bool:
         """True if this very frame came before, as far as frames are remembered."""
         frame = self._frames.get(key)
-        if frame is not None:
-            return frame.stored.stamp_ns == stamp_ns
-        gone = self._gone.get(key)
-        return gone is not None and gone.stamp_ns == stamp_ns
+        known = self._gone.get(key) if frame is None else frame.stored
+        return known is not None and known.stamp_ns == stamp_ns
 
     def remember(self, key: FrameKey, gone: Gone) -> None:
         """Remembers a frame that has left memory."""

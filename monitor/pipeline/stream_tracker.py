@@ -78,7 +78,11 @@ class StreamTracker:
         if frame.stamp_ns is None:
             self.orders[Order.UNSTAMPED] += 1
             return Tracked(None, (_NO_STAMP,))
-        ego, notices = _usable_motion(frame.ego)
+        ego, notices = None, tuple[Notice, ...]()
+        try:
+            ego = None if frame.ego is None else checked(frame.ego)
+        except InvalidEgoMotion as error:
+            notices = (Notice(Reason.EGO_MOTION_INVALID, error.field, error.message),)
         seen = _sightings(frame, examined, forwarded, self.numbered, ego)
         self.numbered += frame.detections.n
         self.tracker, step, order = follow(self.tracker, seen)
@@ -107,15 +111,6 @@ class StreamTracker:
 def stream_tracker(header: Header, settings: TrackerSettings) -> StreamTracker:
     """Makes the tracker of a new stream."""
     return StreamTracker(Tracker(tracker_model(header.space, len(header.classes), settings)))
-
-
-def _usable_motion(ego: EgoMotion | None) -> tuple[EgoMotion | None, tuple[Notice, ...]]:
-    if ego is None:
-        return None, ()
-    try:
-        return checked(ego), ()
-    except InvalidEgoMotion as error:
-        return None, (Notice(Reason.EGO_MOTION_INVALID, error.field, error.message),)
 
 
 def _sightings(

@@ -180,7 +180,8 @@ class _Talk(asyncio.SubprocessProtocol):
             return
         how = f"exit code {code}"
         if code is not None and code < 0:
-            how = f"signal {_signal_name(-code)}"
+            names = {one.value: one.name for one in signal.Signals}
+            how = f"signal {names.get(-code, -code)}"
         lines = self._complained.decode("utf-8", "replace").split("\n")
         words = next((line for line in reversed(lines) if line.strip()), "it did not say why")
         shown = "".join(c if c.isprintable() else " " for c in words).strip()[-_MOST_WORDS:]
@@ -190,10 +191,3 @@ class _Talk(asyncio.SubprocessProtocol):
         # The whole group; transport.kill could take the exit code from the loop.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._transport.get_pid(), signal.SIGKILL)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

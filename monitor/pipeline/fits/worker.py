@@ -135,14 +135,6 @@ def own_output() -> int:
     return output
 
 
-def fitted(data: bytearray) -> bytes:
-    """Fits a job and returns the bytes of its outcome. Raises ValueError if the data are no job."""
-    from monitor.pipeline.fits.messages import outcome_bytes, read_job
-    from monitor.promotion.fits import fit_slices
-
-    return outcome_bytes(fit_slices(read_job(data)))
-
-
 def main() -> int:
     """Does one job and returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -154,7 +146,10 @@ def main() -> int:
         output = own_output()
         data = read_framed()
         watch_parent()
-        rest = memoryview(fitted(data))
+        from monitor.pipeline.fits.messages import outcome_bytes, read_job
+        from monitor.promotion.fits import fit_slices
+
+        rest = memoryview(outcome_bytes(fit_slices(read_job(data))))
         while rest:
             rest = rest[os.write(output, rest) :]
     except Exception as error:
