@@ -97,7 +97,7 @@ class Recalibrated:
         """Returns (n,) OUTPUT_NUMBER of the recalibrator that serves each detection."""
         outputs, n = self.selection.outputs, self.slices.size
         if len(outputs) == 1 or n == 0:
-            return alike(n, OUTPUT_NUMBER[next(iter(outputs))])
+            return _constant(n, OUTPUT_NUMBER[next(iter(outputs))])
         shares = self.selection.shares(self.slices, self.chains)
         order = np.arange(n) if shares.order is None else shares.order
         found = np.empty(n, np.uint8)
@@ -110,19 +110,18 @@ class Recalibrated:
         distributions; some may not be finite.
         """
         n, k = self.sent.mean.shape
-        values = self._marginals().quantiles(np.array(levels))
+        if self.selection.outputs == {Output.GAUSSIAN}:
+            # Gaussian methods give the normal distribution of the estimates that are here already.
+            variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
+            marginals: Marginals = NormalMarginals(self.made.mean, np.sqrt(variance))
+        else:
+            marginals = self.selection.marginals(self.sent, self.slices, self.chains)
+        values = marginals.quantiles(np.array(levels))
         return values.transpose(1, 2, 0).reshape(n, k * len(levels))
-
-    def _marginals(self) -> Marginals:
-        if self.selection.outputs != {Output.GAUSSIAN}:
-            return self.selection.marginals(self.sent, self.slices, self.chains)
-        # Gaussian methods give the normal distribution of the estimates that are here already.
-        variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
-        return NormalMarginals(self.made.mean, np.sqrt(variance))
 
 
 @lru_cache(maxsize=256)
-def alike(n: int, number: int) -> npt.NDArray[np.uint8]:
+def _constant(n: int, number: int) -> npt.NDArray[np.uint8]:
     """Returns (n,) filled with one number; read-only, since frames share it."""
     array = np.full(n, number, np.uint8)
     array.setflags(write=False)
@@ -256,7 +255,7 @@ class ProcessedFrame:
     def output(self) -> npt.NDArray[np.uint8]:
         """Returns (N,) OUTPUT_NUMBER of the estimates; 0: not recalibrated."""
         if self.recalibrated.why is Reason.RECALIBRATOR_MISMATCH:
-            return alike(self.examined.reason.size, 0)
+            return _constant(self.examined.reason.size, 0)
         kept = None if self.recalibrated.whole else self.recalibrated.sound
         return self.in_frame(self.recalibrated.output(), kept, 0)
 
@@ -320,9 +319,9 @@ def answer_extras(
     rejected = _attempt("flags", lambda: frame.rejected(probabilities), header, counters)
     if rejected is not None:
         counters.count_uncertain(rejected)
-    output = _attempt("what its estimates stand for", frame.output, header, counters)
+    output = _attempt("the kinds of its outputs", frame.output, header, counters)
     extras = AnswerExtras(
-        output=alike(frame.examined.reason.size, 0) if output is None else output,
+        output=_constant(frame.examined.reason.size, 0) if output is None else output,
         quantiles=quantiles,
         class_probabilities=(
             None if probabilities is None else frame.in_frame(probabilities, None, np.nan)

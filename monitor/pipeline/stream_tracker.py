@@ -108,9 +108,10 @@ class StreamTracker:
         return self.tracker.state.innovations
 
 
-def stream_tracker(header: Header, settings: TrackerSettings) -> StreamTracker:
+def stream_tracker(header: Header, settings: TrackerSettings, numbered: int = 0) -> StreamTracker:
     """Makes the tracker of a new stream."""
-    return StreamTracker(Tracker(tracker_model(header.space, len(header.classes), settings)))
+    model = tracker_model(header.space, len(header.classes), settings)
+    return StreamTracker(Tracker(model), numbered)
 
 
 def _sightings(
@@ -163,9 +164,7 @@ def tracker_of(
     if settings is None:
         return None
     try:
-        tracker = stream_tracker(header, settings)
-        tracker.numbered = numbered
-        return tracker
+        return stream_tracker(header, settings, numbered)
     except Exception:
         log.exception("stream %s is not tracked: its tracker could not be made", header.stream)
         counters.internal_errors += 1
