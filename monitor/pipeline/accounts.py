@@ -1,9 +1,9 @@
-"""The fates of detections: each detection is in exactly one count, from its frame's answer on.
+"""Counts the fate of every detection exactly once, from the answer to its frame on.
 
 predicted = matched + ignored + unmatched + unlabelled + dropped (by reason) + waiting
 
-The counts change together with the pending frames in memory, so that they always add up. Which
-detection a label belongs to is decided elsewhere.
+The counts change together with the pending frames in memory, so that they always add up. Matching
+labels to detections never happens here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from monitor.matching.pending import (
 )
 from monitor.pipeline.pending import Gone, PendingStore
 
+# Counts of a DetectionAccount, but for those of `dropped`.
+_NAMES = ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted")
+
 
 @dataclass(slots=True)
 class DetectionAccount:
-    """Counts of all detections since the ledger began, by fate; those that wait are the rest.
+    """Counts of all detections since the ledger began, by fate; those without a fate wait.
 
-    unlabelled  no label came before their partition expired
-    retracted   detections whose fate a later revision took back; then they wait, or have another
+    unlabelled  no label came before the partition expired
+    retracted   a later revision took the fate back; the detection waits again, or has another
     """
 
     predicted: int = 0
@@ -51,8 +54,9 @@ class DetectionAccount:
         self.unmatched += times * int(counts[Outcome.UNMATCHED])
 
     def retract(self, outcome: IntArray) -> None:
-        """Takes outcomes (u,) back. Those counted in an account that was lost are predicted here
-        first.
+        """Takes outcomes (u,) back.
+
+        Outcomes that only a lost account counted are added to `predicted` first.
         """
         self.settle(outcome, -1)
         self.retracted += outcome.size
@@ -73,29 +77,20 @@ class DetectionAccount:
 
     @property
     def waiting(self) -> int:
-        """Detections that wait, by the identity."""
+        """Detections without a fate: predicted - settled."""
         return self.predicted - self.settled
 
     def counts(self) -> dict[str, int]:
-        """Returns the counts by name, as they are kept and exported."""
-        own = {
-            "predicted": self.predicted,
-            "matched": self.matched,
-            "ignored": self.ignored,
-            "unmatched": self.unmatched,
-            "unlabelled": self.unlabelled,
-            "retracted": self.retracted,
-        }
+        """Returns the counts by name, as checkpoints and metrics have them."""
+        own = {name: getattr(self, name) for name in _NAMES}
         return own | {f"dropped_{why}": count for why, count in self.dropped.items()}
 
 
 def account_of(counts: Mapping[str, int]) -> DetectionAccount:
-    """Inverts counts(); unknown names are left out."""
-    account = DetectionAccount()
-    for name in ("predicted", "matched", "ignored", "unmatched", "unlabelled", "retracted"):
-        setattr(account, name, counts.get(name, 0))
-    account.dropped = {why: counts.get(f"dropped_{why}", 0) for why in Dropped}
-    return account
+    """Makes an account from its counts(); ignores unknown names."""
+    own = {name: counts.get(name, 0) for name in _NAMES}
+    dropped = {why: counts.get(f"dropped_{why}", 0) for why in Dropped}
+    return DetectionAccount(**own, dropped=dropped)
 
 
 @dataclass(slots=True)
@@ -103,7 +98,7 @@ class SliceShares:
     """Counts by slice index, since labels are not missing at random.
 
     predicted  detections that came
-    labelled   detections that a label told of
+    labelled   detections that have a label
     gated      matches that a gate decided
     near_gate  matches that lay near the gate
     """
@@ -117,15 +112,13 @@ class SliceShares:
         """Counts detections by slice (n,); times = -1 takes them back."""
         if slices.size == 0:
             return
-        counts = np.bincount(slices)
         known: IntArray = getattr(self, name)
-        if counts.size > known.size:
-            known = np.concatenate([known, np.zeros(counts.size - known.size, np.int64)])
-            setattr(self, name, known)
-        known[: counts.size] += times * counts
+        counts = times * np.bincount(slices, minlength=known.size)
+        counts[: known.size] += known
+        setattr(self, name, counts)
 
     def put(self, name: str, index: int, count: int) -> None:
-        """Sets a count to a kept value."""
+        """Sets the count of one slice, as read from a checkpoint."""
         self.add(name, np.full(1, index), count - self.of(name, index))
 
     def of(self, name: str, index: int) -> int:
@@ -136,12 +129,11 @@ class SliceShares:
 
 @dataclass(slots=True)
 class Fates:
-    """The fates of one pipeline's detections: account.waiting == pending, between any two calls.
+    """The fates of one pipeline's detections; account.waiting == pending after every call.
 
     store    pending frames in memory
     waiting  detections that wait in frames which the disk has, by partition
-    absent   frames in memory that this account does not count: they and their labels came into an
-             account that was lost
+    absent   frames in memory that only an account that was lost has counted
     """
 
     counters: Counters
@@ -159,7 +151,7 @@ class Fates:
     # ---- frames come and go
 
     def lose(self, received: int, why: Dropped) -> None:
-        """Counts detections that no label can ever tell of."""
+        """Counts detections that no label can reach."""
         self.account.predicted += received
         self._drop(why, received)
 
@@ -173,45 +165,40 @@ class Fates:
     ) -> None:
         """Counts a frame that no label can name, with the labels that came with it."""
         settled = 0 if inline is None else inline.settled.size
+        self._predict(received, bare, slices)
+        self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
+        if inline is not None:
+            self._settle(slices, inline)
+
+    def came(self, frame: PendingFrame) -> None:
+        """Counts a frame, which replaces an earlier one of its number; `hold` stores it."""
+        earlier = self._discard(frame.key)
+        # The same number at another time: the detector was restarted. Detections of an earlier
+        # frame on disk wait until its partition goes: to count them, it would have to be read.
+        if earlier is not None and not earlier.kept:
+            self._drop(Dropped.REPLACED, earlier.waiting)
+        self._predict(frame.stored.received, frame.stored.bare, frame.slices)
+
+    def _predict(self, received: int, bare: int, slices: IntArray) -> None:
+        """Counts the detections of a frame, with the slices (n,) of the usable ones."""
         self.account.predicted += received
         self._drop(Dropped.BARE, bare)
         self._drop(Dropped.REFUSED, received - slices.size - bare)
-        self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
         self.shares.add("predicted", slices)
-        if inline is not None:
-            self.account.settle(inline.outcome.astype(np.int64))
-            self.shares.add("labelled", slices[inline.settled])
-
-    def came(self, frame: PendingFrame) -> None:
-        """Counts a frame, which replaces one of its number. It waits from `hold` on."""
-        earlier = self._discard(frame.key)
-        # The same number at another time: the detector began anew. A frame that the disk has waits
-        # there until its partition goes, as does one that memory has lost: how many detections
-        # wait in it would have to be read first.
-        if earlier is not None and not earlier.kept:
-            self._drop(Dropped.REPLACED, earlier.waiting)
-        self._predicted(frame)
-
-    def _predicted(self, frame: PendingFrame) -> None:
-        stored = frame.stored
-        self.account.predicted += stored.received
-        self._drop(Dropped.BARE, stored.bare)
-        self._drop(Dropped.REFUSED, stored.received - stored.n - stored.bare)
-        self.shares.add("predicted", frame.slices)
 
     def _discard(self, key: FrameKey) -> PendingFrame | None:
         self.absent.discard(key)
         return self.store.discard(key)
 
     def came_with(self, frame: PendingFrame, inline: LabelRecord) -> None:
-        """Counts the labels that came with a frame, before it is held."""
+        """Counts the labels that came with a frame, before `hold`."""
         self.store.told(frame, inline)
-        self._settle(frame, inline)
+        self._settle(frame.slices, inline)
 
     def hold(self, frame: PendingFrame, *, wanted: bool = False) -> None:
         """Keeps a frame in memory as long as there is room.
 
-        wanted  a label of it is told next
+        wanted  the next call brings a label of this frame
         """
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting
@@ -221,17 +208,17 @@ class Fates:
                 self._drop(gone.why_not, gone.waiting)
 
     def hold_again(self, frame: PendingFrame, *, lost: bool = False, absent: bool = False) -> None:
-        """Keeps a frame that was read from the disk, with all its labels.
+        """Keeps a frame that was read from the ledger, with all its labels.
 
         lost    the disk did not have it when the process began
-        absent  this account does not count it until more is told of it
+        absent  this account counts it only when another label comes
         """
         absent = absent and (frame.key in self.absent or frame.key not in self.store)
         there = self._discard(frame.key)
         if there is not None and there.kept:
             self.waiting[there.partition] -= there.waiting
         frame.kept = True
-        # Its detections are in the count already: they waited on the disk all the time.
+        # Its detections are counted already: they waited on disk all the time.
         before = self.waiting[frame.partition]
         self.hold(frame, wanted=True)
         if absent:
@@ -243,10 +230,12 @@ class Fates:
                 self.waiting[frame.partition] += frame.waiting
 
     def _admit(self, count: int, slices: IntArray) -> None:
-        """Takes detections back that were counted as lost but wait: their frame was written anew
-        as its partition went, or reached the disk after the checkpoint.
+        """Counts detections as waiting again that were counted as lost.
 
-        slices  of at least so many detections
+        Their frame was written again when its partition went, or reached the disk after the
+        checkpoint.
+
+        slices  of at least `count` detections
         """
         for why in (Dropped.RESTART, Dropped.BUDGET, Dropped.CORRUPT):
             some = min(count, self.account.dropped[why])
@@ -255,7 +244,7 @@ class Fates:
         some = min(count, self.account.unlabelled)
         self.account.unlabelled -= some
         count -= some
-        # The others came into an account that was lost.
+        # Only an account that was lost has counted the others.
         self.account.predicted += count
         self.shares.add("predicted", slices[:count])
 
@@ -280,15 +269,14 @@ class Fates:
             if expired:
                 continue
             if any(record.revision >= 0 for record in frame.records):
-                # Its labels went too: written anew without them, they would be counted twice.
+                # Its labels are lost too: written again without them, they would be counted twice.
                 self.store.discard(frame.key)
                 gone = Gone(frame.stored.stamp_ns, partition, False)
                 self.store.remember(frame.key, gone)
                 continue
             frame.why_not = reason
             if absent:
-                self._predicted(frame)
-                self._fates_of(frame)
+                self._count_absent(frame)
                 continue
             lost -= frame.waiting
             if lost < 0:
@@ -302,19 +290,18 @@ class Fates:
     # ---- labels
 
     def tell(self, frame: PendingFrame, record: LabelRecord) -> int:
-        """Counts what labels tell of a frame.
+        """Counts the fates that labels give to the detections of a frame.
 
-        returns  detections whose earlier fate they take back
+        returns  detections whose earlier fate was taken back
         """
         if frame.key in self.absent:
             self.absent.discard(frame.key)
-            self._predicted(frame)
-            self._fates_of(frame)
+            self._count_absent(frame)
             self.waiting[frame.partition] += frame.waiting
         if record.replaces:
             self._come_to_what_is_taken_back(frame)
             for earlier in frame.records:
-                self._gated(frame, earlier, -1)
+                self._gated(frame.slices, earlier, -1)
         waited = frame.waiting
         told = frame.slices[frame.resolved] if record.replaces else frame.slices[:0]
         back = self.store.told(frame, record)
@@ -322,18 +309,19 @@ class Fates:
             self.waiting[frame.partition] += frame.waiting - waited
             more = -self.waiting[frame.partition]
             if more > 0:
-                # More detections waited on the disk than this account knew.
+                # More detections waited on disk than this account knew.
                 self.waiting[frame.partition] = 0
                 self._admit(more, frame.slices[record.settled])
         self.account.retract(back)
         self.shares.add("labelled", told, -1)
-        self._settle(frame, record)
+        self._settle(frame.slices, record)
         return int(back.size)
 
-    def _fates_of(self, frame: PendingFrame) -> None:
-        """Counts the labels of a frame in an account that does not count it yet."""
+    def _count_absent(self, frame: PendingFrame) -> None:
+        """Counts a frame with its labels in an account that does not count it yet."""
+        self._predict(frame.stored.received, frame.stored.bare, frame.slices)
         for record in frame.records:
-            self._settle(frame, record)
+            self._settle(frame.slices, record)
 
     def _come_to_what_is_taken_back(self, frame: PendingFrame) -> None:
         """Counts a frame's labels first if more is taken back than was ever counted: then they
@@ -343,35 +331,34 @@ class Fates:
         fates = np.bincount(frame.outcome[resolved], minlength=len(Outcome))
         account, shares, told = self.account, self.shares, frame.slices[resolved]
         counted = account.matched, account.ignored, account.unmatched
-        gated = [slices for record in frame.records for slices in _decided(frame, record)]
+        decided = [_decided(frame.slices, record) for record in frame.records]
         if (
             bool((fates[1:] > counted).any())
             or _more_than(shares.labelled, [told])
-            or _more_than(shares.gated, gated[::2])
-            or _more_than(shares.near_gate, gated[1::2])
+            or _more_than(shares.gated, [gated for gated, _ in decided])
+            or _more_than(shares.near_gate, [near for _, near in decided])
         ):
             account.predicted += told.size
             self.shares.add("predicted", told)
-            self._fates_of(frame)
+            for record in frame.records:
+                self._settle(frame.slices, record)
 
-    def _settle(self, frame: PendingFrame, record: LabelRecord) -> None:
+    def _settle(self, slices: IntArray, record: LabelRecord) -> None:
         self.account.settle(record.outcome.astype(np.int64))
-        self.shares.add("labelled", frame.slices[record.settled])
-        self._gated(frame, record, 1)
+        self.shares.add("labelled", slices[record.settled])
+        self._gated(slices, record, 1)
 
-    def _gated(self, frame: PendingFrame, record: LabelRecord, times: int) -> None:
-        if record.gate is None:
-            return
-        gated, near = _decided(frame, record)
+    def _gated(self, slices: IntArray, record: LabelRecord, times: int) -> None:
+        gated, near = _decided(slices, record)
         self.shares.add("gated", gated, times)
         self.shares.add("near_gate", near, times)
 
 
-def _decided(frame: PendingFrame, record: LabelRecord) -> tuple[IntArray, IntArray]:
+def _decided(slices: IntArray, record: LabelRecord) -> tuple[IntArray, IntArray]:
     """Returns the slices of the matches that a gate decided, and of those near it."""
     if record.gate is None:
-        return frame.slices[:0], frame.slices[:0]
-    slices = frame.slices[record.rows]
+        return slices[:0], slices[:0]
+    slices = slices[record.rows]
     return slices[record.gate != GateVerdict.NONE], slices[record.gate == GateVerdict.NEAR]
 
 

@@ -1,5 +1,7 @@
-"""Recalibration of a frame: the estimates, class probabilities, quantiles, flags that its answer
-holds. A part that fails is counted and left out; all others go out.
+"""Recalibrates one frame for its answer: estimates, class probabilities, quantiles, flags.
+
+A part that fails is counted, logged and left out; the others are sent. Tracking and counting never
+happen here.
 """
 
 from __future__ import annotations
@@ -29,8 +31,15 @@ from monitor.recalibration.selection import Chain, Selection
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.measures import Marginals, NormalMarginals
 
-# As on the wire, where 0 says that nothing was recalibrated.
+# As on the wire; 0 there: not recalibrated.
 OUTPUT_NUMBER = {Output.GAUSSIAN: 1, Output.MOMENTS: 2, Output.SURROGATE: 3}
+# Plain numbers: members of an enum would widen every flag to 64 bits.
+_ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
+
+Made = TypeVar("Made")
+Number = TypeVar("Number", np.uint8, np.float64)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +47,10 @@ class Recalibrated:
     """The n usable detections of a frame, as sent and as a selection recalibrated them.
 
     slices  (n,) index into chains
-    made    estimates; the very object that was sent if nothing was changed
-    sound   (n,) True: it could be recalibrated
-    whole   True: all could
-    why     the reason for the sound ones
+    made    recalibrated estimates; the object `sent` itself if nothing was changed
+    sound   (n,) True: the recalibrator gave a usable estimate
+    whole   True: all detections are sound
+    why     the reason that sound detections carry
     """
 
     selection: Selection
@@ -57,7 +66,7 @@ class Recalibrated:
     def acted(self) -> Selection | None:
         """The selection, if it could be applied to any detection.
 
-        A selection that failed the whole frame is not tried again on rows of it, when labels come.
+        A selection that failed on the whole frame is not tried again on its rows when labels come.
         """
         if self.why is Reason.RECALIBRATOR_MISMATCH:
             return None
@@ -65,7 +74,7 @@ class Recalibrated:
 
     @property
     def forwarded(self) -> Estimates:
-        """The estimates that go on to the tracker."""
+        """The estimates that the tracker gets."""
         return self.made if self.why is Reason.NONE else self.sent
 
     def marked(self, examined: Examined) -> Examined:
@@ -78,7 +87,7 @@ class Recalibrated:
         return replace(examined, reason=reason, clean=False)
 
     def sound_of(self, rows: IntArray) -> tuple[IntArray, Estimates]:
-        """Returns the sound ones of rows (n,), and their recalibrated estimates."""
+        """Returns the sound rows among rows (n,) with their recalibrated estimates."""
         if self.whole:
             return rows, self.made
         kept = np.flatnonzero(self.sound)
@@ -88,7 +97,7 @@ class Recalibrated:
         """Returns (n,) OUTPUT_NUMBER of the recalibrator that serves each detection."""
         outputs, n = self.selection.outputs, self.slices.size
         if len(outputs) == 1 or n == 0:
-            return alike(n, OUTPUT_NUMBER[next(iter(outputs))])
+            return _constant(n, OUTPUT_NUMBER[next(iter(outputs))])
         shares = self.selection.shares(self.slices, self.chains)
         order = np.arange(n) if shares.order is None else shares.order
         found = np.empty(n, np.uint8)
@@ -98,27 +107,22 @@ class Recalibrated:
 
     def quantiles(self, levels: tuple[float, ...]) -> FloatArray:
         """Returns quantiles (n ≥ 1, K T) at T levels, dimension by dimension, of the methods' own
-        distributions.
+        distributions; some may not be finite.
         """
         n, k = self.sent.mean.shape
-        values = self._marginals().quantiles(np.array(levels))
+        if self.selection.outputs == {Output.GAUSSIAN}:
+            # Gaussian methods give the normal distribution of the estimates that are here already.
+            variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
+            marginals: Marginals = NormalMarginals(self.made.mean, np.sqrt(variance))
+        else:
+            marginals = self.selection.marginals(self.sent, self.slices, self.chains)
+        values = marginals.quantiles(np.array(levels))
         return values.transpose(1, 2, 0).reshape(n, k * len(levels))
-
-    def deviation(self, space: Space) -> FloatArray:
-        """Returns (n,) σ_G = det(Σ)^(1/2K) of the recalibrated joint block."""
-        return generalised_deviation(space, self.made.covariance, self.made.diagonal)
-
-    def _marginals(self) -> Marginals:
-        if self.selection.outputs != {Output.GAUSSIAN}:
-            return self.selection.marginals(self.sent, self.slices, self.chains)
-        # Gaussian methods give the normal distribution of the estimates that are here already.
-        variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
-        return NormalMarginals(self.made.mean, np.sqrt(variance))
 
 
 @lru_cache(maxsize=256)
-def alike(n: int, number: int) -> npt.NDArray[np.uint8]:
-    """Returns (n,) of one number, read-only and shared, as most frames need it."""
+def _constant(n: int, number: int) -> npt.NDArray[np.uint8]:
+    """Returns (n,) filled with one number; read-only, since frames share it."""
     array = np.full(n, number, np.uint8)
     array.setflags(write=False)
     return array
@@ -134,16 +138,13 @@ def recalibrate(
     limits: Limits,
     counters: Counters,
 ) -> Recalibrated:
-    """Recalibrates the usable detections of a frame; those that fail stay as they were sent."""
+    """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
     why = Reason.OBSERVE_MODE if mode is Mode.OBSERVE else Reason.NONE
     if selection.fits(space):
         made, sound = applied(selection, sent, slices, chains, limits, counters)
     else:
         made, sound, why = sent, np.ones(slices.size, bool), Reason.RECALIBRATOR_MISMATCH
     return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def recalibrate_classes(
 ) -> RecalibratedClasses:
     """Recalibrates the class probabilities of the detections that have some.
 
-    Each of these is counted as recalibrated, as of other classes, or as failed.
+    Each of them is counted once: recalibrated, mismatch (of other classes), or failed.
     """
     opinions = batch.probabilities
     # The probability of a single class cannot be wrong.
@@ -175,12 +176,15 @@ def recalibrate_classes(
     if not classes.fits(header.classes):
         account.mismatch += rows.size
         return RecalibratedClasses(notices=(_other_classes(header.classes, batch.rows[rows]),))
-    mean = _mean_or_nan(classes, header, opinions[rows], counters)
+    what = f"class probabilities of recalibrator {classes.version}"
+    mean = _attempt(what, lambda: _mean_of(classes, opinions[rows]), header, counters)
+    if mean is None:
+        mean = np.full((rows.size, opinions.shape[2]), np.nan)
     finite = np.isfinite(mean).all(axis=1)
     made, failed = rows[finite], batch.rows[rows[~finite]]
     account.recalibrated += made.size
     account.failed += failed.size
-    notices = (failed_notice("class_probabilities", failed),) if failed.size else ()
+    notices = (_failed_notice("class_probabilities", failed),) if failed.size else ()
     if made.size == 0:
         return RecalibratedClasses(notices=notices)
     probabilities = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
@@ -188,20 +192,19 @@ def recalibrate_classes(
     return RecalibratedClasses(probabilities, classes.version, notices)
 
 
-def _mean_or_nan(
-    classes: ClassSelection, header: Header, opinions: FloatArray, counters: Counters
-) -> FloatArray:
+def _attempt(
+    what: str, make: Callable[[], Made], header: Header, counters: Counters
+) -> Made | None:
+    """Returns what `make` returns; None if it fails, which is logged and counted."""
     try:
-        return mean_probabilities(classes, opinions)
+        return make()
     except Exception:
-        log.exception(
-            "recalibrator %s failed on a frame of stream %s", classes.version, header.stream
-        )
+        log.exception("a frame of stream %s is answered without %s", header.stream, what)
         counters.internal_errors += 1
-        return np.full((opinions.shape[0], opinions.shape[2]), np.nan)
+        return None
 
 
-def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
+def _mean_of(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
     """Recalibrates each of the opinions (n, M, C) and returns their mean (n, C).
 
     source  Laves et al. 2019, eq. 25
@@ -213,8 +216,8 @@ def mean_probabilities(classes: ClassSelection, opinions: FloatArray) -> FloatAr
     return mean
 
 
-def failed_notice(field: str, rows: IntArray) -> Notice:
-    """Notes a field that the promoted recalibrator could not make of rows (n ≥ 1,) of a frame."""
+def _failed_notice(field: str, rows: IntArray) -> Notice:
+    """Makes the notice of a field that the recalibrator failed to make for rows (n ≥ 1,)."""
     return Notice(
         Reason.RECALIBRATOR_FAILED,
         field,
@@ -236,16 +239,6 @@ def _other_classes(names: tuple[str, ...], rows: IntArray) -> Notice:
     )
 
 
-# As plain numbers: one of an enum would make 64 bits of every flag.
-_ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
-
-
-Made = TypeVar("Made")
-
-
-Number = TypeVar("Number", np.uint8, np.float64)
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessedFrame:
     """A frame of N detections with its n usable estimates recalibrated.
@@ -262,20 +255,9 @@ class ProcessedFrame:
     def output(self) -> npt.NDArray[np.uint8]:
         """Returns (N,) OUTPUT_NUMBER of the estimates; 0: not recalibrated."""
         if self.recalibrated.why is Reason.RECALIBRATOR_MISMATCH:
-            return alike(self.examined.reason.size, 0)
+            return _constant(self.examined.reason.size, 0)
         kept = None if self.recalibrated.whole else self.recalibrated.sound
         return self.in_frame(self.recalibrated.output(), kept, 0)
-
-    @property
-    def with_quantiles(self) -> bool:
-        """True if quantiles are asked for and can be had."""
-        recalibrated = self.recalibrated
-        asked = self.header.quantile_levels and recalibrated.why is Reason.NONE
-        return bool(asked and recalibrated.sound.any())
-
-    def quantiles(self) -> FloatArray:
-        """Returns (n, K T), not all of them finite."""
-        return self.recalibrated.quantiles(self.header.quantile_levels)
 
     def rejected(self, likely: FloatArray | None) -> npt.NDArray[np.uint8] | None:
         """Returns (N,) UncertainBy; None while no rejection is active.
@@ -285,12 +267,14 @@ class ProcessedFrame:
         by_entropy, by_deviation = self.classes.rejection, self.recalibrated.selection.rejection
         if self.mode is not Mode.APPLY or (by_entropy is None and by_deviation is None):
             return None
-        sound = self.recalibrated.sound
+        sound, made = self.recalibrated.sound, self.recalibrated.made
         found = np.zeros(sound.size, np.uint8)
         if by_entropy is not None and likely is not None:
             found[by_entropy.rejects(normalised_entropy(likely))] += _ENTROPY
         if by_deviation is not None and self.recalibrated.why is Reason.NONE:
-            deviation = self.recalibrated.deviation(self.header.space)
+            # σ_G = det(Σ)^(1/2K) of the recalibrated joint block.
+            space = self.header.space
+            deviation = generalised_deviation(space, made.covariance, made.diagonal)
             found[by_deviation.rejects(deviation) & sound] += _DEVIATION
         return self.in_frame(found, None, 0)
 
@@ -313,24 +297,16 @@ class ProcessedFrame:
 def answer_extras(
     frame: ProcessedFrame, counters: Counters
 ) -> tuple[AnswerExtras, tuple[Notice, ...]]:
-    """Makes what goes back beside the estimates; notices say where a recalibrator does not fit."""
-
-    def attempt(what: str, make: Callable[[], Made]) -> Made | None:
-        try:
-            return make()
-        except Exception:
-            log.exception("a frame of stream %s is answered without %s", frame.header.stream, what)
-            counters.internal_errors += 1
-            return None
-
+    """Makes the parts of an answer beside its estimates, with notices of those that failed."""
+    header, recalibrated = frame.header, frame.recalibrated
     batch, likely = frame.examined.batch, RecalibratedClasses()
     if frame.mode is Mode.APPLY:
-        likely = recalibrate_classes(frame.classes, frame.header, batch, counters)
+        likely = recalibrate_classes(frame.classes, header, batch, counters)
     notices = likely.notices
     quantiles = None
-    if frame.with_quantiles:
-        made = attempt("quantiles", frame.quantiles)
-        sound = frame.recalibrated.sound
+    sound, levels = recalibrated.sound, header.quantile_levels
+    if levels and recalibrated.why is Reason.NONE and sound.any():
+        made = _attempt("quantiles", lambda: recalibrated.quantiles(levels), header, counters)
         finite = np.zeros(sound.size, bool)
         if made is not None:
             finite = sound & np.isfinite(made).all(axis=1)
@@ -338,14 +314,14 @@ def answer_extras(
                 quantiles = frame.in_frame(made, None if finite.all() else finite, np.nan)
         failed = batch.rows[sound & ~finite]
         if failed.size:
-            notices += (failed_notice("quantiles", failed),)
+            notices += (_failed_notice("quantiles", failed),)
     probabilities = likely.probabilities
-    rejected = attempt("flags", lambda: frame.rejected(probabilities))
+    rejected = _attempt("flags", lambda: frame.rejected(probabilities), header, counters)
     if rejected is not None:
         counters.count_uncertain(rejected)
-    output = attempt("what its estimates stand for", frame.output)
+    output = _attempt("the kinds of its outputs", frame.output, header, counters)
     extras = AnswerExtras(
-        output=alike(frame.examined.reason.size, 0) if output is None else output,
+        output=_constant(frame.examined.reason.size, 0) if output is None else output,
         quantiles=quantiles,
         class_probabilities=(
             None if probabilities is None else frame.in_frame(probabilities, None, np.nan)

@@ -1,5 +1,6 @@
-"""Matched detections on their way into everything that counts them: statistics, drift,
-recalibrators. Which detection a label belongs to is known before.
+"""Hands matched detections to everything that counts them: statistics, drift, recalibrators.
+
+Matching labels to detections never happens here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from monitor.frames.counters import Counters
 from monitor.frames.detections import Estimates, FrameBatch
 from monitor.frames.frame import MatchedRows, Opinions, TrackIds
 from monitor.frames.slices import SliceTable
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.stored import StoredEstimates
 from monitor.matching.pending import LabelRecord, PendingFrame
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.learning import Learning
@@ -21,13 +23,27 @@ from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.promotion.tracks import LabelledRows
 from monitor.statistics.clusters import cluster_id
 
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of the state that do not hold an entry of the ledger yet."""
+
+    statistics: bool = True
+    drift: bool = True
+    learning: bool = True
+
+
+ALL = Parts()
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Origin of matched detections: event time of their frame, stream, and their tracks.
 
-    delay_ns  how much later their labels came, in the time of the stream
-    live      True: in time for the counters
+    delay_ns  event time between the frame and its labels
+    live      True: the labels came in time for the counters
     """
 
     stamp_ns: int | None
@@ -49,7 +65,7 @@ class TrueRows:
     origin: Origin
 
     def matched(self) -> MatchedRows:
-        """Returns the rows that statistics and drift take in: errors at both stages."""
+        """Returns the errors at both stages, as statistics and drift take them."""
         sent, made, origin = self.sent, self.made, self.origin
         error = self.space.error(self.truth, sent.mean)
         same = made.mean is sent.mean
@@ -67,7 +83,7 @@ class TrueRows:
         )
 
     def labelled(self) -> LabelledRows | None:
-        """Returns the rows that recalibrators are fitted to; None if their time is not known."""
+        """Returns the rows for fits and trials; None without rows or event time."""
         origin = self.origin
         if origin.stamp_ns is None or self.slices.size == 0:
             return None
@@ -91,9 +107,8 @@ def inline_rows(
     slices, made  of the whole batch, (n,)
     """
     sent = Estimates(batch.mean[rows], batch.covariance[rows], batch.diagonal[rows])
-    scored = sent
-    if made.mean is not batch.mean or made.covariance is not batch.covariance:
-        scored = Estimates(made.mean[rows], made.covariance[rows], made.diagonal[rows])
+    same = made.mean is batch.mean and made.covariance is batch.covariance
+    scored = sent if same else made.take(rows)
     return TrueRows(batch.space, slices[rows], sent, scored, batch.truth[rows], origin)
 
 
@@ -105,7 +120,7 @@ def tracks_of_rows(tracks: TrackIds | None, rows: IntArray) -> TrackIds | None:
 def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds | None:
     """Chooses the tracks of labelled detections: the labeller's objects, else a tracker's tracks.
 
-    Ids of objects are mixed, so that no object is taken for a track of the same number.
+    Ids of objects are hashed, so that an object and a track of the same number differ.
     """
     if objects is None:
         return tracks
@@ -113,21 +128,6 @@ def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds |
     if tracks is None:
         return TrackIds(told, objects.known)
     return TrackIds(np.where(objects.known, told, tracks.id), objects.known | tracks.known)
-
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of the state that an entry of the ledger is new to."""
-
-    statistics: bool = True
-    drift: bool = True
-    learning: bool = True
-
-
-ALL = Parts()
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class Counting:
     def count(
         self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: Parts = ALL
     ) -> None:
-        """Counts what labels told of a frame; cheap.
+        """Counts the detections of a frame that labels matched; cheap.
 
         sequence  of the entry in the ledger
         """
@@ -161,7 +161,7 @@ class Counting:
         record: LabelRecord,
         sequence: int,
     ) -> None:
-        """Counts labels that came with their frame, whose estimates are at hand.
+        """Counts labels that came with their frame.
 
         rows  None: no detection has ground truth
         """
@@ -170,13 +170,13 @@ class Counting:
         self._count_classes(opinions, record, record.stamp_ns)
 
     def take_back(self, frame: PendingFrame, record: LabelRecord, generation: int) -> None:
-        """Retracts from the statistics what was counted for a record; exact.
+        """Retracts a record from the statistics, exactly.
 
-        Evidence of drift and tracks of recalibrators stay: neither can be retracted.
+        Evidence of drift and the tracks for fits stay: neither can be retracted.
 
         generation  how often event time has begun anew by now
         """
-        # Rows that were counted before time began anew are older than every window.
+        # Rows that were counted before event time began anew are older than every window.
         stamp_ns = record.stamp_ns if record.generation == generation else None
         if record.rows.size:
             rows = self._rows(frame, record).matched()
@@ -185,12 +185,10 @@ class Counting:
 
     def _rows(self, frame: PendingFrame, record: LabelRecord) -> TrueRows:
         rows, stored = record.rows, frame.stored
-        sent = stored.sent.estimates(rows)
-        made = sent if stored.made is None else stored.made.estimates(rows)
+        sent = _scored(stored.sent, record)
+        made = sent if stored.made is None else _scored(stored.made, record)
         told = tracks_told(tracks_of_rows(stored.tracks, rows), record.objects)
         origin = Origin(record.stamp_ns, stored.source, told, record.delay_ns, record.live)
-        if record.truth_covariance is not None:
-            sent, made = _beside(sent, made, record.truth_covariance)
         return TrueRows(frame.space, frame.slices[rows], sent, made, record.truth, origin)
 
     def _take(
@@ -201,21 +199,21 @@ class Counting:
         sequence: int,
         parts: Parts,
     ) -> None:
-        matched = replace(rows.matched(), stamp_ns=record.stamp_ns)
+        matched = rows.matched()
         if parts.statistics:
             in_overflow = np.isin(rows.slices, self.slices.overflowing)
             self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
             self.live.count(matched)
         if record.replaces and not record.live:
-            return  # known to both from the earlier label, which neither can retract
+            return  # drift and learning have the earlier label, which neither can retract
         try:
             if parts.drift:
                 self.drift.add(matched, version, sequence)
             labelled = rows.labelled()
-            if parts.learning and labelled is not None and record.stamp_ns is not None:
+            if parts.learning and labelled is not None:
                 self.learning.take(labelled)
         except Exception:
-            # The statistics have the rows by now, so the ledger must have them too.
+            # The statistics hold the rows already, so the ledger must hold them too.
             log.exception("matched detections were not counted for drift and recalibrators")
             self.counters.internal_errors += 1
 
@@ -227,9 +225,9 @@ class Counting:
         *,
         retracts: bool = False,
     ) -> None:
-        """Counts class probabilities of rows, all of which have some, with their true class.
+        """Counts class probabilities of labelled rows with their true class.
 
-        A fault costs the statistics of these rows and nothing else.
+        A fault costs the class statistics of these rows alone.
         """
         rows = record.class_rows
         if opinions is None or rows.size == 0:
@@ -246,24 +244,12 @@ class Counting:
             self.counters.internal_errors += 1
 
 
-def _beside(
-    sent: Estimates, made: Estimates, truth_covariance: FloatArray
-) -> tuple[Estimates, Estimates]:
-    """Widens estimates by the covariance of the labels: errors are held against Σ + Σ_truth."""
-    diagonal = _diagonal(truth_covariance)
-
-    def wider(estimates: Estimates) -> Estimates:
-        covariance = estimates.covariance + truth_covariance
-        return Estimates(estimates.mean, covariance, estimates.diagonal & diagonal)
-
-    if made is sent:
-        both = wider(sent)
-        return both, both
-    return wider(sent), wider(made)
-
-
-def _diagonal(covariance: FloatArray) -> BoolArray:
-    k = covariance.shape[1]
-    beside = (covariance * (1.0 - np.eye(k))).reshape(-1, k * k)
-    found: BoolArray = np.count_nonzero(beside, axis=1) == 0
-    return found
+def _scored(stored: StoredEstimates, record: LabelRecord) -> Estimates:
+    """Returns the estimates of labelled rows with Σ + Σ_truth, against which errors are held."""
+    found, extra = stored.estimates(record.rows), record.truth_covariance
+    if extra is None:
+        return found
+    k = extra.shape[1]
+    off_diagonal = (extra * (1.0 - np.eye(k))).reshape(-1, k * k)
+    diagonal = found.diagonal & (np.count_nonzero(off_diagonal, axis=1) == 0)
+    return Estimates(found.mean, found.covariance + extra, diagonal)

@@ -1,5 +1,6 @@
-"""Labelled tracks of a running sidecar: they decide trials, and the newest are kept for the next
-fit. Fits themselves run elsewhere.
+"""Collects the labelled tracks that decide trials; the newest are kept for the next fit.
+
+Fits themselves run elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TracksBySlice = dict[int, list[WholeTrack]]
 class SliceToFit:
     """Tracks of one slice for a fit, oldest first.
 
-    until     event time by source of the latest ground truth that the fit knows
+    until     event time by source of the latest ground truth that the fit uses
     champion  the active recalibrator of the slice
     """
 
@@ -40,7 +41,7 @@ class SliceToFit:
 
 @dataclass(slots=True)
 class Learning:
-    """The labelled tracks of one pipeline, whose slices and recalibrators these are.
+    """The labelled tracks of one pipeline.
 
     latest_ns  event time of the latest ground truth in a whole track
     """
@@ -54,7 +55,7 @@ class Learning:
     latest_ns: int | None = None
     _open: OpenTracks = field(init=False)
     _sample: FrameSample = field(init=False)
-    # By slice name: only later ground truth has had no part in the candidate, or the guard.
+    # By slice name: ground truth up to here went into the candidate or the guard and cannot judge.
     _until: dict[str, Mapping[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,24 +65,24 @@ class Learning:
         self._sample = FrameSample(self.settings.tracks.sample_ns)
 
     def adjust(self, fits: FitSettings, policy: PolicySettings) -> None:
-        """Takes other settings for fits and decisions; trials keep the rules they began with."""
+        """Replaces the settings of fits and decisions; trials keep the rules they began with."""
         self.settings = replace(self.settings, fits=fits, policy=policy)
         self.register.settings = self.settings
 
     @property
     def left_out(self) -> int:
-        """Counts the open tracks and the frames for which there was no room."""
+        """Open tracks and frames for which there was no room."""
         return self._open.left_out
 
     # ---- tracks
 
     def take(self, rows: LabelledRows) -> None:
-        """Takes in detections of a frame with their ground truth; cheap."""
+        """Adds detections of a frame with their ground truth; cheap."""
         if self._sample.takes(rows.source, rows.stamp_ns):
             self._open.add(rows)
 
     def whole(self) -> Generator[None, None, TracksBySlice]:
-        """Returns the tracks that are whole by now, and keeps them for the next fit."""
+        """Returns the tracks that have become whole and keeps them for the next fit."""
         found = yield from self._open.closed()
         by_slice: TracksBySlice = defaultdict(list)
         for track in found:
@@ -93,10 +94,10 @@ class Learning:
         return dict(by_slice)
 
     def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
-        """Lets whole tracks decide the trials of one slice after the other; takes them out.
+        """Decides trials by whole tracks, slice by slice, and takes them out.
 
-        Decisions of a slice are returned at once, so that the tracks left are judged by what was
-        promoted; without a decision no tracks are left.
+        Returns at the first slice with a decision, so that the caller can promote before the
+        remaining tracks are judged. An empty list: no decision, and no tracks remain.
         """
         while tracks:
             slice, of_slice = tracks.popitem()
@@ -112,14 +113,14 @@ class Learning:
         return []
 
     def _later(self, chain: Chain, tracks: Sequence[WholeTrack]) -> list[WholeTrack]:
-        """Returns the tracks, or their parts, that have a say in a slice now."""
+        """Returns the tracks, or their parts, that are later than the candidate's or guard's."""
         until = self._until.get(chain[0], {})
         later = (track.since(self._cut(until, track.source)) for track in tracks)
         return [track for track in later if track is not None]
 
     def _cut(self, until: Mapping[int, int], source: int) -> int | None:
-        """Returns the event time that tracks must exceed; None if the source's clock was set back
-        before it.
+        """Returns the event time that tracks must exceed; None: none, or the source's clock was set
+        back to before it.
         """
         cut, now = until.get(source), self._open.time(source)
         return None if cut is None or (now is not None and now < cut) else cut
@@ -129,8 +130,8 @@ class Learning:
     def chain(self, slice: int) -> Chain | None:
         """Returns the names by which a slice has recalibrators; None if it cannot have its own.
 
-        Three kinds cannot: the overflow slice, a slice that only its dimensions tell apart from
-        another of its name, and a slice whose dimensions the active selection does not fit.
+        Three kinds cannot: the overflow slice, a slice that shares its name with a slice of other
+        dimensions, and a slice whose dimensions the active selection does not fit.
         """
         entry, chain = self.slices.slices[slice], self.slices.chains[slice]
         alone = bool(chain) and not entry.overflow and entry.name == chain[0]
@@ -142,11 +143,8 @@ class Learning:
 
     def spaces(self) -> dict[Chain, Space]:
         """Returns by chain the spaces of all slices that can have a recalibrator of their own."""
-        return {
-            chain: self.slices.slices[i].space
-            for i in range(len(self.slices.slices))
-            if (chain := self.chain(i)) is not None
-        }
+        found = ((self.chain(i), entry.space) for i, entry in enumerate(self.slices.slices))
+        return {chain: space for chain, space in found if chain is not None}
 
     def champion(self, chain: Chain) -> Recalibrator:
         """Returns the active recalibrator of a slice."""
@@ -155,11 +153,11 @@ class Learning:
     # ---- fits
 
     def is_due(self) -> bool:
-        """Tells if any slice is to be fitted again."""
+        """True if any slice needs a fit."""
         return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
 
     def due(self) -> list[SliceToFit]:
-        """Returns the slices that are to be fitted again."""
+        """Returns the slices that need a fit."""
         kept = self._kept()
         return [self._to_fit(*entry) for entry in kept if self._wants_fit(*entry)]
 
@@ -168,21 +166,18 @@ class Learning:
         return enough and self.register.wants_fit(chain)
 
     def asked(self, names: Collection[str]) -> list[SliceToFit]:
-        """Returns the slices of these names, or all, of which tracks are kept."""
-        return [
-            self._to_fit(slice, chain)
-            for slice, chain in self._kept()
-            if not names or chain[0] in names
-        ]
+        """Returns the slices of these names that have tracks; without names, all that have."""
+        kept = self._kept()
+        return [self._to_fit(*entry) for entry in kept if not names or entry[1][0] in names]
 
     def forget(self, chain: Chain, keep: int) -> None:
-        """Forgets all but so many of the newest tracks of a slice."""
+        """Forgets all tracks of a slice but the newest `keep`."""
         self.reservoir.keep_newest(self.slices.chains.index(chain), keep)
 
     def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
-        """Lets only later ground truth have a say in a slice.
+        """Excludes ground truth up to a time from the decisions of a slice.
 
-        until  event time by source; None: of all tracks that are kept now
+        until  event time by source; None: the latest of the tracks kept now
         """
         tracks = self.reservoir.tracks(self.slices.chains.index(chain))
         self._until[chain[0]] = _latest_by_source(tracks) if until is None else until
@@ -215,18 +210,12 @@ def job_of(
 
     band  slices that look healthy by it and have no recalibrator are left out; None: none are
     """
-    alike = tuple(
-        replace(entry, tracks=entry.tracks[-latest_alike(entry.tracks, settings.tracks) :])
-        for entry in slices
-    )
-    rows = {entry.chain[0]: fit_rows(entry.tracks) for entry in alike}
-    if band is not None:
-        alike = tuple(
-            entry
-            for entry in alike
-            if not isinstance(entry.champion, Identity)
-            or not looks_healthy(rows[entry.chain[0]], settings, band)
-        )
-    return FitJob(
-        settings, {entry.chain[0]: rows[entry.chain[0]] for entry in alike}, limits
-    ), alike
+    fitted, rows = [], {}
+    for entry in slices:
+        tracks = entry.tracks[-latest_alike(entry.tracks, settings.tracks) :]
+        found = fit_rows(tracks)
+        idle = isinstance(entry.champion, Identity)
+        if band is None or not (idle and looks_healthy(found, settings, band)):
+            rows[entry.chain[0]] = found
+            fitted.append(replace(entry, tracks=tracks))
+    return FitJob(settings, rows, limits), tuple(fitted)

@@ -1,17 +1,18 @@
-"""The statistics of a running sidecar, which are counted, read, exported, imported in steps that
-let frames pass. What a measure means is decided in `statistics`.
+"""Keeps the statistics of a running sidecar, working in short steps between which frames pass.
+
+Measures are never computed here, but in `statistics`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows
-from monitor.frames.slices import ClassSliceTable, Slice, SliceBy, SliceTable
+from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassBinning, ClassStatistics, no_class_statistics
@@ -34,10 +35,11 @@ from monitor.statistics.state import (
 )
 from monitor.statistics.windows import EventClock, SliceTotals, Windows, WindowTotals
 
+E = TypeVar("E")
+S = TypeVar("S", SliceStatistics, ClassStatistics)
+
 # Names of slices, totals last, with their statistics.
 SlicesRead = tuple[tuple[str, SliceStatistics], ...]
-
-
 # Labels of class slices with their class names and their statistics.
 ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStatistics], ...]
 
@@ -46,9 +48,9 @@ ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStatistics], ...]
 class LiveStatistics:
     """The statistics of all slices and class slices.
 
-    live_ns     labels that come so much later than their frame are in no counter
-    spaces      those that rows are counted in, or will be
-    max_spaces  of them
+    live_ns     a label that is later than this after its frame is in no counter
+    spaces      the spaces of all streams and slices so far
+    max_spaces  the most of them
     generation  how often event time has begun anew
     """
 
@@ -73,13 +75,13 @@ class LiveStatistics:
     # ---- counting
 
     def see(self, stamp_ns: int | None) -> None:
-        """Moves event time on to the stamp of a frame."""
+        """Moves event time forward to the stamp of a frame."""
         if stamp_ns is not None and self.clock.see(stamp_ns):
             self.generation += 1
             self._take_in(None)
 
     def come_to(self, generation: int, clock_ns: int | None) -> bool:
-        """Sets event time to what it was when an entry was counted; True if it began anew."""
+        """Sets event time to what an entry of the ledger says; True if it began anew."""
         anew = generation > self.generation
         if anew:
             self.generation, self.clock.now_ns = generation, clock_ns
@@ -91,18 +93,16 @@ class LiveStatistics:
         return anew
 
     def count(self, rows: MatchedRows) -> None:
-        """Takes in matched rows; cheap."""
+        """Counts matched rows; cheap."""
         self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
     def count_classes(self, rows: MatchedClasses) -> None:
-        """Takes in rows of class probabilities with their true class; cheap."""
+        """Counts rows of class probabilities with their true class; cheap."""
         self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
 
     def believed(self, stamp_ns: int | None) -> int | None:
-        """Returns the time that rows are counted at; None, of no time, if it is not believed."""
-        if stamp_ns is None or not self.clock.believes(stamp_ns):
-            return None
-        return stamp_ns
+        """Returns the event time that rows are counted at; None: outside all windows."""
+        return stamp_ns if stamp_ns is not None and self.clock.believes(stamp_ns) else None
 
     def _take_in(self, what: MatchedRows | MatchedClasses | None) -> None:
         if self._held is not None:
@@ -117,7 +117,7 @@ class LiveStatistics:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lets rows wait as long as the block lasts: the statistics stay those of its begin.
+        """Keeps the statistics unchanged inside the block; rows wait until it ends.
 
         One block at a time.
         """
@@ -131,7 +131,7 @@ class LiveStatistics:
                 self._take_in(what)
 
     def fold_some(self) -> None:
-        """Folds some rows into the statistics, a short step; both kinds take turns."""
+        """Folds some rows into the statistics, one short step; both kinds take turns."""
         busy = [one for one in self._accumulators if one.busy]
         if busy:
             self._folded += 1
@@ -139,7 +139,7 @@ class LiveStatistics:
 
     @property
     def waiting(self) -> int:
-        """Counts the detections that are not folded yet."""
+        """Detections that are not folded yet."""
         held = self._held or ()
         return self.accumulator.waiting + sum(rows.n for rows in held if rows is not None)
 
@@ -159,21 +159,14 @@ class LiveStatistics:
 
         All slices are read as of one moment, with the rows that came before the first step.
         """
-        yield from self._up_to_now(self.accumulator)
-        panes = dict(self.accumulator.panes)
         level = self.windows.older if level is None else level
-        found: list[tuple[Slice, SliceStatistics]] = []
-        for index, entry in enumerate(self.slices.slices):
-            if index in panes:
-                statistics = self._window_totals.read(index, panes[index], self.windows, level)
-                if statistics is not None:
-                    found.append((entry, statistics))
-                yield
+        slices, totals_of = self.slices.slices, self._window_totals
+        found = yield from self._read(self.accumulator, slices, totals_of, level)
         totals = yield from self._slice_totals.setdefault(level, SliceTotals()).read(found)
         return (*((entry.name, statistics) for entry, statistics in found), *totals)
 
     def export_bins(self) -> Iterator[SliceBins]:
-        """Yields the running totals of every slice, from its first detection on: zeros at first."""
+        """Yields the running totals of every slice; zeros until its first matched detection."""
         for index, entry in enumerate(self.slices.slices):
             totals = self.accumulator.totals(entry.space)
             yield SliceBins(
@@ -184,24 +177,35 @@ class LiveStatistics:
 
     def classes_in_steps(self, level: int | None = None) -> Generator[None, None, ClassesRead]:
         """Reads every class slice in a window (None: since epoch), all as of one moment."""
-        yield from self._up_to_now(self.classes)
-        panes = dict(self.classes.panes)
         level = self.windows.older if level is None else level
-        found: list[tuple[str, tuple[str, ...], ClassStatistics]] = []
-        for index, entry in enumerate(self.class_slices.slices):
+        slices, totals_of = self.class_slices.slices, self._class_totals
+        found = yield from self._read(self.classes, slices, totals_of, level)
+        return tuple((entry.label, entry.class_names, statistics) for entry, statistics in found)
+
+    def _read(
+        self,
+        accumulator: PaneAccumulator[Any, S],
+        slices: Sequence[E],
+        totals: WindowTotals[S],
+        level: int,
+    ) -> Generator[None, None, list[tuple[E, S]]]:
+        """Reads the slices that have statistics in a window, as of the first step."""
+        yield from self._up_to_now(accumulator)
+        panes, found = dict(accumulator.panes), []
+        for index, entry in enumerate(slices):
             if index in panes:
-                statistics = self._class_totals.read(index, panes[index], self.windows, level)
+                statistics = totals.read(index, panes[index], self.windows, level)
                 if statistics is not None:
-                    found.append((entry.label, entry.class_names, statistics))
+                    found.append((entry, statistics))
                 yield
-        return tuple(found)
+        return found
 
     def _up_to_now(
         self, *accumulators: PaneAccumulator[Any, Any], holder: bool = False
     ) -> Iterator[None]:
-        """Folds all rows that wait now into panes, and moves these on to the event time of now.
+        """Folds all waiting rows into panes, then moves the panes to the present event time.
 
-        holder  True: the caller is inside `held`; others wait for the end of that block
+        holder  True: the caller is inside `held`; False: wait for the end of that block first
         """
         while self._held is not None and not holder:
             yield
@@ -223,7 +227,7 @@ class LiveStatistics:
         holder  True: the caller is inside `held`
         """
         yield from self._up_to_now(*self._accumulators, holder=holder)
-        # Frames passed meanwhile: the panes of both are to be of one clock.
+        # Frames passed meanwhile: move both accumulators to one clock.
         clock = max(
             (one.clock_ns for one in self._accumulators if one.clock_ns is not None), default=None
         )
@@ -257,13 +261,13 @@ class LiveStatistics:
     def import_in_steps(self, state: StatisticsState) -> Generator[None, None, tuple[int, int]]:
         """Adds the sums of another sidecar, or of an earlier run, to ours.
 
-        All are checked at the first step, and added at the last one.
+        Everything is checked in the first step and added in the last one.
 
-        returns  matched detections that came with it, and slices not known before
+        returns  matched detections that were added, and slices that were new
         raises   IncompatibleStatistics; nothing is added then
         """
         clock = self._checked(state)
-        # Their time may be far from ours: that is no reason to forget our windows.
+        # The other clock may be far from ours: that is no reason to forget our windows.
         timely = clock is None or self.clock.now_ns is None or self.clock.believes(clock)
         clock = clock if timely else self.clock.now_ns
         if self.clock.now_ns is None:
@@ -275,7 +279,7 @@ class LiveStatistics:
             for entry in state.class_slices
         ]
         new = len(self.class_slices.slices) - known
-        # If time jumps from here on, their panes are of the time before.
+        # If event time jumps from here on, the imported panes belong to the time before.
         changes, of_classes = PaneChanges(self.accumulator), PaneChanges(self.classes)
         for one in self._accumulators:
             yield from one.move_on(clock)
@@ -311,7 +315,7 @@ class LiveStatistics:
 
 
 def live_statistics(config: Config) -> LiveStatistics:
-    """Makes empty statistics, as configured."""
+    """Makes empty statistics from the configuration."""
     settings = config.statistics
     binning, windows = settings.binning(), settings.window_lengths()
     edges = ExportEdges(config.metrics.export_edges, binning)

@@ -1,6 +1,6 @@
-"""Pending frames in memory: bounded by bytes, the oldest dropped first, read back from the ledger
-if the disk has them. A pending frame holds what the detector sent and what was forwarded in its
-place. Nothing here is counted; fates are.
+"""Keeps pending frames in memory within a bound of bytes; the oldest are dropped first.
+
+Frames that the ledger has can be read back. Fates are never counted here, but in accounts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from monitor.frames.stored import SliceKey, StoredFrame, StoredOpinions, stored_
 from monitor.matching.pending import FrameKey, LabelRecord, PendingFrame
 from monitor.store.ledger.entries import FrameEntry, Kept
 
-# Frames remembered after they left memory: to know a frame that comes again, and to tell a late
-# label from a label of a frame that never was.
+# Frames remembered after they left memory, so that a repeated frame is recognised and a late label
+# differs from one of a frame that never came.
 REMEMBERED = 65536
+# Changes remembered: far more than the labels that come while one frame is read from disk.
+_RECENT = 4096
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def tracks_of(
@@ -41,12 +46,13 @@ def tracks_of(
 
 
 def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...], IntArray]:
-    """Returns the keys of the slices that n detections are in, and (n,) the place among them."""
+    """Returns the keys of the slices of n detections, and (n,) an index into them."""
     if slices.size and np.count_nonzero(slices == slices[0]) == slices.size:
-        entry = table.slices[int(slices[0])]  # most frames are of one class
-        return (SliceKey(entry.key, entry.overflow),), np.zeros(slices.size, np.int64)
-    used, place = np.unique(slices, return_inverse=True)
-    entries = [table.slices[index] for index in used.tolist()]
+        # Most frames are of one class.
+        used, place = slices[:1], np.zeros(slices.size, np.int64)
+    else:
+        used, place = np.unique(slices, return_inverse=True)
+    entries = (table.slices[index] for index in used.tolist())
     return tuple(SliceKey(entry.key, entry.overflow) for entry in entries), place
 
 
@@ -66,9 +72,9 @@ def stored_frame(
     opinions: StoredOpinions | None = None,
     epoch: int = 0,
 ) -> StoredFrame:
-    """Copies the usable detections of a frame; no buffer of the batch is kept alive.
+    """Copies the usable detections of a frame, so that no buffer of the batch is kept alive.
 
-    made  their recalibrated estimates; None if those are what was sent
+    made  recalibrated estimates; None if equal to those sent
     """
     keys, place = slice_keys(slices, table)
     return StoredFrame(
@@ -124,32 +130,27 @@ class PendingStore:
         return len(self._frames)
 
     def get(self, key: FrameKey) -> PendingFrame | None:
-        """Returns the frame, if it is in memory."""
+        """Returns a frame; None if it is not in memory."""
         return self._frames.get(key)
 
     def gone(self, key: FrameKey) -> Gone | None:
-        """Returns what is remembered of a frame that has left memory."""
+        """Returns what is remembered of a frame that has left memory; None if nothing is."""
         return self._gone.get(key)
 
     def knows(self, key: FrameKey, stamp_ns: int | None) -> bool:
-        """Tells if this very frame has come before, as far as frames are remembered."""
+        """True if this very frame came before, as far as frames are remembered."""
         frame = self._frames.get(key)
-        if frame is not None:
-            return frame.stored.stamp_ns == stamp_ns
-        gone = self._gone.get(key)
-        return gone is not None and gone.stamp_ns == stamp_ns
+        known = self._gone.get(key) if frame is None else frame.stored
+        return known is not None and known.stamp_ns == stamp_ns
 
     def remember(self, key: FrameKey, gone: Gone) -> None:
         """Remembers a frame that has left memory."""
-        self._gone.pop(key, None)
-        self._gone[key] = gone
-        if len(self._gone) > REMEMBERED:
-            self._gone.popitem(last=False)
+        _remember(self._gone, key, gone, REMEMBERED)
 
     def unkept_from(self, partition: int, *, forget: bool) -> list[PendingFrame]:
-        """Takes note that the disk has lost a partition; returns its frames in memory.
+        """Notes that the disk has lost a partition; returns its frames in memory.
 
-        forget  True: these leave memory too
+        forget  True: these frames leave memory too
         """
         found = [f for f in self._frames.values() if f.kept and f.partition == partition]
         for frame in found:
@@ -165,17 +166,21 @@ class PendingStore:
     def add(self, frame: PendingFrame, *, wanted: bool = False) -> list[PendingFrame]:
         """Stores a frame in place of one of its number; returns those that made room for it.
 
-        wanted  True: it stays as it is until the next one is stored, however little room there is
+        wanted  True: it stays until the next frame is stored, even beyond max_bytes
         """
         key = frame.key
         self.discard(key)
         self._frames[key] = frame
         self._gone.pop(key, None)
-        self.bytes += frame.nbytes
-        if not frame.kept:
-            self.unkept += frame.waiting
+        self._weigh(frame, 1)
         self._note_settled(frame)
         return self._made_room(key if wanted else None)
+
+    def _weigh(self, frame: PendingFrame, times: int) -> None:
+        """Counts the bytes and waiting detections of a frame; times = -1 takes them back."""
+        self.bytes += times * frame.nbytes
+        if not frame.kept:
+            self.unkept += times * frame.waiting
 
     def _note_settled(self, frame: PendingFrame) -> None:
         if frame.waiting == 0 and not frame.released:
@@ -191,9 +196,9 @@ class PendingStore:
                 break
             del self._settled[key]
             frame = self._frames[key]
-            before = frame.nbytes
+            self._weigh(frame, -1)
             frame.release()
-            self.bytes += frame.nbytes - before
+            self._weigh(frame, 1)
         out: list[PendingFrame] = []
         while self.bytes > self.max_bytes and self._frames:
             key = next(iter(self._frames))
@@ -205,9 +210,7 @@ class PendingStore:
     def _take_out(self, key: FrameKey) -> PendingFrame:
         frame = self._frames.pop(key)
         self._settled.pop(key, None)
-        self.bytes -= frame.nbytes
-        if not frame.kept:
-            self.unkept -= frame.waiting
+        self._weigh(frame, -1)
         self.remember(key, Gone(frame.stored.stamp_ns, frame.partition, frame.kept))
         return frame
 
@@ -220,24 +223,20 @@ class PendingStore:
         return frame
 
     def told(self, frame: PendingFrame, record: LabelRecord) -> IntArray:
-        """Calls PendingFrame.tell on a frame that may be stored here; returns what that returns."""
+        """Applies a record to a frame, in memory or not; returns the outcomes that it took back."""
         stored = self._frames.get(frame.key) is frame
         if stored:
-            self.bytes -= frame.nbytes
-            if not frame.kept:
-                self.unkept -= frame.waiting
+            self._weigh(frame, -1)
         before = frame.tell(record)
         if stored:
-            self.bytes += frame.nbytes
-            if not frame.kept:
-                self.unkept += frame.waiting
+            self._weigh(frame, 1)
             self._note_settled(frame)
         return before
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The slices of this process, in which entries of the ledger become pending frames again."""
+    """Turns entries of the ledger into pending frames, with the slice indices of this process."""
 
     slices: SliceTable
     class_slices: ClassSliceTable
@@ -246,7 +245,7 @@ class Places:
     def placed(self, entry: FrameEntry) -> PendingFrame:
         """Makes the frame as it came, without the labels that came with it."""
         header = entry.frame.header
-        # Which dimensions take part in joint measures is a setting, and not in the ledger.
+        # The dimensions of joint measures are a setting of this process, not of the ledger.
         space = Space(header.space.dimensions, self.angles_in_joint)
         stored = replace(entry.frame, header=replace(header, space=space))
         index = [self.slices.place(space, key.name, overflow=key.overflow) for key in stored.slices]
@@ -274,46 +273,40 @@ class Places:
         return frame
 
 
-K = TypeVar("K")
-
-
-# Changes remembered: far more than labels that come while one frame is read from the disk.
-_RECENT = 4096
-
-
 @dataclass(slots=True)
 class RecentChanges:
-    """Recent changes of the ledger: they tell if a frame read from the disk is still up to date.
+    """Recent changes of the ledger, by which a frame read from disk is known to be up to date.
 
-    Holds the sequence of the last label of a frame, and of the last entry before a partition was
-    dropped.
+    Holds the sequence of the last label of each frame, and of the last entry before each partition
+    was dropped.
     """
 
     _told: OrderedDict[FrameKey, int] = field(default_factory=OrderedDict)
     _dropped: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
     def told(self, key: FrameKey, sequence: int) -> None:
-        """Notes that labels of a frame were entered."""
-        _remember(self._told, key, sequence)
+        """Notes an entry of labels."""
+        _remember(self._told, key, sequence, _RECENT)
 
     def dropped(self, partition: int, sequence: int) -> None:
-        """Notes that the disk has lost a partition."""
-        _remember(self._dropped, partition, sequence)
+        """Notes the loss of a partition on disk."""
+        _remember(self._dropped, partition, sequence, _RECENT)
 
     def told_since(self, found: Kept, key: FrameKey) -> bool:
-        """Tells if labels were entered that are not in what was found."""
+        """True if labels were entered that `found` does not hold."""
         last = _last_of(found)
         return last < self._told.get(key, last)
 
     def dropped_since(self, found: Kept) -> bool:
-        """Tells if the disk has lost what was found since it was read."""
+        """True if the disk has lost `found` since it was read."""
         return _last_of(found) <= self._dropped.get(found.entry.partition, -1)
 
 
-def _remember(known: OrderedDict[K, int], key: K, number: int) -> None:
-    known[key] = number
+def _remember(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Puts a value last; of more than `most`, the first is forgotten."""
+    known[key] = value
     known.move_to_end(key)
-    if len(known) > _RECENT:
+    if len(known) > most:
         known.popitem(last=False)
 
 

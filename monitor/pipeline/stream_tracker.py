@@ -1,5 +1,6 @@
-"""The tracker of one stream, fed with the estimates of a frame before its answer. Matching and
-filtering are done in `tracking`.
+"""Runs the tracker of one stream on the estimates of each frame, before its answer.
+
+Association and filtering never happen here, but in `tracking`.
 """
 
 from __future__ import annotations
@@ -24,16 +25,13 @@ from monitor.tracking.tracker import Sightings, tracker_model
 
 log = logging.getLogger(__name__)
 
-
-# Why a frame that has a stamp was not tracked, by how it came.
+# Why a frame with a stamp was not tracked.
 _WHY_NOT = {
     Order.TOO_LATE: "{}: too late to be tracked. Send frames in the order of their stamps.",
     Order.REPEATED: "{}: another frame has this stamp, and was tracked. Give each its own.",
     Order.UNMOVED: "{}: not tracked without ego_pose or ego_twist, which frames before it had. "
     "Send it with every frame.",
 }
-
-
 _NO_STAMP = Notice(
     Reason.MISSING_STAMP, "stamp_ns", "absent: the frame was not tracked. Send the capture time."
 )
@@ -43,8 +41,8 @@ _NO_STAMP = Notice(
 class Tracked:
     """The tracks of a frame.
 
-    tracks   as of the frame; None if it was not tracked
-    notices  why the frame was not tracked, or tracks were not moved with the sensor
+    tracks   at the stamp of the frame; None if it was not tracked
+    notices  why the frame was not tracked, or why ego motion was not used
     """
 
     tracks: ReportedTracks | None
@@ -55,8 +53,8 @@ class Tracked:
 class StreamTracker:
     """Live state of a stream's tracks.
 
-    numbered  detections that have a number so far; a track has the number of its first detection
-    orders    frames by how they came
+    numbered  detections numbered so far; a track has the number of its first detection
+    orders    frames by their order in time
     """
 
     tracker: Tracker
@@ -75,12 +73,16 @@ class StreamTracker:
     def track(self, frame: ReceivedFrame, examined: Examined, forwarded: Estimates) -> Tracked:
         """Updates the tracks by a frame.
 
-        forwarded  (n,) estimates of examined.batch, as they go out
+        forwarded  (n,) estimates of examined.batch, as forwarded
         """
         if frame.stamp_ns is None:
             self.orders[Order.UNSTAMPED] += 1
             return Tracked(None, (_NO_STAMP,))
-        ego, notices = _usable_motion(frame.ego)
+        ego, notices = None, tuple[Notice, ...]()
+        try:
+            ego = None if frame.ego is None else checked(frame.ego)
+        except InvalidEgoMotion as error:
+            notices = (Notice(Reason.EGO_MOTION_INVALID, error.field, error.message),)
         seen = _sightings(frame, examined, forwarded, self.numbered, ego)
         self.numbered += frame.detections.n
         self.tracker, step, order = follow(self.tracker, seen)
@@ -106,18 +108,10 @@ class StreamTracker:
         return self.tracker.state.innovations
 
 
-def stream_tracker(header: Header, settings: TrackerSettings) -> StreamTracker:
-    """Makes the tracker of a stream that begins."""
-    return StreamTracker(Tracker(tracker_model(header.space, len(header.classes), settings)))
-
-
-def _usable_motion(ego: EgoMotion | None) -> tuple[EgoMotion | None, tuple[Notice, ...]]:
-    if ego is None:
-        return None, ()
-    try:
-        return checked(ego), ()
-    except InvalidEgoMotion as error:
-        return None, (Notice(Reason.EGO_MOTION_INVALID, error.field, error.message),)
+def stream_tracker(header: Header, settings: TrackerSettings, numbered: int = 0) -> StreamTracker:
+    """Makes the tracker of a new stream."""
+    model = tracker_model(header.space, len(header.classes), settings)
+    return StreamTracker(Tracker(model), numbered)
 
 
 def _sightings(
@@ -162,19 +156,17 @@ def _sightings(
 def tracker_of(
     header: Header, settings: TrackerSettings | None, counters: Counters, numbered: int = 0
 ) -> StreamTracker | None:
-    """Makes the tracker of a stream that begins; None if it fails, which is logged and counted.
+    """Makes the tracker of a new stream; None if that fails, which is logged and counted.
 
-    settings  None: nobody tracks
-    numbered  numbers used by an earlier tracker: those of these tracks come after them
+    settings  None: this process does not track
+    numbered  numbers that are used already: those of new tracks come after them
     """
     if settings is None:
         return None
     try:
-        tracker = stream_tracker(header, settings)
-        tracker.numbered = numbered
-        return tracker
+        return stream_tracker(header, settings, numbered)
     except Exception:
-        log.exception("stream %s is not tracked", header.stream)
+        log.exception("stream %s is not tracked: its tracker could not be made", header.stream)
         counters.internal_errors += 1
         return None
 
@@ -183,10 +175,10 @@ def tracker_of(
 class SliceTracks:
     """The tracks of one slice.
 
-    counts        tracks by status, as of the last frame of each stream
-    nis_ratio     mean NIS/J of confirmed tracks; NaN without any, as the following
+    counts        tracks by status, at the last frame of each stream
+    nis_ratio     mean NIS/J of confirmed tracks; NaN without any, as are the next two
     correlation   lag-1 correlation of the whitened innovation
-    reject_ratio  share of confirmed tracks with a detection near that the gate kept out
+    reject_ratio  share of confirmed tracks with a near detection outside the gate
     """
 
     name: str
@@ -200,7 +192,7 @@ class SliceTracks:
 class TrackReading:
     """The tracks of all streams.
 
-    orders  frames by how they came
+    orders  frames by their order in time
     """
 
     slices: tuple[SliceTracks, ...]
@@ -210,7 +202,7 @@ class TrackReading:
 def read_tracks(
     names: tuple[str, ...], streams: Iterable[tuple[StreamSlices, StreamTracker]]
 ) -> TrackReading:
-    """Reads tracks by slice, summed over the streams that have it in common.
+    """Reads tracks by slice, summed over all streams of the slice.
 
     names  of the slices that the tracks lie in: SliceTable.whole
     """

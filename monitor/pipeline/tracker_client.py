@@ -1,5 +1,6 @@
-"""The gRPC channel to a tracker elsewhere: its connection, its one call, its health. Frames are
-queued and answers awaited in external_tracker.
+"""Connects to an external tracker by gRPC and watches its health.
+
+Queueing frames and awaiting answers never happen here, but in external_tracker.
 """
 
 from __future__ import annotations
@@ -18,44 +19,33 @@ from monitor.config import TrackerConfig
 from monitor.pipeline.external_tracker import Link, LinkLost
 
 UPDATE = "/monitor.v1.Tracker/Update"
-
-
 WATCH = "/grpc.health.v1.Health/Watch"
 
-
-# s for a connection to come about, TLS included.
+# s for a connection, TLS included.
 CONNECTING = 2.0
-
-
-# s for the first report of health; a tracker that takes longer is taken to be healthy.
+# s for the first report of health; without one the tracker is taken to be healthy.
 FIRST_WORD = 1.0
-
-
 # Bytes of an answer; a longer one ends the call.
 LONGEST_ANSWER = 4 * 2**20
 
-
 _ON_THE_WAY = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
-
-
-# What reads and writes raise when the call is over.
+# Errors of reads and writes when the call is over.
 _OVER = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerClient:
-    """Dials the tracker that is configured."""
+    """Dials the external tracker."""
 
     config: TrackerConfig
 
     @contextlib.asynccontextmanager
     async def dial(self) -> AsyncIterator[Link]:
-        """Opens a call on a channel of its own; both end with the block. Raises LinkLost."""
-        channel = await self._channel()
-        try:
+        """Opens a call on its own channel; both end with the block. Raises LinkLost."""
+        async with await self._channel() as channel:
             try:
                 async with asyncio.timeout(CONNECTING):
-                    await self._connected(channel)
+                    await _connect(channel, self.config.certificate_authority)
             except TimeoutError:
                 raise LinkLost(f"no connection within {CONNECTING:g} s") from None
             call = channel.stream_stream(UPDATE)()
@@ -63,17 +53,15 @@ class TrackerClient:
                 yield _Call(channel, call)
             finally:
                 call.cancel()
-        finally:
-            await channel.close()
 
     async def _channel(self) -> grpc.aio.Channel:
         options = [
             ("grpc.max_receive_message_length", LONGEST_ANSWER),
             ("grpc.max_send_message_length", -1),
-            # Each attempt connects anew: when the next one comes is not for gRPC to decide.
+            # Each attempt is a new connection, and gRPC must not time the next one.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),
-            # The tracker is in the vehicle, whatever proxy is set for the web.
+            # The tracker is in the vehicle: a proxy for the web does not apply.
             ("grpc.enable_http_proxy", 0),
         ]
         path = self.config.certificate_authority
@@ -87,17 +75,15 @@ class TrackerClient:
         credentials = grpc.ssl_channel_credentials(authority)
         return grpc.aio.secure_channel(self.config.address, credentials, options=options)
 
-    async def _connected(self, channel: grpc.aio.Channel) -> None:
-        """Returns once there is a connection. Raises LinkLost."""
-        state = channel.get_state(try_to_connect=True)
-        while state in _ON_THE_WAY:
-            await channel.wait_for_state_change(state)
-            state = channel.get_state(try_to_connect=True)
-        if state is grpc.ChannelConnectivity.READY:
-            return
-        text, path = "nobody takes the connection", self.config.certificate_authority
+
+async def _connect(channel: grpc.aio.Channel, authority: str) -> None:
+    """Returns once there is a connection. Raises LinkLost."""
+    while (state := channel.get_state(try_to_connect=True)) in _ON_THE_WAY:
+        await channel.wait_for_state_change(state)
+    if state is not grpc.ChannelConnectivity.READY:
         # gRPC does not say which of the two it is.
-        raise LinkLost(f"{text}, or its certificate is not of '{path}'" if path else text)
+        why = f", or its certificate is not of '{authority}'" if authority else ""
+        raise LinkLost(f"nobody takes the connection{why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +123,7 @@ class _Call:
                 data = await watch.read()
         except _OVER as error:
             code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
-            # These codes end the call too; by any other the tracker only reports no health.
+            # These codes end the call too; any other says only that health is not reported.
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None):
                 raise LinkLost(_why(error)) from None
         except DecodeError:

@@ -1,8 +1,7 @@
-"""The process of a fit, seen from the sidecar: it is started, sent a job, read, ended without a
-trace.
+"""Runs a fit in a process of its own, from the sidecar's side of the pipes.
 
-The event loop answers frames meanwhile: it sends the job in small pieces, and arrays and documents
-are made and checked in a thread.
+The event loop answers frames meanwhile: it sends the job in small pieces, and a thread makes and
+checks arrays and documents. Nothing is fitted here.
 """
 
 from __future__ import annotations
@@ -22,12 +21,8 @@ from monitor.pipeline.fits.worker import LENGTH_BYTES, MOST_JOB_BYTES
 from monitor.promotion.fits import FitFailed, FitJob, FitOutcome
 
 WORKER = (sys.executable, "-m", "monitor.pipeline.fits.worker")
-
-
-# The folder where `-m` finds this very package: our own working directory may hold anything.
+# The folder where `-m` finds this very package: the working directory may hold anything.
 _FOLDER = Path(monitor.__file__).parents[1]
-
-
 # A second thread of BLAS would take a core that frames need, and round differently.
 _ONE_THREAD = dict.fromkeys(
     (
@@ -43,12 +38,8 @@ _ONE_THREAD = dict.fromkeys(
 
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
-
-
-# Bytes that are sent at a time: what a pipe holds.
+# Bytes sent at a time: what a pipe holds.
 _CHUNK = 2**16
-
-
 # Bytes kept of the end of standard error, and characters shown of its last line.
 _KEPT_OF_STDERR, _MOST_WORDS = 4096, 500
 
@@ -58,10 +49,10 @@ async def fit(job: FitJob, timeout_s: float, command: Sequence[str] = WORKER) ->
 
     Must be called on the main thread's loop: the process dies with the thread that started it.
 
-    timeout_s  from its start until its outcome is there
-    command    what is started, with our process id behind it
-    raises     FitFailed, with what is known of the reason; the process is gone then, as it is
-               if the caller is cancelled
+    timeout_s  from the start of the process to its outcome
+    command    program and arguments; our process id is appended
+    raises     FitFailed, with the reason; the process is gone then, also if the caller is
+               cancelled
     """
     try:
         pieces = await asyncio.to_thread(_framed, job)
@@ -82,7 +73,7 @@ async def fit(job: FitJob, timeout_s: float, command: Sequence[str] = WORKER) ->
     talk.check()
     try:
         return await asyncio.to_thread(read_outcome, bytes(talk.said), job)
-    # The process may have gone mad: whatever its outcome raises is a failure of the fit.
+    # A broken process may return anything: whatever its outcome raises is a failure of the fit.
     except Exception as error:
         raise FitFailed(f"the fit returned what cannot be used: {error}") from None
 
@@ -117,7 +108,7 @@ async def _started(command: Sequence[str]) -> _Talk:
 
 
 class _Talk(asyncio.SubprocessProtocol):
-    """Talks with one process, until it has ended and its pipes are closed."""
+    """Exchanges bytes with one process until it has ended and its pipes are closed."""
 
     def __init__(self) -> None:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -155,8 +146,9 @@ class _Talk(asyncio.SubprocessProtocol):
         self.over.set_result(None)
 
     async def send(self, pieces: Sequence[memoryview]) -> None:
-        """Sends a job, or as much as is read. The pipe stays open: its end tells the process that
-        the sidecar has ended.
+        """Sends a job, or as much of it as the process reads.
+
+        The pipe stays open: its end tells the process that the sidecar has ended.
         """
         pipe = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
         for piece in pieces:
@@ -165,14 +157,14 @@ class _Talk(asyncio.SubprocessProtocol):
                 if not self._listens:
                     return
                 pipe.write(piece[begin : begin + _CHUNK])
-                # A fast reader would never make us wait, and frames would wait for us.
+                # A fast reader never pauses us: without this, frames would wait for the whole job.
                 await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Ends the process; no zombie and no pipe is left."""
+        """Ends the process and closes its pipes."""
         if not self.over.done():
             self._kill()
-            # Another process that holds the other end of a pipe must not keep ours open.
+            # A process that inherited the other end of a pipe must not keep ours open.
             for descriptor in (_STDIN, _STDOUT, _STDERR):
                 pipe = self._transport.get_pipe_transport(descriptor)
                 if pipe is not None:
@@ -188,20 +180,14 @@ class _Talk(asyncio.SubprocessProtocol):
             return
         how = f"exit code {code}"
         if code is not None and code < 0:
-            how = f"signal {_signal_name(-code)}"
+            names = {one.value: one.name for one in signal.Signals}
+            how = f"signal {names.get(-code, -code)}"
         lines = self._complained.decode("utf-8", "replace").split("\n")
         words = next((line for line in reversed(lines) if line.strip()), "it did not say why")
         shown = "".join(c if c.isprintable() else " " for c in words).strip()[-_MOST_WORDS:]
         raise FitFailed(f"the fit ended with {how}: {shown}")
 
     def _kill(self) -> None:
-        # The whole group; and not transport.kill, which may take the exit code from the loop.
+        # The whole group; transport.kill could take the exit code from the loop.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._transport.get_pid(), signal.SIGKILL)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

@@ -1,9 +1,9 @@
-"""The process of a fit, seen from within: a job on standard input, its outcome on standard output.
+"""Fits one job in this process: the job on standard input, its outcome on standard output.
 
     python -m monitor.pipeline.fits.worker PARENT
 
-It runs below every other process in priority, within bounds of memory, and ends as soon as its
-parent does. A failure is one line on standard error and exit code 1. `process` starts it.
+The process has the lowest priority and bounded memory, and ends as soon as its parent does. A
+failure is one line on standard error and exit code 1. `process` starts it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import threading
 import time
 from pathlib import Path
 
-# Nothing else may be imported up here: numpy then starts at low priority already, and with the
-# watch on the parent set.
+# Nothing else may be imported here: numpy is to start at low priority, after the watch on the
+# parent.
 
-# The length of the job comes first, in so many bytes, little-endian. Behind the job the pipe stays
-# open, and tells by its end that the parent is gone.
+# The length of the job comes first, in this many bytes, little-endian. After the job the pipe stays
+# open: its end says that the parent is gone.
 LENGTH_BYTES = 8
 MOST_JOB_BYTES = 2**30
 
@@ -44,9 +44,9 @@ class ParentGone(RuntimeError):
 
 
 def step_back() -> None:
-    """Lets all other processes have the processor first, and die later if memory runs out.
+    """Gives all other processes the processor first, and the kernel this process to kill first.
 
-    A system may lack or refuse either; a fit without it is still a fit.
+    A system may lack or refuse either; the fit runs without.
     """
     os.setpriority(os.PRIO_PROCESS, 0, _LOWEST_PRIORITY)
     # Not SCHED_IDLE: frames wait no less beside it, and if all cores are busy a fit gets 0.3 % of
@@ -88,7 +88,7 @@ def die_with(parent: int) -> None:
 
 
 def read_exactly(length: int) -> bytearray:
-    """Reads so many bytes of standard input. Raises ParentGone if it ends before."""
+    """Reads `length` bytes of standard input. Raises ParentGone if it ends before."""
     data = bytearray(length)
     rest = memoryview(data)
     while rest:
@@ -109,7 +109,7 @@ def read_framed() -> bytearray:
 
 
 def limit_memory(space: int) -> None:
-    """Limits the address space, so that a fit gone wild fails alone, and forbids core dumps."""
+    """Limits the address space, so that a runaway fit fails alone, and forbids core dumps."""
     for what, most in ((resource.RLIMIT_AS, space), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(what)
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -135,14 +135,6 @@ def own_output() -> int:
     return output
 
 
-def fitted(data: bytearray) -> bytes:
-    """Fits a job and returns the bytes of its outcome. Raises ValueError if the data are no job."""
-    from monitor.pipeline.fits.messages import outcome_bytes, read_job
-    from monitor.promotion.fits import fit_slices
-
-    return outcome_bytes(fit_slices(read_job(data)))
-
-
 def main() -> int:
     """Does one job and returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -154,7 +146,10 @@ def main() -> int:
         output = own_output()
         data = read_framed()
         watch_parent()
-        rest = memoryview(fitted(data))
+        from monitor.pipeline.fits.messages import outcome_bytes, read_job
+        from monitor.promotion.fits import fit_slices
+
+        rest = memoryview(outcome_bytes(fit_slices(read_job(data))))
         while rest:
             rest = rest[os.write(output, rest) :]
     except Exception as error:
