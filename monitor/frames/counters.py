@@ -149,10 +149,7 @@ class Counters:
         self.by_reason += np.bincount(reason, minlength=self.by_reason.size)
 
     def count_uncertain(self, by: npt.NDArray[np.uint8]) -> None:
-        """Counts the uncertain detections of a frame.
-
-        by  (N,) UncertainBy of every detection
-        """
+        """Counts the uncertain detections of a frame, by the UncertainBy of each, (N,)."""
         if np.count_nonzero(by):
             self.uncertain += np.bincount(by, minlength=self.uncertain.size + 1)[1:]
 

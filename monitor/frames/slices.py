@@ -139,7 +139,7 @@ class SliceTable:
     ranges: RangeBuckets | None = None
     slices: list[Slice] = field(default_factory=list)
     chains: list[tuple[str, ...]] = field(default_factory=list)
-    _index: dict[tuple[Space, str], int] = field(default_factory=dict)
+    _index: dict[tuple[Space, bool, str], int] = field(default_factory=dict)
     _whole: SliceTable | None = field(default=None, repr=False)
 
     @property
@@ -178,29 +178,25 @@ class SliceTable:
 
     def place(self, space: Space, key: str, *, overflow: bool = False) -> int:
         """Finds or makes the slice of a space with this key; without room, the overflow slice."""
-        if not overflow:
-            known = self._index.get((space, key))
-            if known is not None:
-                return known
-            if sum(not entry.overflow for entry in self.slices) < self.limit:
-                return self._add(space, key, overflow=False)
-        for i, entry in enumerate(self.slices):
-            if entry.overflow and entry.space == space:
-                return i
-        return self._add(space, OVERFLOW, overflow=True)
-
-    def _add(self, space: Space, key: str, *, overflow: bool) -> int:
+        key = OVERFLOW if overflow else key
+        known = self._index.get((space, overflow, key))
+        if known is not None:
+            return known
+        if not overflow and sum(not entry.overflow for entry in self.slices) >= self.limit:
+            return self.place(space, OVERFLOW, overflow=True)
+        self._index[space, overflow, key] = index = len(self.slices)
         name = label(key, space, {TOTAL, *self.names})
         self.slices.append(Slice(name, space, overflow, key))
         self.chains.append(())
-        if not overflow:
-            self._index[space, key] = len(self.slices) - 1
-        return len(self.slices) - 1
+        return index
 
 
 @dataclass(slots=True)
 class StreamSlices:
-    """Slices of one stream by class and range bucket, looked up when first seen."""
+    """Slices of one stream by class and range bucket, looked up when first seen.
+
+    of_class  (C,) index of each class in table.whole; −1: not seen yet
+    """
 
     table: SliceTable
     space: Space
@@ -208,18 +204,13 @@ class StreamSlices:
     classes: tuple[str, ...]
     _buckets: tuple[str, ...] = field(init=False)
     _of: IntArray = field(init=False)
-    _of_class: IntArray = field(init=False)
+    of_class: IntArray = field(init=False)
 
     def __post_init__(self) -> None:
         ranges = self.table.ranges
         self._buckets = ("",) if ranges is None else ranges.labels(self.space)
         self._of = np.full((len(self.classes), len(self._buckets)), -1, np.int64)
-        self._of_class = np.full(len(self.classes), -1, np.int64)
-
-    @property
-    def of_class(self) -> IntArray:
-        """Returns the index of each class in table.whole, (C,); −1: not seen yet."""
-        return self._of_class
+        self.of_class = np.full(len(self.classes), -1, np.int64)
 
     def of(self, class_index: IntArray, mean: FloatArray) -> IntArray:
         """Finds the slice index of each detection, (n,); mean (n, K)."""
@@ -233,7 +224,7 @@ class StreamSlices:
             for c, b in np.unique(np.stack([class_index[new], bucket[new]]), axis=1).T.tolist():
                 name = self.classes[c]
                 self._of[c, b] = self.table.index(self.space, self.stream, name, self._buckets[b])
-                self._of_class[c] = self.table.whole.index(self.space, self.stream, name)
+                self.of_class[c] = self.table.whole.index(self.space, self.stream, name)
             slices = self._of[class_index, bucket]
         found: IntArray = slices
         return found
@@ -275,32 +266,27 @@ class ClassSliceTable:
                  without end, and an overflow slice for each would be no limit
         """
         name = stream if self.by_stream else TOTAL
-        known = self._index.get((class_names, False, name))
-        if known is not None:
-            return known
-        if self._has_room or any(entry.class_names == class_names for entry in self.slices):
+        has_place = (class_names, False, name) in self._index or self._has_room
+        if has_place or any(entry.class_names == class_names for entry in self.slices):
             return self.place(class_names, name)
         return None
 
     def place(self, class_names: tuple[str, ...], name: str, *, overflow: bool = False) -> int:
         """Finds or makes the slice of a name; without room, the overflow slice of its classes."""
-        if not overflow:
-            known = self._index.get((class_names, False, name))
-            if known is not None:
-                return known
-            if self._has_room:
-                return self._add(class_names, name, overflow=False)
-        known = self._index.get((class_names, True, OVERFLOW))
-        return self._add(class_names, OVERFLOW, overflow=True) if known is None else known
+        name = OVERFLOW if overflow else name
+        key = (class_names, overflow, name)
+        known = self._index.get(key)
+        if known is not None:
+            return known
+        if not overflow and not self._has_room:
+            return self.place(class_names, OVERFLOW, overflow=True)
+        taken = {entry.label for entry in self.slices}
+        candidates = chain((name,), (f"{name} ({number})" for number in count(2)))
+        label = next(candidate for candidate in candidates if candidate not in taken)
+        self._index[key] = index = len(self.slices)
+        self.slices.append(ClassSlice(label, name, class_names, overflow))
+        return index
 
     @property
     def _has_room(self) -> bool:
         return sum(not entry.overflow for entry in self.slices) < self.limit
-
-    def _add(self, class_names: tuple[str, ...], name: str, *, overflow: bool) -> int:
-        taken = {entry.label for entry in self.slices}
-        candidates = chain((name,), (f"{name} ({number})" for number in count(2)))
-        label = next(candidate for candidate in candidates if candidate not in taken)
-        self._index[class_names, overflow, name] = index = len(self.slices)
-        self.slices.append(ClassSlice(label, name, class_names, overflow))
-        return index

@@ -120,7 +120,7 @@ class Space:
 
     @cached_property
     def joint(self) -> tuple[int, ...]:
-        """Lists the positions of the joint block; all positions if there are no lengths."""
+        """Lists the positions of the dimensions of the joint block; all if all are angles."""
         plain = tuple(
             i
             for i, dimension in enumerate(self.dimensions)

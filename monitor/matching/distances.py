@@ -7,10 +7,10 @@ is decided in gate.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -89,6 +89,17 @@ class Pairs:
     def take(self, which: IntArray) -> Pairs:
         """Returns some rows."""
         return Pairs(self.detection[which], self.object[which], self.distance[which])
+
+
+def joined(parts: Sequence[Pairs]) -> Pairs:
+    """Joins lists of pairs in their order; no pairs if there are no lists."""
+    nothing = np.zeros(0, np.int64)
+    parts = [Pairs(nothing, nothing, np.zeros(0)), *parts]
+    return Pairs(
+        np.concatenate([part.detection for part in parts]),
+        np.concatenate([part.object for part in parts]),
+        np.concatenate([part.distance for part in parts]),
+    )
 
 
 def upright_overlap(a: FloatArray, b: FloatArray) -> FloatArray:
@@ -181,12 +192,12 @@ _SLACK = 1 + 1e-9
 
 
 class Distance(Protocol):
-    """Measures how far objects are from detections, in one space."""
+    """Measures how far objects are from detections, in one space.
 
-    @property
-    def weighs(self) -> bool:
-        """Tells whether the distance depends on covariances."""
-        ...
+    weighs  whether the distance depends on covariances
+    """
+
+    weighs: ClassVar[bool]
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks all pairs of m objects and n detections by nearness, quickly, (m, n).
@@ -212,10 +223,7 @@ class CentreDistance:
     space: Space
     columns: tuple[int, ...]
 
-    @property
-    def weighs(self) -> bool:
-        """Returns False."""
-        return False
+    weighs: ClassVar[bool] = False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Returns the distances themselves, (m, n)."""
@@ -240,10 +248,7 @@ class MahalanobisDistance:
     space: Space
     columns: tuple[int, ...]
 
-    @property
-    def weighs(self) -> bool:
-        """Returns True: the covariances of both sides count."""
-        return True
+    weighs: ClassVar[bool] = True
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks by the worst single dimension, which is never more than the whole distance."""
@@ -273,10 +278,7 @@ class RotatedOverlap:
 
     columns: tuple[int, ...]
 
-    @property
-    def weighs(self) -> bool:
-        """Returns False."""
-        return False
+    weighs: ClassVar[bool] = False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks by the distance of the centres over the sum of the radii around both boxes."""
@@ -298,10 +300,7 @@ class UprightOverlap:
 
     columns: tuple[int, ...]
 
-    @property
-    def weighs(self) -> bool:
-        """Returns False."""
-        return False
+    weighs: ClassVar[bool] = False
 
     def rank(self, objects: Placed, detections: Placed, gate: float) -> FloatArray:
         """Ranks by the distance of the centres over the sum of the radii around both boxes."""

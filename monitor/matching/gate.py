@@ -29,6 +29,7 @@ from monitor.matching.distances import (
     Placed,
     RotatedOverlap,
     UprightOverlap,
+    joined,
 )
 
 
@@ -83,8 +84,7 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
 
     objects, detections  m and n of them, compared all with all
     """
-    nothing = np.zeros(0, np.int64)
-    found = [Pairs(nothing, nothing, np.zeros(0))]
+    found = []
     step = max(1, _BLOCK // max(1, detections.n))
     for begin in range(0, objects.n if detections.n else 0, step):
         part = objects.take(slice(begin, begin + step))
@@ -95,11 +95,7 @@ def pairs_within(distance: Distance, objects: Placed, detections: Placed, gate: 
         of, detection = np.nonzero(np.isfinite(rank))
         exact = distance.of_pairs(part.take(of), detections.take(detection))
         found.append(Pairs(detection, of + begin, exact).take(np.flatnonzero(exact <= gate)))
-    return Pairs(
-        np.concatenate([pairs.detection for pairs in found]),
-        np.concatenate([pairs.object for pairs in found]),
-        np.concatenate([pairs.distance for pairs in found]),
-    )
+    return joined(found)
 
 
 def _nearest(rank: FloatArray) -> FloatArray:
@@ -254,14 +250,7 @@ def matches(
         near = pairs_within(gate.distance, objects.take(mine), detections.take(theirs), width)
         chosen = near.take(assigned(near))
         found.append(Pairs(theirs[chosen.detection], mine[chosen.object], chosen.distance))
-    if not found:
-        nothing = np.zeros(0, np.int64)
-        return Pairs(nothing, nothing, np.zeros(0))
-    pairs = Pairs(
-        np.concatenate([part.detection for part in found]),
-        np.concatenate([part.object for part in found]),
-        np.concatenate([part.distance for part in found]),
-    )
+    pairs = joined(found)
     return pairs.take(np.argsort(pairs.detection, kind="stable"))
 
 
@@ -305,12 +294,10 @@ def stream_gate(config: MatchingSettings, header: Header) -> Gate | Notice:
         return Notice(Reason.GROUND_TRUTH_INVALID, "objects", message)
     columns = tuple(space.names.index(name) for name in names)
     widths = np.array([config.gate_of(name) for name in header.classes])
-    match config.distance:
-        case DistanceKind.CENTRE:
-            return Gate(CentreDistance(space, columns), widths, config.near_gate)
-        case DistanceKind.MAHALANOBIS:
-            return Gate(MahalanobisDistance(space, columns), widths, config.near_gate)
-        case DistanceKind.BEV_IOU:
-            return Gate(RotatedOverlap(columns), widths, config.near_gate)
-        case DistanceKind.IMAGE_IOU:
-            return Gate(UprightOverlap(columns), widths, config.near_gate)
+    distances: dict[DistanceKind, Distance] = {
+        DistanceKind.CENTRE: CentreDistance(space, columns),
+        DistanceKind.MAHALANOBIS: MahalanobisDistance(space, columns),
+        DistanceKind.BEV_IOU: RotatedOverlap(columns),
+        DistanceKind.IMAGE_IOU: UprightOverlap(columns),
+    }
+    return Gate(distances[config.distance], widths, config.near_gate)

@@ -9,8 +9,8 @@ what labels told never lives here: see pending.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -183,15 +183,18 @@ def _labelled(received: ReceivedDetections) -> BoolArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class LabelsMatched:
     """Outcome of the labels of one frame; all rows are rows of the frame.
 
-    settled     (u,) detections that have their label now, and their Outcome (u,)
-    rows        (m,) the matched ones among these that have ground truth, truth (m, K)
-    objects     (m,) the labeller's own ids of the objects; None if no label has one
-    class_rows  (c,) those that have class probabilities and a true class, true_class (c,)
-    open_rows   detections that a label names without saying anything that can be used
-    invalid     labels by the reason why they, or their class, cannot be used
+    settled           (u,) detections that have their label now, and their Outcome (u,)
+    rows              (m,) the matched ones among these that have ground truth, truth (m, K)
+    objects           (m,) the labeller's own ids of the objects; None if no label has one
+    class_rows        (c,) those that have class probabilities and a true class, true_class (c,)
+    open_rows         detections that a label names without saying anything that can be used
+    notices           labels that, or whose class, cannot be used
+    truth_covariance  (m, K, K); None: ground truth is exact
+    gate              (m,) of GateVerdict; None where no gate decided
+    objects_told      whether objects of this revision have come
     """
 
     account: TruthAccount
@@ -203,13 +206,15 @@ class Matching:
     class_rows: IntArray
     true_class: IntArray
     open_rows: IntArray
-    invalid: dict[Reason, int]
     notices: tuple[Notice, ...]
+    truth_covariance: FloatArray | None = None
+    gate: npt.NDArray[np.uint8] | None = None
+    objects_told: bool = False
 
 
 def match_by_id(
     labels: ReceivedTruth, frame: PendingFrame, resolved: BoolArray, limits: Limits
-) -> Matching:
+) -> LabelsMatched:
     """Matches labels to detections of a pending frame by id; the first label of each counts.
 
     The first label counts for ground truth and class alike: a detection that got its class alone
@@ -242,11 +247,7 @@ def match_by_id(
     with_class = counted[classified[counted]]
     refused_found, refused_place = _find(labels.id[~sorted_out.usable & labels.has_id], frame)
     unusable = beside + int(np.count_nonzero(open_now))
-    invalid = {
-        Reason.GROUND_TRUTH_INVALID: int(np.count_nonzero(sorted_out.truth_invalid)),
-        Reason.CLASS_PROBABILITIES_INVALID: int(np.count_nonzero(sorted_out.class_invalid)),
-    }
-    return Matching(
+    return LabelsMatched(
         account=TruthAccount(
             matched=counted.size,
             unusable=unusable,
@@ -263,12 +264,7 @@ def match_by_id(
         class_rows=rows[with_class],
         true_class=labels.class_index[candidates[with_class]],
         open_rows=np.append(frame.order[refused_place[refused_found]], rows[open_now]),
-        invalid=invalid,
-        notices=(
-            label_notices(labels, sorted_out, frame.space, frame.classes, limits)
-            if any(invalid.values())
-            else ()
-        ),
+        notices=label_notices(labels, sorted_out, frame.space, frame.classes, limits),
     )
 
 
@@ -293,26 +289,6 @@ def orphan_notice(labels: ReceivedTruth, streams: Collection[str]) -> Notice:
         "Send the labels of frames that were answered, with their frame_id."
     )
     return Notice(Reason.GROUND_TRUTH_INVALID, "frame_id", message, labels.n)
-
-
-@dataclass(frozen=True, slots=True)
-class LabelsMatched:
-    """Outcome of the labels of one frame, by id and as objects; fields as in Matching."""
-
-    account: TruthAccount
-    settled: IntArray
-    outcome: npt.NDArray[np.uint8]
-    rows: IntArray
-    truth: FloatArray
-    truth_covariance: FloatArray | None
-    objects: TrackIds | None
-    class_rows: IntArray
-    true_class: IntArray
-    open_rows: IntArray
-    gate: npt.NDArray[np.uint8] | None
-    objects_told: bool
-    invalid: Mapping[Reason, int]
-    notices: tuple[Notice, ...]
 
 
 def labels_told(labels: ReceivedTruth) -> int:
@@ -343,16 +319,15 @@ def matched_labels(
         return _all_refused(labels, stored, elsewhere)
     by_id = match_by_id(labels, frame, resolved, limits)
     if foreign is None and not labels.regions:
-        return _alone(by_id)
+        return by_id
     if again or frame.released:
         by_id.account.duplicate += objects_told(foreign)
-        return _alone(by_id)
+        return by_id
     free = ~resolved
     free[by_id.settled] = False
-    everything = np.arange(stored.n)
     candidates = Candidates(
         class_index=stored.class_index,
-        sent=stored.sent.estimates(everything),
+        sent=stored.sent.estimates(np.arange(stored.n)),
         free=free,
         stamp_ns=stored.stamp_ns,
     )
@@ -379,38 +354,15 @@ def _all_refused(labels: ReceivedTruth, stored: StoredFrame, notice: Notice) -> 
         outcome=np.zeros(0, np.uint8),
         rows=nothing,
         truth=np.zeros((0, stored.header.space.k)),
-        truth_covariance=None,
         objects=None,
         class_rows=nothing,
         true_class=nothing,
         open_rows=np.arange(stored.n),
-        gate=None,
-        objects_told=False,
-        invalid={notice.reason: notice.count},
         notices=(notice,),
     )
 
 
-def _alone(by_id: Matching) -> LabelsMatched:
-    return LabelsMatched(
-        account=by_id.account,
-        settled=by_id.settled,
-        outcome=by_id.outcome,
-        rows=by_id.rows,
-        truth=by_id.truth,
-        truth_covariance=None,
-        objects=by_id.objects,
-        class_rows=by_id.class_rows,
-        true_class=by_id.true_class,
-        open_rows=by_id.open_rows,
-        gate=None,
-        objects_told=False,
-        invalid=by_id.invalid,
-        notices=by_id.notices,
-    )
-
-
-def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> LabelsMatched:
+def _both(by_id: LabelsMatched, found: ObjectMatching, frame: PendingFrame) -> LabelsMatched:
     account = TruthAccount()
     account.add(by_id.account)
     account.add(found.account)
@@ -418,7 +370,8 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
     if covariance is not None and by_id.rows.size:
         exact = np.zeros((by_id.rows.size, *covariance.shape[1:]))
         covariance = np.concatenate([exact, covariance])
-    return LabelsMatched(
+    return replace(
+        by_id,
         account=account,
         settled=np.concatenate([by_id.settled, found.rows, found.ignored]),
         outcome=np.concatenate(
@@ -432,9 +385,7 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
         truth=np.concatenate([by_id.truth, found.truth]),
         truth_covariance=covariance,
         objects=_objects(by_id, found),
-        # Objects are matched within a class, so that a right class says nothing.
-        class_rows=by_id.class_rows,
-        true_class=by_id.true_class,
+        # Classes stay: objects are matched within a class, so that a right class says nothing.
         open_rows=by_id.open_rows if found.whole else np.arange(frame.stored.n),
         gate=np.concatenate(
             [
@@ -444,15 +395,11 @@ def _both(by_id: Matching, found: ObjectMatching, frame: PendingFrame) -> Labels
         ),
         # If no object could be used, they may be sent again.
         objects_told=found.whole or found.rows.size + found.ignored.size > 0,
-        invalid={
-            reason: by_id.invalid.get(reason, 0) + found.invalid.get(reason, 0)
-            for reason in {*by_id.invalid, *found.invalid}
-        },
         notices=by_id.notices + found.notices,
     )
 
 
-def _objects(by_id: Matching, found: ObjectMatching) -> TrackIds | None:
+def _objects(by_id: LabelsMatched, found: ObjectMatching) -> TrackIds | None:
     if by_id.objects is None and found.objects is None:
         return None
     parts = [

@@ -244,7 +244,7 @@ class ObjectMatching:
     whole             whether all objects and regions could be used. If not, a detection without
                       an object may belong to one that could not be used: it is no false
                       positive, however complete the labels are
-    invalid           samples and regions by the reason why they cannot be used
+    notices           samples and regions that cannot be used
     """
 
     account: TruthAccount
@@ -255,7 +255,6 @@ class ObjectMatching:
     ignored: IntArray
     near_gate: BoolArray
     whole: bool
-    invalid: dict[Reason, int]
     notices: tuple[Notice, ...]
 
 
@@ -319,7 +318,6 @@ def match_objects(
         untimely_notice(objects, at, frame.stamp_ns, config),
         region_notice,
     )
-    notices = tuple(notice for notice in found if notice is not None)
     refused = at.told - at.label.size - at.duplicate
     return ObjectMatching(
         account=TruthAccount(
@@ -337,8 +335,7 @@ def match_objects(
         ignored=rows[ignored],
         near_gate=gate.nears(fresh.distance, own[fresh.object]),
         whole=refused == 0 and region_notice is None,
-        invalid=_by_reason(notices),
-        notices=notices,
+        notices=tuple(notice for notice in found if notice is not None),
     )
 
 
@@ -364,13 +361,6 @@ def _classes(
     return np.where(ignore, -1, own), ignores
 
 
-def _by_reason(notices: tuple[Notice, ...]) -> dict[Reason, int]:
-    counts: dict[Reason, int] = {}
-    for notice in notices:
-        counts[notice.reason] = counts.get(notice.reason, 0) + notice.count
-    return counts
-
-
 def _all_refused(objects: ReceivedObjects | None, notice: Notice, space: Space) -> ObjectMatching:
     nothing = np.zeros(0, np.int64)
     notice = replace(notice, count=0 if objects is None else objects.n)
@@ -383,7 +373,6 @@ def _all_refused(objects: ReceivedObjects | None, notice: Notice, space: Space) 
         ignored=nothing,
         near_gate=np.zeros(0, bool),
         whole=False,
-        invalid={notice.reason: notice.count},
         notices=(notice,),
     )
 

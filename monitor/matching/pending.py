@@ -5,9 +5,8 @@ Where pending frames are stored, and for how long, is decided in pipeline/pendin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, StrEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -208,15 +207,7 @@ class PendingFrame:
 
 
 def _record_bytes(record: LabelRecord) -> int:
-    arrays: list[npt.NDArray[Any]] = [
-        record.settled,
-        record.outcome,
-        record.rows,
-        record.truth,
-        record.class_rows,
-        record.true_class,
-    ]
-    arrays += [one for one in (record.truth_covariance, record.gate) if one is not None]
+    held = [getattr(record, one.name) for one in fields(record)]
     if record.objects is not None:
-        arrays += [record.objects.id, record.objects.known]
-    return RECORD_OVERHEAD + sum(array.nbytes for array in arrays)
+        held += [record.objects.id, record.objects.known]
+    return RECORD_OVERHEAD + sum(one.nbytes for one in held if isinstance(one, np.ndarray))

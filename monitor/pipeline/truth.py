@@ -442,8 +442,8 @@ class TruthLedger:
             matched = matched_labels(
                 labels, frame, resolved, self.config.matching, self.limits, again=again
             )
-        for reason, invalid in matched.invalid.items():
-            self.counters.note(reason, invalid)
+        for notice in matched.notices:
+            self.counters.note(notice.reason, notice.count)
         if revised and told and matched.account.refused + matched.account.orphan == told:
             # A mistake in all labels is no reason to take back what was good.
             return self._answered(matched.account, *matched.notices)
