@@ -142,7 +142,6 @@ class Pipeline:
             self.counting,
             self.counters,
             self.streams,
-            self.live.class_slices,
             self.journal,
         )
         tracker = self.config.tracker
@@ -253,7 +252,7 @@ class Pipeline:
             else:
                 answer = self._process(stream, frame, arrival_ns)
         if answer is None:
-            self.ledger.lose(n, Dropped.FAILED)
+            self.ledger.fates.lose(n, Dropped.FAILED)
             answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
         self.counters.count_frame(answer.reason, fast=frame.fast)
         if arrival_ns is not None:
@@ -270,15 +269,15 @@ class Pipeline:
         answered, self._answered = self._answered, None
         if answered is None:
             return
-        stream, predicted = answered.stream, self.ledger.account.predicted
+        stream, predicted = answered.stream, self.ledger.fates.account.predicted
         matched, remembered = self.counters.truth.matched, False
         name = stream.header.stream
         with contained(self.counters, log, "frame of stream %s answered, but not counted", name):
             self._remember(answered)
             remembered = True
-        if not remembered and self.ledger.account.predicted == predicted:
+        if not remembered and self.ledger.fates.account.predicted == predicted:
             # It is in no account yet.
-            self.ledger.lose(answered.frame.detections.n, Dropped.FAILED)
+            self.ledger.fates.lose(answered.frame.detections.n, Dropped.FAILED)
         if answered.arrival_ns is not None:
             stream.seen.labels(self.counters.truth.matched - matched, answered.arrival_ns)
 
@@ -289,7 +288,7 @@ class Pipeline:
     def _stale(self, frame: ReceivedFrame) -> FrameAnswer:
         """A frame that waited too long: nobody needs more of it than what came."""
         n = frame.detections.n
-        self.ledger.lose(n, Dropped.STALE)
+        self.ledger.fates.lose(n, Dropped.STALE)
         version = self.recalibrators.selection.version
         return FrameAnswer(
             frame, np.full(n, Reason.STALE, np.uint8), versions=(version,), notices=(STALE,)
@@ -420,7 +419,7 @@ class Pipeline:
             return SHED
         if frame.frame_id is None:
             return NO_FRAME_ID
-        if self.ledger.store.knows((stream, frame.frame_id), frame.stamp_ns):
+        if self.ledger.fates.store.knows((stream, frame.frame_id), frame.stamp_ns):
             return duplicate_frame(frame.frame_id)
         return None
 
@@ -429,7 +428,7 @@ class Pipeline:
         stream, frame, examined = answered.stream, answered.frame, answered.examined
         recalibrated, left_out = answered.recalibrated, answered.left_out
         if left_out is Reason.OVERLOAD:
-            self.ledger.lose(frame.detections.n, Dropped.OVERLOAD)
+            self.ledger.fates.lose(frame.detections.n, Dropped.OVERLOAD)
             return
         if not examined.clean:
             self.counters.note_invalid(examined)
@@ -456,7 +455,7 @@ class Pipeline:
             self.counting.count_inline(rows, version, opinions, record, sequence)
         bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
         if frame.frame_id is None:
-            self.ledger.enter_unnamed(frame.detections.n, bare, slices, record)
+            self.ledger.fates.unnamed(frame.detections.n, bare, slices, record)
             return
         stored = stored_frame(
             stream.header,

@@ -45,7 +45,7 @@ def replay(
     if isinstance(entry, FrameEntry):
         _frame_again(ledger, entry, parts)
         return True
-    frame = ledger.store.get((entry.stream, entry.frame_id)) if parts.statistics else None
+    frame = ledger.fates.store.get((entry.stream, entry.frame_id)) if parts.statistics else None
     if frame is None or frame.released or _is_of_another(entry, frame):
         kept = find(entry)
         if kept is None:
@@ -157,7 +157,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
     if opened.uncertain:
         # What could not be read has numbers too, which must not be given again.
         ledger.sequence += _BEYOND
-    for partition in sorted(set(ledger.waiting) - set(opened.partitions)):
+    for partition in sorted(set(ledger.fates.waiting) - set(opened.partitions)):
         why = opened.dropped.get(partition)
         if why is None:
             # It may have gone as it should, after the checkpoint.
@@ -165,7 +165,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
             log.warning(
                 "pending: partition %d is not there, or empty (%s): what waited in it, %d "
                 "detections, is not known any more",
-                *(partition, why, ledger.waiting[partition]),
+                *(partition, why, ledger.fates.waiting[partition]),
             )
         ledger.dropped(partition, why)
     for frame in opened.frames:
@@ -175,7 +175,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
 def progress_of(pipeline: Pipeline) -> Progress:
     """Takes the progress as of now, but clusters as of the rows that are folded."""
     ledger, live = pipeline.ledger, pipeline.live
-    clock, waiting = live.clock, +ledger.waiting
+    clock, waiting = live.clock, +ledger.fates.waiting
     return Progress(
         sequence=ledger.sequence,
         now_ns=clock.now_ns,
@@ -188,7 +188,7 @@ def progress_of(pipeline: Pipeline) -> Progress:
             for s in pipeline.streams.values()
         ),
         numbered=pipeline.numbered,
-        detections=ledger.account.counts()
+        detections=ledger.fates.account.counts()
         | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()}
         | {_BEGINS: ledger.account_begins},
         labels={
@@ -199,12 +199,12 @@ def progress_of(pipeline: Pipeline) -> Progress:
             Share(
                 entry.space,
                 SliceKey(entry.key, entry.overflow),
-                *(ledger.shares.of(name, index) for name in _SHARES),
+                *(ledger.fates.shares.of(name, index) for name in _SHARES),
             )
             for index, entry in enumerate(live.slices.slices)
         ),
         epoch=ledger.epoch,
-        waiting=ledger.pending,
+        waiting=ledger.fates.pending,
     )
 
 
@@ -238,14 +238,14 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
             setattr(pipeline.counters.truth, name, count)
     for name, count in progress.detections.items():
         if name.startswith(IN_PARTITION):
-            ledger.waiting[int(name.removeprefix(IN_PARTITION))] = count
-    in_memory = progress.waiting - sum(ledger.waiting.values())
-    ledger.account.drop(Dropped.RESTART, max(0, in_memory))
+            ledger.fates.waiting[int(name.removeprefix(IN_PARTITION))] = count
+    in_memory = progress.waiting - sum(ledger.fates.waiting.values())
+    ledger.fates.account.drop(Dropped.RESTART, max(0, in_memory))
     for share in progress.shares:
         space = Space(share.space.dimensions, share.space.angles_in_joint)
         index = live.slices.place(space, share.key.name, overflow=share.key.overflow)
         for name in _SHARES:
-            ledger.shares.put(name, index, getattr(share, name))
+            ledger.fates.shares.put(name, index, getattr(share, name))
 
 
 @dataclass(slots=True)

@@ -106,8 +106,8 @@ class Exporting:
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
-            pending_bytes=pipeline.ledger.store.bytes,
-            pending_detections=pipeline.ledger.pending,
+            pending_bytes=pipeline.ledger.fates.store.bytes,
+            pending_detections=pipeline.ledger.fates.pending,
             streams=len(pipeline.streams),
             recalibrators=pipeline.recalibrators.in_force(),
             mode=str(pipeline.config.recalibration.mode),

@@ -330,7 +330,7 @@ class Service:
         answer = messages.calibration(
             readings,
             counters,
-            self.pipeline.ledger.pending,
+            self.pipeline.ledger.fates.pending,
             self.pipeline.recalibrators.selection.version,
             self.pipeline.config.statistics.tau,
             await in_steps(ClassReadingCache().read(classes)),

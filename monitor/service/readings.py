@@ -122,16 +122,16 @@ class LedgerReading:
 
 def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
     """Of a ledger."""
-    counts = ledger.account.counts()
+    counts = ledger.fates.account.counts()
     retracted = counts.pop("retracted")
     counts.pop("predicted")
-    shares = ledger.shares
+    shares = ledger.fates.shares
     found = []
-    for index, entry in enumerate(ledger.slices.slices):
+    for index, entry in enumerate(ledger.counting.slices.slices):
         predicted, labelled = shares.of("predicted", index), shares.of("labelled", index)
         found.append(ShareReading(entry.name, predicted, _ratio(labelled, predicted)))
     gated, near = int(shares.gated.sum()), int(shares.near_gate.sum())
-    fates = counts | {"waiting": ledger.pending}
+    fates = counts | {"waiting": ledger.fates.pending}
     return LedgerReading(fates, retracted, tuple(found), disk, gated, _ratio(near, gated))
 
 
