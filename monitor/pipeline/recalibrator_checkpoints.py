@@ -343,7 +343,7 @@ class KeptPromotions:
         self.promotions.remember(kept.records, kept.sequence)
         if state is None:
             return set()
-        before = self.promotions.before
+        before = recalibrators.before
         before[Selection][:], before[ClassSelection][:] = state.previous, state.class_previous
         restored = set()
         in_force = {"recalibrator": state.selection, "class_recalibrator": state.class_selection}
@@ -405,8 +405,8 @@ class KeptPromotions:
         await asyncio.to_thread(self.keeper.close)
 
     def _state(self) -> RegisterState:
-        register, before = self.promotions.learning.register, self.promotions.before
-        recalibrators = self.promotions.recalibrators
+        register, recalibrators = self.promotions.learning.register, self.promotions.recalibrators
+        before = recalibrators.before
         return RegisterState(
             selection=recalibrators.selection.version,
             class_selection=recalibrators.class_selection.version,

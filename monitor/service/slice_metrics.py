@@ -8,11 +8,10 @@ Families of the recalibrators: which are in force, what they do, and how their t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
-from monitor.pipeline.promotions import FitAccount, SwapAccount, TrialAccount
 from monitor.pipeline.recalibrators import InForce
 from monitor.promotion.records import Evidence, TrialStanding, TrialState
 from monitor.service.exposition import JOINT, Row, counter, gauge
@@ -330,8 +329,8 @@ def recalibrators(
     )
 
 
-def _outcomes(account: SwapAccount | FitAccount | TrialAccount) -> Iterator[Row]:
-    return (((name,), getattr(account, name)) for name in account.__dataclass_fields__)
+def _outcomes(counts: Mapping[str, int]) -> Iterator[Row]:
+    return (((name,), count) for name, count in counts.items())
 
 
 def _trials(trials: Sequence[TrialStanding]) -> Iterator[str]:

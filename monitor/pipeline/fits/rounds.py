@@ -223,7 +223,7 @@ class FitRounds:
         timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
         limits = promotions.learning.limits
         job, entries = await asyncio.to_thread(job_of, asked, settings, limits, band)
-        promotions.counters.fits.nothing += len(asked) - len(entries)
+        promotions.counters.fits["nothing"] += len(asked) - len(entries)
         if not entries:
             return ()
         try:
