@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, TypeVar
 
 from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
 from monitor.drift.alarms import AlarmChange, Why, change_sentence
@@ -36,6 +36,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps, set_within
 from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
+from monitor.store.ledger.journal import Journal
 from monitor.store.progress import Progress
 from monitor.store.reference_file import read_references
 from monitor.store.snapshot import STATISTICS, Kind, Loaded, OtherFormat, SnapshotFile
@@ -158,18 +159,6 @@ DRIFT = Kind(
 )
 
 
-class Ledger(Protocol):
-    """The ledger on disk, as far as checkpoints must know it."""
-
-    async def reach(self, sequence: int) -> None:
-        """Returns when the disk has all entries up to one. Raises OSError where it cannot."""
-        ...
-
-    def covered(self, sequence: int, now: int) -> None:
-        """Is told that a checkpoint on disk has all entries up to one."""
-        ...
-
-
 @dataclass(slots=True)
 class DriftKeeping:
     """Keeps evidence and alarms of one sidecar on disk, and acts on alarms.
@@ -181,7 +170,7 @@ class DriftKeeping:
     pipeline: Pipeline
     config: DriftConfig
     fits: FitRounds
-    ledger: Ledger | None = None
+    ledger: Journal | None = None
     entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
     file: KeptFile = field(init=False)
@@ -366,7 +355,7 @@ class Keeper:
     pipeline: Pipeline
     newer: NewerFields
     config: SnapshotConfig
-    ledger: Ledger | None = None
+    ledger: Journal | None = None
     soon: asyncio.Event = field(default_factory=asyncio.Event)
     entry: int | None = field(default=0, init=False)
     _last: int = 0
@@ -381,10 +370,6 @@ class Keeper:
         """Since the last snapshot; NaN where there is none."""
         written_at = self.file.written_at
         return float("nan") if written_at is None else time.monotonic() - written_at
-
-    def adjust(self, config: SnapshotConfig) -> None:
-        """Applies other settings of [snapshot] from the next write on."""
-        self.config = config
 
     def load(self) -> None:
         """Begin where the last run ended; what cannot be used is said, and never stops the start.
@@ -446,7 +431,3 @@ class Keeper:
         self._last = progress.sequence
         stored = StoredState(state, self.newer.data, progress)
         return serialised(stored, self._encoded)
-
-    def close(self) -> None:
-        """Let another sidecar have the file."""
-        self.file.close()

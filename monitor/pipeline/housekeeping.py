@@ -44,10 +44,6 @@ class Overload:
     _late: int = 0
     _calm_since: float | None = None
 
-    def adjust(self, lag_seconds: float, waiting_rows: int) -> None:
-        """Applies other limits from the next sample on."""
-        self.lag_seconds, self.waiting_rows = lag_seconds, waiting_rows
-
     def look(self, now: float, lag: float, waiting: int) -> bool:
         """Take in a sample; whether shedding began or ended with it.
 
@@ -103,14 +99,6 @@ class WallClock:
     # Wall minus monotonic time where nothing was set, and when it was last looked at.
     _usual_ns: int | None = None
     _looked_ns: int = 0
-
-    def begin(self, epoch: int) -> None:
-        """Goes on from the epoch of an earlier run."""
-        self.epoch = epoch
-
-    def adjust(self, step_seconds: float) -> None:
-        """Applies another limit from the next look on."""
-        self.step_seconds = step_seconds
 
     def look(self, wall_ns: int, monotonic_ns: int) -> float | None:
         """s that the clock was set by since the last look, forward positive; None: it was not.

@@ -44,10 +44,8 @@ SCHEDULE = "schedule"
 
 SWAP_OUTCOMES = ("promoted", "rolled_back", "adapted")
 FIT_OUTCOMES = ("candidate", "nothing", "refused", "failed", "superseded")
-TRIAL_OUTCOMES = (
-    *("began", "proven", "promoted"),
-    *("discarded_worse", "discarded_unsound", "discarded_over", "superseded"),
-)
+DISCARDED = ("discarded_worse", "discarded_unsound", "discarded_over")
+TRIAL_OUTCOMES = ("began", "proven", "promoted", *DISCARDED, "superseded")
 
 
 def _none_of(outcomes: Sequence[str]) -> Callable[[], dict[str, int]]:

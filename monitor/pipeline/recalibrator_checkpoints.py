@@ -368,10 +368,6 @@ class KeptPromotions:
 
     # ---- while it runs
 
-    def adjust(self, every_seconds: float) -> None:
-        """Writes trials as often as other settings say, after the pause that goes on."""
-        self.every_seconds = every_seconds
-
     def _note(self, record: Record) -> None:
         self._unkept.append(record)
         self._urgent.set()

@@ -13,9 +13,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from monitor.config import ServerConfig
-from monitor.pipeline.promotions import Promotions
-from monitor.service.admin import AdminService, FitNow, StateService
-from monitor.service.calls import ADMIN, MONITOR, Handler, Settle, guarded
+from monitor.service.admin import AdminService, StateService
+from monitor.service.calls import ADMIN, MONITOR, Handler, guarded
 from monitor.service.frames import Service
 from monitor.service.security import (
     MOST_PROBES,
@@ -107,11 +106,8 @@ class Server:
     """The running gRPC server."""
 
     service: Service
-    promotions: Promotions
-    fit_now: FitNow
-    settle: Settle
+    admin: AdminService
     states: StateService = field(init=False)
-    admin: AdminService = field(init=False)
     authorisation: Authorisation = field(init=False)
     open_calls: OpenCalls = field(init=False)
     port: int = 0
@@ -128,7 +124,6 @@ class Server:
         self.authorisation = Authorisation(Tokens(config.security), self.service.pipeline.counters)
         self.open_calls = OpenCalls(Room(config.server.max_calls))
         self.states = StateService(self.service.pipeline)
-        self.admin = AdminService(self.promotions, self.fit_now, self.settle)
 
     async def start(self) -> None:
         """Listen and serve. Raises CannotListen."""
@@ -145,10 +140,8 @@ class Server:
         names = (MONITOR, ADMIN, health.SERVICE_NAME)
         if settings.reflection:
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
-        try:
+        with contextlib.suppress(RuntimeError):
             self.port = self._listen(server, settings.grpc_address)
-        except RuntimeError:
-            self.port = 0
         if self.port == 0:
             raise CannotListen(
                 f"[server] grpc_address = '{settings.grpc_address}': cannot listen there. "
