@@ -16,7 +16,7 @@ from monitor.matching.labels import matched_labels
 from monitor.pipeline import truth
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Ahead
-from monitor.service.labels import TruthStream
+from monitor.service.labels import Session, TruthStream
 from monitor.store.ledger.entries import Kept
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
@@ -146,14 +146,6 @@ class Call:
 
 
 @dataclass
-class Session:
-    reading: bool = False
-    writing_since: float | None = None
-    draining: bool = False
-    stuck: bool = False
-
-
-@dataclass
 class Disk:
     """Durable at once."""
 
@@ -178,8 +170,14 @@ def answered(pipeline: Pipeline, journal: ListJournal | None) -> pb.ReportGround
         sent.objects.add(object_id=i, class_index=i, ground_truth=place)
     call = Call([pb.ReportGroundTruthRequest(truth=sent).SerializeToString()])
     disk = None if journal is None else Disk(journal)
-    stream = TruthStream(pipeline, disk, LIMITS, call, Session(), lambda: None, at_once, at_once)
-    asyncio.run(stream.run())
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        talk = pipeline, disk, LIMITS, call, Session(task)
+        await TruthStream(*talk, lambda: None, at_once, at_once).run()
+
+    asyncio.run(run())
     (answer,) = call.answers
     return answer
 

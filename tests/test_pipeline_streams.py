@@ -190,16 +190,16 @@ def test_the_watermark_never_moves_back_and_stays_behind_the_latest_frame(stamps
     late = 0
     highest: int | None = None
     for number, stamp in enumerate(stamps):
-        before = stream.watermark_ns
+        before = stream.time.watermark_ns
         late += stamp is not None and before is not None and stamp < before
         pipeline.process(stream, frame([], number, stamp))
         if stamp is not None:
             highest = stamp if highest is None else max(highest, stamp)
         if before is not None:
-            assert stream.watermark_ns is not None
-            assert stream.watermark_ns >= before
+            assert stream.time.watermark_ns is not None
+            assert stream.time.watermark_ns >= before
         expected = None if highest is None else highest - int(disorder * SECOND)
-        assert stream.watermark_ns == expected
+        assert stream.time.watermark_ns == expected
     assert pipeline.counters.late_frames == late
 
 
@@ -209,7 +209,7 @@ def test_a_single_wild_stamp_moves_no_watermark_and_makes_no_frame_late(wild):
     stream = opened(pipeline)
     for number, stamp in enumerate([SECOND, 2 * SECOND, wild, 3 * SECOND, 4 * SECOND]):
         pipeline.process(stream, frame([], number, stamp))
-    assert stream.watermark_ns == 2 * SECOND
+    assert stream.time.watermark_ns == 2 * SECOND
     assert pipeline.counters.late_frames == 0
 
 
@@ -217,7 +217,7 @@ def test_the_first_stamp_of_all_may_be_the_earliest_there_is():
     pipeline = pipeline_of()
     stream = opened(pipeline)
     pipeline.process(stream, frame([], 1, -(2**63)))
-    assert stream.watermark_ns == -(2**63)
+    assert stream.time.watermark_ns == -(2**63)
     pipeline.process(stream, frame([], 2, 2**63 - 1))
     assert 0 <= stream.time.since(-(2**63)) < 2**63
 
