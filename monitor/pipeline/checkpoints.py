@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
 from monitor.drift.alarms import AlarmChange, Why, change_sentence
 from monitor.drift.bets import Severity
 from monitor.drift.reference_json import NotAReference
-from monitor.drift.state import FamilyState, family_state, restored_family
+from monitor.drift.state import family_state, restored_family
 from monitor.drift.state_json import (
     InvalidFamily,
     OtherFamily,
@@ -39,15 +39,30 @@ from monitor.statistics.observations import finished
 from monitor.store.ledger.journal import Journal
 from monitor.store.progress import Progress
 from monitor.store.reference_file import read_references
-from monitor.store.snapshot import STATISTICS, Kind, Loaded, OtherFormat, SnapshotFile
+from monitor.store.snapshot import STATISTICS, Kind, OtherFormat, SnapshotFile
 from monitor.store.state_definitions import InvalidState
 from monitor.store.state_slices import PaneBytes
 from monitor.store.statistics_state import NewerFields, StoredState, parsed, serialised
 
 log = logging.getLogger(__name__)
 
+# Seconds between two looks at what has come.
+_PERIOD = 0.25
 
-Value = TypeVar("Value")
+# Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
+_SETTLED = 2.0
+
+DRIFT = Kind(
+    b"caldrift",
+    "drift",
+    "drift",
+    "Name one that a sidecar wrote as its [drift] path.",
+)
+
+# s between two snapshots that are asked for, at least.
+_APART = 1.0
+
+_PARTITION = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(slots=True)
@@ -77,21 +92,25 @@ class KeptFile:
     def __post_init__(self) -> None:
         self._file = SnapshotFile(Path(self.path).absolute(), self.kind) if self.path else None
 
-    def load(self, taken: Callable[[bytes], Value]) -> Loaded[Value] | None:
-        """Loads what was there at start; None where there is no file, or none that is ours.
+    def load(self, taken: Callable[[bytes], str]) -> None:
+        """Loads what was there at start, if there is a file, and it is ours.
 
-        taken  raises as SnapshotFile.load() has it; what else it raises is said too
+        taken  returns what it has taken, for the log; raises as SnapshotFile.load() has it. What
+               else it raises is said too
         """
         if self._file is None:
-            return None
+            return
+        topic, path = self.kind.topic, self._file.path
         try:
-            loaded = self._file.load(taken) if self._claimed(self._file) else None
-            self.refused += 0 if loaded is None else loaded.refused
-            return loaded
+            if not self._claimed(self._file):
+                return
+            loaded = self._file.load(taken)
         except Exception as error:
-            topic, path = self.kind.topic, self._file.path
             log.warning("%s: %s cannot be used, %s begin anew: %s", topic, path, self.what, error)
-            return None
+            return
+        self.refused += loaded.refused
+        if loaded.value is not None:
+            log.info("%s: %s from %s", topic, loaded.value, loaded.source)
 
     def _claimed(self, file: SnapshotFile) -> bool:
         """Claims the file; False, from now on, where another sidecar has it.
@@ -141,22 +160,6 @@ class KeptFile:
             self._lock.close()
             self._lock = None
         self._file = None
-
-
-# Seconds between two looks at what has come.
-_PERIOD = 0.25
-
-
-# Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
-_SETTLED = 2.0
-
-
-DRIFT = Kind(
-    b"caldrift",
-    "drift",
-    "drift",
-    "Name one that a sidecar wrote as its [drift] path.",
-)
 
 
 @dataclass(slots=True)
@@ -211,16 +214,9 @@ class DriftKeeping:
         What cannot be used is said, and never stops the start. Where another sidecar keeps its own
         in the file, it is left alone from now on.
         """
-        loaded = self.file.load(self._taken)
-        if loaded is not None and loaded.value is not None:
-            log.info(
-                "drift: %d alarms that stay and %d slices from %s",
-                len(loaded.value.latched),
-                len(loaded.value.slices),
-                loaded.source,
-            )
+        self.file.load(self._taken)
 
-    def _taken(self, body: bytes) -> FamilyState:
+    def _taken(self, body: bytes) -> str:
         path = self.config.path
         try:
             state = family_from_json(body)
@@ -242,7 +238,7 @@ class DriftKeeping:
         watch.family = family
         for change in changes:
             watch.announce(change)
-        return state
+        return f"{len(state.latched)} alarms that stay and {len(state.slices)} slices"
 
     # ---- while it runs
 
@@ -322,13 +318,6 @@ class DriftKeeping:
             self._refits.ask(change.alarm)
 
 
-# s between two snapshots that are asked for, at least.
-_APART = 1.0
-
-
-_PARTITION = re.compile(r"-?[0-9]{1,19}")
-
-
 def check_progress(progress: Progress) -> None:
     """Raises InvalidState where progress cannot be restored."""
     for name, count in progress.detections.items():
@@ -376,29 +365,21 @@ class Keeper:
 
         Where another sidecar keeps its statistics in the file, it is left alone from now on.
         """
-        loaded = self.file.load(self._imported)
-        if loaded is not None and loaded.value is not None:
-            detections, slices = loaded.value
-            log.info(
-                "snapshot: %d matched detections of %d slices from %s",
-                detections,
-                slices,
-                loaded.source,
-            )
+        self.file.load(self._imported)
 
-    def _imported(self, body: bytes) -> tuple[int, int]:
+    def _imported(self, body: bytes) -> str:
         """Adds a snapshot. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
         stored = parsed(body)
         # All of it first: what is added already cannot be taken back.
         if stored.progress is not None:
             check_progress(stored.progress)
-        added = finished(self.pipeline.live.import_in_steps(stored.state))
+        detections, slices = finished(self.pipeline.live.import_in_steps(stored.state))
         self.newer.data = stored.unknown
         self.entry = None
         if stored.progress is not None:
             restore_progress(self.pipeline, stored.progress)
             self.entry = stored.progress.sequence
-        return added
+        return f"{detections} matched detections of {slices} slices"
 
     async def keep(self) -> None:
         """Write snapshots, for ever."""

@@ -33,6 +33,23 @@ from monitor.wire.tracker import (
     reported_tracks,
 )
 
+log = logging.getLogger(__name__)
+
+# Seconds before the second attempt, at most; each further one may wait twice as long.
+FIRST_BACKOFF = 0.05
+
+# What the log calls a tracker that serves.
+THERE = "there"
+
+# A tracker that takes frames and says nothing for so many seconds hangs: it is called anew.
+SILENCE = 5.0
+
+# Seconds between two lines of the log on one matter: a tracker may come and go many times a second.
+SAY_EVERY = 1.0
+
+# Of what is left of a detector's call, that its answer may wait; the rest is for its own way.
+SHARE = 0.8
+
 
 class Outcome(StrEnum):
     """How it ended with a frame; every frame ends once."""
@@ -132,10 +149,6 @@ class FrameLine:
         self._sequence = 0
 
 
-# Of what is left of a detector's call, that its answer may wait; the rest is for its own way.
-SHARE = 0.8
-
-
 # How it ended with a frame, and its tracks where it was answered.
 Ended = asyncio.Future[tuple[Outcome, ReportedTracks | None]]
 
@@ -208,7 +221,8 @@ class ExternalTracker:
         if not self.up:
             self.line.end(frame, Outcome.FAILED)
             # Who stands by has tracked it already.
-            return self._without(answer, Outcome.FAILED) if self._missed(stream) else answer
+            missed = wanted and stream.tracker is None
+            return self._without(answer, Outcome.FAILED) if missed else answer
         waits = self.config.timeout_seconds
         waits = waits if left is None else max(0.0, min(waits, SHARE * left))
         timer = loop.call_later(waits, self.line.overdue, frame)
@@ -224,10 +238,6 @@ class ExternalTracker:
         self.line.add(frame)
         self.ready.set()
         return answer if ended is None else self._with_tracks(stream, answer, ended)
-
-    def _missed(self, stream: Stream) -> bool:
-        """Says whether tracks were asked for, and nobody else has them."""
-        return stream.header.return_tracks and stream.tracker is None
 
     async def _with_tracks(self, stream: Stream, answer: FrameAnswer, ended: Ended) -> FrameAnswer:
         outcome, tracks = await ended
@@ -308,25 +318,6 @@ class ExternalTracker:
                 raise
         self.seconds.observe(now - frame.began)
         self.line.end(frame, Outcome.ANSWERED, tracks)
-
-
-log = logging.getLogger(__name__)
-
-
-# Seconds before the second attempt, at most; each further one may wait twice as long.
-FIRST_BACKOFF = 0.05
-
-
-# What the log calls a tracker that serves.
-THERE = "there"
-
-
-# A tracker that takes frames and says nothing for so many seconds hangs: it is called anew.
-SILENCE = 5.0
-
-
-# Seconds between two lines of the log on one matter: a tracker may come and go many times a second.
-SAY_EVERY = 1.0
 
 
 class LinkLost(ConnectionError):

@@ -26,12 +26,26 @@ from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
 from monitor.store.recalibrator_folder import RecalibratorFolder
 
+log = logging.getLogger(__name__)
+
 # Records that are given back at start.
 MOST_RECORDS = 1000
 
-
 # Records that wait for a disk which does not take them.
 MOST_WAITING = 10_000
+
+# Seconds that somebody who has decided waits for the disk, at most.
+_SETTLED = 2.0
+
+_KINDS: Mapping[str, type[AnySelection]] = {
+    "recalibrator": Selection,
+    "class_recalibrator": ClassSelection,
+}
+
+_TAKEN = (
+    "another sidecar keeps its recalibrators in {}: this one keeps none. Give it a [promotion] "
+    "folder of its own, or none."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +76,6 @@ class _Waiting:
     state: RegisterState | None = None
     selections: tuple[AnySelection, ...] = ()
     records: list[Record] = field(default_factory=list)
-
-    def before(self, later: _Waiting) -> _Waiting:
-        """Both, in order; of the states the later one."""
-        latest = self if later.state is None else later
-        return _Waiting(latest.state, latest.selections, [*self.records, *later.records])
 
 
 @dataclass(slots=True)
@@ -100,37 +109,37 @@ class RecalibratorKeeper:
         recalibrators in the folder, it is left alone from now on.
         """
         complaints: list[str] = []
+        later: list[str] = []
         documents: Mapping[str, AnySelection] = {}
         records: tuple[Record, ...] = ()
         state: RegisterState | None = None
         folder = self._claimed(complaints)
+        if folder is None:
+            _tell(complaints)
+            return Kept(None, documents, records, 0, tuple(complaints))
         try:
-            if folder is not None:
-                versions = folder.read_versions()
-                documents = versions.documents
-                complaints += versions.complaints
-                history = folder.read_history()
-                records = history.records
-                complaints += history.complaints
+            versions = folder.read_versions()
+            documents = versions.documents
+            complaints += versions.complaints
+            history = folder.read_history()
+            records = history.records
+            complaints += history.complaints
         except Exception as error:
             complaints.append(f"{self.folder} cannot be read: {error}")
         _tell(complaints)
         sequence = max((record.sequence for record in records), default=0)
         try:
-            if folder is not None:
-                loaded = folder.read_state()
-                state = loaded.value
-                complaints += loaded.complaints
+            loaded = folder.read_state()
+            state = loaded.value
+            complaints += loaded.complaints  # they are in the log already
         except Exception as error:
-            complaints.append(f"{self.folder}: nothing is known of what was in force: {error}")
-            _tell(complaints[-1:])
+            later.append(f"{self.folder}: nothing is known of what was in force: {error}")
         if state is not None:
-            lost = _ahead_of(state, records)
-            complaints += lost
-            _tell(lost)
+            later += _ahead_of(state, records)
             sequence = max(sequence, state.sequence)
             state = replace(state, sequence=sequence)
-        return Kept(state, documents, records[-MOST_RECORDS:], sequence, tuple(complaints))
+        _tell(later)
+        return Kept(state, documents, records[-MOST_RECORDS:], sequence, (*complaints, *later))
 
     def _claimed(self, complaints: list[str]) -> RecalibratorFolder | None:
         """The folder to read: None where there is none, or none of ours."""
@@ -210,7 +219,10 @@ class RecalibratorKeeper:
             folder.prune()
         except Exception as error:
             with self._guard:
-                self._waiting = waiting.before(self._waiting)
+                later = self._waiting
+                later.records[:0] = waiting.records
+                if later.state is None:
+                    later.state, later.selections = waiting.state, waiting.selections
             self._failed(error)
 
     def _add(self, folder: RecalibratorFolder, selection: AnySelection) -> None:
@@ -224,12 +236,6 @@ class RecalibratorKeeper:
         self.failures += 1
         if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
             log.warning("recalibrators: not kept in %s: %s", self.folder, error)
-
-
-_TAKEN = (
-    "another sidecar keeps its recalibrators in {}: this one keeps none. Give it a [promotion] "
-    "folder of its own, or none."
-)
 
 
 def _ahead_of(state: RegisterState, records: Sequence[Record]) -> list[str]:
@@ -248,19 +254,6 @@ def _ahead_of(state: RegisterState, records: Sequence[Record]) -> list[str]:
 def _tell(complaints: Sequence[str]) -> None:
     for complaint in complaints:
         log.warning("recalibrators: %s", complaint)
-
-
-log = logging.getLogger(__name__)
-
-
-# Seconds that somebody who has decided waits for the disk, at most.
-_SETTLED = 2.0
-
-
-_KINDS: Mapping[str, type[AnySelection]] = {
-    "recalibrator": Selection,
-    "class_recalibrator": ClassSelection,
-}
 
 
 def configured(recalibrators: Recalibrators, config: Config) -> dict[str, str]:

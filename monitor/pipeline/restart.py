@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from monitor.frames.counters import TruthAccount
@@ -25,6 +25,22 @@ from monitor.statistics.observations import finished
 from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
 from monitor.store.ledger.journal import Journal, Opened
 from monitor.store.progress import KeptClusters, KeptStream, Progress, Share
+
+log = logging.getLogger(__name__)
+
+# Detections that wait, by partition, among the counts of progress.
+IN_PARTITION = "waiting_in_"
+
+# The first entry of the ledger that is in the account, among the same.
+_BEGINS = "account_begins"
+
+# Entries done again between two looks at what they left to be done.
+_ENTRIES = 64
+
+_SHARES = ("predicted", "labelled", "gated", "near_gate")
+
+# Numbers of the ledger that are left out where it is not known which were given.
+_BEYOND = 1 << 32
 
 
 def replay(
@@ -112,24 +128,6 @@ def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
     return entry.partition != frame.partition
 
 
-log = logging.getLogger(__name__)
-
-
-# Detections that wait, by partition, among the counts of progress.
-IN_PARTITION = "waiting_in_"
-
-
-# The first entry of the ledger that is in the account, among the same.
-_BEGINS = "account_begins"
-
-
-# Entries done again between two looks at what they left to be done.
-_ENTRIES = 64
-
-
-_SHARES = ("predicted", "labelled", "gated", "near_gate")
-
-
 class Disk(Protocol):
     """Reads the ledger at start."""
 
@@ -142,10 +140,6 @@ class Disk(Protocol):
     ) -> Kept | None:
         """A frame, with the labels of it that came before an entry."""
         ...
-
-
-# Numbers of the ledger that are left out where it is not known which were given.
-_BEYOND = 1 << 32
 
 
 def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
@@ -191,10 +185,7 @@ def progress_of(pipeline: Pipeline) -> Progress:
         detections=ledger.fates.account.counts()
         | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()}
         | {_BEGINS: ledger.account_begins},
-        labels={
-            name: getattr(pipeline.counters.truth, name)
-            for name in TruthAccount.__dataclass_fields__
-        },
+        labels=asdict(pipeline.counters.truth),
         shares=tuple(
             Share(
                 entry.space,
@@ -311,14 +302,10 @@ class Resumption:
         now  it is as the frame has it: with another header it begins anew
         """
         pipeline, header = self.pipeline, frame.header
-        known = pipeline.streams.get(header.stream)
-        space = Space(header.space.dimensions, pipeline.config.statistics.angles_in_joint)
-        ours = replace(header, space=space)
-        if known is None:
-            pipeline.restore_stream(header, frame.source, EventTime())
-        elif now and known.header != ours:
+        known, ours = pipeline.streams.get(header.stream), pipeline.as_here(header)
+        if known is not None and now and known.header != ours:
             del pipeline.streams[header.stream]
-            pipeline.restore_stream(header, frame.source, EventTime())
+        pipeline.restore_stream(header, frame.source, EventTime())
         pipeline.numbered = max(pipeline.numbered, frame.source)
         stream = pipeline.streams.get(header.stream)
         if stream is None or stream.header != ours:
