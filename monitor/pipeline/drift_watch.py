@@ -279,7 +279,7 @@ class DriftWatch:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it lasts, nothing is taken in: evidence and what is learned are of one moment."""
+        """While it lasts, nobody else takes in: evidence and what is learned are of one moment."""
         assert not self.at_work, "held while it is at work"
         self.at_work = True
         try:
@@ -331,8 +331,7 @@ class DriftWatch:
         # Another one may be at it.
         while self.at_work:
             yield
-        self.at_work = True
-        try:
+        with self.held():
             self._grow()
             if everything:
                 self._take_over()
@@ -345,8 +344,6 @@ class DriftWatch:
                     failed = 0
                 self.left_out["failed"] += failed
                 yield
-        finally:
-            self.at_work = False
 
     def _next(self) -> list[_Frame]:
         """The frames of the next portion."""

@@ -288,14 +288,7 @@ class ExternalTracker:
         return None
 
     def take(self, data: bytes, now: float) -> None:
-        """An answer. Raises UnusableAnswer, which is counted."""
-        try:
-            self._take(data, now)
-        except UnusableAnswer:
-            self.unusable += 1
-            raise
-
-    def _take(self, data: bytes, now: float) -> None:
+        """An answer. Raises UnusableAnswer."""
         answer = decode_update(data)
         try:
             frame = self.line.answered(answer.sequence)
@@ -361,7 +354,11 @@ class TrackerCalls:
             why = "a fault of the sidecar"
             try:
                 with contained(tracker.counters, log, "the call to the tracker failed"):
-                    why = await self._called()
+                    try:
+                        async with self.dial() as link:
+                            await self._serve(link)
+                    except LinkLost as error:
+                        why = str(error)
             finally:
                 tracker.be(False)
             self._tell("away", f": {why}")
@@ -372,14 +369,6 @@ class TrackerCalls:
             failures += 1
             # Drawn, so that the sidecars of a tracker do not all come back at one moment.
             await asyncio.sleep(longest * self.random.uniform(0.5, 1.0))
-
-    async def _called(self) -> str:
-        """Makes one call, to its end; why it ended."""
-        try:
-            async with self.dial() as link:
-                await self._serve(link)
-        except LinkLost as error:
-            return str(error)
 
     async def _serve(self, link: Link) -> NoReturn:
         """One call, to its end. Raises LinkLost."""
@@ -432,6 +421,7 @@ class TrackerCalls:
             try:
                 self.tracker.take(data, loop.time())
             except UnusableAnswer as error:
+                self.tracker.unusable += 1
                 self._say("answers", f"answered what cannot be used: {error}")
 
     async def _watch(self, link: Link) -> None:

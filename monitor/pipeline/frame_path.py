@@ -58,14 +58,11 @@ from monitor.tracking.kalman import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)
 
-
 STALE = Notice(
     Reason.STALE,
     "stamp_ns",
     "the frame waited longer than [server] stale_seconds: passed through, not tracked or counted.",
 )
-
-
 SHED = Notice(
     Reason.OVERLOAD,
     "frame",
@@ -139,7 +136,6 @@ class Pipeline:
             self.config,
             self.limits,
             self.counting,
-            self.counters,
             self.streams,
             self.journal,
         )

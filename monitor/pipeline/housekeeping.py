@@ -20,9 +20,13 @@ from monitor.frames.counters import Counters
 # something else, such as a promotion, and over when it is seen.
 LATE_SAMPLES = 2
 
-
 # Of the limits; below them there is room again.
 CALM_SHARE = 0.5
+
+SECOND = 10**9
+
+# A clock that is being corrected runs at most so much faster or slower: twice what NTP does.
+SLEW = 1e-3
 
 
 @dataclass(slots=True)
@@ -75,13 +79,6 @@ class Overload:
 def _share(value: float, limit: float) -> float:
     """Divides a value by a limit; 0 where there is none."""
     return value / limit if limit else 0.0
-
-
-SECOND = 10**9
-
-
-# A clock that is being corrected runs at most so much faster or slower: twice what NTP does.
-SLEW = 1e-3
 
 
 @dataclass(slots=True)

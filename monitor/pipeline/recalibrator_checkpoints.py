@@ -209,7 +209,11 @@ class RecalibratorKeeper:
             if folder is None or not folder.claim():
                 raise BlockingIOError(_TAKEN.format(self.folder))
             for selection in waiting.selections:
-                self._add(folder, selection)
+                # One without a text must not stand in the way of those after it.
+                try:
+                    folder.add(selection)
+                except (TypeError, ValueError) as error:
+                    self._failed(error)
             if waiting.records:
                 folder.append(waiting.records)
                 waiting.records = []
@@ -223,13 +227,6 @@ class RecalibratorKeeper:
                 later.records[:0] = waiting.records
                 if later.state is None:
                     later.state, later.selections = waiting.state, waiting.selections
-            self._failed(error)
-
-    def _add(self, folder: RecalibratorFolder, selection: AnySelection) -> None:
-        """Adds a recalibrator; one without a text must not stand in the way of those after it."""
-        try:
-            folder.add(selection)
-        except (TypeError, ValueError) as error:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -346,18 +343,15 @@ class KeptPromotions:
             self.promotions.pipeline.put_in_force(version)
             if self.named[key] in ("", getattr(state.configured, key)):
                 restored.add(key)
-        self._go_on(state, trials="recalibrator" in restored)
-        return restored
-
-    def _go_on(self, state: RegisterState, *, trials: bool) -> None:
         register = self.promotions.learning.register
         register.pinned, self.entry = state.pinned, state.entry
-        if trials:
+        if "recalibrator" in restored:
             register.spent.update(state.spent)
             register.on_trial.update({entry.trial.slice: entry for entry in state.trials})
             register.guards.update({guard.slice: guard for guard in state.guards})
             register.befores.update({before.slice: before for before in state.befores})
             register.followers.update(state.followers)
+        return restored
 
     # ---- while it runs
 

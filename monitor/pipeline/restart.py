@@ -7,7 +7,7 @@ ledger after the checkpoint are done again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
@@ -43,42 +43,6 @@ _SHARES = ("predicted", "labelled", "gated", "near_gate")
 _BEYOND = 1 << 32
 
 
-def replay(
-    ledger: TruthLedger,
-    entry: Entry,
-    parts_of: Callable[[int], Parts],
-    find: Callable[[LabelEntry], Kept | None],
-) -> bool:
-    """Do an entry again that some parts do not have yet; whether that was possible.
-
-    parts_of  those that do not have the entry of a sequence
-    find      the frame of labels, with the labels of it that came before them
-    """
-    parts = parts_of(entry.sequence)
-    if parts.statistics:
-        ledger.counts_from(entry.sequence)
-    ledger.sequence = max(ledger.sequence, entry.sequence)
-    if isinstance(entry, FrameEntry):
-        _frame_again(ledger, entry, parts)
-        return True
-    frame = ledger.fates.store.get((entry.stream, entry.frame_id)) if parts.statistics else None
-    if frame is None or frame.released or _is_of_another(entry, frame):
-        kept = find(entry)
-        if kept is None:
-            return False
-        if parts.statistics:
-            frame = _found_again(ledger, kept, parts_of)
-        else:
-            frame = ledger.places.placed(kept.entry)
-    if not parts.statistics:
-        ledger.counting.count(frame, entry.record, entry.sequence, parts)
-        return True
-    _come_to(ledger.counting, entry.record)
-    ledger.tell(frame, entry.record, entry.sequence, parts)
-    ledger.counters.truth.add(entry.record.account)
-    return True
-
-
 def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: Parts) -> PendingFrame:
     frame, inline, fates = ledger.places.placed(entry), entry.inline, ledger.fates
     if parts.statistics:
@@ -97,21 +61,9 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: Parts) -> Pendin
     if parts.statistics:
         if inline is not None:
             fates.came_with(frame, inline)
-            ledger.counters.truth.add(inline.account)
+            ledger.counting.counters.truth.add(inline.account)
         fates.hold(frame, wanted=True)
     return frame
-
-
-def _found_again(ledger: TruthLedger, kept: Kept, parts_of: Callable[[int], Parts]) -> PendingFrame:
-    """The frame of labels that are told again."""
-    entered = -kept.entry.sequence
-    if entered < 0 or kept.labels:
-        return ledger.restore(kept)
-    # It goes to the disk with the first of its labels: until then memory alone had it.
-    if entered > (ledger.resumed or 0):
-        again = replace(kept.entry, sequence=entered)
-        return _frame_again(ledger, again, parts_of(entered))
-    return ledger.restore(kept, lost=True)
 
 
 def _come_to(counting: Counting, record: LabelRecord) -> None:
@@ -272,21 +224,45 @@ class Resumption:
             log.info("ledger: %d entries done again, %d not", self.entries, self.failed)
 
     def _again(self, entry: Entry, disk: Disk) -> bool:
-        parts = self._parts(entry.sequence)
+        """Does an entry again that some parts do not have yet; says whether that was possible."""
+        parts, ledger = self._parts(entry.sequence), self.pipeline.ledger
         if isinstance(entry, FrameEntry):
-            frame = entry.frame
-            stream = self._stream_of(frame, now=parts.statistics)
-            if parts.statistics and frame.stamp_ns is not None and stream is not None:
-                stream.time.advance(frame.stamp_ns, self.pipeline.disorder_ns)
+            stamp_ns = entry.frame.stamp_ns
+            stream = self._stream_of(entry.frame, now=parts.statistics)
+            if parts.statistics and stamp_ns is not None and stream is not None:
+                stream.time.advance(stamp_ns, self.pipeline.disorder_ns)
+        if parts.statistics:
+            ledger.counts_from(entry.sequence)
+        ledger.sequence = max(ledger.sequence, entry.sequence)
+        if isinstance(entry, FrameEntry):
+            _frame_again(ledger, entry, parts)
+            return True
+        key = entry.stream, entry.frame_id
+        frame = ledger.fates.store.get(key) if parts.statistics else None
+        if frame is None or frame.released or _is_of_another(entry, frame):
+            kept = disk.look_up(*key, entry.partition, entry.sequence)
+            if kept is None:
+                return False
+            self._stream_of(kept.entry.frame, now=False)
+            frame = self._found(kept) if parts.statistics else ledger.places.placed(kept.entry)
+        if not parts.statistics:
+            ledger.counting.count(frame, entry.record, entry.sequence, parts)
+            return True
+        _come_to(ledger.counting, entry.record)
+        ledger.tell(frame, entry.record, entry.sequence, parts)
+        ledger.counting.counters.truth.add(entry.record.account)
+        return True
 
-        def find(labels: LabelEntry) -> Kept | None:
-            where = labels.stream, labels.frame_id, labels.partition
-            found = disk.look_up(*where, labels.sequence)
-            if found is not None:
-                self._stream_of(found.entry.frame, now=False)
-            return found
-
-        return replay(self.pipeline.ledger, entry, self._parts, find)
+    def _found(self, kept: Kept) -> PendingFrame:
+        """The frame of labels that are told again."""
+        ledger, entered = self.pipeline.ledger, -kept.entry.sequence
+        if entered < 0 or kept.labels:
+            return ledger.restore(kept)
+        # It goes to the disk with the first of its labels: until then memory alone had it.
+        if entered > (ledger.resumed or 0):
+            again = replace(kept.entry, sequence=entered)
+            return _frame_again(ledger, again, self._parts(entered))
+        return ledger.restore(kept, lost=True)
 
     def _parts(self, sequence: int) -> Parts:
         """Returns the parts that an entry is new to."""

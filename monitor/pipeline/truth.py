@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from monitor.config import Config
-from monitor.frames.counters import Counters, TruthAccount
+from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Limits, Reason
-from monitor.frames.frame import Opinions, ReceivedObjects, ReceivedTruth, TruthAnswer
+from monitor.frames.frame import Opinions, ReceivedTruth, TruthAnswer
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, IntArray
 from monitor.frames.stored import StoredFrame
@@ -28,6 +28,66 @@ from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import Gone, PendingStore, Places, RecentChanges
 from monitor.pipeline.streams import Stream
 from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry
+
+# Pairs of an object and a detection, and values of the objects' covariances, that are too many to
+# be gone through between two frames: some milliseconds.
+HEAVY = 40_000
+
+JOURNAL_FULL = Notice(
+    Reason.OVERLOAD,
+    "truth",
+    "the disk has taken no labels for long, and no more can wait for it: send them again later.",
+)
+
+OTHER_FRAME = Notice(
+    Reason.GROUND_TRUTH_INVALID,
+    "stamp_ns",
+    "the frame of this number has another stamp: it is not the one that is labelled.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Labels of a frame that memory does not hold, and the disk may.
+
+    partition  None where it is not known
+    """
+
+    stream: str
+    frame_id: int
+    partition: int | None
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Labels of a frame matched ahead of their report.
+
+    frame            a copy: what the loop does to its own meanwhile does not reach it
+    resolved, again  as matched_labels has them
+    work             does it; the result is `matched`
+    """
+
+    frame: PendingFrame
+    resolved: BoolArray
+    again: bool
+    work: Callable[[], LabelsMatched]
+    matched: LabelsMatched | None = None
+
+    def run(self) -> None:
+        """Do it: on any thread, once."""
+        self.matched = self.work()
+
+    def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
+        """Returns the result, if matching the frame now would come to the same."""
+        ours = self.frame
+        same = (
+            abs(frame.sequence) == abs(ours.sequence)
+            and frame.stored.stamp_ns == ours.stored.stamp_ns
+            and frame.released == ours.released
+            and again == self.again
+            and np.array_equal(resolved, self.resolved)
+        )
+        return self.matched if same else None
 
 
 def key_of(labels: ReceivedTruth) -> FrameKey:
@@ -103,75 +163,6 @@ def label_record(
     )
 
 
-# Pairs of an object and a detection, and values of the objects' covariances, that are too many to
-# be gone through between two frames: some milliseconds.
-HEAVY = 40_000
-
-
-@dataclass(slots=True)
-class Ahead:
-    """Labels of a frame matched ahead of their report.
-
-    frame            a copy: what the loop does to its own meanwhile does not reach it
-    resolved, again  as matched_labels has them
-    work             does it; the result is `matched`
-    """
-
-    frame: PendingFrame
-    resolved: BoolArray
-    again: bool
-    work: Callable[[], LabelsMatched]
-    matched: LabelsMatched | None = None
-
-    def run(self) -> None:
-        """Do it: on any thread, once."""
-        self.matched = self.work()
-
-    def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
-        """Returns the result, if matching the frame now would come to the same."""
-        ours = self.frame
-        same = (
-            abs(frame.sequence) == abs(ours.sequence)
-            and frame.stored.stamp_ns == ours.stored.stamp_ns
-            and frame.released == ours.released
-            and again == self.again
-            and np.array_equal(resolved, self.resolved)
-        )
-        return self.matched if same else None
-
-
-def _work(objects: ReceivedObjects, frame: StoredFrame) -> int:
-    """Measures how much work matching is, to be compared with HEAVY."""
-    unsure = int(np.count_nonzero(objects.covariance_length))
-    return objects.n * frame.n + unsure * frame.header.space.k**2
-
-
-JOURNAL_FULL = Notice(
-    Reason.OVERLOAD,
-    "truth",
-    "the disk has taken no labels for long, and no more can wait for it: send them again later.",
-)
-
-
-OTHER_FRAME = Notice(
-    Reason.GROUND_TRUTH_INVALID,
-    "stamp_ns",
-    "the frame of this number has another stamp: it is not the one that is labelled.",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """Labels of a frame that memory does not hold, and the disk may.
-
-    partition  None where it is not known
-    """
-
-    stream: str
-    frame_id: int
-    partition: int | None
-
-
 @dataclass(slots=True)
 class TruthLedger:
     """Enters the frames and labels of one pipeline, and counts each exactly once.
@@ -186,7 +177,6 @@ class TruthLedger:
     config: Config
     limits: Limits
     counting: Counting
-    counters: Counters
     streams: Mapping[str, Stream]
     journal: Journal
     fates: Fates = field(init=False)
@@ -199,7 +189,7 @@ class TruthLedger:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.fates = Fates(self.counters, PendingStore(config.pending.max_bytes))
+        self.fates = Fates(self.counting.counters, PendingStore(config.pending.max_bytes))
         angles = config.statistics.angles_in_joint
         self.places = Places(self.counting.slices, self.counting.live.class_slices, angles)
 
@@ -326,7 +316,10 @@ class TruthLedger:
             stored, taken = found.entry.frame, partial(self.places.as_told, found)
         else:
             return None
-        if objects is None or _work(objects, stored) < HEAVY:
+        if objects is None:
+            return None
+        unsure = int(np.count_nonzero(objects.covariance_length))
+        if objects.n * stored.n + unsure * stored.header.space.k**2 < HEAVY:
             return None
         frame = taken()
         resolved, again = resolved_before(labels, frame)
@@ -366,18 +359,18 @@ class TruthLedger:
         if matched is None:
             matched = self._matching(labels, frame, resolved, again)()
         for reason, invalid in matched.invalid.items():
-            self.counters.note(reason, invalid)
+            self.counting.counters.note(reason, invalid)
         if revised and told and matched.account.refused + matched.account.orphan == told:
             # A mistake in all labels is no reason to take back what was good.
             return self._answered(matched.account, *matched.notices)
         stream = self.streams.get(labels.stream)
         delay_ns = 0 if stream is None else stream.time.since(frame.stored.stamp_ns)
         record = label_record(labels, frame, matched, self.counting.live, delay_ns)
-        self.counters.unmatched += record.settled.size - matched.settled.size
-        self.counters.truth.add(matched.account)
+        self.counting.counters.unmatched += record.settled.size - matched.settled.size
+        self.counting.counters.truth.add(matched.account)
         if not (revised or record.settled.size or record.objects_told):
             return TruthAnswer(matched.account, matched.notices)
-        self.counters.truth_delay.observe(record.delay_ns / 1e9)
+        self.counting.counters.truth_delay.observe(record.delay_ns / 1e9)
         sequence = self.next_sequence()
         entry = LabelEntry(sequence, frame.partition, *frame.key, record)
         if not frame.kept:
@@ -398,7 +391,7 @@ class TruthLedger:
 
     def _answered(self, account: TruthAccount, *notices: Notice) -> TruthAnswer:
         """Labels that change nothing."""
-        self.counters.truth.add(account)
+        self.counting.counters.truth.add(account)
         return TruthAnswer(account, notices)
 
     def tell(

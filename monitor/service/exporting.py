@@ -35,7 +35,6 @@ from monitor.store.ledger.journal import Journal
 
 log = logging.getLogger(__name__)
 
-
 # How often the windows are read, seconds: they are made of panes of some 50 s and more.
 WINDOW_SECONDS = 10.0
 

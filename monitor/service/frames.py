@@ -59,13 +59,8 @@ from monitor.wire.requests import (
 
 log = logging.getLogger(__name__)
 
-
-_NOT_ANSWERED = "message %d of a stream was not answered"
-
-
 # As many as there are micro-bins.
 MOST_BINS = 512
-
 
 # What a refusal is called over gRPC where no stream is to be kept alive.
 STATUS_OF_REASON = {
@@ -75,7 +70,6 @@ STATUS_OF_REASON = {
     Reason.TOO_MANY_DETECTIONS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
 }
-
 
 # Answers a message of a stream by its position; a Refusal stands for a message that broke us.
 Answer = Callable[[bytes | Refusal, int], Awaitable[bytes]]
@@ -266,7 +260,8 @@ class Service:
 
     async def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
         """The answer; where making it fails, one that says so: the stream lives."""
-        with contained(self.pipeline.counters, log, _NOT_ANSWERED, index):
+        counters = self.pipeline.counters
+        with contained(counters, log, "message %d of a stream was not answered", index):
             return await answer(data, index)
         return await answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
 

@@ -27,7 +27,6 @@ from monitor.wire.requests import WireLimits, decode_truth_request
 
 log = logging.getLogger(__name__)
 
-
 # Messages of a stream that may wait for the disk; the client's own flow control does the rest.
 IN_FLIGHT = 256
 

@@ -28,17 +28,18 @@ from monitor.wire.messages import Health
 
 log = logging.getLogger(__name__)
 
-
 # Seconds for what was said last to reach those who watch.
 LAST_WORDS = 0.2
-
 
 # Milliseconds; who is slower to agree on TLS is sent away.
 HANDSHAKE_MS = 10_000
 
-
 # Milliseconds; clients that ping more often are sent away.
 MOST_FREQUENT_PING_MS = 1000
+
+
+class CannotListen(OSError):
+    """An address is not to be had."""
 
 
 def _handlers(
@@ -97,10 +98,6 @@ def _options(settings: ServerConfig) -> list[tuple[str, int]]:
     ]
 
 
-class CannotListen(OSError):
-    """An address is not to be had."""
-
-
 @dataclass(slots=True)
 class Server:
     """The running gRPC server."""
@@ -141,7 +138,11 @@ class Server:
         if settings.reflection:
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
         with contextlib.suppress(RuntimeError):
-            self.port = self._listen(server, settings.grpc_address)
+            if self._certificates is None:
+                self.port = server.add_insecure_port(settings.grpc_address)
+            else:
+                credentials = self._certificates.credentials()
+                self.port = server.add_secure_port(settings.grpc_address, credentials)
         if self.port == 0:
             raise CannotListen(
                 f"[server] grpc_address = '{settings.grpc_address}': cannot listen there. "
@@ -156,11 +157,6 @@ class Server:
         # What exists now stays; the collector need not look at it again.
         gc.collect()
         gc.freeze()
-
-    def _listen(self, server: grpc.aio.Server, address: str) -> int:
-        if self._certificates is None:
-            return int(server.add_insecure_port(address))
-        return int(server.add_secure_port(address, self._certificates.credentials()))
 
     async def _keep_credentials(self) -> None:
         """Files that change are in force soon after, and end no stream."""
