@@ -67,7 +67,6 @@ class ForwardedFrame:
 
     began      when it was forwarded, seconds
     call_ends  when the detector's call does; None: never
-    wanted     whether its tracks are
     settle     told once how it ended, with the tracks where it was answered
     """
 
@@ -75,7 +74,6 @@ class ForwardedFrame:
     answer: FrameAnswer
     began: float
     call_ends: float | None = None
-    wanted: bool = False
     settle: Callable[[Outcome, ReportedTracks | None], None] | None = None
     sequence: int | None = None
     outcome: Outcome | None = None
@@ -217,7 +215,7 @@ class ExternalTracker:
         loop = asyncio.get_running_loop()
         now, wanted = loop.time(), stream.header.return_tracks
         call_ends = None if left is None else now + left
-        frame = ForwardedFrame(stream, answer, now, call_ends, wanted)
+        frame = ForwardedFrame(stream, answer, now, call_ends)
         if not self.up:
             self.line.end(frame, Outcome.FAILED)
             # Who stands by has tracked it already.
@@ -299,8 +297,9 @@ class ExternalTracker:
         if frame is None:
             return  # too late: its detector has long gone on
         tracks = None
-        if frame.wanted:
-            received, header = frame.answer.received.detections, frame.stream.header
+        header = frame.stream.header
+        if header.return_tracks:
+            received = frame.answer.received.detections
             most, own = self.config.max_tracks, frame.stream.tracker
             # The header's answer has promised those of our own tracker, where it stands by.
             state = None if own is None else len(own.dimensions)

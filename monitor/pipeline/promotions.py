@@ -202,21 +202,15 @@ class Promotions:
     now_ns: Callable[[], int] = time.time_ns
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
     sequence: int = 0
+    learning: Learning = field(init=False)
+    recalibrators: Recalibrators = field(init=False)
     candidates: Candidates = field(init=False)
     _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def __post_init__(self) -> None:
+        self.learning = self.pipeline.learning
+        self.recalibrators = self.pipeline.recalibrators
         self.candidates = Candidates(self.learning)
-
-    @property
-    def learning(self) -> Learning:
-        """Where candidates come from."""
-        return self.pipeline.learning
-
-    @property
-    def recalibrators(self) -> Recalibrators:
-        """Returns the recalibrators that are known and active."""
-        return self.pipeline.recalibrators
 
     @property
     def pinned(self) -> bool:

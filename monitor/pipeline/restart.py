@@ -210,10 +210,8 @@ class Resumption:
         """Does all entries again that one of the three lacks; a fault costs its entry alone."""
         self.statistics, self.drift, self.learning = statistics, drift, learning
         for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
-            counters, done = self.pipeline.counters, False
-            with contained(
-                counters, log, "entry %d of the ledger was not done again", entry.sequence
-            ):
+            counters, done, number = self.pipeline.counters, False, entry.sequence
+            with contained(counters, log, "entry %d of the ledger was not done again", number):
                 done = self._again(entry, disk)
             self.entries += 1
             self.failed += not done
