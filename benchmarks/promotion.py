@@ -134,7 +134,7 @@ def run(drive: Drive, seed: int) -> Outcome:
             learn(promotions)
         if i % FIT_FRAMES == 0:
             fit(promotions)
-        if first < 0 and promotions.counters.swaps.promoted:
+        if first < 0 and promotions.counters.swaps["promoted"]:
             first, sums = round(i * OBJECTS / LIFE), np.zeros(2)
     swaps = sum(record.what in SWAPS for record in promotions.records(1000))
     return Outcome(first, swaps, float(sums[0] / sums[1]))

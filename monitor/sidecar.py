@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 
 from monitor.config import Config, InvalidConfiguration, TrackerKind, split_address
 from monitor.pipeline.checkpoints import DriftKeeping, Keeper
@@ -22,6 +21,7 @@ from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrator_checkpoints import KeptPromotions, RecalibratorKeeper, configured
 from monitor.pipeline.restart import Resumption, begin_ledger
 from monitor.pipeline.tracker_client import TrackerClient
+from monitor.service.admin import AdminService
 from monitor.service.exporting import Exporting
 from monitor.service.frames import Service
 from monitor.service.host import Host, keep_freed_memory
@@ -37,61 +37,38 @@ log = logging.getLogger(__name__)
 
 # How often the loop's punctuality is looked at, seconds.
 LAG_PROBE = 0.05
-
-
 # How often a service manager that keeps no watch over us hears that we live, seconds.
 ALIVE_SECONDS = 5.0
-
 
 # What those who watch are told.
 OVERLOADED = (
     "overload: frames are answered and forwarded, but neither remembered nor counted; see [server] "
     "shed_lag_seconds and shed_rows"
 )
-
-
 CALM = "serving: the overload is over, frames are monitored again"
-
-
 # What the service manager shows.
 SERVING = "serving"
-
 
 Housekeeping = Callable[[], Coroutine[object, object, None]]
 
 
-@dataclass(slots=True)
 class Sidecar:
     """All parts together.
 
-    config  in force; a reload puts another one there
+    config  active; a reload puts another one there
     host    the process that it runs in
     """
 
-    config: Config
-    host: Host = field(default_factory=Host)
-    pipeline: Pipeline = field(init=False)
-    promotions: Promotions = field(init=False)
-    kept: KeptPromotions = field(init=False)
-    fits: FitRounds = field(init=False)
-    tracker: ExternalTracker | None = None
-    server: Server = field(init=False)
-    endpoint: Endpoint = field(default_factory=Endpoint)
-    http_port: int = 0
-    keeper: Keeper = field(init=False)
-    journal: Journal = field(init=False)
-    resumed: Resumption = field(init=False)
-    drift: DriftKeeping = field(init=False)
-    wall_clock: WallClock = field(init=False)
-    exporting: Exporting = field(init=False)
-    reloads: Reloads = field(init=False)
-    _read_again: asyncio.Event = field(default_factory=asyncio.Event)
-    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        config = self.config
+    def __init__(self, config: Config, host: Host | None = None) -> None:
+        """Builds all parts. Raises InvalidConfiguration."""
+        self.config = config
+        self.host = host or Host()
         self.reloads = Reloads(self.host.path)
         self.wall_clock = WallClock(config.server.clock_step_seconds)
+        self.endpoint = Endpoint()
+        self.http_port = 0
+        self._read_again = asyncio.Event()
+        self._stopping = asyncio.Event()
         events = Events()
         self.journal = Journal(config.pending, lambda text: events.announce(Health(True, text)))
         self.pipeline = pipeline = Pipeline(config, self.journal, events=events)
@@ -102,6 +79,7 @@ class Sidecar:
         self.kept = KeptPromotions(self.promotions, named, store, every_seconds)
         self.fits = FitRounds(self.promotions)
         self.drift = DriftKeeping(pipeline, config.drift, self.fits, self.journal)
+        self.tracker: ExternalTracker | None = None
         if config.tracker.kind is TrackerKind.GRPC:
             self.tracker = ExternalTracker(
                 config.tracker, pipeline.counters, pipeline.track_elsewhere, pipeline.track_instead
@@ -115,13 +93,13 @@ class Sidecar:
             self.tracker,
             self.reloads,
         )
-        self.server = Server(service, self.promotions, self.fits.asked, self.kept.settle)
+        admin = AdminService(self.promotions, self.fits.asked, self.kept.settle)
+        self.server = Server(service, admin)
         newer, soon = self.server.states.newer, self.journal.pressed
         self.keeper = Keeper(pipeline, newer, config.snapshot, self.journal, soon)
         self.resumed = Resumption(pipeline)
         self.exporting = Exporting(
             pipeline=pipeline,
-            promotions=self.promotions,
             keeper=self.keeper,
             kept=self.kept,
             drift=self.drift,
@@ -173,7 +151,7 @@ class Sidecar:
         self.endpoint.published.turned = None
         await self.exporting.refresh_if_possible()
         await self.keeper.write()
-        self.keeper.close()
+        self.keeper.file.close()
         await self.kept.end()
         await self.drift.end()
         await self.journal.close()
@@ -215,7 +193,7 @@ class Sidecar:
         drift = statistics if self.drift.entry is None else self.drift.entry
         learning = statistics if self.kept.entry is None else self.kept.entry
         self.resumed.run(journal, statistics, drift, learning)
-        self.wall_clock.begin(ledger.epoch)
+        self.wall_clock.epoch = ledger.epoch
         if not self.config.snapshot.path:
             journal.covered_always()
 
@@ -269,9 +247,9 @@ class Sidecar:
         """Let settings be in force that have none of those that a restart must bring."""
         self.config = config
         self.pipeline.adjust(config)
-        self.wall_clock.adjust(config.server.clock_step_seconds)
-        self.keeper.adjust(config.snapshot)
-        self.kept.adjust(config.snapshot.every_seconds)
+        self.wall_clock.step_seconds = config.server.clock_step_seconds
+        self.keeper.config = config.snapshot
+        self.kept.every_seconds = config.snapshot.every_seconds
         self.drift.adjust(config.drift, config.promotion.settings().fits.tracks)
         if self.host.adjusted is not None:
             self.host.adjusted(config)

@@ -311,9 +311,9 @@ class Fuzz:
         ledger, counters = self.pipeline.ledger, self.pipeline.counters
         assert counters.internal_errors == 0
         assert counters.detections == self.detections
-        assert ledger.account.predicted == self.counted
-        assert ledger.account.waiting == ledger.pending
-        assert all(count >= 0 for count in ledger.account.counts().values())
+        assert ledger.fates.account.predicted == self.counted
+        assert ledger.fates.account.waiting == ledger.fates.pending
+        assert all(count >= 0 for count in ledger.fates.account.counts().values())
         for _, statistics in finished(self.pipeline.live.in_steps()):
             assert_finite(statistics)
         for name, kept in self.pipeline.latest.items():

@@ -54,7 +54,7 @@ def test_slices_that_look_healthy_are_not_fitted_by_themselves_and_are_when_aske
 
     asyncio.run(run())
     assert [list(job.slices) for job in fits.jobs] == [["bus"]]
-    assert promotions.counters.fits.nothing == 1
+    assert promotions.counters.fits["nothing"] == 1
     asyncio.run(rounds.asked(["car"], "", "anna"))
     assert list(fits.jobs[-1].slices) == ["car"]
 
@@ -70,7 +70,7 @@ def test_what_was_promoted_while_its_slice_was_fitted_is_not_tried_against():
             await until(lambda: len(fits.jobs) == 1)
             promotions.promote(version, "anna")
             fits.held.set()
-            await until(lambda: promotions.counters.fits.superseded == 1)
+            await until(lambda: promotions.counters.fits["superseded"] == 1)
 
     asyncio.run(run())
     assert happened(promotions) == [Happened.PROMOTED]
@@ -260,7 +260,7 @@ def test_who_asks_is_told_that_a_fit_failed_and_it_is_recorded():
         asyncio.run(rounds.asked([], "", "anna"))
     (record,) = promotions.records(10)
     assert (record.what, record.slice, record.actor) == (Happened.FIT_FAILED, "", "anna")
-    assert promotions.counters.fits.failed == 2
+    assert promotions.counters.fits["failed"] == 2
 
 
 def test_who_asks_while_a_fit_runs_waits_for_it():

@@ -16,7 +16,7 @@ from monitor.matching.labels import matched_labels
 from monitor.pipeline import truth
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.truth import Ahead
-from monitor.service.labels import TruthStream
+from monitor.service.labels import Session, TruthStream
 from monitor.store.ledger.entries import Kept
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.v1 import truth_pb2
@@ -78,18 +78,18 @@ def test_covariances_are_heavy_however_few_the_detections_are():
 def test_a_frame_that_the_disk_gave_back_is_heavy_too_and_is_not_touched(all_heavy, monkeypatch):
     journal = ListJournal()
     pipeline = world(journal, max_bytes=1)
-    assert ("lidar", 1) not in pipeline.ledger.store
+    assert ("lidar", 1) not in pipeline.ledger.fates.store
     assert pipeline.ledger.heavy(told()) is None
     found = journal.look_up("lidar", 1, None)
     ahead = heavy(pipeline, told(), found)
-    assert ("lidar", 1) not in pipeline.ledger.store
+    assert ("lidar", 1) not in pipeline.ledger.fates.store
     ahead.run()
     # What was done ahead is not done again.
     monkeypatch.delattr(truth, "matched_labels")
     answer = pipeline.ledger.report(told(), found, ahead)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"matched": 3}
-    assert pipeline.ledger.account.waiting == pipeline.ledger.pending == 0
+    assert pipeline.ledger.fates.account.waiting == pipeline.ledger.fates.pending == 0
 
 
 # ---- what happens meanwhile
@@ -100,7 +100,7 @@ def test_a_frame_that_is_released_meanwhile_is_matched_as_it_was(all_heavy):
     whole = heavy(pipeline, told())
     whole.run()
     ahead = heavy(pipeline, told())
-    frame = pipeline.ledger.store.get(("lidar", 1))
+    frame = pipeline.ledger.fates.store.get(("lidar", 1))
     assert frame is not None
     frame.release()
     ahead.run()
@@ -118,7 +118,7 @@ def test_a_revision_that_two_streams_send_at_once_counts_once(all_heavy):
     first, second = (reported(pipeline, told(1), ahead) for ahead in (one, other))
     assert account_of(first.account) == {"matched": 3}
     assert account_of(second.account) == {"duplicate": 3}
-    assert pipeline.ledger.account.waiting == pipeline.ledger.pending == 0
+    assert pipeline.ledger.fates.account.waiting == pipeline.ledger.fates.pending == 0
     assert counted(pipeline)["total"].raw.n == 3
 
 
@@ -146,14 +146,6 @@ class Call:
 
 
 @dataclass
-class Session:
-    reading: bool = False
-    writing_since: float | None = None
-    draining: bool = False
-    stuck: bool = False
-
-
-@dataclass
 class Disk:
     """Durable at once."""
 
@@ -178,8 +170,14 @@ def answered(pipeline: Pipeline, journal: ListJournal | None) -> pb.ReportGround
         sent.objects.add(object_id=i, class_index=i, ground_truth=place)
     call = Call([pb.ReportGroundTruthRequest(truth=sent).SerializeToString()])
     disk = None if journal is None else Disk(journal)
-    stream = TruthStream(pipeline, disk, LIMITS, call, Session(), lambda: None, at_once, at_once)
-    asyncio.run(stream.run())
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        talk = pipeline, disk, LIMITS, call, Session(task)
+        await TruthStream(*talk, lambda: None, at_once, at_once).run()
+
+    asyncio.run(run())
     (answer,) = call.answers
     return answer
 

@@ -39,7 +39,7 @@ def test_a_snapshot_that_says_what_cannot_be_adds_nothing_to_the_one_before(tmp_
     pipeline = pipeline_of()
     keeper = Keeper(pipeline, NewerFields(), SnapshotConfig(path=str(path)))
     keeper.load()
-    keeper.close()
+    keeper.file.close()
     assert (keeper.entry, keeper.file.refused) == (2, 1)
-    assert pipeline.ledger.waiting == {-3: 7}
+    assert pipeline.ledger.fates.waiting == {-3: 7}
     assert_same_statistics(pipeline, good)

@@ -36,7 +36,7 @@ def keeper_of(path):
         def keeper(file: Path = path) -> Keeper:
             pipeline = Pipeline(Config())
             one = Keeper(pipeline, NewerFields(), SnapshotConfig(path=str(file)))
-            made.callback(one.close)
+            made.callback(one.file.close)
             return one
 
         yield keeper
@@ -122,7 +122,7 @@ def test_a_file_that_another_sidecar_keeps_is_left_alone(keeper_of, path, caplog
     assert (second.file.failures, second.file.written_at) == (1, None)
     assert path.read_bytes() == before
     assert half.exists()
-    first.close()
+    first.file.close()
     keeper_of().load()
     assert not half.exists()
 
@@ -165,7 +165,7 @@ def test_what_newer_code_had_added_is_shared_with_who_exports(keeper_of, path):
     keeper = keeper_of()
     keeper.newer.data = b"\xc2\x3e\x05newer"
     asyncio.run(keeper.write())
-    keeper.close()
+    keeper.file.close()
     again = keeper_of()
     again.load()
     assert again.newer.data == b"\xc2\x3e\x05newer"

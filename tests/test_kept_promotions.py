@@ -105,7 +105,7 @@ def test_trials_beside_what_is_not_in_force_any_more_are_over_but_a_pin_holds():
 @contextlib.asynccontextmanager
 async def kept_on(run: KeptPromotions) -> AsyncIterator[None]:
     """Records are kept as they come, and nothing else."""
-    run.adjust(60.0)
+    run.every_seconds = 60.0
     task = asyncio.create_task(run.keep_trials())
     await asyncio.sleep(0)
     try:

@@ -36,7 +36,7 @@ def test_a_run_that_goes_on_knows_all_that_the_last_one_knew():
     _, first, keeping = busy()
     second = with_slices(keeping.left)
     assert second.recalibrators.selection == first.recalibrators.selection
-    assert second.before == first.before
+    assert second.recalibrators.before == first.recalibrators.before
     ours, theirs = second.learning.register, first.learning.register
     for name in ("on_trial", "guards", "befores", "spent", "followers", "pinned"):
         assert getattr(ours, name) == getattr(theirs, name)

@@ -49,7 +49,7 @@ def test_labels_in_another_coordinate_frame_are_all_refused_and_every_detection_
     assert notice.count == 4
     assert "'map'" in notice.message
     assert "'base'" in notice.message
-    assert pipeline.ledger.pending == 3
+    assert pipeline.ledger.fates.pending == 3
     again = reported(pipeline, all_kinds("base"))
     assert account_of(again.account) == {"matched": 2, "duplicate": 1, "ignored": 1}
 
@@ -75,9 +75,9 @@ def test_where_a_region_cannot_be_used_no_detection_is_a_false_positive(
     answer = reported(pipeline, told)
     assert len(answer.notices) == 1
     assert pipeline.counters.unmatched == 0
-    assert pipeline.ledger.pending == 3
+    assert pipeline.ledger.fates.pending == 3
     reported(pipeline, replace(told, regions=(region("x"),), coordinate_frame=""))
-    assert pipeline.ledger.account.ignored == 3
+    assert pipeline.ledger.fates.account.ignored == 3
 
 
 def test_regions_of_a_stream_that_cannot_be_measured_make_no_false_positive():
@@ -85,4 +85,4 @@ def test_regions_of_a_stream_that_cannot_be_measured_make_no_false_positive():
     pipeline.process(opened(pipeline), frame([Sent(0, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))], 1))
     reported(pipeline, replace(labels([], 1, complete=True), regions=(region("x"),)))
     assert pipeline.counters.unmatched == 0
-    assert pipeline.ledger.pending == 1
+    assert pipeline.ledger.fates.pending == 1

@@ -122,7 +122,7 @@ def test_every_label_is_in_exactly_one_count(drawn, messages):
     assert +Counter(pipeline.counters.notices) == +notes
     assert pipeline.counters.unmatched == unmatched
     usable = {id for id, kind in books.kinds.items() if kind != "refused"}
-    assert pipeline.ledger.pending == len(usable - books.known)
+    assert pipeline.ledger.fates.pending == len(usable - books.known)
     assert gaussians(pipeline) == books.measured
     assert sum(held.n for held in counted(pipeline).values()) == books.classified
     assert pipeline.counters.internal_errors == 0

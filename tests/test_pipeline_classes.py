@@ -41,7 +41,7 @@ def test_a_class_that_comes_with_its_detection_is_counted(opinions):
     assert finished(pipeline.live.classes_in_steps())[0][:2] == (TOTAL, CLASSES)
     laws.assert_same(total_of(pipeline), observed(rows, [i % 3 for i in range(6)]))
     assert account_of(pipeline.counters.truth) == {"matched": 6}
-    assert pipeline.ledger.pending == 0
+    assert pipeline.ledger.fates.pending == 0
     assert gaussians(pipeline) == 0
 
 
@@ -55,7 +55,7 @@ def test_a_label_may_tell_the_class_alone(opinions):
     assert found.notices == ()
     laws.assert_same(total_of(pipeline), observed([rows[2], rows[0]], [1, 0]))
     # It is the label of its detection: there will be no other.
-    assert pipeline.ledger.pending == 1
+    assert pipeline.ledger.fates.pending == 1
     found = reported(pipeline, labels([Label(2, GOOD_TRUTH), Label(1, GOOD_TRUTH)]))
     assert account_of(found.account) == {"duplicate": 1, "matched": 1}
     assert gaussians(pipeline) == 1
@@ -103,7 +103,7 @@ def test_inline_and_late_classes_give_the_same_bits(frames, with_truth, random):
     assert account_of(inline.counters.truth) == account_of(late.counters.truth)
     for level in (None, 0):
         assert bits(counted(inline, level)) == bits(counted(late, level))
-    assert inline.ledger.pending == late.ledger.pending
+    assert inline.ledger.fates.pending == late.ledger.fates.pending
     assert gaussians(inline) == gaussians(late)
 
 
@@ -202,7 +202,7 @@ def test_a_class_alone_says_nothing_of_a_detection_without_probabilities():
     found = reported(pipeline, labels(told, complete=True))
     assert account_of(found.account) == {"unusable": 2}
     # It was named, so that it is not unmatched; and it goes on waiting.
-    assert (pipeline.counters.unmatched, pipeline.ledger.pending) == (1, 1)
+    assert (pipeline.counters.unmatched, pipeline.ledger.fates.pending) == (1, 1)
     found = reported(pipeline, labels([Label(1, GOOD_TRUTH)]))
     assert account_of(found.account) == {"matched": 1}
 
@@ -233,7 +233,7 @@ def test_a_repeated_frame_is_counted_once_with_all_its_labels():
         pipeline.process(stream, frame(rows))
     assert account_of(pipeline.counters.truth) == {"matched": 3, "duplicate": 3}
     assert (total_of(pipeline).n, gaussians(pipeline)) == (2, 2)
-    assert pipeline.ledger.pending == 1
+    assert pipeline.ledger.fates.pending == 1
 
 
 # ---- what waits
@@ -241,7 +241,7 @@ def test_a_repeated_frame_is_counted_once_with_all_its_labels():
 
 def test_only_probabilities_that_came_take_room_until_memory_is_short():
     pipeline = pipeline_of()
-    stream, store = opened(pipeline), pipeline.ledger.store
+    stream, store = opened(pipeline), pipeline.ledger.fates.store
     rows = [sent(i, opinions=0) for i in range(20)]
     pipeline.process(stream, frame(rows, 1))
     bare = store.bytes
@@ -286,7 +286,7 @@ def test_a_fault_in_counting_classes_costs_nothing_but_their_rows(stage, monkeyp
     if stage == "count_classes":
         assert pipeline.counters.internal_errors == 2
         assert gaussians(pipeline) == 2
-        assert pipeline.ledger.pending == 1
+        assert pipeline.ledger.fates.pending == 1
     # The next one is counted like any other.
     pipeline.process(stream, frame(rows, 2))
     assert total_of(pipeline).n == 1

@@ -224,5 +224,5 @@ def test_a_failure_of_counting_costs_the_tracker_nothing(stage, monkeypatch):
     assert pipeline.counters.frames == 1
     # The next frame is a frame like any other.
     pipeline.process(stream, frame(rows, 2))
-    assert ("lidar", 2) in pipeline.ledger.store
+    assert ("lidar", 2) in pipeline.ledger.fates.store
     assert pipeline.counters.internal_errors == 1

@@ -125,7 +125,7 @@ def test_a_repeated_frame_is_answered_again_and_counted_once():
     assert account_of(pipeline.counters.truth) == {"matched": 1, "duplicate": 1}
     assert pipeline.counters.notices[Reason.DUPLICATE_FRAME] == 1
     assert pipeline.counters.dropped == 0
-    assert len(pipeline.ledger.store) == 1
+    assert len(pipeline.ledger.fates.store) == 1
     # The first one goes on waiting, with what it knows.
     found = reported(pipeline, labels([Label(2, GOOD_TRUTH), Label(1, GOOD_TRUTH)]))
     assert account_of(found.account) == {"matched": 1, "duplicate": 1}
@@ -152,10 +152,10 @@ def test_a_frame_of_a_known_number_and_another_stamp_takes_the_place_of_the_old(
     assert Reason.DUPLICATE_FRAME not in pipeline.counters.notices
     # Two of the old one still waited.
     assert pipeline.counters.dropped == 2
-    assert (len(pipeline.ledger.store), pipeline.ledger.pending) == (1, 1)
-    kept = pipeline.ledger.store.get(("lidar", 1))
+    assert (len(pipeline.ledger.fates.store), pipeline.ledger.fates.pending) == (1, 1)
+    kept = pipeline.ledger.fates.store.get(("lidar", 1))
     assert kept is not None
-    assert pipeline.ledger.store.bytes == kept.nbytes
+    assert pipeline.ledger.fates.store.bytes == kept.nbytes
     assert account_of(pipeline.counters.truth) == {"matched": 2}
     found = reported(pipeline, labels([Label(2, GOOD_TRUTH), Label(5, GOOD_TRUTH)]))
     assert account_of(found.account) == {"orphan": 1, "matched": 1}
@@ -171,7 +171,7 @@ def test_a_frame_without_a_number_is_answered_and_its_inline_truth_counts():
         answer = pipeline.process(stream, frame([sent(1, truth=True), sent(2)], None))
         assert [notice.reason for notice in answer.notices] == [Reason.MISSING_FRAME_KEY]
     assert counted(pipeline)[TOTAL].raw.n == 2
-    assert len(pipeline.ledger.store) == 0
+    assert len(pipeline.ledger.fates.store) == 0
     assert pipeline.counters.dropped == 2
     assert pipeline.counters.notices[Reason.MISSING_FRAME_KEY] == 2
 
@@ -190,16 +190,16 @@ def test_the_watermark_never_moves_back_and_stays_behind_the_latest_frame(stamps
     late = 0
     highest: int | None = None
     for number, stamp in enumerate(stamps):
-        before = stream.watermark_ns
+        before = stream.time.watermark_ns
         late += stamp is not None and before is not None and stamp < before
         pipeline.process(stream, frame([], number, stamp))
         if stamp is not None:
             highest = stamp if highest is None else max(highest, stamp)
         if before is not None:
-            assert stream.watermark_ns is not None
-            assert stream.watermark_ns >= before
+            assert stream.time.watermark_ns is not None
+            assert stream.time.watermark_ns >= before
         expected = None if highest is None else highest - int(disorder * SECOND)
-        assert stream.watermark_ns == expected
+        assert stream.time.watermark_ns == expected
     assert pipeline.counters.late_frames == late
 
 
@@ -209,7 +209,7 @@ def test_a_single_wild_stamp_moves_no_watermark_and_makes_no_frame_late(wild):
     stream = opened(pipeline)
     for number, stamp in enumerate([SECOND, 2 * SECOND, wild, 3 * SECOND, 4 * SECOND]):
         pipeline.process(stream, frame([], number, stamp))
-    assert stream.watermark_ns == 2 * SECOND
+    assert stream.time.watermark_ns == 2 * SECOND
     assert pipeline.counters.late_frames == 0
 
 
@@ -217,7 +217,7 @@ def test_the_first_stamp_of_all_may_be_the_earliest_there_is():
     pipeline = pipeline_of()
     stream = opened(pipeline)
     pipeline.process(stream, frame([], 1, -(2**63)))
-    assert stream.watermark_ns == -(2**63)
+    assert stream.time.watermark_ns == -(2**63)
     pipeline.process(stream, frame([], 2, 2**63 - 1))
     assert 0 <= stream.time.since(-(2**63)) < 2**63
 

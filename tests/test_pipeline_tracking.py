@@ -408,7 +408,7 @@ def test_one_who_asks_for_tracks_or_stops_asking_finds_them_going_on():
         assert (found.tracks is not None) == bool(number % 2)
         if found.tracks is not None:
             laws.assert_same(found.tracks, wanted.tracks)
-    assert stream.watermark_ns == one.watermark_ns
+    assert stream.time.watermark_ns == one.time.watermark_ns
     laws.assert_same(pipeline.tracks(), steady.tracks())
 
 

@@ -49,7 +49,7 @@ def test_labels_between_an_answer_and_its_memory_find_their_frame():
     pipeline = pipeline_of(DOUBLE)
     rows = [sent(5), sent(3, truth=True)]
     pipeline.answer(opened(pipeline), frame(rows))
-    assert len(pipeline.ledger.store) == 0
+    assert len(pipeline.ledger.fates.store) == 0
     found = reported(pipeline, labels([Label(5, GOOD_TRUTH)]))
     assert account_of(found.account) == {"matched": 1}
     assert pipeline.counters.truth.matched == 2  # the other one came with the frame
@@ -65,7 +65,7 @@ def test_a_frame_finds_the_one_before_it_remembered(repeated):
     reasons = [notice.reason for notice in again.notices]
     assert reasons == ([Reason.DUPLICATE_FRAME] if repeated else [])
     pipeline.remember_answered()
-    assert pipeline.ledger.account.predicted == (1 if repeated else 2)
+    assert pipeline.ledger.fates.account.predicted == (1 if repeated else 2)
 
 
 def test_a_swap_of_recalibrators_comes_after_the_frames_that_were_answered(monkeypatch):
@@ -149,7 +149,7 @@ def test_every_label_is_in_exactly_one_count(ids, n, refused, inline, messages):
     assert account_of(pipeline.counters.truth) == dict(+expected)
     assert pipeline.counters.unmatched == unmatched
     assert pipeline.counters.notices.get(Reason.GROUND_TRUTH_INVALID, 0) == notes
-    assert pipeline.ledger.pending == len(books.usable - books.known)
+    assert pipeline.ledger.fates.pending == len(books.usable - books.known)
     total = counted(pipeline).get(TOTAL)
     assert (total.raw.n if total else 0) == expected["matched"]
 
@@ -178,7 +178,7 @@ def test_a_complete_frame_leaves_no_detection_waiting():
     pipeline.process(opened(pipeline), frame([sent(i) for i in range(5)]))
     reported(pipeline, labels([Label(1, GOOD_TRUTH)], complete=True))
     assert pipeline.counters.unmatched == 4
-    assert pipeline.ledger.pending == 0
+    assert pipeline.ledger.fates.pending == 0
     found = reported(pipeline, labels([Label(2, GOOD_TRUTH)], complete=True))
     assert account_of(found.account) == {"duplicate": 1}
     assert pipeline.counters.unmatched == 4
@@ -191,17 +191,17 @@ def test_a_detection_whose_label_was_refused_in_a_complete_report_may_get_a_bett
     found = reported(pipeline, labels(drawn, complete=True))
     assert account_of(found.account) == {"matched": 2, "refused": 2}
     assert pipeline.counters.unmatched == 1
-    assert pipeline.ledger.pending == 1
+    assert pipeline.ledger.fates.pending == 1
     found = reported(pipeline, labels([Label(2, GOOD_TRUTH)], complete=True))
     assert account_of(found.account) == {"matched": 1}
     assert pipeline.counters.unmatched == 1
-    assert pipeline.ledger.pending == 0
+    assert pipeline.ledger.fates.pending == 0
     assert counted(pipeline)[TOTAL].raw.n == 3
 
 
 def test_a_frame_of_which_nothing_waits_any_more_takes_less_room_and_knows_its_labels_again():
     pipeline = pipeline_of(DOUBLE)
-    stream, store = opened(pipeline), pipeline.ledger.store
+    stream, store = opened(pipeline), pipeline.ledger.fates.store
     rows = [sent(i) for i in range(20)]
     pipeline.process(stream, frame([*rows, BAD], 1))
     waiting = store.bytes
@@ -240,16 +240,16 @@ def test_a_higher_revision_takes_back_what_lower_ones_told_and_a_lower_one_chang
     assert found.retracted == 4
     reported(fresh, last)
     assert_same_statistics(revised, fresh)
-    account = revised.ledger.account
+    account = revised.ledger.fates.account
     assert (account.matched, account.ignored, account.unmatched, account.retracted) == (1, 1, 0, 4)
     # What no label tells of any more waits again.
-    assert revised.ledger.pending == account.waiting == 2
+    assert revised.ledger.fates.pending == account.waiting == 2
     for revision in (0, 2):
         found = reported(revised, replace(first, revision=revision))
         assert account_of(found.account) == {"duplicate": 2}
     found = reported(revised, replace(first, revision=3))
     assert account_of(found.account) == {"duplicate": 1, "matched": 1}
-    assert revised.ledger.pending == 0
+    assert revised.ledger.fates.pending == 0
 
 
 def test_a_revision_takes_back_what_came_with_the_frame_but_the_first_labels_do_not():
@@ -267,7 +267,7 @@ def test_a_revision_takes_back_what_came_with_the_frame_but_the_first_labels_do_
 
 def test_a_revision_of_a_frame_that_let_go_of_its_estimates_comes_too_late():
     pipeline = pipeline_of(DOUBLE)
-    stream, store = opened(pipeline), pipeline.ledger.store
+    stream, store = opened(pipeline), pipeline.ledger.fates.store
     rows = [sent(i, truth=True) for i in range(8)]
     pipeline.process(stream, frame(rows, 1))
     store.max_bytes = store.bytes + 1
@@ -322,8 +322,8 @@ def test_labels_of_a_frame_that_had_to_go_are_too_late():
     stream = opened(pipeline)
     for number in range(10):
         pipeline.process(stream, frame([sent(1), sent(2)], number))
-    assert 0 < len(pipeline.ledger.store) < 10
-    dropped = 10 - len(pipeline.ledger.store)
+    assert 0 < len(pipeline.ledger.fates.store) < 10
+    dropped = 10 - len(pipeline.ledger.fates.store)
     assert pipeline.counters.dropped == 2 * dropped
     found = reported(pipeline, labels([Label(1, GOOD_TRUTH)], 0))
     assert account_of(found.account) == {"too_late": 1}

@@ -149,14 +149,14 @@ class Ways(RuleBasedStateMachine):
 
     @rule()
     def all_go_back(self):
-        stack = list(self.promotions.before[Selection])
+        stack = list(self.promotions.recalibrators.before[Selection])
         if not stack:
             with pytest.raises(NothingToRollBack):
                 self.promotions.rollback(Selection, "", "anna")
             return
         record = self.promotions.rollback(Selection, "", "anna")
         assert record.after == stack[-1]
-        assert len(self.promotions.before[Selection]) < len(stack)
+        assert len(self.promotions.recalibrators.before[Selection]) < len(stack)
         for slice, bad in self.bad.items():
             assert self.of(slice) not in bad
 
@@ -179,7 +179,10 @@ class Ways(RuleBasedStateMachine):
     def the_way_back_is_known(self):
         if not hasattr(self, "promotions"):
             return
-        before, recalibrators = self.promotions.before[Selection], self.promotions.recalibrators
+        before, recalibrators = (
+            self.promotions.recalibrators.before[Selection],
+            self.promotions.recalibrators,
+        )
         assert set(before) <= recalibrators.known.keys()
         assert in_force(self.promotions) not in before[-1:]
 

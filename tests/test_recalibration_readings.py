@@ -113,14 +113,14 @@ def test_it_is_as_of_its_moment():
     begin(promotions, scaled(4.0))
     found = reading(promotions)
     assert found.trials == promotions.trials()
-    assert found.counters.trials.began == 1
+    assert found.counters.trials["began"] == 1
     assert not found.pinned
     begin(promotions, scaled(5.0))
     promotions.pin(pinned=True, actor="anna")
     promoted(promotions, 9.0)
     promotions.rollback(Selection, "", "anna")
-    assert found.counters.trials.began == 1
-    assert found.counters.swaps.promoted == 0
+    assert found.counters.trials["began"] == 1
+    assert found.counters.swaps["promoted"] == 0
     later = reading(promotions)
     assert later.pinned
-    assert (later.counters.trials.began, later.counters.swaps.rolled_back) == (3, 1)
+    assert (later.counters.trials["began"], later.counters.swaps["rolled_back"]) == (3, 1)

@@ -100,7 +100,7 @@ def done(pipeline: Pipeline, move: Move) -> None:
 
 
 def shares_of(pipeline: Pipeline) -> dict[str, list[int]]:
-    shares = pipeline.ledger.shares
+    shares = pipeline.ledger.fates.shares
     return {
         entry.name: [
             shares.of(name, index) for name in ("predicted", "labelled", "gated", "near_gate")
@@ -130,7 +130,7 @@ def state_of(pipeline: Pipeline) -> Any:
 def assert_alike(one: Pipeline, other: Pipeline) -> None:
     assert_same_state(state_of(one), state_of(other))
     assert detections_of(one) == detections_of(other)
-    assert one.ledger.account == other.ledger.account
+    assert one.ledger.fates.account == other.ledger.fates.account
     assert shares_of(one) == shares_of(other)
     assert labels_of(one) == labels_of(other)
     assert times_of(one) == times_of(other)
@@ -283,9 +283,9 @@ def test_labels_that_are_on_the_disk_count_once_where_their_frames_were_in_memor
         done(pipeline, Busy(False))
         done(pipeline, last)
         ledger = pipeline.ledger
-        assert ledger.account.waiting == ledger.pending
-        assert all(count >= 0 for count in ledger.account.counts().values())
-    alive, dead = (one.ledger.account for one in (life.pipeline, again))
+        assert ledger.fates.account.waiting == ledger.fates.pending
+        assert all(count >= 0 for count in ledger.fates.account.counts().values())
+    alive, dead = (one.ledger.fates.account for one in (life.pipeline, again))
     fates = "matched", "ignored", "unmatched"
     assert [getattr(alive, one) for one in fates] == [getattr(dead, one) for one in fates]
     assert_same_slices(state_of(life.pipeline), state_of(again))

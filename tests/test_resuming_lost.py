@@ -70,10 +70,10 @@ def gone_on(pipeline: Pipeline, journal: ListJournal, **pending: int) -> Pipelin
 
 def assert_adds_up(pipeline: Pipeline) -> None:
     ledger = pipeline.ledger
-    assert all(count >= 0 for count in ledger.waiting.values())
-    assert all(count >= 0 for count in ledger.account.counts().values())
-    account, shares = ledger.account, ledger.shares
-    assert account.waiting == ledger.pending >= 0
+    assert all(count >= 0 for count in ledger.fates.waiting.values())
+    assert all(count >= 0 for count in ledger.fates.account.counts().values())
+    account, shares = ledger.fates.account, ledger.fates.shares
+    assert account.waiting == ledger.fates.pending >= 0
     for counts in (shares.predicted, shares.labelled, shares.gated, shares.near_gate):
         assert (counts >= 0).all()
     without_slice = account.dropped[Dropped.REFUSED] + account.dropped[Dropped.BARE]
@@ -93,12 +93,12 @@ def test_a_frame_that_was_written_anew_is_not_lost_any_more_when_labels_tell_of_
     moved(pipeline, journal, Came("lidar", 1, 0))
     moved(pipeline, journal, Anew(0, 1))
     again = gone_on(pipeline, journal, max_bytes=max_bytes)
-    assert (again.ledger.account.dropped[why], again.ledger.pending) == (3, 0)
+    assert (again.ledger.fates.account.dropped[why], again.ledger.fates.pending) == (3, 0)
     answer = tell(again, journal, ALL)
     assert account_of(answer.account) == {"matched": 3}
     assert_adds_up(again)
-    assert again.ledger.account.matched == again.ledger.account.predicted == 3
-    assert again.ledger.account.dropped[why] == 0
+    assert again.ledger.fates.account.matched == again.ledger.fates.account.predicted == 3
+    assert again.ledger.fates.account.dropped[why] == 0
 
 
 def test_without_a_checkpoint_detections_come_into_the_account_with_their_labels():
@@ -109,8 +109,8 @@ def test_without_a_checkpoint_detections_come_into_the_account_with_their_labels
     again = begun_anew(journal)
     tell(again, journal, ALL)
     assert_adds_up(again)
-    account = again.ledger.account
-    assert (account.predicted, account.matched, again.ledger.pending) == (3, 3, 0)
+    account = again.ledger.fates.account
+    assert (account.predicted, account.matched, again.ledger.fates.pending) == (3, 3, 0)
 
 
 def test_without_a_checkpoint_what_is_taken_back_comes_into_the_account_first():
@@ -121,8 +121,8 @@ def test_without_a_checkpoint_what_is_taken_back_comes_into_the_account_first():
     again = begun_anew(journal)
     tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
     assert_adds_up(again)
-    account = again.ledger.account
-    assert (account.predicted, account.matched, again.ledger.pending) == (3, 1, 2)
+    account = again.ledger.fates.account
+    assert (account.predicted, account.matched, again.ledger.fates.pending) == (3, 1, 2)
 
 
 def test_without_a_checkpoint_nothing_is_taken_from_what_others_have_become():
@@ -135,13 +135,13 @@ def test_without_a_checkpoint_nothing_is_taken_from_what_others_have_become():
     tell(again, journal, replace(ALL, number=2))
     tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
     assert_adds_up(again)
-    account = again.ledger.account
-    assert (account.predicted, account.matched, again.ledger.pending) == (7, 4, 2)
-    assert again.ledger.shares.predicted.sum() == 6
+    account = again.ledger.fates.account
+    assert (account.predicted, account.matched, again.ledger.fates.pending) == (7, 4, 2)
+    assert again.ledger.fates.shares.predicted.sum() == 6
     # What has come into the account is in it, wherever it is found again.
     tell(again, journal, Message("lidar", 1, (Named(1),), revision=2))
     assert_adds_up(again)
-    assert (account.predicted, account.matched, again.ledger.pending) == (7, 4, 2)
+    assert (account.predicted, account.matched, again.ledger.fates.pending) == (7, 4, 2)
 
 
 def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_no_second_time():
@@ -155,8 +155,8 @@ def test_without_a_checkpoint_what_is_done_again_from_the_first_entry_on_comes_n
     Resumption(again).run(journal, 0, 0, 0)
     tell(again, journal, Message("lidar", 1, (Named(0),), revision=1))
     assert_adds_up(again)
-    account = again.ledger.account
-    assert (account.predicted, account.matched, again.ledger.pending) == (6, 1, 5)
+    account = again.ledger.fates.account
+    assert (account.predicted, account.matched, again.ledger.fates.pending) == (6, 1, 5)
 
 
 def test_without_a_checkpoint_what_waits_in_memory_is_not_taken_for_lost_with_its_partition():
@@ -166,10 +166,10 @@ def test_without_a_checkpoint_what_waits_in_memory_is_not_taken_for_lost_with_it
     tell(again, journal, Message("lidar", 1, (Named(0, "wrong"),)))
     moved(again, journal, Anew(0, 0))
     assert_adds_up(again)
-    assert (again.ledger.account.predicted, again.ledger.pending) == (3, 3)
+    assert (again.ledger.fates.account.predicted, again.ledger.fates.pending) == (3, 3)
     tell(again, journal, ALL)
     assert_adds_up(again)
-    assert again.ledger.account.matched == 3
+    assert again.ledger.fates.account.matched == 3
 
 
 anew = st.builds(Anew, st.integers(0, 5), st.integers(0, 3))
@@ -220,5 +220,5 @@ def test_who_goes_on_from_an_account_that_began_anew_knows_what_is_not_in_it():
     tell(last, journal, Message("lidar", 1, (Named(1),), revision=2))
     tell(last, journal, Message("lidar", 2, (Named(0),), revision=1))
     assert_adds_up(last)
-    account = last.ledger.account
-    assert (account.predicted, account.matched, last.ledger.pending) == (9, 5, 4)
+    account = last.ledger.fates.account
+    assert (account.predicted, account.matched, last.ledger.fates.pending) == (9, 5, 4)

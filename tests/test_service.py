@@ -406,4 +406,4 @@ def test_a_fault_of_ours_is_answered_without_showing_what_it_was_and_the_stream_
     assert "secret" not in text
     assert "secret" in caplog.text
     assert service.pipeline.counters.internal_errors == 2
-    assert service.open_streams == 0
+    assert not service._sessions

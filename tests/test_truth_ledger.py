@@ -183,7 +183,7 @@ class World:
 
     def _findable(self, message: Message) -> bool:
         key = message.stream, message.number
-        book, frame = self.oracle.now.get(key), self.pipeline.ledger.store.get(key)
+        book, frame = self.oracle.now.get(key), self.pipeline.ledger.fates.store.get(key)
         if book is None:
             return False
         news = message.revision > max(book.revision, 0)
@@ -195,7 +195,7 @@ class World:
     def _drop(self, move: Drop) -> None:
         if self.journal is None:
             return
-        store = self.pipeline.ledger.store
+        store = self.pipeline.ledger.fates.store
         there = {key for key in self.oracle.now if key in store}
         self.journal.drop(move.partition)
         self.pipeline.ledger.dropped(move.partition, move.why)
@@ -203,14 +203,14 @@ class World:
 
     def _see_what_memory_lost(self) -> None:
         for key in self.oracle.now:
-            if key not in self.pipeline.ledger.store:
+            if key not in self.pipeline.ledger.fates.store:
                 self.oracle.left_memory(key)
 
     def check(self) -> None:
         ledger, oracle = self.pipeline.ledger, self.oracle
         assert detections_of(self.pipeline) == oracle.detections()
-        assert ledger.account.waiting == ledger.pending
-        assert all(count >= 0 for count in ledger.waiting.values())
+        assert ledger.fates.account.waiting == ledger.fates.pending
+        assert all(count >= 0 for count in ledger.fates.waiting.values())
         assert account_of(self.pipeline.counters.truth) == {
             name: count for name, count in oracle.labels.items() if count
         }
@@ -228,7 +228,7 @@ class World:
                 fate = (book.settled or book.fate).get(i, "waiting")
                 expected[f"labelled {CLASSES[i % 4]}"] += fate != "waiting"
             expected.update(book.near)
-        shares, found = self.pipeline.ledger.shares, Counter[str]()
+        shares, found = self.pipeline.ledger.fates.shares, Counter[str]()
         for index, entry in enumerate(self.pipeline.slices.slices):
             for name in ("predicted", "labelled", "gated", "near_gate"):
                 found[f"{name} {entry.key}"] += shares.of(name, index)
@@ -303,7 +303,7 @@ def test_the_order_of_deliveries_changes_nothing(selection, frames, told, data):
     one.check_statistics()
     other.check_statistics()
     assert_same_state(state_of(one.pipeline), state_of(other.pipeline))
-    ours, theirs = (world.pipeline.ledger.account.counts() for world in (one, other))
+    ours, theirs = (world.pipeline.ledger.fates.account.counts() for world in (one, other))
     assert {**ours, "retracted": 0} == {**theirs, "retracted": 0}
 
 
@@ -319,7 +319,7 @@ def test_a_partition_that_goes_while_a_frame_of_it_is_looked_for_is_not_counted_
     answer = world.pipeline.ledger.report(labels, found)
     assert isinstance(answer, TruthAnswer)
     assert account_of(answer.account) == {"too_late": 1}
-    assert world.pipeline.ledger.account.waiting == world.pipeline.ledger.pending == 0
+    assert world.pipeline.ledger.fates.account.waiting == world.pipeline.ledger.fates.pending == 0
 
 
 def test_what_was_found_before_other_labels_came_is_looked_for_again():
@@ -330,7 +330,7 @@ def test_what_was_found_before_other_labels_came_is_looked_for_again():
     found = world.journal.look_up("lidar", 1, None)
     assert isinstance(world.pipeline.ledger.report(labels, found), TruthAnswer)
     world.move(Came("lidar", 2, 0))  # memory loses sight of the first again
-    assert ("lidar", 1) not in world.pipeline.ledger.store
+    assert ("lidar", 1) not in world.pipeline.ledger.fates.store
     assert isinstance(world.pipeline.ledger.report(labels, found), Search)
     answer = tell(world.pipeline, world.journal, Message("lidar", 1, (Named(0),)))
     assert account_of(answer.account) == {"duplicate": 1}

@@ -73,7 +73,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def until_failed(promotions: Promotions, fits: int) -> None:
-    await until(lambda: promotions.counters.fits.failed == fits)
+    await until(lambda: promotions.counters.fits["failed"] == fits)
 
 
 async def some_looks() -> None:

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO
 
 from monitor.config import DriftConfig, InvalidConfiguration, SnapshotConfig
 from monitor.drift.alarms import AlarmChange, Why, change_sentence
 from monitor.drift.bets import Severity
 from monitor.drift.reference_json import NotAReference
-from monitor.drift.state import FamilyState, family_state, restored_family
+from monitor.drift.state import family_state, restored_family
 from monitor.drift.state_json import (
     InvalidFamily,
     OtherFamily,
@@ -36,17 +36,33 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps, set_within
 from monitor.pipeline.restart import IN_PARTITION, progress_of, restore_progress, with_clusters
 from monitor.statistics.observations import finished
+from monitor.store.ledger.journal import Journal
 from monitor.store.progress import Progress
 from monitor.store.reference_file import read_references
-from monitor.store.snapshot import STATISTICS, Kind, Loaded, OtherFormat, SnapshotFile
+from monitor.store.snapshot import STATISTICS, Kind, OtherFormat, SnapshotFile
 from monitor.store.state_definitions import InvalidState
 from monitor.store.state_slices import PaneBytes
 from monitor.store.statistics_state import NewerFields, StoredState, parsed, serialised
 
 log = logging.getLogger(__name__)
 
+# Seconds between two looks at what has come.
+_PERIOD = 0.25
 
-Value = TypeVar("Value")
+# Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
+_SETTLED = 2.0
+
+DRIFT = Kind(
+    b"caldrift",
+    "drift",
+    "drift",
+    "Name one that a sidecar wrote as its [drift] path.",
+)
+
+# s between two snapshots that are asked for, at least.
+_APART = 1.0
+
+_PARTITION = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(slots=True)
@@ -76,21 +92,25 @@ class KeptFile:
     def __post_init__(self) -> None:
         self._file = SnapshotFile(Path(self.path).absolute(), self.kind) if self.path else None
 
-    def load(self, taken: Callable[[bytes], Value]) -> Loaded[Value] | None:
-        """Loads what was there at start; None where there is no file, or none that is ours.
+    def load(self, taken: Callable[[bytes], str]) -> None:
+        """Loads what was there at start, if there is a file, and it is ours.
 
-        taken  raises as SnapshotFile.load() has it; what else it raises is said too
+        taken  returns what it has taken, for the log; raises as SnapshotFile.load() has it. What
+               else it raises is said too
         """
         if self._file is None:
-            return None
+            return
+        topic, path = self.kind.topic, self._file.path
         try:
-            loaded = self._file.load(taken) if self._claimed(self._file) else None
-            self.refused += 0 if loaded is None else loaded.refused
-            return loaded
+            if not self._claimed(self._file):
+                return
+            loaded = self._file.load(taken)
         except Exception as error:
-            topic, path = self.kind.topic, self._file.path
             log.warning("%s: %s cannot be used, %s begin anew: %s", topic, path, self.what, error)
-            return None
+            return
+        self.refused += loaded.refused
+        if loaded.value is not None:
+            log.info("%s: %s from %s", topic, loaded.value, loaded.source)
 
     def _claimed(self, file: SnapshotFile) -> bool:
         """Claims the file; False, from now on, where another sidecar has it.
@@ -142,34 +162,6 @@ class KeptFile:
         self._file = None
 
 
-# Seconds between two looks at what has come.
-_PERIOD = 0.25
-
-
-# Seconds that somebody who has acknowledged an alarm waits for the disk, at most.
-_SETTLED = 2.0
-
-
-DRIFT = Kind(
-    b"caldrift",
-    "drift",
-    "drift",
-    "Name one that a sidecar wrote as its [drift] path.",
-)
-
-
-class Ledger(Protocol):
-    """The ledger on disk, as far as checkpoints must know it."""
-
-    async def reach(self, sequence: int) -> None:
-        """Returns when the disk has all entries up to one. Raises OSError where it cannot."""
-        ...
-
-    def covered(self, sequence: int, now: int) -> None:
-        """Is told that a checkpoint on disk has all entries up to one."""
-        ...
-
-
 @dataclass(slots=True)
 class DriftKeeping:
     """Keeps evidence and alarms of one sidecar on disk, and acts on alarms.
@@ -181,7 +173,7 @@ class DriftKeeping:
     pipeline: Pipeline
     config: DriftConfig
     fits: FitRounds
-    ledger: Ledger | None = None
+    ledger: Journal | None = None
     entry: int | None = field(default=None, init=False)
     _refits: DriftRefits = field(init=False)
     file: KeptFile = field(init=False)
@@ -222,16 +214,9 @@ class DriftKeeping:
         What cannot be used is said, and never stops the start. Where another sidecar keeps its own
         in the file, it is left alone from now on.
         """
-        loaded = self.file.load(self._taken)
-        if loaded is not None and loaded.value is not None:
-            log.info(
-                "drift: %d alarms that stay and %d slices from %s",
-                len(loaded.value.latched),
-                len(loaded.value.slices),
-                loaded.source,
-            )
+        self.file.load(self._taken)
 
-    def _taken(self, body: bytes) -> FamilyState:
+    def _taken(self, body: bytes) -> str:
         path = self.config.path
         try:
             state = family_from_json(body)
@@ -253,7 +238,7 @@ class DriftKeeping:
         watch.family = family
         for change in changes:
             watch.announce(change)
-        return state
+        return f"{len(state.latched)} alarms that stay and {len(state.slices)} slices"
 
     # ---- while it runs
 
@@ -333,13 +318,6 @@ class DriftKeeping:
             self._refits.ask(change.alarm)
 
 
-# s between two snapshots that are asked for, at least.
-_APART = 1.0
-
-
-_PARTITION = re.compile(r"-?[0-9]{1,19}")
-
-
 def check_progress(progress: Progress) -> None:
     """Raises InvalidState where progress cannot be restored."""
     for name, count in progress.detections.items():
@@ -366,7 +344,7 @@ class Keeper:
     pipeline: Pipeline
     newer: NewerFields
     config: SnapshotConfig
-    ledger: Ledger | None = None
+    ledger: Journal | None = None
     soon: asyncio.Event = field(default_factory=asyncio.Event)
     entry: int | None = field(default=0, init=False)
     _last: int = 0
@@ -382,38 +360,26 @@ class Keeper:
         written_at = self.file.written_at
         return float("nan") if written_at is None else time.monotonic() - written_at
 
-    def adjust(self, config: SnapshotConfig) -> None:
-        """Applies other settings of [snapshot] from the next write on."""
-        self.config = config
-
     def load(self) -> None:
         """Begin where the last run ended; what cannot be used is said, and never stops the start.
 
         Where another sidecar keeps its statistics in the file, it is left alone from now on.
         """
-        loaded = self.file.load(self._imported)
-        if loaded is not None and loaded.value is not None:
-            detections, slices = loaded.value
-            log.info(
-                "snapshot: %d matched detections of %d slices from %s",
-                detections,
-                slices,
-                loaded.source,
-            )
+        self.file.load(self._imported)
 
-    def _imported(self, body: bytes) -> tuple[int, int]:
+    def _imported(self, body: bytes) -> str:
         """Adds a snapshot. Raises InvalidState, IncompatibleStatistics; nothing is added then."""
         stored = parsed(body)
         # All of it first: what is added already cannot be taken back.
         if stored.progress is not None:
             check_progress(stored.progress)
-        added = finished(self.pipeline.live.import_in_steps(stored.state))
+        detections, slices = finished(self.pipeline.live.import_in_steps(stored.state))
         self.newer.data = stored.unknown
         self.entry = None
         if stored.progress is not None:
             restore_progress(self.pipeline, stored.progress)
             self.entry = stored.progress.sequence
-        return added
+        return f"{detections} matched detections of {slices} slices"
 
     async def keep(self) -> None:
         """Write snapshots, for ever."""
@@ -446,7 +412,3 @@ class Keeper:
         self._last = progress.sequence
         stored = StoredState(state, self.newer.data, progress)
         return serialised(stored, self._encoded)
-
-    def close(self) -> None:
-        """Let another sidecar have the file."""
-        self.file.close()

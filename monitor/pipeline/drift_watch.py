@@ -31,6 +31,23 @@ from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import finished, measure
 from monitor.statistics.windows import EventClock
 
+log = logging.getLogger(__name__)
+
+# Says that a fault cost some frames their part in the evidence.
+NOT_WATCHED = "labelled detections were not taken in for drift"
+
+# Frames and rows of a portion at most: evidence takes in a portion without a yield.
+_FRAMES, _ROWS = 64, 4096
+
+# Rows that may wait: five seconds of 24,000 a second. Beyond half as many the watch is behind.
+_WAITING = 1 << 17
+
+# Entries behind the first that waits that are known to be taken in, before they are looked through.
+_TAKEN = 1 << 14
+
+# Why detections with truth are not watched.
+_LEFT_OUT = ("late", "undated", "superseded", "overload", "failed")
+
 # Versions that are known at a time; truth that comes later than so many of them is of no epoch.
 _MOST = 4096
 
@@ -81,25 +98,6 @@ class DriftEpochs:
         if number == self._latest:
             return np.ones(slices.size, bool)
         return np.array([number >= self._begins.get(s, 0) for s in slices.tolist()], bool)
-
-
-log = logging.getLogger(__name__)
-
-
-# Says that a fault cost some frames their part in the evidence.
-NOT_WATCHED = "labelled detections were not taken in for drift"
-
-
-# Frames and rows of a portion at most: evidence takes in a portion without a yield.
-_FRAMES, _ROWS = 64, 4096
-
-
-# Rows that may wait: five seconds of 24,000 a second. Beyond half as many the watch is behind.
-_WAITING = 1 << 17
-
-
-# Entries behind the first that waits that are known to be taken in, before they are looked through.
-_TAKEN = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +190,7 @@ class DriftWatch:
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
-    left_out: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(
-            ("late", "undated", "superseded", "overload", "failed"), 0
-        )
-    )
+    left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
     # Portions that have ended, and the one that goes on.
     _ended: deque[_Portion] = field(default_factory=deque)
     _open: _Portion = field(default_factory=_Portion)
@@ -285,7 +279,7 @@ class DriftWatch:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it lasts, nothing is taken in: evidence and what is learned are of one moment."""
+        """While it lasts, nobody else takes in: evidence and what is learned are of one moment."""
         assert not self.at_work, "held while it is at work"
         self.at_work = True
         try:
@@ -337,8 +331,7 @@ class DriftWatch:
         # Another one may be at it.
         while self.at_work:
             yield
-        self.at_work = True
-        try:
+        with self.held():
             self._grow()
             if everything:
                 self._take_over()
@@ -351,8 +344,6 @@ class DriftWatch:
                     failed = 0
                 self.left_out["failed"] += failed
                 yield
-        finally:
-            self.at_work = False
 
     def _next(self) -> list[_Frame]:
         """The frames of the next portion."""
@@ -476,8 +467,8 @@ def _left_out_of_tracks(family: Family) -> dict[str, int]:
 
     Where whole tracks say all, nobody bets on them; elsewhere each by itself is bet on.
     """
-    if family.whole is not None:
-        whole = family.whole
+    whole = family.whole
+    if whole is not None:
         return {"late_tracks": whole.late, "used_tracks": whole.beyond, "tracks": whole.left_out}
     return {"late_seconds": family.seconds.late, "tracks": family.seconds.left_out}
 

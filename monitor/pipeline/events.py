@@ -17,9 +17,7 @@ from monitor.wire.messages import Event, Health, What
 
 log = logging.getLogger(__name__)
 
-
 QUEUE = 256
-
 
 Kind = TypeVar("Kind")
 

@@ -33,6 +33,23 @@ from monitor.wire.tracker import (
     reported_tracks,
 )
 
+log = logging.getLogger(__name__)
+
+# Seconds before the second attempt, at most; each further one may wait twice as long.
+FIRST_BACKOFF = 0.05
+
+# What the log calls a tracker that serves.
+THERE = "there"
+
+# A tracker that takes frames and says nothing for so many seconds hangs: it is called anew.
+SILENCE = 5.0
+
+# Seconds between two lines of the log on one matter: a tracker may come and go many times a second.
+SAY_EVERY = 1.0
+
+# Of what is left of a detector's call, that its answer may wait; the rest is for its own way.
+SHARE = 0.8
+
 
 class Outcome(StrEnum):
     """How it ended with a frame; every frame ends once."""
@@ -50,7 +67,6 @@ class ForwardedFrame:
 
     began      when it was forwarded, seconds
     call_ends  when the detector's call does; None: never
-    wanted     whether its tracks are
     settle     told once how it ended, with the tracks where it was answered
     """
 
@@ -58,7 +74,6 @@ class ForwardedFrame:
     answer: FrameAnswer
     began: float
     call_ends: float | None = None
-    wanted: bool = False
     settle: Callable[[Outcome, ReportedTracks | None], None] | None = None
     sequence: int | None = None
     outcome: Outcome | None = None
@@ -132,10 +147,6 @@ class FrameLine:
         self._sequence = 0
 
 
-# Of what is left of a detector's call, that its answer may wait; the rest is for its own way.
-SHARE = 0.8
-
-
 # How it ended with a frame, and its tracks where it was answered.
 Ended = asyncio.Future[tuple[Outcome, ReportedTracks | None]]
 
@@ -204,11 +215,12 @@ class ExternalTracker:
         loop = asyncio.get_running_loop()
         now, wanted = loop.time(), stream.header.return_tracks
         call_ends = None if left is None else now + left
-        frame = ForwardedFrame(stream, answer, now, call_ends, wanted)
+        frame = ForwardedFrame(stream, answer, now, call_ends)
         if not self.up:
             self.line.end(frame, Outcome.FAILED)
             # Who stands by has tracked it already.
-            return self._without(answer, Outcome.FAILED) if self._missed(stream) else answer
+            missed = wanted and stream.tracker is None
+            return self._without(answer, Outcome.FAILED) if missed else answer
         waits = self.config.timeout_seconds
         waits = waits if left is None else max(0.0, min(waits, SHARE * left))
         timer = loop.call_later(waits, self.line.overdue, frame)
@@ -224,10 +236,6 @@ class ExternalTracker:
         self.line.add(frame)
         self.ready.set()
         return answer if ended is None else self._with_tracks(stream, answer, ended)
-
-    def _missed(self, stream: Stream) -> bool:
-        """Says whether tracks were asked for, and nobody else has them."""
-        return stream.header.return_tracks and stream.tracker is None
 
     async def _with_tracks(self, stream: Stream, answer: FrameAnswer, ended: Ended) -> FrameAnswer:
         outcome, tracks = await ended
@@ -278,14 +286,7 @@ class ExternalTracker:
         return None
 
     def take(self, data: bytes, now: float) -> None:
-        """An answer. Raises UnusableAnswer, which is counted."""
-        try:
-            self._take(data, now)
-        except UnusableAnswer:
-            self.unusable += 1
-            raise
-
-    def _take(self, data: bytes, now: float) -> None:
+        """An answer. Raises UnusableAnswer."""
         answer = decode_update(data)
         try:
             frame = self.line.answered(answer.sequence)
@@ -296,8 +297,9 @@ class ExternalTracker:
         if frame is None:
             return  # too late: its detector has long gone on
         tracks = None
-        if frame.wanted:
-            received, header = frame.answer.received.detections, frame.stream.header
+        header = frame.stream.header
+        if header.return_tracks:
+            received = frame.answer.received.detections
             most, own = self.config.max_tracks, frame.stream.tracker
             # The header's answer has promised those of our own tracker, where it stands by.
             state = None if own is None else len(own.dimensions)
@@ -308,25 +310,6 @@ class ExternalTracker:
                 raise
         self.seconds.observe(now - frame.began)
         self.line.end(frame, Outcome.ANSWERED, tracks)
-
-
-log = logging.getLogger(__name__)
-
-
-# Seconds before the second attempt, at most; each further one may wait twice as long.
-FIRST_BACKOFF = 0.05
-
-
-# What the log calls a tracker that serves.
-THERE = "there"
-
-
-# A tracker that takes frames and says nothing for so many seconds hangs: it is called anew.
-SILENCE = 5.0
-
-
-# Seconds between two lines of the log on one matter: a tracker may come and go many times a second.
-SAY_EVERY = 1.0
 
 
 class LinkLost(ConnectionError):
@@ -370,7 +353,11 @@ class TrackerCalls:
             why = "a fault of the sidecar"
             try:
                 with contained(tracker.counters, log, "the call to the tracker failed"):
-                    why = await self._called()
+                    try:
+                        async with self.dial() as link:
+                            await self._serve(link)
+                    except LinkLost as error:
+                        why = str(error)
             finally:
                 tracker.be(False)
             self._tell("away", f": {why}")
@@ -381,14 +368,6 @@ class TrackerCalls:
             failures += 1
             # Drawn, so that the sidecars of a tracker do not all come back at one moment.
             await asyncio.sleep(longest * self.random.uniform(0.5, 1.0))
-
-    async def _called(self) -> str:
-        """Makes one call, to its end; why it ended."""
-        try:
-            async with self.dial() as link:
-                await self._serve(link)
-        except LinkLost as error:
-            return str(error)
 
     async def _serve(self, link: Link) -> NoReturn:
         """One call, to its end. Raises LinkLost."""
@@ -441,6 +420,7 @@ class TrackerCalls:
             try:
                 self.tracker.take(data, loop.time())
             except UnusableAnswer as error:
+                self.tracker.unusable += 1
                 self._say("answers", f"answered what cannot be used: {error}")
 
     async def _watch(self, link: Link) -> None:

@@ -46,7 +46,6 @@ from monitor.pipeline.live_statistics import LiveStatistics, live_statistics
 from monitor.pipeline.pending import stored_frame, tracks_of
 from monitor.pipeline.recalibrators import Recalibrators, served_otherwise
 from monitor.pipeline.stream_tracker import (
-    StreamTracker,
     Tracked,
     TrackReading,
     read_tracks,
@@ -59,14 +58,11 @@ from monitor.tracking.kalman import TrackerSettings, one_second
 
 log = logging.getLogger(__name__)
 
-
 STALE = Notice(
     Reason.STALE,
     "stamp_ns",
     "the frame waited longer than [server] stale_seconds: passed through, not tracked or counted.",
 )
-
-
 SHED = Notice(
     Reason.OVERLOAD,
     "frame",
@@ -140,9 +136,7 @@ class Pipeline:
             self.config,
             self.limits,
             self.counting,
-            self.counters,
             self.streams,
-            self.live.class_slices,
             self.journal,
         )
         tracker = self.config.tracker
@@ -160,7 +154,8 @@ class Pipeline:
         """Applies another configuration from the next frame on, after a reload."""
         self.remember_answered()
         self.config = config
-        self.overload.adjust(config.server.shed_lag_seconds, config.server.shed_rows)
+        self.overload.lag_seconds = config.server.shed_lag_seconds
+        self.overload.waiting_rows = config.server.shed_rows
         settings = config.promotion.settings()
         self.learning.adjust(settings.fits, settings.policy)
 
@@ -169,13 +164,12 @@ class Pipeline:
     def register(self, header: Header) -> Stream | Refusal:
         """A stream for this header; a known one if nothing changed but the connection."""
         self.remember_answered()
-        space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
-        header = replace(header, space=space)
+        header = self.as_here(header)
         self._make_room(header.stream)
         refusal = refuse_header(header, self.config, self.streams, self.live.spaces)
         if refusal is not None:
             return refusal
-        self.live.spaces.add(space)
+        self.live.spaces.add(header.space)
         known = self.streams.get(header.stream)
         self._unclaimed.discard(header.stream)
         if known is not None and known.header == header:
@@ -191,6 +185,11 @@ class Pipeline:
                 stream.tracker.orders = known.tracker.orders  # counters never fall
         return stream
 
+    def as_here(self, header: Header) -> Header:
+        """Returns a header with the setting that the joint measures have here."""
+        dimensions, angles = header.space.dimensions, self.config.statistics.angles_in_joint
+        return replace(header, space=Space(dimensions, angles))
+
     def restore_stream(self, header: Header, number: int, time: EventTime) -> None:
         """A stream of the last run, so that its labels are known; unless there is no room.
 
@@ -202,9 +201,8 @@ class Pipeline:
         if self._tracking is not None:
             self.numbered += 1
             number = self.numbered
-        space = Space(header.space.dimensions, self.config.statistics.angles_in_joint)
-        header = replace(header, space=space)
-        self.live.spaces.add(space)
+        header = self.as_here(header)
+        self.live.spaces.add(header.space)
         self._opened(header, number).time = time
         self._unclaimed.add(header.stream)
 
@@ -245,19 +243,21 @@ class Pipeline:
         arrival_ns  of a clock that never moves back; None: nobody asks how long it waited
         """
         self.remember_answered()
-        n, answer = frame.detections.n, None
-        name, version = stream.header.stream, self.recalibrators.selection.version
+        name, limit_seconds = stream.header.stream, self.config.server.stale_seconds
+        answer = None
         with contained(self.counters, log, "frame of stream %s passed through unprocessed", name):
-            if arrival_ns is not None and self._is_stale(stream, frame, arrival_ns):
-                answer = self._stale(frame)
+            if arrival_ns is not None and stream.staleness.is_stale(
+                arrival_ns, frame.stamp_ns, limit_seconds
+            ):
+                # Nobody needs more of it than what came.
+                answer = self._passed_through(frame, Dropped.STALE, Reason.STALE, STALE)
             else:
                 answer = self._process(stream, frame, arrival_ns)
         if answer is None:
-            self.ledger.lose(n, Dropped.FAILED)
-            answer = FrameAnswer(frame, np.full(n, Reason.INTERNAL, np.uint8), versions=(version,))
+            answer = self._passed_through(frame, Dropped.FAILED, Reason.INTERNAL)
         self.counters.count_frame(answer.reason, fast=frame.fast)
         if arrival_ns is not None:
-            stream.seen.frame(n, frame.stamp_ns, arrival_ns)
+            stream.seen.frame(frame.detections.n, frame.stamp_ns, arrival_ns)
         return answer
 
     def remember_answered(self) -> None:
@@ -270,30 +270,26 @@ class Pipeline:
         answered, self._answered = self._answered, None
         if answered is None:
             return
-        stream, predicted = answered.stream, self.ledger.account.predicted
+        stream, predicted = answered.stream, self.ledger.fates.account.predicted
         matched, remembered = self.counters.truth.matched, False
         name = stream.header.stream
         with contained(self.counters, log, "frame of stream %s answered, but not counted", name):
             self._remember(answered)
             remembered = True
-        if not remembered and self.ledger.account.predicted == predicted:
+        if not remembered and self.ledger.fates.account.predicted == predicted:
             # It is in no account yet.
-            self.ledger.lose(answered.frame.detections.n, Dropped.FAILED)
+            self.ledger.fates.lose(answered.frame.detections.n, Dropped.FAILED)
         if answered.arrival_ns is not None:
             stream.seen.labels(self.counters.truth.matched - matched, answered.arrival_ns)
 
-    def _is_stale(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int) -> bool:
-        limit_seconds = self.config.server.stale_seconds
-        return stream.staleness.is_stale(arrival_ns, frame.stamp_ns, limit_seconds)
-
-    def _stale(self, frame: ReceivedFrame) -> FrameAnswer:
-        """A frame that waited too long: nobody needs more of it than what came."""
-        n = frame.detections.n
-        self.ledger.lose(n, Dropped.STALE)
-        version = self.recalibrators.selection.version
-        return FrameAnswer(
-            frame, np.full(n, Reason.STALE, np.uint8), versions=(version,), notices=(STALE,)
-        )
+    def _passed_through(
+        self, frame: ReceivedFrame, why: Dropped, reason: Reason, *notices: Notice
+    ) -> FrameAnswer:
+        """The answer to a frame that nothing more is done with: all detections as they came."""
+        n, version = frame.detections.n, self.recalibrators.selection.version
+        self.ledger.fates.lose(n, why)
+        reasons = np.full(n, reason, np.uint8)
+        return FrameAnswer(frame, reasons, versions=(version,), notices=notices)
 
     def _process(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None) -> FrameAnswer:
         header = stream.header
@@ -320,7 +316,11 @@ class Pipeline:
                 examined, frame.detections, header.space, header.classes, self.limits
             )
             notices = in_words_of_logits(notices, examined, came, classes)
-        tracked = self._track(stream, frame, examined, recalibrated.forwarded)
+        tracked, untracked = Tracked(None), None
+        if not self.tracked_elsewhere:
+            tracked = self._track(stream, frame, examined, recalibrated.forwarded)
+        elif stream.tracker is not None:  # it stands by
+            untracked = Untracked(examined, recalibrated.forwarded)
         left_out = self._left_out(header.stream, frame)
         if left_out is not None:
             notices += (left_out,)
@@ -341,7 +341,7 @@ class Pipeline:
             notices=notices + tracked.notices + more,
             tracks=tracked.tracks if header.return_tracks else None,
             extras=extras,
-            untracked=self._untracked(stream, examined, recalibrated.forwarded),
+            untracked=untracked,
         )
         why_left_out = None if left_out is None else left_out.reason
         self._answered = _Answered(
@@ -365,19 +365,9 @@ class Pipeline:
         self, stream: Stream, frame: ReceivedFrame, examined: Examined, forwarded: Estimates
     ) -> Tracked:
         """Tracks a frame; if the tracker fails, there are no tracks, and it begins anew."""
-        if stream.tracker is None or self.tracked_elsewhere:
+        name, tracker = stream.header.stream, stream.tracker
+        if tracker is None:
             return Tracked(None)
-        return self._follow(stream, stream.tracker, frame, examined, forwarded)
-
-    def _follow(
-        self,
-        stream: Stream,
-        tracker: StreamTracker,
-        frame: ReceivedFrame,
-        examined: Examined,
-        forwarded: Estimates,
-    ) -> Tracked:
-        name = stream.header.stream
         with contained(self.counters, log, "the tracks of stream %s are lost", name):
             if not examined.clean:
                 # A class may come without covariances only: its tracks have a slice too.
@@ -390,20 +380,13 @@ class Pipeline:
         tracker.reset()
         return Tracked(None)
 
-    def _untracked(
-        self, stream: Stream, examined: Examined, forwarded: Estimates
-    ) -> Untracked | None:
-        """For our own tracker, where that stands by."""
-        stands_by = self.tracked_elsewhere and stream.tracker is not None
-        return Untracked(examined, forwarded) if stands_by else None
-
     def track_instead(self, stream: Stream, answer: FrameAnswer) -> FrameAnswer | None:
         """The answer with the tracks of our own tracker; None where that did not stand by."""
         left = answer.untracked
         if left is None or stream.tracker is None:
             return None
         frame = answer.received
-        tracked = self._follow(stream, stream.tracker, frame, left.examined, left.forwarded)
+        tracked = self._track(stream, frame, left.examined, left.forwarded)
         notices = answer.notices + tracked.notices
         return replace(answer, tracks=tracked.tracks, notices=notices, untracked=None)
 
@@ -420,7 +403,7 @@ class Pipeline:
             return SHED
         if frame.frame_id is None:
             return NO_FRAME_ID
-        if self.ledger.store.knows((stream, frame.frame_id), frame.stamp_ns):
+        if self.ledger.fates.store.knows((stream, frame.frame_id), frame.stamp_ns):
             return duplicate_frame(frame.frame_id)
         return None
 
@@ -429,7 +412,7 @@ class Pipeline:
         stream, frame, examined = answered.stream, answered.frame, answered.examined
         recalibrated, left_out = answered.recalibrated, answered.left_out
         if left_out is Reason.OVERLOAD:
-            self.ledger.lose(frame.detections.n, Dropped.OVERLOAD)
+            self.ledger.fates.lose(frame.detections.n, Dropped.OVERLOAD)
             return
         if not examined.clean:
             self.counters.note_invalid(examined)
@@ -456,7 +439,7 @@ class Pipeline:
             self.counting.count_inline(rows, version, opinions, record, sequence)
         bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
         if frame.frame_id is None:
-            self.ledger.enter_unnamed(frame.detections.n, bare, slices, record)
+            self.ledger.fates.unnamed(frame.detections.n, bare, slices, record)
             return
         stored = stored_frame(
             stream.header,
@@ -494,14 +477,15 @@ class Pipeline:
         return opinions_of(batch.probabilities, slice_index)
 
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:
-        if stamp_ns is not None:
-            generation = self.live.generation
-            self.live.see(stamp_ns)
-            if generation != self.live.generation:
-                self.drift.begin_anew()
-            if self.live.believed(stamp_ns) is not None:
-                # One wild stamp would make all that follow late.
-                self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
+        if stamp_ns is None:
+            return
+        generation = self.live.generation
+        self.live.see(stamp_ns)
+        if generation != self.live.generation:
+            self.drift.begin_anew()
+        if self.live.believed(stamp_ns) is not None:
+            # One wild stamp would make all that follow late.
+            self.counters.late_frames += stream.time.advance(stamp_ns, self.disorder_ns)
 
     # ---- labels
 

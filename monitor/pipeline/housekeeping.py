@@ -20,9 +20,13 @@ from monitor.frames.counters import Counters
 # something else, such as a promotion, and over when it is seen.
 LATE_SAMPLES = 2
 
-
 # Of the limits; below them there is room again.
 CALM_SHARE = 0.5
+
+SECOND = 10**9
+
+# A clock that is being corrected runs at most so much faster or slower: twice what NTP does.
+SLEW = 1e-3
 
 
 @dataclass(slots=True)
@@ -43,10 +47,6 @@ class Overload:
     episodes: int = 0
     _late: int = 0
     _calm_since: float | None = None
-
-    def adjust(self, lag_seconds: float, waiting_rows: int) -> None:
-        """Applies other limits from the next sample on."""
-        self.lag_seconds, self.waiting_rows = lag_seconds, waiting_rows
 
     def look(self, now: float, lag: float, waiting: int) -> bool:
         """Take in a sample; whether shedding began or ended with it.
@@ -81,13 +81,6 @@ def _share(value: float, limit: float) -> float:
     return value / limit if limit else 0.0
 
 
-SECOND = 10**9
-
-
-# A clock that is being corrected runs at most so much faster or slower: twice what NTP does.
-SLEW = 1e-3
-
-
 @dataclass(slots=True)
 class WallClock:
     """Finds steps of the wall clock against the monotonic one.
@@ -103,14 +96,6 @@ class WallClock:
     # Wall minus monotonic time where nothing was set, and when it was last looked at.
     _usual_ns: int | None = None
     _looked_ns: int = 0
-
-    def begin(self, epoch: int) -> None:
-        """Goes on from the epoch of an earlier run."""
-        self.epoch = epoch
-
-    def adjust(self, step_seconds: float) -> None:
-        """Applies another limit from the next look on."""
-        self.step_seconds = step_seconds
 
     def look(self, wall_ns: int, monotonic_ns: int) -> float | None:
         """s that the clock was set by since the last look, forward positive; None: it was not.

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from monitor.frames.space import Space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import Learning, SliceToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
@@ -32,54 +31,42 @@ from monitor.recalibration.classes.class_selection import AnySelection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.selection import Chain, Selection
 
+log = logging.getLogger(__name__)
 
-@dataclass(slots=True)
-class SwapAccount:
-    """How often another recalibrator came in force, of either kind, by why."""
+# Records that are remembered, beside the audit log on disk.
+REMEMBERED = 1000
 
-    promoted: int = 0
-    rolled_back: int = 0
-    adapted: int = 0
+# Versions that a rollback can go back through.
+_MOST_BEFORE = 100
 
+# Who fits, where nobody has asked for it.
+SCHEDULE = "schedule"
 
-@dataclass(slots=True)
-class FitAccount:
-    """Slices by what came of their fit: a candidate for a trial; nothing worth a change; a refusal
-    of the method; a process that failed.
-
-    superseded  something else has come in force in the slice, or on trial, while it was fitted
-    """
-
-    candidate: int = 0
-    nothing: int = 0
-    refused: int = 0
-    failed: int = 0
-    superseded: int = 0
+SWAP_OUTCOMES = ("promoted", "rolled_back", "adapted")
+FIT_OUTCOMES = ("candidate", "nothing", "refused", "failed", "superseded")
+DISCARDED = ("discarded_worse", "discarded_unsound", "discarded_over")
+TRIAL_OUTCOMES = ("began", "proven", "promoted", *DISCARDED, "superseded")
 
 
-@dataclass(slots=True)
-class TrialAccount:
-    """Candidates by what became of them; each began, and may be in some of the others.
-
-    superseded  by a newer candidate, or by another recalibrator in force
-    """
-
-    began: int = 0
-    proven: int = 0
-    promoted: int = 0
-    discarded_worse: int = 0
-    discarded_unsound: int = 0
-    discarded_over: int = 0
-    superseded: int = 0
+def _none_of(outcomes: Sequence[str]) -> Callable[[], dict[str, int]]:
+    return lambda: dict.fromkeys(outcomes, 0)
 
 
 @dataclass(slots=True)
 class RecalibrationCounters:
-    """Counts since the start."""
+    """Counts since the start, by outcome.
 
-    swaps: SwapAccount = field(default_factory=SwapAccount)
-    fits: FitAccount = field(default_factory=FitAccount)
-    trials: TrialAccount = field(default_factory=TrialAccount)
+    swaps   how often another recalibrator became active, of either kind, by why
+    fits    slices by what came of their fit: a candidate for a trial; nothing worth a change; a
+            refusal of the method; a process that failed; superseded, where something else has
+            become active in the slice, or has gone on trial, while it was fitted
+    trials  candidates by what became of them; each began, and may be in some of the others;
+            superseded by a newer candidate, or by another active recalibrator
+    """
+
+    swaps: dict[str, int] = field(default_factory=_none_of(SWAP_OUTCOMES))
+    fits: dict[str, int] = field(default_factory=_none_of(FIT_OUTCOMES))
+    trials: dict[str, int] = field(default_factory=_none_of(TRIAL_OUTCOMES))
 
 
 @dataclass(slots=True)
@@ -102,11 +89,11 @@ class Candidates:
     def renew(self) -> None:
         """Know those that are on trial now, beside the champion of now, and no others."""
         register, spaces = self.learning.register, self.learning.spaces()
-        chains = {chain[0]: chain for chain in spaces}
+        of_slice = {chain[0]: (chain, space.names) for chain, space in spaces.items()}
         made = {
-            slice: self._selection(chains[slice], spaces, entry.trial.recalibrator)
+            slice: self.stepped(*of_slice[slice], entry.trial.recalibrator)
             for slice, entry in register.on_trial.items()
-            if slice in chains
+            if slice in of_slice
         }
         versions = self.recalibrators.on_trial
         versions.clear()
@@ -115,8 +102,8 @@ class Candidates:
             self._know(slice, selection)
         self._forget(self._ours - set(versions.values()))
         self._guards = {
-            slice: self._selection(chains[slice], spaces, guard.recalibrator).version
-            if slice in chains
+            slice: self.stepped(*of_slice[slice], guard.recalibrator).version
+            if slice in of_slice
             else ""
             for slice, guard in register.guards.items()
         }
@@ -199,26 +186,12 @@ class Candidates:
             found.append(TrialStanding(slice, version, TrialState.GUARD, evidence, ()))
         return tuple(found)
 
-    def _selection(
-        self, chain: Chain, spaces: Mapping[Chain, Space], recalibrator: Recalibrator
+    def stepped(
+        self, chain: Chain, dimensions: tuple[str, ...], recalibrator: Recalibrator
     ) -> Selection:
+        """Returns the active selection with another recalibrator in one slice."""
         champion, ranges = self.recalibrators.selection, self.learning.slices.ranges
-        return stepped(champion, spaces[chain].names, chain, recalibrator, ranges)
-
-
-log = logging.getLogger(__name__)
-
-
-# Records that are remembered, beside the audit log on disk.
-REMEMBERED = 1000
-
-
-# Versions that a rollback can go back through.
-_MOST_BEFORE = 100
-
-
-# Who fits, where nobody has asked for it.
-SCHEDULE = "schedule"
+        return stepped(champion, dimensions, chain, recalibrator, ranges)
 
 
 @dataclass(slots=True)
@@ -229,26 +202,15 @@ class Promotions:
     now_ns: Callable[[], int] = time.time_ns
     counters: RecalibrationCounters = field(default_factory=RecalibrationCounters)
     sequence: int = 0
+    learning: Learning = field(init=False)
+    recalibrators: Recalibrators = field(init=False)
     candidates: Candidates = field(init=False)
     _records: deque[Record] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def __post_init__(self) -> None:
+        self.learning = self.pipeline.learning
+        self.recalibrators = self.pipeline.recalibrators
         self.candidates = Candidates(self.learning)
-
-    @property
-    def learning(self) -> Learning:
-        """Where candidates come from."""
-        return self.pipeline.learning
-
-    @property
-    def recalibrators(self) -> Recalibrators:
-        """Returns the recalibrators that are known and active."""
-        return self.pipeline.recalibrators
-
-    @property
-    def before(self) -> dict[Kind, list[str]]:
-        """Versions that were active, by kind, the latest last."""
-        return self.recalibrators.before
 
     @property
     def pinned(self) -> bool:
@@ -282,7 +244,7 @@ class Promotions:
         return self._put_in_force(back, Happened.ROLLED_BACK, actor, "asked for", slice)
 
     def _known_before(self, kind: Kind) -> AnySelection:
-        before, known = self.before[kind], self.recalibrators.known
+        before, known = self.recalibrators.before[kind], self.recalibrators.known
         while before and before[-1] not in known:
             before.pop()
         if not before:
@@ -296,11 +258,11 @@ class Promotions:
         """Rolls one slice of the active selection back. Raises NothingToRollBack."""
         chains, now = self.learning.chains(), self.recalibrators.selection
         chain = chains.get(slice, ())
-        for version in reversed(self.before[Selection] if chain else []):
+        for version in reversed(self.recalibrators.before[Selection] if chain else []):
             earlier = self.recalibrators.known.get(version)
             if isinstance(earlier, Selection) and earlier.of(chain) != now.of(chain):
                 dimensions = now.dimensions or earlier.dimensions
-                return self._stepped(chain, dimensions, earlier.of(chain))
+                return self.candidates.stepped(chain, dimensions, earlier.of(chain))
         raise NothingToRollBack(
             f"slice '{slice[:80]}' was served by nothing else before: roll back one of "
             f"{', '.join(chains) or 'no slices'}, or all of them."
@@ -317,8 +279,13 @@ class Promotions:
 
     def carry_out(self, decisions: Sequence[Decision]) -> None:
         """Do what tracks have decided."""
+        trials = self.counters.trials
         for decision in decisions:
-            self._count(decision)
+            at_once = decision.what is Happened.PROMOTED and not decision.waited
+            if at_once or decision.what is Happened.PROVEN:
+                trials["proven"] += 1
+            elif decision.what is Happened.DISCARDED and decision.verdict is not None:
+                trials[f"discarded_{decision.verdict}"] += 1
             self._carried_out(decision, "trial")
 
     def begin(
@@ -338,73 +305,51 @@ class Promotions:
         register, chain, counts = self.learning.register, entry.chain, self.counters
         slice = chain[0]
         if slice in outcome.refused:
-            counts.fits.refused += 1
+            counts.fits["refused"] += 1
             return _fitted(entry, "", outcome.refused[slice])
         champion, fitted = self.learning.champion(chain), outcome.fitted[slice]
         if self.learning.chains().get(slice) != chain or champion != entry.champion:
-            counts.fits.superseded += 1
+            counts.fits["superseded"] += 1
             return _fitted(entry, "", "another recalibrator has come in force while it was fitted")
         if actor == SCHEDULE and not register.wants_fit(chain):
-            counts.fits.superseded += 1
+            counts.fits["superseded"] += 1
             return _fitted(entry, "", "somebody has put another candidate on trial, or has pinned")
         superseded = slice in register.on_trial
         begun, judgement = register.begin(chain, fitted, champion, entry.tracks)
         if begun is None:
-            counts.fits.nothing += 1
+            counts.fits["nothing"] += 1
             return _fitted(entry, "", judgement.reason, judgement.factors)
         self.learning.count_from(chain, entry.until)
-        counts.fits.candidate += 1
-        counts.trials.began += 1
-        counts.trials.superseded += superseded
+        counts.fits["candidate"] += 1
+        counts.trials["began"] += 1
+        counts.trials["superseded"] += superseded
         record = self._carried_out(begun, actor)
         return _fitted(entry, record.version, "", judgement.factors)
 
     def fit_failed(self, reason: str, slices: Sequence[SliceToFit], actor: str) -> Record:
         """Say that a fit came to nothing; the champion stays."""
-        self.counters.fits.failed += len(slices)
+        self.counters.fits["failed"] += len(slices)
         slice = slices[0].chain[0] if len(slices) == 1 else ""
-        return self._record(Happened.FIT_FAILED, actor, reason, slice=slice)
-
-    def _count(self, decision: Decision) -> None:
-        account = self.counters.trials
-        match decision.what:
-            case Happened.PROVEN:
-                account.proven += 1
-            case Happened.PROMOTED if not decision.waited:
-                account.proven += 1
-            case Happened.DISCARDED if decision.verdict is not None:
-                name = f"discarded_{decision.verdict}"
-                setattr(account, name, getattr(account, name) + 1)
+        return self._record(Happened.FIT_FAILED, actor, reason, about=slice)
 
     def _carried_out(self, decision: Decision, actor: str) -> Record:
-        selection = self._stepped(decision.chain, decision.dimensions, decision.recalibrator)
+        selection = self.candidates.stepped(
+            decision.chain, decision.dimensions, decision.recalibrator
+        )
         if decision.what is Happened.PROMOTED:
-            self.counters.trials.promoted += 1
+            self.counters.trials["promoted"] += 1
         if decision.what is Happened.ROLLED_BACK and decision.keep is not None:
             # What is before would make another recalibrator of a fault that is over.
             self.learning.forget(decision.chain, decision.keep)
         if decision.what in SWAPS:
-            return self._put_in_force(
-                selection, decision.what, actor, decision.reason, decision.slice, decision
-            )
+            return self._put_in_force(selection, decision.what, actor, decision.reason, decision)
         if decision.what is Happened.BEGAN:
             self.candidates.began(decision.slice, selection)
         elif decision.what is Happened.DISCARDED:
             self.candidates.over(decision.slice, selection.version)
         return self._record(
-            decision.what,
-            actor,
-            decision.reason,
-            slice=decision.slice,
-            version=selection.version,
-            decision=decision,
+            decision.what, actor, decision.reason, selection.version, about=decision
         )
-
-    def _stepped(
-        self, chain: Chain, dimensions: tuple[str, ...], recalibrator: Recalibrator
-    ) -> Selection:
-        ranges = self.learning.slices.ranges
-        return stepped(self.recalibrators.selection, dimensions, chain, recalibrator, ranges)
 
     # ---- in force
 
@@ -418,37 +363,31 @@ class Promotions:
         what: Happened,
         actor: str,
         reason: str,
-        slice: str = "",
-        decision: Decision | None = None,
+        about: Decision | str = "",
     ) -> Record:
+        """Makes a selection active.
+
+        about  the decision that did it, or the slice that somebody named
+        """
         kind = type(selection)
         earlier = self._in_force(kind)
         if selection.version == earlier.version:
             return self._record(Happened.HELD, actor, "in force already", version=earlier.version)
         after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
-            chain = self.learning.chains().get(slice)
+            chain = self.learning.chains().get(_slice_of(about))
             if what is Happened.ROLLED_BACK and chain is not None:
                 self._unwind(chain, earlier.of(chain), after.of(chain))
         self.pipeline.put_in_force(after.version, follows=what is Happened.ADAPTED)
         self._note_before(kind, earlier.version, after.version, what)
         if isinstance(earlier, Selection) and isinstance(after, Selection):
             self._tell_register(earlier, after, what)
-        name = str(what)
-        setattr(self.counters.swaps, name, getattr(self.counters.swaps, name) + 1)
+        self.counters.swaps[what] += 1
         self.candidates.renew()
-        return self._record(
-            what,
-            actor,
-            reason,
-            slice=slice,
-            version=after.version,
-            before=earlier.version,
-            decision=decision,
-        )
+        return self._record(what, actor, reason, after.version, earlier.version, about)
 
     def _note_before(self, kind: Kind, earlier: str, after: str, what: Happened) -> None:
-        before = self.before[kind]
+        before = self.recalibrators.before[kind]
         if what is Happened.ADAPTED:
             # The same recalibrator has gone on: what it was a minute ago is nobody's to go back to.
             if earlier not in before and earlier not in self.recalibrators.sent:
@@ -463,7 +402,7 @@ class Promotions:
     def _unwind(self, chain: Chain, bad: Recalibrator, good: Recalibrator) -> None:
         """Removes what a slice was rolled back from, so that nothing goes back to it."""
         known, names = self.recalibrators.known, self.learning.spaces()[chain].names
-        before = self.before[Selection]
+        before = self.recalibrators.before[Selection]
         for i, version in enumerate(before):
             earlier = known.get(version)
             if isinstance(earlier, Selection) and earlier.of(chain) == bad:
@@ -480,7 +419,7 @@ class Promotions:
                 continue
             tried = register.on_trial.get(chain[0])
             if tried is not None and tried.trial.recalibrator != new:
-                self.counters.trials.superseded += 1
+                self.counters.trials["superseded"] += 1
             before = self._earlier(chain, new) if what is Happened.ROLLED_BACK else old
             register.changed(chain, new, before)
             self.learning.count_from(chain)
@@ -491,7 +430,9 @@ class Promotions:
 
     def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
         """Finds what served a slice before, and was not rolled back from."""
-        found = (self.recalibrators.known.get(v) for v in reversed(self.before[Selection]))
+        found = (
+            self.recalibrators.known.get(v) for v in reversed(self.recalibrators.before[Selection])
+        )
         served = (one.of(chain) for one in found if isinstance(one, Selection))
         return next((one for one in served if one != now), None)
 
@@ -502,12 +443,12 @@ class Promotions:
         what: Happened,
         actor: str,
         reason: str,
-        *,
-        slice: str = "",
         version: str = "",
         before: str = "",
-        decision: Decision | None = None,
+        about: Decision | str = "",
     ) -> Record:
+        decision = about if isinstance(about, Decision) else None
+        slice = _slice_of(about)
         self.sequence += 1
         now = version if before else self.recalibrators.selection.version
         record = Record(
@@ -550,6 +491,10 @@ class Promotions:
     def trials(self) -> tuple[TrialStanding, ...]:
         """Lists all trials that run."""
         return self.candidates.standings()
+
+
+def _slice_of(about: Decision | str) -> str:
+    return about if isinstance(about, str) else about.slice
 
 
 def _fitted(

@@ -26,12 +26,26 @@ from monitor.recalibration.documents import InvalidRecalibrator
 from monitor.recalibration.selection import Selection
 from monitor.store.recalibrator_folder import RecalibratorFolder
 
+log = logging.getLogger(__name__)
+
 # Records that are given back at start.
 MOST_RECORDS = 1000
 
-
 # Records that wait for a disk which does not take them.
 MOST_WAITING = 10_000
+
+# Seconds that somebody who has decided waits for the disk, at most.
+_SETTLED = 2.0
+
+_KINDS: Mapping[str, type[AnySelection]] = {
+    "recalibrator": Selection,
+    "class_recalibrator": ClassSelection,
+}
+
+_TAKEN = (
+    "another sidecar keeps its recalibrators in {}: this one keeps none. Give it a [promotion] "
+    "folder of its own, or none."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +76,6 @@ class _Waiting:
     state: RegisterState | None = None
     selections: tuple[AnySelection, ...] = ()
     records: list[Record] = field(default_factory=list)
-
-    def before(self, later: _Waiting) -> _Waiting:
-        """Both, in order; of the states the later one."""
-        latest = self if later.state is None else later
-        return _Waiting(latest.state, latest.selections, [*self.records, *later.records])
 
 
 @dataclass(slots=True)
@@ -100,37 +109,37 @@ class RecalibratorKeeper:
         recalibrators in the folder, it is left alone from now on.
         """
         complaints: list[str] = []
+        later: list[str] = []
         documents: Mapping[str, AnySelection] = {}
         records: tuple[Record, ...] = ()
         state: RegisterState | None = None
         folder = self._claimed(complaints)
+        if folder is None:
+            _tell(complaints)
+            return Kept(None, documents, records, 0, tuple(complaints))
         try:
-            if folder is not None:
-                versions = folder.read_versions()
-                documents = versions.documents
-                complaints += versions.complaints
-                history = folder.read_history()
-                records = history.records
-                complaints += history.complaints
+            versions = folder.read_versions()
+            documents = versions.documents
+            complaints += versions.complaints
+            history = folder.read_history()
+            records = history.records
+            complaints += history.complaints
         except Exception as error:
             complaints.append(f"{self.folder} cannot be read: {error}")
         _tell(complaints)
         sequence = max((record.sequence for record in records), default=0)
         try:
-            if folder is not None:
-                loaded = folder.read_state()
-                state = loaded.value
-                complaints += loaded.complaints
+            loaded = folder.read_state()
+            state = loaded.value
+            complaints += loaded.complaints  # they are in the log already
         except Exception as error:
-            complaints.append(f"{self.folder}: nothing is known of what was in force: {error}")
-            _tell(complaints[-1:])
+            later.append(f"{self.folder}: nothing is known of what was in force: {error}")
         if state is not None:
-            lost = _ahead_of(state, records)
-            complaints += lost
-            _tell(lost)
+            later += _ahead_of(state, records)
             sequence = max(sequence, state.sequence)
             state = replace(state, sequence=sequence)
-        return Kept(state, documents, records[-MOST_RECORDS:], sequence, tuple(complaints))
+        _tell(later)
+        return Kept(state, documents, records[-MOST_RECORDS:], sequence, (*complaints, *later))
 
     def _claimed(self, complaints: list[str]) -> RecalibratorFolder | None:
         """The folder to read: None where there is none, or none of ours."""
@@ -200,7 +209,11 @@ class RecalibratorKeeper:
             if folder is None or not folder.claim():
                 raise BlockingIOError(_TAKEN.format(self.folder))
             for selection in waiting.selections:
-                self._add(folder, selection)
+                # One without a text must not stand in the way of those after it.
+                try:
+                    folder.add(selection)
+                except (TypeError, ValueError) as error:
+                    self._failed(error)
             if waiting.records:
                 folder.append(waiting.records)
                 waiting.records = []
@@ -210,26 +223,16 @@ class RecalibratorKeeper:
             folder.prune()
         except Exception as error:
             with self._guard:
-                self._waiting = waiting.before(self._waiting)
-            self._failed(error)
-
-    def _add(self, folder: RecalibratorFolder, selection: AnySelection) -> None:
-        """Adds a recalibrator; one without a text must not stand in the way of those after it."""
-        try:
-            folder.add(selection)
-        except (TypeError, ValueError) as error:
+                later = self._waiting
+                later.records[:0] = waiting.records
+                if later.state is None:
+                    later.state, later.selections = waiting.state, waiting.selections
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1
         if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th …
             log.warning("recalibrators: not kept in %s: %s", self.folder, error)
-
-
-_TAKEN = (
-    "another sidecar keeps its recalibrators in {}: this one keeps none. Give it a [promotion] "
-    "folder of its own, or none."
-)
 
 
 def _ahead_of(state: RegisterState, records: Sequence[Record]) -> list[str]:
@@ -248,19 +251,6 @@ def _ahead_of(state: RegisterState, records: Sequence[Record]) -> list[str]:
 def _tell(complaints: Sequence[str]) -> None:
     for complaint in complaints:
         log.warning("recalibrators: %s", complaint)
-
-
-log = logging.getLogger(__name__)
-
-
-# Seconds that somebody who has decided waits for the disk, at most.
-_SETTLED = 2.0
-
-
-_KINDS: Mapping[str, type[AnySelection]] = {
-    "recalibrator": Selection,
-    "class_recalibrator": ClassSelection,
-}
 
 
 def configured(recalibrators: Recalibrators, config: Config) -> dict[str, str]:
@@ -343,7 +333,7 @@ class KeptPromotions:
         self.promotions.remember(kept.records, kept.sequence)
         if state is None:
             return set()
-        before = self.promotions.before
+        before = recalibrators.before
         before[Selection][:], before[ClassSelection][:] = state.previous, state.class_previous
         restored = set()
         in_force = {"recalibrator": state.selection, "class_recalibrator": state.class_selection}
@@ -353,24 +343,17 @@ class KeptPromotions:
             self.promotions.pipeline.put_in_force(version)
             if self.named[key] in ("", getattr(state.configured, key)):
                 restored.add(key)
-        self._go_on(state, trials="recalibrator" in restored)
-        return restored
-
-    def _go_on(self, state: RegisterState, *, trials: bool) -> None:
         register = self.promotions.learning.register
         register.pinned, self.entry = state.pinned, state.entry
-        if trials:
+        if "recalibrator" in restored:
             register.spent.update(state.spent)
             register.on_trial.update({entry.trial.slice: entry for entry in state.trials})
             register.guards.update({guard.slice: guard for guard in state.guards})
             register.befores.update({before.slice: before for before in state.befores})
             register.followers.update(state.followers)
+        return restored
 
     # ---- while it runs
-
-    def adjust(self, every_seconds: float) -> None:
-        """Writes trials as often as other settings say, after the pause that goes on."""
-        self.every_seconds = every_seconds
 
     def _note(self, record: Record) -> None:
         self._unkept.append(record)
@@ -405,8 +388,8 @@ class KeptPromotions:
         await asyncio.to_thread(self.keeper.close)
 
     def _state(self) -> RegisterState:
-        register, before = self.promotions.learning.register, self.promotions.before
-        recalibrators = self.promotions.recalibrators
+        register, recalibrators = self.promotions.learning.register, self.promotions.recalibrators
+        before = recalibrators.before
         return RegisterState(
             selection=recalibrators.selection.version,
             class_selection=recalibrators.class_selection.version,

@@ -33,26 +33,9 @@ from monitor.recalibration.recalibrator import (
 )
 from monitor.recalibration.selection import IDENTITY, Chain, Selection
 
-
-def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> list[int]:
-    """Slices that another recalibrator serves than before."""
-    return [
-        i
-        for i, (entry, chain) in enumerate(zip(slices.slices, slices.chains, strict=True))
-        if _serving(earlier, entry.space, chain) != _serving(now, entry.space, chain)
-    ]
-
-
-def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
-    """Finds what serves a slice: where a selection does not fit, the identity."""
-    return selection.of(chain) if selection.fits(space) else Identity()
-
-
 log = logging.getLogger(__name__)
 
-
 Kind = type[AnySelection]
-
 
 # Recalibrators that are known at a time.
 MOST_KNOWN = 1000
@@ -69,11 +52,6 @@ class InForce:
     version: str
     method: str
     output: str
-
-
-def in_use(classes: ClassSelection) -> bool:
-    """Says whether a selection changes any detection: the identity does not, unless it rejects."""
-    return classes.changes_probabilities or classes.rejection is not None
 
 
 class UnknownVersion(LookupError):
@@ -223,6 +201,25 @@ def _warn_of_ranges(selection: Selection, ranges: RangeBuckets | None) -> None:
 def _digest(document: str) -> bytes:
     # A document may come with half a surrogate pair, which has no bytes of its own.
     return hashlib.sha256(document.encode("utf-8", "surrogatepass")).digest()
+
+
+def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> list[int]:
+    """Slices that another recalibrator serves than before."""
+    return [
+        i
+        for i, (entry, chain) in enumerate(zip(slices.slices, slices.chains, strict=True))
+        if _serving(earlier, entry.space, chain) != _serving(now, entry.space, chain)
+    ]
+
+
+def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
+    """Finds what serves a slice: where a selection does not fit, the identity."""
+    return selection.of(chain) if selection.fits(space) else Identity()
+
+
+def in_use(classes: ClassSelection) -> bool:
+    """Says whether a selection changes any detection: the identity does not, unless it rejects."""
+    return classes.changes_probabilities or classes.rejection is not None
 
 
 def applied(

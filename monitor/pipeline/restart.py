@@ -7,8 +7,8 @@ ledger after the checkpoint are done again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from monitor.frames.counters import TruthAccount
@@ -26,41 +26,21 @@ from monitor.store.ledger.entries import Entry, FrameEntry, Kept, LabelEntry
 from monitor.store.ledger.journal import Journal, Opened
 from monitor.store.progress import KeptClusters, KeptStream, Progress, Share
 
+log = logging.getLogger(__name__)
 
-def replay(
-    ledger: TruthLedger,
-    entry: Entry,
-    parts_of: Callable[[int], Parts],
-    find: Callable[[LabelEntry], Kept | None],
-) -> bool:
-    """Do an entry again that some parts do not have yet; whether that was possible.
+# Detections that wait, by partition, among the counts of progress.
+IN_PARTITION = "waiting_in_"
 
-    parts_of  those that do not have the entry of a sequence
-    find      the frame of labels, with the labels of it that came before them
-    """
-    parts = parts_of(entry.sequence)
-    if parts.statistics:
-        ledger.counts_from(entry.sequence)
-    ledger.sequence = max(ledger.sequence, entry.sequence)
-    if isinstance(entry, FrameEntry):
-        _frame_again(ledger, entry, parts)
-        return True
-    frame = ledger.store.get((entry.stream, entry.frame_id)) if parts.statistics else None
-    if frame is None or frame.released or _is_of_another(entry, frame):
-        kept = find(entry)
-        if kept is None:
-            return False
-        if parts.statistics:
-            frame = _found_again(ledger, kept, parts_of)
-        else:
-            frame = ledger.places.placed(kept.entry)
-    if not parts.statistics:
-        ledger.counting.count(frame, entry.record, entry.sequence, parts)
-        return True
-    _come_to(ledger.counting, entry.record)
-    ledger.tell(frame, entry.record, entry.sequence, parts)
-    ledger.counters.truth.add(entry.record.account)
-    return True
+# The first entry of the ledger that is in the account, among the same.
+_BEGINS = "account_begins"
+
+# Entries done again between two looks at what they left to be done.
+_ENTRIES = 64
+
+_SHARES = ("predicted", "labelled", "gated", "near_gate")
+
+# Numbers of the ledger that are left out where it is not known which were given.
+_BEYOND = 1 << 32
 
 
 def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: Parts) -> PendingFrame:
@@ -81,21 +61,9 @@ def _frame_again(ledger: TruthLedger, entry: FrameEntry, parts: Parts) -> Pendin
     if parts.statistics:
         if inline is not None:
             fates.came_with(frame, inline)
-            ledger.counters.truth.add(inline.account)
+            ledger.counting.counters.truth.add(inline.account)
         fates.hold(frame, wanted=True)
     return frame
-
-
-def _found_again(ledger: TruthLedger, kept: Kept, parts_of: Callable[[int], Parts]) -> PendingFrame:
-    """The frame of labels that are told again."""
-    entered = -kept.entry.sequence
-    if entered < 0 or kept.labels:
-        return ledger.restore(kept)
-    # It goes to the disk with the first of its labels: until then memory alone had it.
-    if entered > (ledger.resumed or 0):
-        again = replace(kept.entry, sequence=entered)
-        return _frame_again(ledger, again, parts_of(entered))
-    return ledger.restore(kept, lost=True)
 
 
 def _come_to(counting: Counting, record: LabelRecord) -> None:
@@ -112,24 +80,6 @@ def _is_of_another(entry: LabelEntry, frame: PendingFrame) -> bool:
     return entry.partition != frame.partition
 
 
-log = logging.getLogger(__name__)
-
-
-# Detections that wait, by partition, among the counts of progress.
-IN_PARTITION = "waiting_in_"
-
-
-# The first entry of the ledger that is in the account, among the same.
-_BEGINS = "account_begins"
-
-
-# Entries done again between two looks at what they left to be done.
-_ENTRIES = 64
-
-
-_SHARES = ("predicted", "labelled", "gated", "near_gate")
-
-
 class Disk(Protocol):
     """Reads the ledger at start."""
 
@@ -144,10 +94,6 @@ class Disk(Protocol):
         ...
 
 
-# Numbers of the ledger that are left out where it is not known which were given.
-_BEYOND = 1 << 32
-
-
 def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
     """Lets a ledger begin with what its disk has, after the last checkpoint was loaded.
 
@@ -157,7 +103,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
     if opened.uncertain:
         # What could not be read has numbers too, which must not be given again.
         ledger.sequence += _BEYOND
-    for partition in sorted(set(ledger.waiting) - set(opened.partitions)):
+    for partition in sorted(set(ledger.fates.waiting) - set(opened.partitions)):
         why = opened.dropped.get(partition)
         if why is None:
             # It may have gone as it should, after the checkpoint.
@@ -165,7 +111,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
             log.warning(
                 "pending: partition %d is not there, or empty (%s): what waited in it, %d "
                 "detections, is not known any more",
-                *(partition, why, ledger.waiting[partition]),
+                *(partition, why, ledger.fates.waiting[partition]),
             )
         ledger.dropped(partition, why)
     for frame in opened.frames:
@@ -175,7 +121,7 @@ def begin_ledger(ledger: TruthLedger, journal: Journal, opened: Opened) -> None:
 def progress_of(pipeline: Pipeline) -> Progress:
     """Takes the progress as of now, but clusters as of the rows that are folded."""
     ledger, live = pipeline.ledger, pipeline.live
-    clock, waiting = live.clock, +ledger.waiting
+    clock, waiting = live.clock, +ledger.fates.waiting
     return Progress(
         sequence=ledger.sequence,
         now_ns=clock.now_ns,
@@ -188,23 +134,20 @@ def progress_of(pipeline: Pipeline) -> Progress:
             for s in pipeline.streams.values()
         ),
         numbered=pipeline.numbered,
-        detections=ledger.account.counts()
+        detections=ledger.fates.account.counts()
         | {f"{IN_PARTITION}{number}": count for number, count in waiting.items()}
         | {_BEGINS: ledger.account_begins},
-        labels={
-            name: getattr(pipeline.counters.truth, name)
-            for name in TruthAccount.__dataclass_fields__
-        },
+        labels=asdict(pipeline.counters.truth),
         shares=tuple(
             Share(
                 entry.space,
                 SliceKey(entry.key, entry.overflow),
-                *(ledger.shares.of(name, index) for name in _SHARES),
+                *(ledger.fates.shares.of(name, index) for name in _SHARES),
             )
             for index, entry in enumerate(live.slices.slices)
         ),
         epoch=ledger.epoch,
-        waiting=ledger.pending,
+        waiting=ledger.fates.pending,
     )
 
 
@@ -238,14 +181,14 @@ def restore_progress(pipeline: Pipeline, progress: Progress) -> None:
             setattr(pipeline.counters.truth, name, count)
     for name, count in progress.detections.items():
         if name.startswith(IN_PARTITION):
-            ledger.waiting[int(name.removeprefix(IN_PARTITION))] = count
-    in_memory = progress.waiting - sum(ledger.waiting.values())
-    ledger.account.drop(Dropped.RESTART, max(0, in_memory))
+            ledger.fates.waiting[int(name.removeprefix(IN_PARTITION))] = count
+    in_memory = progress.waiting - sum(ledger.fates.waiting.values())
+    ledger.fates.account.drop(Dropped.RESTART, max(0, in_memory))
     for share in progress.shares:
         space = Space(share.space.dimensions, share.space.angles_in_joint)
         index = live.slices.place(space, share.key.name, overflow=share.key.overflow)
         for name in _SHARES:
-            ledger.shares.put(name, index, getattr(share, name))
+            ledger.fates.shares.put(name, index, getattr(share, name))
 
 
 @dataclass(slots=True)
@@ -267,10 +210,8 @@ class Resumption:
         """Does all entries again that one of the three lacks; a fault costs its entry alone."""
         self.statistics, self.drift, self.learning = statistics, drift, learning
         for entry in disk.replay(min(self.statistics, self.drift, self.learning)):
-            counters, done = self.pipeline.counters, False
-            with contained(
-                counters, log, "entry %d of the ledger was not done again", entry.sequence
-            ):
+            counters, done, number = self.pipeline.counters, False, entry.sequence
+            with contained(counters, log, "entry %d of the ledger was not done again", number):
                 done = self._again(entry, disk)
             self.entries += 1
             self.failed += not done
@@ -281,21 +222,45 @@ class Resumption:
             log.info("ledger: %d entries done again, %d not", self.entries, self.failed)
 
     def _again(self, entry: Entry, disk: Disk) -> bool:
-        parts = self._parts(entry.sequence)
+        """Does an entry again that some parts do not have yet; says whether that was possible."""
+        parts, ledger = self._parts(entry.sequence), self.pipeline.ledger
         if isinstance(entry, FrameEntry):
-            frame = entry.frame
-            stream = self._stream_of(frame, now=parts.statistics)
-            if parts.statistics and frame.stamp_ns is not None and stream is not None:
-                stream.time.advance(frame.stamp_ns, self.pipeline.disorder_ns)
+            stamp_ns = entry.frame.stamp_ns
+            stream = self._stream_of(entry.frame, now=parts.statistics)
+            if parts.statistics and stamp_ns is not None and stream is not None:
+                stream.time.advance(stamp_ns, self.pipeline.disorder_ns)
+        if parts.statistics:
+            ledger.counts_from(entry.sequence)
+        ledger.sequence = max(ledger.sequence, entry.sequence)
+        if isinstance(entry, FrameEntry):
+            _frame_again(ledger, entry, parts)
+            return True
+        key = entry.stream, entry.frame_id
+        frame = ledger.fates.store.get(key) if parts.statistics else None
+        if frame is None or frame.released or _is_of_another(entry, frame):
+            kept = disk.look_up(*key, entry.partition, entry.sequence)
+            if kept is None:
+                return False
+            self._stream_of(kept.entry.frame, now=False)
+            frame = self._found(kept) if parts.statistics else ledger.places.placed(kept.entry)
+        if not parts.statistics:
+            ledger.counting.count(frame, entry.record, entry.sequence, parts)
+            return True
+        _come_to(ledger.counting, entry.record)
+        ledger.tell(frame, entry.record, entry.sequence, parts)
+        ledger.counting.counters.truth.add(entry.record.account)
+        return True
 
-        def find(labels: LabelEntry) -> Kept | None:
-            where = labels.stream, labels.frame_id, labels.partition
-            found = disk.look_up(*where, labels.sequence)
-            if found is not None:
-                self._stream_of(found.entry.frame, now=False)
-            return found
-
-        return replay(self.pipeline.ledger, entry, self._parts, find)
+    def _found(self, kept: Kept) -> PendingFrame:
+        """The frame of labels that are told again."""
+        ledger, entered = self.pipeline.ledger, -kept.entry.sequence
+        if entered < 0 or kept.labels:
+            return ledger.restore(kept)
+        # It goes to the disk with the first of its labels: until then memory alone had it.
+        if entered > (ledger.resumed or 0):
+            again = replace(kept.entry, sequence=entered)
+            return _frame_again(ledger, again, self._parts(entered))
+        return ledger.restore(kept, lost=True)
 
     def _parts(self, sequence: int) -> Parts:
         """Returns the parts that an entry is new to."""
@@ -311,14 +276,10 @@ class Resumption:
         now  it is as the frame has it: with another header it begins anew
         """
         pipeline, header = self.pipeline, frame.header
-        known = pipeline.streams.get(header.stream)
-        space = Space(header.space.dimensions, pipeline.config.statistics.angles_in_joint)
-        ours = replace(header, space=space)
-        if known is None:
-            pipeline.restore_stream(header, frame.source, EventTime())
-        elif now and known.header != ours:
+        known, ours = pipeline.streams.get(header.stream), pipeline.as_here(header)
+        if known is not None and now and known.header != ours:
             del pipeline.streams[header.stream]
-            pipeline.restore_stream(header, frame.source, EventTime())
+        pipeline.restore_stream(header, frame.source, EventTime())
         pipeline.numbered = max(pipeline.numbered, frame.source)
         stream = pipeline.streams.get(header.stream)
         if stream is None or stream.header != ours:

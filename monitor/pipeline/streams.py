@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -24,8 +24,6 @@ from monitor.frames.space import Space
 from monitor.pipeline.stream_tracker import StreamTracker
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-
-
 _LABEL = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 
 
@@ -36,97 +34,22 @@ MOST_QUANTILES = 19
 # Beyond it the quantiles of heavy tails overflow, and no fit says anything of them.
 LEAST_LEVEL = 1e-6
 
-
-def refuse_header(
-    header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
-) -> Refusal | None:
-    """Refuses an unusable header; None if it is usable. Names become metric labels: bounded.
-
-    streams  names of the streams that are known already
-    spaces   spaces that statistics are kept in already
-    """
-    limits = config.limits
-    names, classes = header.space.names, header.classes
-    if not _NAME.fullmatch(header.stream):
-        return _refusal(
-            "stream", f"'{header.stream[:80]}': 1 to 64 characters of A-Z a-z 0-9 _ . -"
-        )
-    if not 1 <= len(names) <= limits.max_dimensions:
-        return _refusal(
-            "dimensions",
-            f"{len(names)} of them: 1 to {limits.max_dimensions} ([limits] max_dimensions).",
-        )
-    for name in names:
-        if not _NAME.fullmatch(name) or names.count(name) > 1:
-            return _refusal(
-                "dimensions.name",
-                f"'{name[:80]}': unique, 1 to 64 characters of A-Z a-z 0-9 _ . -",
-            )
-    for where, texts in (
-        ("dimensions.unit", [dimension.unit for dimension in header.space.dimensions]),
-        ("coordinate_frame", [header.coordinate_frame]),
-    ):
-        for text in texts:
-            if text and not _LABEL.fullmatch(text):
-                return _refusal(where, f"'{text[:80]}': at most 64 printable characters.")
-    if not 1 <= len(classes) <= limits.max_classes:
-        return _refusal(
-            "class_names",
-            f"{len(classes)} of them: 1 to {limits.max_classes} ([limits] max_classes).",
-        )
-    for name in classes:
-        if not _LABEL.fullmatch(name) or classes.count(name) > 1:
-            return _refusal("class_names", f"'{name[:80]}': unique, 1 to 64 printable characters.")
-    levels = header.quantile_levels
-    if len(levels) > MOST_QUANTILES:
-        return _refusal("quantile_levels", f"{len(levels)} of them: at most {MOST_QUANTILES}.")
-    for before, level in pairwise((0.0, *levels)):
-        # NaN fails too.
-        if not (before < level and LEAST_LEVEL <= level <= 1 - LEAST_LEVEL):
-            return _refusal(
-                "quantile_levels",
-                f"{level:g} after {before:g}: they must ascend, each from {LEAST_LEVEL:g} to "
-                f"1 − {LEAST_LEVEL:g}.",
-            )
-    if header.stream not in streams and len(streams) >= config.server.max_streams:
-        return _refusal(
-            "stream",
-            f"'{header.stream}' would be stream {len(streams) + 1}: at most "
-            f"{config.server.max_streams} ([server] max_streams).",
-        )
-    if header.space not in spaces and len(spaces) >= limits.max_spaces:
-        return _refusal(
-            "dimensions",
-            f"{', '.join(names)} would be set {len(spaces) + 1} of dimensions: at most "
-            f"{limits.max_spaces} ([limits] max_spaces). Use the same names, units and kinds.",
-        )
-    return None
-
-
-def _refusal(field: str, message: str) -> Refusal:
-    return Refusal(Reason.INVALID_HEADER, field, message)
-
-
 SECOND = 10**9
-
 
 # The minimum is over so many parts of the window: what is older leaves it part by part.
 PARTS = 12
-
-
 WINDOW = 60 * SECOND
-
 
 # Stamps that run ahead of their arrival by more than this, or go back by more than DISORDER, are
 # of another time.
 JUMP = 10 * SECOND
-
-
 DISORDER = SECOND
-
 
 # Frames in a row behind the newest stamp: not a straggler, stamps went back.
 STRAGGLERS = 3
+
+# What a stamp can be, and a time between two of them; stamps come as they will.
+EARLIEST, LONGEST = -(2**63), 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -190,10 +113,6 @@ class Staleness:
             parts[-1] = (parts[-1][0], difference)
         while parts[0][0] <= arrival_ns - WINDOW:
             parts.popleft()
-
-
-# What a stamp can be, and a time between two of them; stamps come as they will.
-EARLIEST, LONGEST = -(2**63), 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -271,7 +190,56 @@ class Stream:
     staleness: Staleness = field(default_factory=Staleness)
     seen: Seen = field(default_factory=Seen)
 
-    @property
-    def watermark_ns(self) -> int | None:
-        """Returns the watermark of the stream's event time."""
-        return self.time.watermark_ns
+
+def refuse_header(
+    header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
+) -> Refusal | None:
+    """Refuses an unusable header; None if it is usable. Names become metric labels: bounded.
+
+    streams  names of the streams that are known already
+    spaces   spaces that statistics are kept in already
+    """
+    found = next(_mistakes(header, config, streams, spaces), None)
+    return None if found is None else Refusal(Reason.INVALID_HEADER, *found)
+
+
+def _mistakes(
+    header: Header, config: Config, streams: Collection[str], spaces: Collection[Space]
+) -> Iterator[tuple[str, str]]:
+    """Yields a field and what is wrong with it, in the order of the checks."""
+    limits, most_streams = config.limits, config.server.max_streams
+    names, classes, levels = header.space.names, header.classes, header.quantile_levels
+    if not _NAME.fullmatch(header.stream):
+        yield "stream", f"'{header.stream[:80]}': 1 to 64 characters of A-Z a-z 0-9 _ . -"
+    if not 1 <= len(names) <= limits.max_dimensions:
+        most = f"{limits.max_dimensions} ([limits] max_dimensions)."
+        yield "dimensions", f"{len(names)} of them: 1 to {most}"
+    for name in names:
+        if not _NAME.fullmatch(name) or names.count(name) > 1:
+            which = "unique, 1 to 64 characters of A-Z a-z 0-9 _ . -"
+            yield "dimensions.name", f"'{name[:80]}': {which}"
+    units = [("dimensions.unit", dimension.unit) for dimension in header.space.dimensions]
+    for where, text in (*units, ("coordinate_frame", header.coordinate_frame)):
+        if text and not _LABEL.fullmatch(text):
+            yield where, f"'{text[:80]}': at most 64 printable characters."
+    if not 1 <= len(classes) <= limits.max_classes:
+        most = f"{limits.max_classes} ([limits] max_classes)."
+        yield "class_names", f"{len(classes)} of them: 1 to {most}"
+    for name in classes:
+        if not _LABEL.fullmatch(name) or classes.count(name) > 1:
+            yield "class_names", f"'{name[:80]}': unique, 1 to 64 printable characters."
+    if len(levels) > MOST_QUANTILES:
+        yield "quantile_levels", f"{len(levels)} of them: at most {MOST_QUANTILES}."
+    for before, level in pairwise((0.0, *levels)):
+        # NaN fails too.
+        if not (before < level and LEAST_LEVEL <= level <= 1 - LEAST_LEVEL):
+            within = f"each from {LEAST_LEVEL:g} to 1 − {LEAST_LEVEL:g}."
+            yield "quantile_levels", f"{level:g} after {before:g}: they must ascend, {within}"
+    if header.stream not in streams and len(streams) >= most_streams:
+        most = f"{most_streams} ([server] max_streams)."
+        which = f"'{header.stream}' would be stream {len(streams) + 1}"
+        yield "stream", f"{which}: at most {most}"
+    if header.space not in spaces and len(spaces) >= limits.max_spaces:
+        which = f"{', '.join(names)} would be set {len(spaces) + 1} of dimensions"
+        most = f"{limits.max_spaces} ([limits] max_spaces)"
+        yield "dimensions", f"{which}: at most {most}. Use the same names, units and kinds."

@@ -6,7 +6,6 @@ crash. Labels of many objects may be matched ahead of their report, on any threa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -14,22 +13,81 @@ from functools import partial
 
 import numpy as np
 
-from monitor.config import Config, MatchingConfig
-from monitor.frames.counters import Counters, TruthAccount
+from monitor.config import Config
+from monitor.frames.counters import TruthAccount
 from monitor.frames.detections import Limits, Reason
-from monitor.frames.frame import Opinions, ReceivedObjects, ReceivedTruth, TruthAnswer
+from monitor.frames.frame import Opinions, ReceivedTruth, TruthAnswer
 from monitor.frames.reasons import Notice
-from monitor.frames.slices import ClassSliceTable, SliceTable
 from monitor.frames.space import BoolArray, IntArray
 from monitor.frames.stored import StoredFrame
 from monitor.matching.labels import LabelsMatched, labels_told, matched_labels, orphan_notice
 from monitor.matching.pending import Dropped, FrameKey, LabelRecord, Outcome, PendingFrame
-from monitor.pipeline.accounts import DetectionAccount, Fates, SliceShares
+from monitor.pipeline.accounts import Fates
 from monitor.pipeline.labelled_rows import ALL, Counting, Parts
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import Gone, PendingStore, Places, RecentChanges
 from monitor.pipeline.streams import Stream
 from monitor.store.ledger.entries import FrameEntry, Journal, Kept, LabelEntry
+
+# Pairs of an object and a detection, and values of the objects' covariances, that are too many to
+# be gone through between two frames: some milliseconds.
+HEAVY = 40_000
+
+JOURNAL_FULL = Notice(
+    Reason.OVERLOAD,
+    "truth",
+    "the disk has taken no labels for long, and no more can wait for it: send them again later.",
+)
+
+OTHER_FRAME = Notice(
+    Reason.GROUND_TRUTH_INVALID,
+    "stamp_ns",
+    "the frame of this number has another stamp: it is not the one that is labelled.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Labels of a frame that memory does not hold, and the disk may.
+
+    partition  None where it is not known
+    """
+
+    stream: str
+    frame_id: int
+    partition: int | None
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Labels of a frame matched ahead of their report.
+
+    frame            a copy: what the loop does to its own meanwhile does not reach it
+    resolved, again  as matched_labels has them
+    work             does it; the result is `matched`
+    """
+
+    frame: PendingFrame
+    resolved: BoolArray
+    again: bool
+    work: Callable[[], LabelsMatched]
+    matched: LabelsMatched | None = None
+
+    def run(self) -> None:
+        """Do it: on any thread, once."""
+        self.matched = self.work()
+
+    def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
+        """Returns the result, if matching the frame now would come to the same."""
+        ours = self.frame
+        same = (
+            abs(frame.sequence) == abs(ours.sequence)
+            and frame.stored.stamp_ns == ours.stored.stamp_ns
+            and frame.released == ours.released
+            and again == self.again
+            and np.array_equal(resolved, self.resolved)
+        )
+        return self.matched if same else None
 
 
 def key_of(labels: ReceivedTruth) -> FrameKey:
@@ -105,104 +163,6 @@ def label_record(
     )
 
 
-# Pairs of an object and a detection, and values of the objects' covariances, that are too many to
-# be gone through between two frames: some milliseconds.
-HEAVY = 40_000
-
-
-@dataclass(slots=True)
-class Ahead:
-    """Labels of a frame matched ahead of their report.
-
-    frame            a copy: what the loop does to its own meanwhile does not reach it
-    resolved, again  as matched_labels has them
-    work             does it; the result is `matched`
-    """
-
-    frame: PendingFrame
-    resolved: BoolArray
-    again: bool
-    work: Callable[[], LabelsMatched]
-    matched: LabelsMatched | None = None
-
-    def run(self) -> None:
-        """Do it: on any thread, once."""
-        self.matched = self.work()
-
-    def still(self, frame: PendingFrame, resolved: BoolArray, again: bool) -> LabelsMatched | None:
-        """Returns the result, if matching the frame now would come to the same."""
-        ours = self.frame
-        same = (
-            abs(frame.sequence) == abs(ours.sequence)
-            and frame.stored.stamp_ns == ours.stored.stamp_ns
-            and frame.released == ours.released
-            and again == self.again
-            and np.array_equal(resolved, self.resolved)
-        )
-        return self.matched if same else None
-
-
-def ahead_of(
-    labels: ReceivedTruth,
-    frame: PendingFrame | None,
-    found: Kept | None,
-    places: Places,
-    config: MatchingConfig,
-    limits: Limits,
-) -> Ahead | None:
-    """Prepares heavy matching ahead of a report; None if it is light, or the frame not at hand.
-
-    frame  in memory, with all that the labels ask for
-    found  what the disk has of it, where that was looked for
-    """
-    objects = labels.foreign
-    if objects is None:
-        return None
-    if frame is not None:
-        if _work(objects, frame.stored) < HEAVY:
-            return None
-        frame = copy(frame)
-    elif found is not None and _work(objects, found.entry.frame) >= HEAVY:
-        frame = places.as_told(found)
-    else:
-        return None
-    resolved, again = resolved_before(labels, frame)
-    work = partial(matched_labels, labels, frame, resolved, config, limits, again=again)
-    return Ahead(frame, resolved, again, work)
-
-
-def _work(objects: ReceivedObjects, frame: StoredFrame) -> int:
-    """Measures how much work matching is, to be compared with HEAVY."""
-    unsure = int(np.count_nonzero(objects.covariance_length))
-    return objects.n * frame.n + unsure * frame.header.space.k**2
-
-
-JOURNAL_FULL = Notice(
-    Reason.OVERLOAD,
-    "truth",
-    "the disk has taken no labels for long, and no more can wait for it: send them again later.",
-)
-
-
-OTHER_FRAME = Notice(
-    Reason.GROUND_TRUTH_INVALID,
-    "stamp_ns",
-    "the frame of this number has another stamp: it is not the one that is labelled.",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """Labels of a frame that memory does not hold, and the disk may.
-
-    partition  None where it is not known
-    """
-
-    stream: str
-    frame_id: int
-    partition: int | None
-
-
 @dataclass(slots=True)
 class TruthLedger:
     """Enters the frames and labels of one pipeline, and counts each exactly once.
@@ -217,9 +177,7 @@ class TruthLedger:
     config: Config
     limits: Limits
     counting: Counting
-    counters: Counters
     streams: Mapping[str, Stream]
-    class_slices: ClassSliceTable
     journal: Journal
     fates: Fates = field(init=False)
     places: Places = field(init=False)
@@ -231,44 +189,9 @@ class TruthLedger:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.fates = Fates(self.counters, PendingStore(config.pending.max_bytes))
+        self.fates = Fates(self.counting.counters, PendingStore(config.pending.max_bytes))
         angles = config.statistics.angles_in_joint
-        self.places = Places(self.slices, self.class_slices, angles)
-
-    @property
-    def on_disk(self) -> bool:
-        """Says whether entries are written to a disk."""
-        return self.journal.keeps
-
-    @property
-    def slices(self) -> SliceTable:
-        """Returns the slices of the statistics."""
-        return self.counting.slices
-
-    @property
-    def store(self) -> PendingStore:
-        """Frames in memory."""
-        return self.fates.store
-
-    @property
-    def account(self) -> DetectionAccount:
-        """Counts what became of all detections."""
-        return self.fates.account
-
-    @property
-    def shares(self) -> SliceShares:
-        """Counts what became of the detections of each slice."""
-        return self.fates.shares
-
-    @property
-    def waiting(self) -> Counter[int]:
-        """Detections that wait in frames which the disk has, by partition."""
-        return self.fates.waiting
-
-    @property
-    def pending(self) -> int:
-        """Detections that wait, on disk or in memory."""
-        return self.fates.pending
+        self.places = Places(self.counting.slices, self.counting.live.class_slices, angles)
 
     @property
     def account_begins(self) -> int:
@@ -303,16 +226,6 @@ class TruthLedger:
         mixed = (frame_id * 0x9E3779B97F4A7C15) & (2**64 - 1)
         return (mixed >> 33) % self.config.pending.keep_one_frame_in == 0
 
-    def lose(self, received: int, why: Dropped) -> None:
-        """Detections that nobody will ever tell of."""
-        self.fates.lose(received, why)
-
-    def enter_unnamed(
-        self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
-    ) -> None:
-        """A frame that no label can name, with what came with it, which is counted already."""
-        self.fates.unnamed(received, bare, slices, inline)
-
     def enter(
         self,
         stored: StoredFrame,
@@ -329,15 +242,15 @@ class TruthLedger:
             self.fates.came_with(frame, inline)
         entry = FrameEntry(frame.sequence, frame.partition, stored, inline)
         if inline is None and not self.sampled(stored.frame_id):
-            frame.why_not = Dropped.SAMPLED if self.on_disk else Dropped.MEMORY
+            frame.why_not = Dropped.SAMPLED if self.journal.keeps else Dropped.MEMORY
         else:
             frame.kept = self.journal.note(entry)
-            frame.why_not = Dropped.DISK_BUSY if self.on_disk else Dropped.MEMORY
+            frame.why_not = Dropped.DISK_BUSY if self.journal.keeps else Dropped.MEMORY
         self.fates.hold(frame)
 
     def known(self, stream: str, frame_id: int, stamp_ns: int | None, partition: int) -> None:
         """Remember that the disk has a frame."""
-        self.store.remember((stream, frame_id), Gone(stamp_ns, partition, True))
+        self.fates.store.remember((stream, frame_id), Gone(stamp_ns, partition, True))
 
     def dropped(self, partition: int, why: str) -> None:
         """The disk has a partition no more; what memory has of it goes on, unless it expired."""
@@ -368,7 +281,7 @@ class TruthLedger:
         returns  a Search where the frame may be on the disk alone
         """
         key = key_of(labels)
-        frame = self.store.get(key)
+        frame = self.fates.store.get(key)
         if frame is None or (frame.released and asks_for_estimates(labels, frame)):
             if found is None or not self._up_to_date(found, key, frame):
                 return self._elsewhere(labels, key, frame)
@@ -391,35 +304,40 @@ class TruthLedger:
         return same and np.array_equal(there.outcome, frame.outcome)
 
     def heavy(self, labels: ReceivedTruth, found: Kept | None = None) -> Ahead | None:
-        """Finding the detections of many objects, which may be done anywhere, before `report`.
+        """Prepares heavy matching, which may be done on any thread before `report`.
 
         found    as `report` has it
-        returns  None where it is light, or the frame is not at hand
+        returns  None where matching is light, or the frame is not at hand
         """
-        frame = self.store.get(key_of(labels))
-        if frame is not None and frame.released and asks_for_estimates(labels, frame):
-            frame = None
-        config = self.config.matching
-        return ahead_of(labels, frame, found, self.places, config, self.limits)
+        objects, known = labels.foreign, self.fates.store.get(key_of(labels))
+        if known is not None and not (known.released and asks_for_estimates(labels, known)):
+            stored, taken = known.stored, partial(copy, known)
+        elif found is not None:
+            stored, taken = found.entry.frame, partial(self.places.as_told, found)
+        else:
+            return None
+        if objects is None:
+            return None
+        unsure = int(np.count_nonzero(objects.covariance_length))
+        if objects.n * stored.n + unsure * stored.header.space.k**2 < HEAVY:
+            return None
+        frame = taken()
+        resolved, again = resolved_before(labels, frame)
+        return Ahead(frame, resolved, again, self._matching(labels, frame, resolved, again))
 
     def in_vain(self, labels: ReceivedTruth) -> TruthAnswer:
         """The answer where a Search has found nothing."""
-        key = key_of(labels)
-        account = TruthAccount()
-        if self.store.gone(key) is not None or key in self.store:
-            account.too_late = labels_told(labels)
-            self.counters.truth.add(account)
-            return TruthAnswer(account)
-        account.orphan = labels_told(labels)
-        self.counters.truth.add(account)
-        return TruthAnswer(account, (orphan_notice(labels, self.streams),))
+        key, told = key_of(labels), labels_told(labels)
+        if self.fates.store.gone(key) is not None or key in self.fates.store:
+            return self._answered(TruthAccount(too_late=told))
+        return self._answered(TruthAccount(orphan=told), orphan_notice(labels, self.streams))
 
     def _elsewhere(
         self, labels: ReceivedTruth, key: FrameKey, frame: PendingFrame | None
     ) -> TruthAnswer | Search:
-        gone = self.store.gone(key)
+        gone = self.fates.store.gone(key)
         kept = frame.kept if frame is not None else gone is None or gone.kept
-        if labels.frame_id is None or not self.on_disk or not kept:
+        if labels.frame_id is None or not self.journal.keeps or not kept:
             return self.in_vain(labels)
         known = frame or gone
         partition = None if known is None else known.partition
@@ -439,19 +357,20 @@ class TruthLedger:
         resolved, again = resolved_before(labels, frame)
         matched = None if ahead is None else ahead.still(frame, resolved, again)
         if matched is None:
-            matched = matched_labels(
-                labels, frame, resolved, self.config.matching, self.limits, again=again
-            )
+            matched = self._matching(labels, frame, resolved, again)()
         for notice in matched.notices:
-            self.counters.note(notice.reason, notice.count)
+            self.counting.counters.note(notice.reason, notice.count)
         if revised and told and matched.account.refused + matched.account.orphan == told:
             # A mistake in all labels is no reason to take back what was good.
             return self._answered(matched.account, *matched.notices)
-        record = self._record(labels, frame, matched)
-        self.counters.truth.add(matched.account)
+        stream = self.streams.get(labels.stream)
+        delay_ns = 0 if stream is None else stream.time.since(frame.stored.stamp_ns)
+        record = label_record(labels, frame, matched, self.counting.live, delay_ns)
+        self.counting.counters.unmatched += record.settled.size - matched.settled.size
+        self.counting.counters.truth.add(matched.account)
         if not (revised or record.settled.size or record.objects_told):
             return TruthAnswer(matched.account, matched.notices)
-        self.counters.truth_delay.observe(record.delay_ns / 1e9)
+        self.counting.counters.truth_delay.observe(record.delay_ns / 1e9)
         sequence = self.next_sequence()
         entry = LabelEntry(sequence, frame.partition, *frame.key, record)
         if not frame.kept:
@@ -464,19 +383,16 @@ class TruthLedger:
             self.fates.kept(frame)
         return TruthAnswer(matched.account, matched.notices, retracted, sequence)
 
+    def _matching(
+        self, labels: ReceivedTruth, frame: PendingFrame, resolved: BoolArray, again: bool
+    ) -> Callable[[], LabelsMatched]:
+        config, limits = self.config.matching, self.limits
+        return partial(matched_labels, labels, frame, resolved, config, limits, again=again)
+
     def _answered(self, account: TruthAccount, *notices: Notice) -> TruthAnswer:
         """Labels that change nothing."""
-        self.counters.truth.add(account)
+        self.counting.counters.truth.add(account)
         return TruthAnswer(account, notices)
-
-    def _record(
-        self, labels: ReceivedTruth, frame: PendingFrame, matched: LabelsMatched
-    ) -> LabelRecord:
-        stream = self.streams.get(labels.stream)
-        delay_ns = 0 if stream is None else stream.time.since(frame.stored.stamp_ns)
-        record = label_record(labels, frame, matched, self.counting.live, delay_ns)
-        self.counters.unmatched += record.settled.size - matched.settled.size
-        return record
 
     def tell(
         self, frame: PendingFrame, record: LabelRecord, sequence: int, parts: Parts = ALL

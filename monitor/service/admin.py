@@ -44,6 +44,23 @@ from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1 import statistics_state_pb2 as pb
 from monitor.wire import recalibrator_messages
 
+# Of one import, as sent.
+MOST_IMPORT_BYTES = 2**28
+
+# For all parts of an import to come.
+IMPORT_SECONDS = 60.0
+
+# Characters of who asks.
+MOST_ACTOR = 200
+
+FitNow = Callable[[Sequence[str], str, str], Awaitable[tuple[SliceFitted, ...]]]
+
+_KINDS: dict[int, type[AnySelection]] = {
+    admin_pb.RECALIBRATOR_KIND_UNSPECIFIED: Selection,
+    admin_pb.RECALIBRATOR_KIND_ESTIMATES: Selection,
+    admin_pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES: ClassSelection,
+}
+
 
 def status(
     streams: Iterable[Stream],
@@ -89,14 +106,6 @@ def _of_stream(name: str, seen: Seen, offset_ns: int) -> StreamStatus:
     )
 
 
-# Of one import, as sent.
-MOST_IMPORT_BYTES = 2**28
-
-
-# For all parts of an import to come.
-IMPORT_SECONDS = 60.0
-
-
 @dataclass(slots=True)
 class StateService:
     """Live state is the pipeline's; here is only what it does not understand."""
@@ -135,12 +144,9 @@ class StateService:
 
 
 def _next_answer(parts: Iterator[bytes]) -> bytes | None:
+    field_number = perception_monitor_pb2.ExportStatisticsResponse.PART_FIELD_NUMBER
     part = next(parts, None)
-    return (
-        None
-        if part is None
-        else framed(perception_monitor_pb2.ExportStatisticsResponse.PART_FIELD_NUMBER, part)
-    )
+    return None if part is None else framed(field_number, part)
 
 
 async def _gathered(requests: AsyncIterator[bytes]) -> list[bytes]:
@@ -175,13 +181,6 @@ def _part(index: int, data: bytes) -> pb.StatisticsState:
     except DecodeError:
         name = "ImportStatisticsRequest"
         raise invalid(f"message {index}", f"{len(data)} bytes are no {name}") from None
-
-
-# Characters of who asks.
-MOST_ACTOR = 200
-
-
-FitNow = Callable[[Sequence[str], str, str], Awaitable[tuple[SliceFitted, ...]]]
 
 
 @dataclass(slots=True)
@@ -262,7 +261,7 @@ class AdminService:
     async def rollback(self, data: bytes, context: Context) -> bytes:
         """RecalibratorAdmin.Rollback."""
         request = await parsed(admin_pb.RollbackRequest(), data, context)
-        kind = _kind(request.kind)
+        kind = _KINDS.get(request.kind)
         if kind is None:
             raise InvalidRecalibrator(
                 f"kind: {request.kind} is none; set RECALIBRATOR_KIND_ESTIMATES or "
@@ -292,11 +291,3 @@ def actor_of(given: str) -> str:
     """Who asks, as it may stand in a log: what is printable, of bounded length, never empty."""
     printable = "".join(character for character in given if character.isprintable())
     return printable.strip()[:MOST_ACTOR].rstrip() or "unnamed"
-
-
-def _kind(number: int) -> type[AnySelection] | None:
-    """Returns the class for the number of a RecalibratorKind; None for an unknown number."""
-    if number == admin_pb.RECALIBRATOR_KIND_CLASS_PROBABILITIES:
-        return ClassSelection
-    known = admin_pb.RECALIBRATOR_KIND_UNSPECIFIED, admin_pb.RECALIBRATOR_KIND_ESTIMATES
-    return Selection if number in known else None

@@ -16,7 +16,6 @@ from monitor.pipeline.checkpoints import DriftKeeping, Keeper
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrator_checkpoints import KeptPromotions
 from monitor.pipeline.restart import Resumption
 from monitor.service.exposition import build, process
@@ -36,7 +35,6 @@ from monitor.store.ledger.journal import Journal
 
 log = logging.getLogger(__name__)
 
-
 # How often the windows are read, seconds: they are made of panes of some 50 s and more.
 WINDOW_SECONDS = 10.0
 
@@ -51,7 +49,6 @@ class Exporting:
     """
 
     pipeline: Pipeline
-    promotions: Promotions
     keeper: Keeper
     kept: KeptPromotions
     drift: DriftKeeping
@@ -70,7 +67,7 @@ class Exporting:
     _windows_read: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self._recalibration = RecalibrationReadings(self.promotions)
+        self._recalibration = RecalibrationReadings(self.kept.promotions)
         settings = self.pipeline.config.statistics
         self._cache = ReadingCache(settings.bins)
         self._window_caches = {name: ReadingCache(settings.bins) for name in settings.windows}
@@ -98,16 +95,15 @@ class Exporting:
             self._windows = await self._read_windows()
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        store = self.kept.keeper
-        store_failures = store.failures + store.refused
+        store_failures = self.kept.keeper.failures + self.kept.keeper.refused
         drift = None
         if pipeline.config.drift.watch:
             drift = await in_steps(pipeline.drift.reading(self.drift.file.failures))
         snapshot = Snapshot(
             counters=counters,
             readings=readings,
-            pending_bytes=pipeline.ledger.store.bytes,
-            pending_detections=pipeline.ledger.pending,
+            pending_bytes=pipeline.ledger.fates.store.bytes,
+            pending_detections=pipeline.ledger.fates.pending,
             streams=len(pipeline.streams),
             recalibrators=pipeline.recalibrators.in_force(),
             mode=str(pipeline.config.recalibration.mode),

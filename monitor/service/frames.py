@@ -11,14 +11,13 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
 import grpc
 
-from monitor.drift.alarms import DriftReading
 from monitor.frames.detections import Reason
 from monitor.frames.frame import FrameAnswer, Header, ReceivedFrame, Refusal
 from monitor.frames.space import Dimension
@@ -40,7 +39,7 @@ from monitor.service.calls import (
     refuse_call,
     send,
 )
-from monitor.service.labels import Journal, TruthStream
+from monitor.service.labels import Journal, Session, TruthStream
 from monitor.service.reload import Reloads
 from monitor.statistics.reading import ClassReadingCache, ReadingCache
 from monitor.v1 import perception_monitor_pb2, status_pb2
@@ -60,13 +59,8 @@ from monitor.wire.requests import (
 
 log = logging.getLogger(__name__)
 
-
-_NOT_ANSWERED = "message %d of a stream was not answered"
-
-
 # As many as there are micro-bins.
 MOST_BINS = 512
-
 
 # What a refusal is called over gRPC where no stream is to be kept alive.
 STATUS_OF_REASON = {
@@ -77,20 +71,8 @@ STATUS_OF_REASON = {
     Reason.NO_HEADER: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-
 # Answers a message of a stream by its position; a Refusal stands for a message that broke us.
 Answer = Callable[[bytes | Refusal, int], Awaitable[bytes]]
-
-
-@dataclass(eq=False, slots=True)
-class _Session:
-    """One open stream: whether it waits for its client to send or to read."""
-
-    task: asyncio.Task[object]
-    reading: bool = False
-    writing_since: float | None = None
-    draining: bool = False
-    stuck: bool = False
 
 
 @dataclass(slots=True)
@@ -111,7 +93,7 @@ class Service:
     tracker: ExternalTracker | None = None
     reloads: Reloads = field(default_factory=Reloads)
     turns: Turns = field(default_factory=Turns)
-    _sessions: set[_Session] = field(default_factory=set)
+    _sessions: set[Session] = field(default_factory=set)
     calls_in_work: int = 0
     _started_ns: int = field(default_factory=time.time_ns)
     _draining: bool = False
@@ -212,10 +194,9 @@ class Service:
             # Labels wait here: else the watch leaves some out, and the load decides which.
             if self.pipeline.drift.behind:
                 await in_steps(self.pipeline.drift.catch_up())
-            if delay := pace.delay(time.monotonic(), self._most_per_second):
-                await asyncio.sleep(delay)
+            await self._keep_pace(pace)
 
-        async def talk(session: _Session) -> None:
+        async def talk(session: Session) -> None:
             stream = TruthStream(
                 *(self.pipeline, self.journal, self.limits, context, session, self._fold_some),
                 pause,
@@ -225,21 +206,21 @@ class Service:
 
         await self._in_session(context, talk)
 
-    @property
-    def _most_per_second(self) -> float:
-        """Messages of one stream; a reload may change it."""
-        return self.pipeline.config.server.max_messages_per_second
+    async def _keep_pace(self, pace: Pace) -> None:
+        """Waits until a stream may be read again; a reload may change how often that is."""
+        per_second = self.pipeline.config.server.max_messages_per_second
+        if delay := pace.delay(time.monotonic(), per_second):
+            await asyncio.sleep(delay)
 
     async def _converse(self, context: Context, answer: Answer) -> None:
         """Read, answer, write, until the client or the server has enough."""
 
-        async def talk(session: _Session) -> None:
+        async def talk(session: Session) -> None:
             index, share = 0, Share()
             pace = Pace()
             while not session.draining:
                 session.reading = True
-                if delay := pace.delay(time.monotonic(), self._most_per_second):
-                    await asyncio.sleep(delay)
+                await self._keep_pace(pace)
                 data = await context.read()
                 session.reading = False
                 if data is grpc.aio.EOF:
@@ -257,12 +238,12 @@ class Service:
         await self._in_session(context, talk)
 
     async def _in_session(
-        self, context: Context, talk: Callable[[_Session], Awaitable[None]]
+        self, context: Context, talk: Callable[[Session], Awaitable[None]]
     ) -> None:
         """Talk, as a stream that can be drained, and dropped where its client does not read."""
         task = asyncio.current_task()
         assert task is not None
-        session = _Session(task, draining=self._draining)
+        session = Session(task, draining=self._draining)
         self._sessions.add(session)
         try:
             await talk(session)
@@ -279,7 +260,8 @@ class Service:
 
     async def _answer_or_apology(self, answer: Answer, data: bytes, index: int) -> bytes:
         """The answer; where making it fails, one that says so: the stream lives."""
-        with contained(self.pipeline.counters, log, _NOT_ANSWERED, index):
+        counters = self.pipeline.counters
+        with contained(counters, log, "message %d of a stream was not answered", index):
             return await answer(data, index)
         return await answer(Refusal(Reason.INTERNAL, "message", INTERNAL_ERROR), index)
 
@@ -319,18 +301,28 @@ class Service:
             wanted = set(request.slices)
             known = {name for name, _ in statistics}
             # Who asks for a window asks for statistics.
-            known |= set() if request.window else _watched_slices(drift)
+            if not request.window:
+                known |= {entry.slice for entry in drift.standings}
+                known |= {entry.slice for entry in drift.stages}
             if missing := wanted - known:
-                await _refuse_slices(context, missing, known)
+                text = (
+                    f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
+                    f"there are {', '.join(sorted(known)) or 'none yet'}."
+                )
+                await refuse_call(context, grpc.StatusCode.NOT_FOUND, text)
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
-            drift = _of_slices(drift, wanted)
+            drift = dataclasses.replace(
+                drift,
+                standings=tuple(entry for entry in drift.standings if entry.slice in wanted),
+                stages=tuple(entry for entry in drift.stages if entry.slice in wanted),
+            )
         bins = request.bins or self.pipeline.config.statistics.bins
         readings = await in_steps(ReadingCache(bins).read(statistics))
         classes = await in_steps(self.pipeline.live.classes_in_steps(level))
         answer = messages.calibration(
             readings,
             counters,
-            self.pipeline.ledger.pending,
+            self.pipeline.ledger.fates.pending,
             self.pipeline.recalibrators.selection.version,
             self.pipeline.config.statistics.tau,
             await in_steps(ClassReadingCache().read(classes)),
@@ -396,41 +388,12 @@ class Service:
                 session.stuck = True
                 session.task.cancel()
 
-    @property
-    def open_streams(self) -> int:
-        """Streams of frames or labels."""
-        return len(self._sessions)
-
 
 def _track_dimensions(stream: Stream) -> tuple[Dimension, ...]:
     """Names the dimensions of the tracks that will be returned; none where none will."""
     if stream.tracker is None or not stream.header.return_tracks:
         return ()
     return stream.tracker.dimensions
-
-
-def _watched_slices(drift: DriftReading) -> set[str]:
-    return {entry.slice for entry in drift.standings} | {entry.slice for entry in drift.stages}
-
-
-def _of_slices(drift: DriftReading, wanted: Collection[str]) -> DriftReading:
-    return dataclasses.replace(
-        drift,
-        standings=tuple(entry for entry in drift.standings if entry.slice in wanted),
-        stages=tuple(entry for entry in drift.stages if entry.slice in wanted),
-    )
-
-
-async def _refuse_slices(
-    context: Context, missing: Collection[str], known: Collection[str]
-) -> NoReturn:
-    """There are no statistics of these slices; there are of those known."""
-    await refuse_call(
-        context,
-        grpc.StatusCode.NOT_FOUND,
-        f"slices: no statistics of {', '.join(sorted(missing))[:200]}; "
-        f"there are {', '.join(sorted(known)) or 'none yet'}.",
-    )
 
 
 def _no_header(what: str) -> Refusal:

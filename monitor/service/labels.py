@@ -27,7 +27,6 @@ from monitor.wire.requests import WireLimits, decode_truth_request
 
 log = logging.getLogger(__name__)
 
-
 # Messages of a stream that may wait for the disk; the client's own flow control does the rest.
 IN_FLIGHT = 256
 
@@ -40,13 +39,15 @@ class Journal(Protocol):
     async def find(self, stream: str, frame_id: int, partition: int | None) -> Kept | None: ...
 
 
-class Session(Protocol):
-    """One open stream, as the service knows it."""
+@dataclass(eq=False, slots=True)
+class Session:
+    """One open stream: whether it waits for its client to send or to read."""
 
-    reading: bool
-    writing_since: float | None
-    draining: bool
-    stuck: bool
+    task: asyncio.Task[object]
+    reading: bool = False
+    writing_since: float | None = None
+    draining: bool = False
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ class TruthStream:
         answer = self.pipeline.report(labels, ahead=await self._ahead(labels))
         # Labels of the frame may come while it is looked for.
         while isinstance(answer, Search):
-            found = await self._found(answer)
+            where = answer.stream, answer.frame_id, answer.partition
+            found = None if self.journal is None else await self.journal.find(*where)
             if found is None:
                 self.pipeline.remember_answered()
                 return self.pipeline.ledger.in_vain(labels)
@@ -170,11 +172,6 @@ class TruthStream:
             log.exception("labels were not matched ahead: the report matches them")
             return None
         return ahead
-
-    async def _found(self, search: Search) -> Kept | None:
-        if self.journal is None:
-            return None
-        return await self.journal.find(search.stream, search.frame_id, search.partition)
 
 
 async def _put(

@@ -107,16 +107,16 @@ class LedgerReading:
 
 def ledger_reading(ledger: TruthLedger, disk: DiskReading) -> LedgerReading:
     """Reads fates and shares off a ledger; the reading of its disk is given."""
-    counts = ledger.account.counts()
+    counts = ledger.fates.account.counts()
     retracted = counts.pop("retracted")
     counts.pop("predicted")
-    shares = ledger.shares
+    shares = ledger.fates.shares
     labelled = [
         (entry.name, _ratio(shares.of("labelled", index), shares.of("predicted", index)))
-        for index, entry in enumerate(ledger.slices.slices)
+        for index, entry in enumerate(ledger.counting.slices.slices)
     ]
     gated, near = int(shares.gated.sum()), int(shares.near_gate.sum())
-    fates = counts | {"waiting": ledger.pending}
+    fates = counts | {"waiting": ledger.fates.pending}
     return LedgerReading(fates, retracted, labelled, disk, gated, _ratio(near, gated))
 
 

@@ -13,9 +13,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from monitor.config import ServerConfig
-from monitor.pipeline.promotions import Promotions
-from monitor.service.admin import AdminService, FitNow, StateService
-from monitor.service.calls import ADMIN, MONITOR, Handler, Settle, guarded
+from monitor.service.admin import AdminService, StateService
+from monitor.service.calls import ADMIN, MONITOR, Handler, guarded
 from monitor.service.frames import Service
 from monitor.service.security import (
     MOST_PROBES,
@@ -29,17 +28,18 @@ from monitor.wire.messages import Health
 
 log = logging.getLogger(__name__)
 
-
 # Seconds for what was said last to reach those who watch.
 LAST_WORDS = 0.2
-
 
 # Milliseconds; who is slower to agree on TLS is sent away.
 HANDSHAKE_MS = 10_000
 
-
 # Milliseconds; clients that ping more often are sent away.
 MOST_FREQUENT_PING_MS = 1000
+
+
+class CannotListen(OSError):
+    """An address is not to be had."""
 
 
 def _handlers(
@@ -98,20 +98,13 @@ def _options(settings: ServerConfig) -> list[tuple[str, int]]:
     ]
 
 
-class CannotListen(OSError):
-    """An address is not to be had."""
-
-
 @dataclass(slots=True)
 class Server:
     """The running gRPC server."""
 
     service: Service
-    promotions: Promotions
-    fit_now: FitNow
-    settle: Settle
+    admin: AdminService
     states: StateService = field(init=False)
-    admin: AdminService = field(init=False)
     authorisation: Authorisation = field(init=False)
     open_calls: OpenCalls = field(init=False)
     port: int = 0
@@ -128,7 +121,6 @@ class Server:
         self.authorisation = Authorisation(Tokens(config.security), self.service.pipeline.counters)
         self.open_calls = OpenCalls(Room(config.server.max_calls))
         self.states = StateService(self.service.pipeline)
-        self.admin = AdminService(self.promotions, self.fit_now, self.settle)
 
     async def start(self) -> None:
         """Listen and serve. Raises CannotListen."""
@@ -145,10 +137,12 @@ class Server:
         names = (MONITOR, ADMIN, health.SERVICE_NAME)
         if settings.reflection:
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
-        try:
-            self.port = self._listen(server, settings.grpc_address)
-        except RuntimeError:
-            self.port = 0
+        with contextlib.suppress(RuntimeError):
+            if self._certificates is None:
+                self.port = server.add_insecure_port(settings.grpc_address)
+            else:
+                credentials = self._certificates.credentials()
+                self.port = server.add_secure_port(settings.grpc_address, credentials)
         if self.port == 0:
             raise CannotListen(
                 f"[server] grpc_address = '{settings.grpc_address}': cannot listen there. "
@@ -163,11 +157,6 @@ class Server:
         # What exists now stays; the collector need not look at it again.
         gc.collect()
         gc.freeze()
-
-    def _listen(self, server: grpc.aio.Server, address: str) -> int:
-        if self._certificates is None:
-            return int(server.add_insecure_port(address))
-        return int(server.add_secure_port(address, self._certificates.credentials()))
 
     async def _keep_credentials(self) -> None:
         """Files that change are in force soon after, and end no stream."""

@@ -13,7 +13,7 @@ from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageS
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.pipeline.recalibrators import InForce
 from monitor.promotion.records import TrialStanding, TrialState
-from monitor.service.exposition import JOINT, Row, counter, gauge, one_counter, one_gauge, outcomes
+from monitor.service.exposition import JOINT, Row, counter, gauge, one_counter, one_gauge
 from monitor.service.readings import RecalibrationReading
 from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
 
@@ -265,19 +265,19 @@ def recalibrators(
         "recalibrator_swaps",
         "Changes of the recalibrator, by why another one came in force.",
         ("outcome",),
-        outcomes(counters.swaps),
+        (((name,), count) for name, count in counters.swaps.items()),
     )
     yield counter(
         "recalibrator_fits",
         "Slices by what came of their fit beside the stream.",
         ("outcome",),
-        outcomes(counters.fits),
+        (((name,), count) for name, count in counters.fits.items()),
     )
     yield counter(
         "recalibrator_trials",
         "Candidates by what became of them; one that began and was proven is in both.",
         ("outcome",),
-        outcomes(counters.trials),
+        (((name,), count) for name, count in counters.trials.items()),
     )
     yield gauge(
         "recalibration_factor",

@@ -258,8 +258,8 @@ def text_of(pipeline: Pipeline) -> str:
     found = Snapshot(
         counters=pipeline.counters,
         readings=readings,
-        pending_bytes=pipeline.ledger.store.bytes,
-        pending_detections=pipeline.ledger.pending,
+        pending_bytes=pipeline.ledger.fates.store.bytes,
+        pending_detections=pipeline.ledger.fates.pending,
         ledger=ledger_reading(pipeline.ledger, DiskReading(refused={"drift": 0})),
         streams=len(pipeline.streams),
         recalibrators=pipeline.recalibrators.in_force(),

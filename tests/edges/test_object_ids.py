@@ -115,7 +115,7 @@ def waiting(n: int) -> PendingFrame:
     assert isinstance(stream, Stream)
     rows = [Sent(id, (float(id), 0.0), (1.0, 1.0)) for id in range(n - 1, -1, -1)]
     pipeline.process(stream, received.frame(rows))
-    frame = pipeline.ledger.store.get(("lidar", 1))
+    frame = pipeline.ledger.fates.store.get(("lidar", 1))
     assert frame is not None
     return frame
 

@@ -1,11 +1,16 @@
 """What Prometheus sees of recalibrators: closed labels, and no series twice."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.pipeline.promotions import FitAccount, RecalibrationCounters, SwapAccount, TrialAccount
+from monitor.pipeline.promotions import (
+    FIT_OUTCOMES,
+    SWAP_OUTCOMES,
+    TRIAL_OUTCOMES,
+    RecalibrationCounters,
+)
 from monitor.pipeline.recalibrators import InForce
 from monitor.promotion.records import SWAPS, Factor, TrialStanding, TrialState
 from monitor.service.readings import RecalibrationReading
@@ -57,16 +62,15 @@ def test_before_anything_has_happened_all_counters_are_there_at_zero_and_no_slic
 
 
 @pytest.mark.parametrize(
-    ("name", "account"),
+    ("name", "outcomes"),
     [
-        ("recalibrator_swaps", SwapAccount),
-        ("recalibrator_fits", FitAccount),
-        ("recalibrator_trials", TrialAccount),
+        ("recalibrator_swaps", SWAP_OUTCOMES),
+        ("recalibrator_fits", FIT_OUTCOMES),
+        ("recalibrator_trials", TRIAL_OUTCOMES),
     ],
 )
-def test_every_outcome_is_counted_under_its_own_name(name, account):
-    names = [field.name for field in fields(account)]
-    counts = account(**{outcome: number for number, outcome in enumerate(names, 1)})
+def test_every_outcome_is_counted_under_its_own_name(name, outcomes):
+    counts = {outcome: number for number, outcome in enumerate(outcomes, 1)}
     field = name.removeprefix("recalibrator_")
     reading = RecalibrationReading(RecalibrationCounters(**{field: counts}))
     found = samples(reading)

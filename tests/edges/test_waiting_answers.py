@@ -102,7 +102,7 @@ def test_a_fault_while_an_answer_waits_is_answered_and_the_stream_goes_on(caplog
     found, service = answers(BrokenLater())
     assert [result.reason for result in found] == [frame_pb2.REASON_INTERNAL] * 3
     assert service.pipeline.counters.internal_errors == 3
-    assert service.open_streams == 0
+    assert not service._sessions
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -111,7 +111,7 @@ class Ordered(Call):
 
     def __init__(self, service: Service, order: list[str], *, fails: bool) -> None:
         super().__init__(encode_header(Header("lidar", XYZ, CLASSES)), *map(encoded, (1, 2)))
-        self.order, self.fails, self.store = order, fails, service.pipeline.ledger.store
+        self.order, self.fails, self.store = order, fails, service.pipeline.ledger.fates.store
 
     async def write(self, message: bytes) -> None:
         await asyncio.sleep(0)
@@ -130,7 +130,7 @@ def test_an_answer_is_written_before_its_frame_is_remembered_and_it_is_whatever_
         asyncio.run(service.process(None, call))
     # The answers to the header, and to each frame.
     assert order == ["0 remembered", "0 remembered", "1 remembered"][: 2 if fails else 3]
-    assert len(service.pipeline.ledger.store) == (1 if fails else 2)
+    assert len(service.pipeline.ledger.fates.store) == (1 if fails else 2)
 
 
 def test_a_fault_of_memory_ends_no_stream_and_its_detections_are_counted_as_lost(monkeypatch):
@@ -141,7 +141,7 @@ def test_a_fault_of_memory_ends_no_stream_and_its_detections_are_counted_as_lost
     found, service = answers(None)
     assert [len(result.detections) for result in found] == [2, 2, 2]
     assert service.pipeline.counters.internal_errors == 3
-    assert service.pipeline.ledger.account.dropped[Dropped.FAILED] == 6
+    assert service.pipeline.ledger.fates.account.dropped[Dropped.FAILED] == 6
 
 
 @pytest.mark.parametrize("tracker", [None, Waiting()], ids=["none", "elsewhere"])
@@ -157,7 +157,7 @@ def test_one_frame_at_a_time_is_answered_alike(tracker: Any):
     data = asyncio.run(service.process_frame(request.SerializeToString(), call))
     result = perception_monitor_pb2.ProcessFrameResponse.FromString(data).frame
     assert len(result.detections) == 2
-    assert len(service.pipeline.ledger.store) == 1
+    assert len(service.pipeline.ledger.fates.store) == 1
 
 
 def test_a_stale_frame_is_not_forwarded():

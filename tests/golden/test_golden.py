@@ -31,7 +31,7 @@ from monitor.frames.frame import (
 )
 from monitor.frames.space import Dimension, DimensionKind, Space
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.promotions import RecalibrationCounters, SwapAccount
+from monitor.pipeline.promotions import RecalibrationCounters
 from monitor.pipeline.streams import Stream
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
@@ -290,8 +290,8 @@ def exposition() -> str:
     snapshot = Snapshot(
         counters=pipeline.counters,
         readings=readings,
-        pending_bytes=pipeline.ledger.store.bytes,
-        pending_detections=pipeline.ledger.pending,
+        pending_bytes=pipeline.ledger.fates.store.bytes,
+        pending_detections=pipeline.ledger.fates.pending,
         ledger=ledger_reading(pipeline.ledger, DiskReading(refused={"drift": 0})),
         streams=len(pipeline.streams),
         recalibrators=pipeline.recalibrators.in_force(),
@@ -302,7 +302,7 @@ def exposition() -> str:
         windows=(WindowReading("5m", readings[0]),),
         classes=(ClassReading("car", class_evaluation()),),
         recalibration=RecalibrationReading(
-            counters=RecalibrationCounters(SwapAccount(promoted=1)),
+            counters=RecalibrationCounters({"promoted": 1, "rolled_back": 0, "adapted": 0}),
             factors={"car": FACTORS},
             trials=TRIALS,
         ),

@@ -27,13 +27,19 @@ from monitor.recalibration.selection import METHODS
 
 log = logging.getLogger(__name__)
 
-
 # Who asks for the fit.
 ACTOR = "drift"
 
-
 # Seconds between two looks at the tracks.
 _REFITS_PERIOD = 1.0
+
+# Seconds between two looks at what has come.
+_ROUNDS_PERIOD = 0.25
+
+# A fit that fails again and again is tried less and less often, down to this share.
+_MOST_PATIENCE = 32
+
+Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
 
 
 @dataclass(slots=True)
@@ -92,28 +98,6 @@ class DriftRefits:
         except FitFailed:
             return False
         return any(one.version for one in found)
-
-
-def ended_since(learning: Learning, alarm: Alarm) -> int:
-    """Whole tracks of its slice that have ended since an alarm began."""
-    names = learning.slices.names
-    return sum(
-        track.ended_ns >= alarm.since_ns
-        for slice in learning.reservoir.slices()
-        if alarm.slice in (TOTAL, names[slice])
-        for track in learning.reservoir.tracks(slice)
-    )
-
-
-# Seconds between two looks at what has come.
-_ROUNDS_PERIOD = 0.25
-
-
-# A fit that fails again and again is tried less and less often, down to this share.
-_MOST_PATIENCE = 32
-
-
-Fit = Callable[[FitJob, float], Awaitable[FitOutcome]]
 
 
 @dataclass(slots=True)
@@ -223,7 +207,7 @@ class FitRounds:
         timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
         limits = promotions.learning.limits
         job, entries = await asyncio.to_thread(job_of, asked, settings, limits, band)
-        promotions.counters.fits.nothing += len(asked) - len(entries)
+        promotions.counters.fits["nothing"] += len(asked) - len(entries)
         if not entries:
             return ()
         try:
@@ -232,3 +216,14 @@ class FitRounds:
             promotions.fit_failed(str(error), entries, actor)
             raise
         return await in_steps(promotions.begin(entries, outcome, actor))
+
+
+def ended_since(learning: Learning, alarm: Alarm) -> int:
+    """Whole tracks of its slice that have ended since an alarm began."""
+    names = learning.slices.names
+    return sum(
+        track.ended_ns >= alarm.since_ns
+        for slice in learning.reservoir.slices()
+        if alarm.slice in (TOTAL, names[slice])
+        for track in learning.reservoir.tracks(slice)
+    )
