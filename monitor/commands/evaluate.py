@@ -17,7 +17,7 @@ import numpy as np
 
 from monitor.commands.fit_methods import measured_under, model_as_json
 from monitor.commands.models import check_kind, read_any_model
-from monitor.commands.options import add_number, checked, confidence_levels, given, pair
+from monitor.commands.options import add_number, add_value, checked, confidence_levels, given, pair
 from monitor.commands.recordings import (
     RecalibratedRecording,
     add_selection,
@@ -117,26 +117,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "reliability bins of Gaussians (default 20)"
     add_number(parser, "--bins", "bins", 100_000, 20, text)
-    parser.add_argument(
-        "--range",
-        metavar="data|LO:HI",
-        type=_range,
-        help="of equal-width bins, in standard deviations (default data)",
-    )
-    parser.add_argument(
-        "--edges-from",
-        metavar="FILE",
-        help="reference detections, selected alike, whose equal-count bins are kept; open-ended",
-    )
+    text = "of equal-width bins, in standard deviations (default data)"
+    add_value(parser, "--range", "data|LO:HI", text, _range)
+    text = "reference detections, selected alike, whose equal-count bins are kept; open-ended"
+    add_value(parser, "--edges-from", "FILE", text)
     text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
     add_number(parser, "--min-bin-rows", "rows", 1_000_000, 1, text)
-    parser.add_argument(
-        "--tau",
-        metavar="T,T",
-        type=confidence_levels,
-        default=TAU,
-        help="confidence levels (default 0.05,0.1,…,0.95)",
-    )
+    text = "confidence levels (default 0.05,0.1,…,0.95)"
+    add_value(parser, "--tau", "T,T", text, confidence_levels, default=TAU)
     text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
     add_number(parser, "--micro-bins", "micro-bins", 4096, MICRO_BINS, text)
     parser.add_argument(

@@ -15,8 +15,10 @@ from monitor.commands.models import document_of, read_any_model
 from monitor.commands.options import (
     add_action,
     add_actor,
+    add_flag,
     add_json,
     add_number,
+    add_value,
     plain,
     shown,
     table,
@@ -87,9 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a slice to fit; may be given several times (default: all)",
     )
-    fit.add_argument(
-        "--method", metavar="M", default="", help="as in `fit --method` (default: as configured)"
-    )
+    add_value(fit, "--method", "M", "as in `fit --method` (default: as configured)", default="")
     promote = action("promote", "put one in force, from the next frame on", asked)
     which = promote.add_mutually_exclusive_group(required=True)
     which.add_argument("version", metavar="VERSION", nargs="?", help="as list shows it")
@@ -97,9 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     rollback = action("rollback", "put in force again what was before the last change", asked)
     scope = rollback.add_mutually_exclusive_group()
     scope.add_argument("--slice", metavar="S", default="", help="the only slice that goes back")
-    scope.add_argument(
-        "--classes", action="store_true", help="that of class probabilities, not of estimates"
-    )
+    add_flag(scope, "--classes", "that of class probabilities, not of estimates")
     action("pin", "from now on nothing happens by itself", asked)
     action("unpin", "things may happen by themselves again, as configured", asked)
     history = action("history", "what happened last, latest at the end", told)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from monitor.client import PLAIN
 from monitor.commands.models import check_dimensions, read_model
-from monitor.commands.options import checked, finite, number_of, seconds
+from monitor.commands.options import add_value, checked, finite, number_of, seconds
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.replay_drift import (
     DriftFound,
@@ -104,39 +104,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
     add_access(parser)
-    parser.add_argument(
-        "--ground-truth-delay",
-        metavar="S",
-        type=seconds,
-        default=0.0,
-        help="event time by which labels come late, such as 30s (default 0s)",
-    )
-    parser.add_argument(
-        "--speed",
-        metavar="max|N",
-        type=_speed,
-        default=math.inf,
-        help="max, or N times the recorded pace (default max)",
-    )
+    text = "event time by which labels come late, such as 30s (default 0s)"
+    add_value(parser, "--ground-truth-delay", "S", text, seconds, default=0.0)
+    text = "max, or N times the recorded pace (default max)"
+    add_value(parser, "--speed", "max|N", text, _speed, default=math.inf)
     parser.add_argument("--recalibrator", metavar="FILE|none", help="promote this one first")
     parser.add_argument(
         "--mode", choices=tuple(Mode), type=Mode, default=Mode.APPLY, help="of the started sidecar"
     )
-    parser.add_argument(
-        "--slice-by",
-        metavar="class,stream",
-        type=_slice_by,
-        default=(SliceBy.CLASS,),
-        help="slices of the started sidecar (default class)",
-    )
+    text = "slices of the started sidecar (default class)"
+    add_value(parser, "--slice-by", "class,stream", text, _slice_by, default=(SliceBy.CLASS,))
     parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--config",
-        metavar="F",
-        help="TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar "
-        "takes",
-    )
+    text = "TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar takes"
+    add_value(parser, "--config", "F", text)
     add_drift(parser)
     add_tracking(parser)
 

@@ -22,7 +22,7 @@ from monitor.commands.doctor.reach import reach
 from monitor.commands.doctor.recalibration import drift, recalibration, tracker
 from monitor.commands.doctor.streams import clock, streams
 from monitor.commands.doctor.words import be, count, duration
-from monitor.commands.options import plain, seconds_above_zero, shown
+from monitor.commands.options import add_value, plain, seconds_above_zero, shown
 from monitor.commands.sidecar_client import access_of, add_sidecar, direct
 from monitor.config import split_address
 
@@ -46,26 +46,12 @@ wall_clock_ns = time.time_ns
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_sidecar(parser)
-    parser.add_argument(
-        "--http-address",
-        metavar="H:P",
-        default="127.0.0.1:9464",
-        help="of its /metrics (default 127.0.0.1:9464)",
-    )
-    parser.add_argument(
-        "--seconds",
-        metavar="S",
-        type=_seconds,
-        default=5.0,
-        help="to watch, between two looks; more than [metrics] refresh_seconds (default 5)",
-    )
-    parser.add_argument(
-        "--truth-within",
-        metavar="S",
-        type=seconds_above_zero,
-        default=1800.0,
-        help="seconds within which truth is due; more, where labels come in batches (default 1800)",
-    )
+    text = "of its /metrics (default 127.0.0.1:9464)"
+    add_value(parser, "--http-address", "H:P", text, default="127.0.0.1:9464")
+    text = "to watch, between two looks; more than [metrics] refresh_seconds (default 5)"
+    add_value(parser, "--seconds", "S", text, _seconds, default=5.0)
+    text = "seconds within which truth is due; more, where labels come in batches (default 1800)"
+    add_value(parser, "--truth-within", "S", text, seconds_above_zero, default=1800.0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
