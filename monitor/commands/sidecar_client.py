@@ -221,11 +221,8 @@ class Client:
         """
         async with contextlib.aclosing(self.events()) as events:
             async for event in events:
-                match event.WhichOneof("event"):
-                    case "version":
-                        yield read_record(event.version.record)
-                    case "recalibration":
-                        yield read_record(event.recalibration)
+                if (record := happening(event)) is not None:
+                    yield record
 
     async def events(self) -> AsyncGenerator[event_pb2.Event, None]:
         """Yields all events from now on, as long as the sidecar serves.
@@ -360,6 +357,16 @@ class Client:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 raise SidecarUnavailable(f"{self.address}: {error.details()}") from None
             raise SidecarRefused(error.details()) from None
+
+
+def happening(event: event_pb2.Event) -> Record | None:
+    """Reads what happened to a recalibrator; None for another event. Raises UnknownWord."""
+    match event.WhichOneof("event"):
+        case "version":
+            return read_record(event.version.record)
+        case "recalibration":
+            return read_record(event.recalibration)
+    return None
 
 
 async def ask(client: Client, question: Callable[[Client], Awaitable[T]]) -> T:
