@@ -163,13 +163,17 @@ def read_selected(path: str, options: argparse.Namespace) -> Recording:
     fault: Fault | None = options.fault
     if fault is None:
         return recording
-    if fault.since > 0 and recording.time_s is None:
+    factor: float | FloatArray = fault.variance
+    if recording.time_s is not None:
+        start = np.full(len(recording.sequences), np.inf)
+        np.minimum.at(start, recording.sequence_index, recording.time_s)
+        since = recording.time_s - start[recording.sequence_index]
+        factor = np.where(since >= fault.since, fault.variance, 1.0)[:, None, None]
+    elif fault.since > 0:
         raise ValueError(
             f"--fault …@t={fault.since:g}: {path} has no column t. Leave @t out, or add the column."
         )
-    time = _since_start(recording)
-    factor = np.where(time >= fault.since, fault.variance, 1.0)
-    return replace(recording, covariance=recording.covariance * factor[:, None, None])
+    return replace(recording, covariance=recording.covariance * factor)
 
 
 def refuse_options_of_gaussians(
@@ -186,17 +190,6 @@ def refuse_options_of_gaussians(
             f"{', '.join(in_vain)}: for Gaussians, and {instead}. Leave it out; choose rows by "
             "--rows."
         )
-
-
-def _since_start(recording: Recording) -> FloatArray:
-    """Seconds of each row since the first row of its sequence; zeros where there are no times."""
-    rows = recording.mean.shape[0]
-    if recording.time_s is None:
-        return np.zeros(rows)
-    start = np.full(len(recording.sequences), np.inf)
-    np.minimum.at(start, recording.sequence_index, recording.time_s)
-    since: FloatArray = recording.time_s - start[recording.sequence_index]
-    return since
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from monitor.commands.demo.summary import (
     as_text,
     summarise,
 )
-from monitor.commands.doctor.look import Metrics, scrape
+from monitor.commands.doctor.look import scrape
 from monitor.commands.options import add_flag, add_value, seconds
 from monitor.commands.sending import Addresses, running_sidecar
 from monitor.commands.sidecar_client import Client, access_of, add_access
@@ -229,11 +229,11 @@ async def _version(client: Client, record: Record) -> str:
     return next(one.version for one in active if one.kind is Kind.ESTIMATES)
 
 
-async def _fresh_metrics(addresses: Addresses, matched: int) -> Metrics:
+async def _fresh_metrics(addresses: Addresses, matched: int) -> dict[str, float]:
     """Reads the metrics once their text, made from time to time, has caught up."""
     name = 'calibration_ground_truth_total{outcome="matched"}'
     return await _until(
-        lambda: scrape(addresses.http), lambda metrics: metrics.samples.get(name) == matched, 0.1
+        lambda: scrape(addresses.http), lambda metrics: metrics.get(name) == matched, 0.1
     )
 
 

@@ -12,10 +12,11 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from monitor import __version__
 from monitor.commands.doctor.finding import AREAS, Area, Finding, Severity
 from monitor.commands.doctor.labels import labels
 from monitor.commands.doctor.load import load, refusals
-from monitor.commands.doctor.look import Place, look
+from monitor.commands.doctor.look import look
 from monitor.commands.doctor.machine import configuration, disk, versions
 from monitor.commands.doctor.observation import Observation
 from monitor.commands.doctor.reach import reach
@@ -70,8 +71,14 @@ def run(options: argparse.Namespace) -> int:
     split_address(options.address, "--address")
     split_address(options.http_address, "--http-address")
     access = direct(access_of(options))
-    place = Place(options.address, options.http_address, access, wall_clock_ns)
-    seen = asyncio.run(look(place, options.seconds, options.truth_within))
+    seen = Observation(
+        options.address,
+        options.http_address,
+        __version__,
+        bool(access.certificate_authority),
+        truth_within_s=options.truth_within,
+    )
+    seen = asyncio.run(look(seen, access, wall_clock_ns, options.seconds))
     found = diagnose(seen)
     if options.json:
         print(json.dumps(as_object(seen, found)))
