@@ -166,10 +166,10 @@ def run(options: argparse.Namespace) -> int:
         found = asyncio.run(_replay(client, played, selection, manner, tally, options.bins))
     tracking = None
     if yardstick is not None:
-        raw: TracksByStream | None = manner.tracks
-        if options.address is not None:
-            raw = None
-        elif _forwards_other(options, selection):
+        raw = None if options.address is not None else manner.tracks
+        observed = options.mode is not Mode.APPLY
+        corrected = selection is not None and selection.changes_estimates
+        if raw is not None and corrected and not observed:
             raw = _raw_tracks(_config(options, played), played)
         tracking = compare(manner.tracks, raw, yardstick, options.address)
     _complain(tally)
@@ -211,12 +211,6 @@ def _config(
         f"[statistics]\nslice_by = [{slice_by}]\nmax_slices = {max(24, slices)}\n"
         f"[server]\nmax_streams = {streams}\n{drift_section(options, reference)}{tracker}"
     )
-
-
-def _forwards_other(options: argparse.Namespace, selection: Selection | None) -> bool:
-    """Tells if the started sidecar forwards anything else than the raw detections."""
-    observed = options.mode is not Mode.APPLY
-    return not observed and selection is not None and selection.changes_estimates
 
 
 def _raw_tracks(config: str, played: list[RecordedSequence]) -> TracksByStream:
@@ -312,7 +306,10 @@ def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
 
     variance, squared_error and nees of a bin are sums over its n detections.
     """
-    by_name = {entry.slice: _stages(entry) for entry in _ordered(calibration)}
+    by_name = {
+        entry.slice: {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
+        for entry in _ordered(calibration)
+    }
     total = by_name.pop(TOTAL, None)
     return {"tau": list(calibration.tau), "slices": by_name, "total": total}
 
@@ -320,10 +317,6 @@ def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
 def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceCalibration]:
     """Slices by name, the total last; they come in the order in which they were first seen."""
     return sorted(calibration.slices, key=lambda entry: (entry.slice == TOTAL, entry.slice))
-
-
-def _stages(entry: calibration_pb2.SliceCalibration) -> dict[str, Any]:
-    return {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
 
 
 def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:

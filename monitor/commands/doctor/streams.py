@@ -111,15 +111,11 @@ def _rates(seen: Observation, status: Status) -> str:
     text = f"{count(len(status.streams), 'stream')}"
     if seconds <= 0 or seen.first.status is None or seen.started_anew:
         return text
-    frames = sum(each.frames - _before(seen, each).frames for each in status.streams)
-    detections = sum(each.detections - _before(seen, each).detections for each in status.streams)
-    return (
-        f"{text}, {number(frames / seconds)} frames/s, {number(detections / seconds)} detections/s"
-    )
-
-
-def _before(seen: Observation, stream: StreamStatus) -> StreamStatus:
-    return seen.before.get(stream.stream, StreamStatus(stream.stream))
+    before = [seen.before.get(each.stream, StreamStatus(each.stream)) for each in status.streams]
+    pairs = list(zip(status.streams, before, strict=True))
+    frames = sum(now.frames - first.frames for now, first in pairs) / seconds
+    detections = sum(now.detections - first.detections for now, first in pairs) / seconds
+    return f"{text}, {number(frames)} frames/s, {number(detections)} detections/s"
 
 
 def _silent(seen: Observation, status: Status) -> Iterator[Told]:
